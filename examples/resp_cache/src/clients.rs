@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use crate::commands::COMMANDS;
+use crate::commands::{COMMANDS, Refusal};
 use crate::gauges::{Gauge, Gauges};
 
 /// What takes memory for a client.
@@ -23,24 +23,35 @@ pub(crate) enum Part {
     Messages,
     /// The commands of its transaction.
     Transaction,
+    /// Requests that other cores execute, and their replies that have not taken their places.
+    Remote,
+    /// Its name, and those of its subscriptions.
+    Names,
 }
-const PARTS: usize = Part::Transaction as usize + 1;
+const PARTS: [Part; 6] =
+    [Part::Input, Part::Output, Part::Messages, Part::Transaction, Part::Remote, Part::Names];
+/// What a subscription takes beside its name.
+const SUBSCRIPTION_BYTES: usize = 128;
+/// The most bytes of a client's name.
+const NAME_MAX: usize = 1 << 10;
 
 /// A client, as others see it. Only its core writes the numbers.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) id: u64,
-    pub(crate) name: Mutex<Vec<u8>>,
+    name: Mutex<Vec<u8>>,
     /// The version of the protocol.
     pub(crate) proto: Gauge,
     /// Subscriptions to channels and to patterns.
-    pub(crate) subscriptions: [Gauge; 2],
+    subscriptions: [Gauge; 2],
     /// The command of its last request, by its place among [`COMMANDS`]; beyond them if none was.
     pub(crate) command: Gauge,
     core: usize,
     peer: Option<SocketAddr>,
     since: Instant,
-    parts: [Gauge; PARTS],
+    parts: [Gauge; PARTS.len()],
+    /// The bytes of the names of its subscriptions.
+    subscribed: Gauge,
     gauges: Arc<Gauges>,
     over: OnceLock<&'static str>,
     wake: Notify,
@@ -53,6 +64,44 @@ impl Client {
         let all = &self.gauges.client_memory;
         all.set(all.get() - part.get() + bytes as u64);
         part.set(bytes as u64);
+    }
+
+    pub(crate) fn name(&self) -> Vec<u8> {
+        lock(&self.name).clone()
+    }
+
+    /// Names the client; an error if it cannot have this name.
+    pub(crate) fn set_name(&self, name: &[u8]) -> Result<(), Refusal> {
+        if name.iter().any(|byte| !byte.is_ascii_graphic()) {
+            let problem = "ERR Client names cannot contain spaces, newlines or special characters.";
+            return Err(Refusal::from(problem));
+        }
+        if name.len() > NAME_MAX {
+            let problem = format!("ERR Client names cannot have more than {NAME_MAX} bytes");
+            return Err(Refusal::from(problem));
+        }
+        *lock(&self.name) = name.to_vec();
+        self.account_names();
+        Ok(())
+    }
+
+    /// Counts a subscription that the client has now, or has no more.
+    pub(crate) fn count_subscription(&self, kind: usize, name: &[u8], is_new: bool) {
+        let bytes = (name.len() + SUBSCRIPTION_BYTES) as u64;
+        let (count, all) = (&self.subscriptions[kind], &self.subscribed);
+        if is_new {
+            count.add(1);
+            all.add(bytes);
+        } else {
+            count.set(count.get() - 1);
+            all.set(all.get() - bytes);
+        }
+        self.account_names();
+    }
+
+    fn account_names(&self) {
+        let name = lock(&self.name).len();
+        self.account(Part::Names, name + self.subscribed.get() as usize);
     }
 
     fn memory(&self) -> u64 {
@@ -152,6 +201,7 @@ impl Clients {
             peer,
             since: Instant::now(),
             parts: Default::default(),
+            subscribed: Gauge::default(),
             gauges: Arc::clone(gauges),
             over: OnceLock::new(),
             wake: Notify::new(),
@@ -162,7 +212,7 @@ impl Clients {
 
     pub(crate) fn leave(&self, client: &Client) {
         lock(&self.all).clients.remove(&client.id);
-        for part in [Part::Input, Part::Output, Part::Messages, Part::Transaction] {
+        for part in PARTS {
             client.account(part, 0);
         }
     }

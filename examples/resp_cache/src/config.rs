@@ -40,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) clients_memory_max: Gauge,
     /// The most bytes of messages that wait for a subscriber.
     pub(crate) output_max: Gauge,
+    /// The most bytes of the replies to a transaction, or of a list of keys.
+    pub(crate) replies_max: Gauge,
     /// No more clients can be allowed.
     clients_limit: u64,
     request_max: usize,
@@ -56,6 +58,7 @@ impl Config {
             idle: Gauge::new(options.idle.as_nanos().div_ceil(1_000_000) as u64),
             clients_memory_max: Gauge::new(options.clients_memory_max),
             output_max: Gauge::new(options.output_max as u64),
+            replies_max: Gauge::new(options.replies_max as u64),
             clients_limit: options.clients_limit(),
             request_max: options.request_max,
             encodings: ENCODINGS.map(|(name, value)| (name, Gauge::new(value.cast_unsigned()))),
@@ -92,37 +95,67 @@ impl Config {
         self.all().filter(|(name, _)| is_asked_for(name)).collect()
     }
 
-    /// The limits for messages as redis writes them: only subscribers have one, and it is a hard
-    /// one.
+    /// The limits for replies and for messages as redis writes them. All are hard ones.
     fn output_limits(&self) -> String {
-        format!("normal 0 0 0 slave 0 0 0 pubsub {} 0 0", self.output_max.get())
+        // Zero is no limit in redis.
+        let shown = |max: &Gauge| if max.get() == u64::MAX { 0 } else { max.get() };
+        let (normal, pubsub) = (shown(&self.replies_max), shown(&self.output_max));
+        format!("normal {normal} 0 0 slave 0 0 0 pubsub {pubsub} 0 0")
     }
 
     /// Changes settings, whose names and values are given by turns: all, or none if one is refused.
     /// The error is the reply's text.
     pub(crate) fn set(&self, pairs: &[&[u8]]) -> Result<(), String> {
-        let changes = pairs.chunks_exact(2).map(|pair| self.change_of(pair[0], pair[1]));
-        let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
-        for (setting, value) in changes.into_iter().flatten() {
+        let mut changes = Vec::new();
+        for pair in pairs.chunks_exact(2) {
+            let name = String::from_utf8_lossy(pair[0]).to_lowercase();
+            if name == "client-output-buffer-limit" {
+                changes.extend(self.output_changes(pair[1]).ok_or_else(|| {
+                    let problem = "only hard limits for normal and pubsub can be set, as in \
+                                   'pubsub 33554432 0 0'";
+                    failed(&name, problem)
+                })?);
+            } else {
+                changes.extend(self.change_of(&name, pair[1])?);
+            }
+        }
+        for (setting, value) in changes {
             setting.set(value);
         }
         Ok(())
     }
 
+    /// The limits of a value such as `normal 0 0 0 pubsub 32mb 0 0`. Soft limits must be zero.
+    fn output_changes(&self, value: &[u8]) -> Option<Vec<(&Gauge, u64)>> {
+        let text = String::from_utf8_lossy(value).to_lowercase();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (limits, []) = words.as_chunks::<4>() else { return None };
+        let mut changes = Vec::new();
+        for limit in limits {
+            let (setting, hard) = match limit {
+                ["normal", hard, "0", "0"] => (&self.replies_max, hard),
+                ["pubsub", hard, "0", "0"] => (&self.output_max, hard),
+                ["slave" | "replica", "0", "0", "0"] => continue,
+                _ => return None,
+            };
+            let hard = bytes_of(hard.as_bytes())?;
+            // Zero is no limit in redis.
+            changes.push((setting, if hard == 0 { u64::MAX } else { hard }));
+        }
+        (!limits.is_empty()).then_some(changes)
+    }
+
     /// What a setting is to become; `None` if it cannot change and has the value already.
-    fn change_of(&self, name: &[u8], value: &[u8]) -> Result<Option<(&Gauge, u64)>, String> {
-        let name = String::from_utf8_lossy(name).to_lowercase();
+    fn change_of(&self, name: &str, value: &[u8]) -> Result<Option<(&Gauge, u64)>, String> {
         let plain = integer(value).and_then(|value| u64::try_from(value).ok());
         let number = "argument must be a number that is not negative";
         let letters = "Invalid event class character. Use 'Ag$lshzxeKEtmdno'.";
         let many = "the timers of so many clients are not reserved: start with more --clients-max";
-        let limits = "only a hard limit for pubsub can be set, as in 'pubsub 33554432 0 0'";
         let seconds = "argument must be a number of seconds";
         let encoding = self.encodings.iter().find(|(known, _)| *known == name);
-        let (setting, value, problem) = match (name.as_str(), encoding) {
+        let (setting, value, problem) = match (name, encoding) {
             ("maxmemory", _) => (&self.memory_max, bytes_of(value), number),
             ("maxmemory-clients", _) => (&self.clients_memory_max, bytes_of(value), number),
-            ("client-output-buffer-limit", _) => (&self.output_max, output_max(value), limits),
             ("maxclients", _) => {
                 let allowed = plain.filter(|count| *count <= self.clients_limit);
                 (&self.clients_max, allowed, if plain.is_some() { many } else { number })
@@ -145,29 +178,14 @@ impl Config {
                 }
             },
         };
-        let failed = "ERR CONFIG SET failed (possibly related to argument";
-        let value = value.ok_or_else(|| format!("{failed} '{name}') - {problem}"))?;
+        let value = value.ok_or_else(|| failed(name, problem))?;
         Ok(Some((setting, value)))
     }
 }
 
-/// The hard limit for subscribers in a value such as `pubsub 32mb 0 0`. Other limits must be zero.
-fn output_max(value: &[u8]) -> Option<u64> {
-    let text = String::from_utf8_lossy(value).to_lowercase();
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let (mut max, limits) = (None, words.chunks_exact(4));
-    if !limits.remainder().is_empty() {
-        return None;
-    }
-    for limit in limits {
-        match limit {
-            ["pubsub", hard, "0", "0"] => max = Some(bytes_of(hard.as_bytes())?),
-            ["normal" | "slave" | "replica", "0", "0", "0"] => {}
-            _ => return None,
-        }
-    }
-    // Zero is no limit in redis.
-    max.map(|max| if max == 0 { u64::MAX } else { max })
+/// The reply to a change that is refused.
+fn failed(name: &str, problem: &str) -> String {
+    format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}")
 }
 
 /// A number of bytes, with a unit of redis or without one.
@@ -211,13 +229,18 @@ mod tests {
     }
 
     #[test]
-    fn limit_for_subscribers_is_set_as_in_redis() {
+    fn limits_for_replies_and_messages_are_set_as_in_redis() {
         let config = config(&[]);
         let set = |value: &[u8]| config.set(&[b"client-output-buffer-limit", value]).is_ok();
         assert!(set(b"pubsub 1mb 0 0"));
         assert_eq!(config.output_max.get(), 1 << 20);
+        assert!(set(b"normal 5mb 0 0 replica 0 0 0"));
+        assert_eq!(config.replies_max.get(), 5 << 20);
+        assert_eq!(config.output_limits(), "normal 5242880 0 0 slave 0 0 0 pubsub 1048576 0 0");
+        assert!(!set(b"normal 1mb 0 0 pubsub none 0 0"));
+        assert_eq!(config.replies_max.get(), 5 << 20, "none is set if one is refused");
         assert!(set(config.output_limits().as_bytes()));
-        for refused in ["pubsub 1mb 1kb 60", "normal 1mb 0 0", "pubsub", "", "pubsub x 0 0"] {
+        for refused in ["pubsub 1mb 1kb 60", "normal 1mb 1 0", "pubsub", "", "pubsub x 0 0"] {
             assert!(!set(refused.as_bytes()), "{refused}");
         }
         assert_eq!(config.output_max.get(), 1 << 20);

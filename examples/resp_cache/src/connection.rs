@@ -137,7 +137,7 @@ impl<S: Stream> Io<S> {
     }
 
     /// States how many bytes the client takes. It may be ended for that, or another one is.
-    fn account(&self, part: Part, bytes: usize) {
+    pub(crate) fn account(&self, part: Part, bytes: usize) {
         self.client.account(part, bytes);
         self.core.limit_clients();
     }
@@ -212,7 +212,6 @@ impl<S: Stream> Connection<S> {
 
     /// Makes room behind the bytes that were received.
     fn make_room(&mut self) {
-        let before = self.input.capacity();
         if self.begin == self.filled {
             (self.begin, self.filled) = (0, 0);
             self.input.truncate(INPUT_BYTES);
@@ -225,8 +224,6 @@ impl<S: Stream> Connection<S> {
             // The decoder refuses a request that would need more.
             self.input.resize((self.filled * 2).min(self.input_max), 0);
         }
-        if self.input.capacity() != before {
-            self.io.account(Part::Input, self.input.capacity());
-        }
+        self.io.account(Part::Input, self.input.capacity() + self.decoder.memory());
     }
 }

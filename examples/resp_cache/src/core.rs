@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::BytesMut;
 use corewheel::{Fired, Timers};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::clients::{Client, Clients};
-use crate::commands;
+use crate::commands::{self, Limits};
 use crate::config::Config;
 use crate::gauges::Gauges;
 use crate::host::pause::pause;
@@ -23,12 +23,12 @@ use crate::keyspace::{Key, Keyspace};
 use crate::notify::{Event, Flags};
 use crate::options::Options;
 use crate::protocol::{Decoder, Proto, Reply};
-use crate::pubsub::Registry;
+use crate::pubsub::{Outgoing, Registry};
 
 /// The most messages that wait in an inbox.
 const INBOX_MESSAGES: usize = 1 << 10;
-/// The most messages for subscribers on one other core that wait to be sent there.
-const OUTGOING_MAX: usize = 1 << 20;
+/// So many events of one message are published before the next of its requests is executed.
+const EVENTS_MAX: usize = 1 << 10;
 /// How often the wall clock and the limit of memory are looked at without a request.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
@@ -80,6 +80,10 @@ impl Shared {
         (((hash >> 32) * self.cores() as u64) >> 32) as usize
     }
 
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { value: self.options.request_max, replies: self.config.replies_max.get() as usize }
+    }
+
     /// The part of a limit that each core has; 0 is no limit.
     fn share(&self, max: u64) -> u64 {
         max.div_ceil(self.cores() as u64)
@@ -96,18 +100,22 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
 /// A message from one core to another.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Requests for keys of the receiver, encoded one after the other. It leaves the rest when
-    /// there are `enough` bytes of replies.
-    Requests {
-        requests: Vec<u8>,
-        proto: Proto,
-        enough: Option<usize>,
-        reply: oneshot::Sender<Replies>,
-    },
+    /// Requests for keys of the receiver, encoded one after the other.
+    Requests { requests: Vec<u8>, proto: Proto, most: Most, reply: oneshot::Sender<Replies> },
     /// A message of `PUBLISH`; the reply is the number of subscribers.
     Publish { event: Event, reply: oneshot::Sender<i64> },
-    /// Keyspace events.
-    Events(Vec<Event>),
+    /// Keyspace events. The receiver confirms that it has published them.
+    Events { events: Vec<Event>, published: oneshot::Sender<()> },
+}
+
+/// The most bytes of replies to the requests of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Most {
+    /// The other requests are not executed when there are so many. One reply may go beyond.
+    Pause(usize),
+    /// All requests are executed, together. A reply that would go beyond this is replaced by an
+    /// error that says so.
+    Replace(usize),
 }
 
 /// A core has ended, as the server is shut down.
@@ -133,8 +141,7 @@ pub(crate) struct Core {
     pub(crate) registry: RefCell<Registry>,
     keys: RefCell<Keyspace>,
     /// Events for the subscribers of other cores, by core.
-    outgoing: RefCell<Vec<Vec<Event>>>,
-    has_outgoing: Notify,
+    outgoing: Vec<Outgoing>,
 }
 
 thread_local! {
@@ -164,8 +171,7 @@ impl Core {
             registry: RefCell::default(),
             keys: RefCell::new(keys),
             timers,
-            outgoing: RefCell::new(vec![Vec::new(); shared.cores()]),
-            has_outgoing: Notify::new(),
+            outgoing: std::iter::repeat_with(Outgoing::default).take(shared.cores()).collect(),
             shared,
         });
         let kept = Rc::clone(&core);
@@ -182,21 +188,39 @@ impl Core {
         keys
     }
 
-    /// Executes requests that a core has encoded, until there are `enough` bytes of replies.
-    fn run_all(&self, proto: Proto, mut requests: Vec<u8>, enough: Option<usize>) -> Replies {
+    /// Executes requests that a core has encoded.
+    fn run_all(&self, proto: Proto, mut requests: Vec<u8>, most: Most) -> Replies {
         let mut replies = Replies::default();
         let mut decoder = Decoder::new(usize::MAX);
         let mut at = 0;
         let mut keys = self.keys();
-        while enough.is_none_or(|enough| replies.bytes.len() < enough)
+        let mut limits = self.shared.limits();
+        let (enough, whole) = match most {
+            Most::Pause(enough) => (enough, None),
+            Most::Replace(whole) => (usize::MAX, Some(whole)),
+        };
+        while replies.bytes.len() < enough
             && let Some(length) = decoder.decode(&requests[at..]).unwrap_or_default()
         {
             let args = decoder.args(&requests[at..]);
             let command = commands::find(args[0]).expect("cores send each other known commands");
-            let reply = Reply { out: &mut replies.bytes, proto };
-            command.run_on(&mut keys, &args, reply, self.shared.options.request_max);
+            let begin = replies.bytes.len();
+            if let Some(whole) = whole {
+                limits.replies = whole.saturating_sub(begin);
+            }
+            let mut reply = Reply { out: &mut replies.bytes, proto };
+            command.run_on(&mut keys, &args, reply.again(), limits);
+            if let Some(whole) = whole.filter(|whole| reply.out.len() > *whole) {
+                reply.out.truncate(begin);
+                reply.error(&commands::too_large(whole));
+            }
             replies.ends.push(replies.bytes.len());
             at += length;
+            if keys.events.len() >= EVENTS_MAX {
+                drop(keys);
+                self.publish_events();
+                keys = self.keys();
+            }
         }
         drop(keys);
         replies.rest = requests.split_off(at);
@@ -226,7 +250,8 @@ impl Core {
 
     /// Sends a message to the subscribers of this core, and returns how many there are.
     pub(crate) fn publish(&self, event: &Event) -> i64 {
-        let count = self.registry.borrow().publish(event);
+        let max = self.shared.config.output_max.get() as usize;
+        let count = self.registry.borrow().publish(event, max);
         self.limit_clients();
         count
     }
@@ -256,27 +281,24 @@ impl Core {
         for event in &events {
             self.publish(event);
         }
-        let mut outgoing = self.outgoing.borrow_mut();
-        for (core, waiting) in outgoing.iter_mut().enumerate() {
-            if core == self.index || self.shared.gauges[core].subscribers.get() == 0 {
-                continue;
+        for (core, outgoing) in self.outgoing.iter().enumerate() {
+            if core != self.index && self.shared.gauges[core].subscribers.get() > 0 {
+                self.gauges().dropped.add(outgoing.push(&events));
             }
-            let room = OUTGOING_MAX.saturating_sub(waiting.len());
-            self.gauges().dropped.add(events.len().saturating_sub(room) as u64);
-            waiting.extend(events.iter().take(room).cloned());
-            self.has_outgoing.notify_one();
         }
         events.clear();
         self.keys.borrow_mut().events = events;
     }
 
-    /// Sends events to the other cores, until they end.
-    pub(crate) async fn send_outgoing(self: Rc<Self>) {
+    /// Sends events to another core, until that ends. The next are sent when the last have been
+    /// published there, so no more of them wait than an [`Outgoing`] holds.
+    pub(crate) async fn send_outgoing(self: Rc<Self>, to: usize) {
         loop {
-            self.has_outgoing.notified().await;
-            for core in 0..self.shared.cores() {
-                let events = std::mem::take(&mut self.outgoing.borrow_mut()[core]);
-                if !events.is_empty() && self.send(core, Message::Events(events)).await.is_err() {
+            self.outgoing[to].ready.notified().await;
+            while let Some(events) = self.outgoing[to].take() {
+                let (published, is_done) = oneshot::channel();
+                let message = Message::Events { events, published };
+                if self.send(to, message).await.is_err() || is_done.await.is_err() {
                     return;
                 }
             }
@@ -288,15 +310,18 @@ impl Core {
         while let Some(message) = inbox.recv().await {
             // The sender of a reply may have lost its client, and want it no more.
             match message {
-                Message::Requests { requests, proto, enough, reply } => {
-                    let _ = reply.send(self.run_all(proto, requests, enough));
+                Message::Requests { requests, proto, most, reply } => {
+                    let _ = reply.send(self.run_all(proto, requests, most));
                 }
                 Message::Publish { event, reply } => {
                     let _ = reply.send(self.publish(&event));
                 }
-                Message::Events(events) => events.iter().for_each(|event| {
-                    self.publish(event);
-                }),
+                Message::Events { events, published } => {
+                    for event in &events {
+                        self.publish(event);
+                    }
+                    let _ = published.send(());
+                }
             }
             self.timers.consume_budget().await;
         }

@@ -91,8 +91,13 @@ impl Dispatcher {
 
     /// Waits for the replies of other cores, and writes them as they come where there are many.
     async fn resolve<S: Stream>(&mut self, io: &mut Io<S>) -> Served {
-        while !self.remote.resolve(&self.session, &mut self.out).await? {
-            self.write(io).await?;
+        while !self.remote.is_resolved() {
+            io.account(Part::Remote, self.remote.memory());
+            self.remote.resolve(&self.session, &mut self.out).await?;
+            io.account(Part::Remote, self.remote.memory());
+            if !self.remote.is_resolved() {
+                self.write(io).await?;
+            }
         }
         Ok(())
     }
@@ -272,17 +277,23 @@ impl Dispatcher {
             self.reply().error(refusal);
             return Ok(());
         }
-        self.execute_transaction(transaction).await
+        self.execute_transaction(io, transaction).await
     }
 
     /// Executes the commands of a transaction, and writes their replies in their order.
-    async fn execute_transaction(&mut self, transaction: Transaction) -> Served {
+    async fn execute_transaction<S: Stream>(
+        &mut self,
+        io: &mut Io<S>,
+        transaction: Transaction,
+    ) -> Served {
+        io.account(Part::Remote, transaction.memory());
         let Transaction { queued, requests, core, .. } = transaction;
         let of = &self.session.core;
         let replies = match core {
             Some(core) => remote::exchange_with(of, core, self.session.proto, requests).await?,
             None => Replies::default(),
         };
+        io.account(Part::Remote, replies.bytes.capacity());
         let (mut begin, mut ends) = (0, replies.ends.into_iter());
         self.reply().array(queued.len());
         for command in queued {
@@ -298,7 +309,11 @@ impl Dispatcher {
                     self.on_no_key(command, &args).await?;
                 }
             }
+            if self.out.len() >= OUTPUT_BYTES {
+                self.write(io).await?;
+            }
         }
+        io.account(Part::Remote, 0);
         Ok(())
     }
 
@@ -319,8 +334,8 @@ impl Dispatcher {
         let core = &self.session.core;
         if owner == core.index {
             let reply = Reply { out: &mut self.out, proto: self.session.proto };
-            let value_max = core.shared.options.request_max;
-            Call { keys: &mut core.keys(), key, args, reply, value_max }.execute(run);
+            let limits = core.shared.limits();
+            Call { keys: &mut core.keys(), key, args, reply, limits }.execute(run);
         } else if self.remote.push(owner, words, self.out.len()) {
             self.resolve(io).await?;
         }
@@ -363,8 +378,13 @@ impl Dispatcher {
         combine: Combine,
     ) -> Served {
         self.resolve(io).await?;
+        let words = parts.iter().flatten();
+        io.account(Part::Remote, words.map(|word| word.len() + 2 * size_of::<&[u8]>()).sum());
         let replies = remote::gather(&self.session.core, &parts).await?;
+        io.account(Part::Remote, replies.iter().map(BytesMut::capacity).sum());
         combine.write(&replies, &mut self.reply());
+        drop(replies);
+        io.account(Part::Remote, 0);
         Ok(())
     }
 }

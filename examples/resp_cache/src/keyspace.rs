@@ -9,11 +9,13 @@
 //! amortised O(1) entries of the wheel, and O(log keys) comparisons of numbers. An access to a key
 //! with a deadline reads the clock, and the wall clock too if the deadline is a point in wall time.
 
+mod room;
+
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use corewheel::{Fired, Payload, ResetOutcome, TimerId, Timers};
+use corewheel::{Fired, ResetOutcome, TimerId, Timers};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
@@ -26,10 +28,6 @@ use crate::wall::{Time, WallClock};
 const ENTRY_BYTES: usize = size_of::<Entry>() + 18 + 16;
 /// What a timer takes.
 const TIMER_BYTES: usize = 40;
-/// The most keys that one write evicts beyond those that make room for it, and one step of
-/// housekeeping. Only a limit that was lowered needs more.
-const EVICTIONS_MAX: usize = 1 << 10;
-
 /// When a key expires, in monotonic time: in microseconds up to 146,000 years, and beyond in units
 /// of two milliseconds, so that each time that a command can state in milliseconds has a deadline.
 ///
@@ -46,6 +44,8 @@ const VALUES: i128 = 1 << 62;
 
 impl Deadline {
     const NEVER: Self = Self(0);
+    /// No deadline is later.
+    const LAST: Self = Self(!1);
 
     /// A deadline that follows the wall clock if `is_wall`. It is at least 1, and less than 2⁶³
     /// milliseconds.
@@ -138,6 +138,11 @@ impl Entry {
     fn bytes(&self) -> usize {
         self.data.capacity() + ENTRY_BYTES + if self.timer.is_some() { TIMER_BYTES } else { 0 }
     }
+
+    /// The bytes that no eviction frees.
+    fn kept_bytes(&self) -> usize {
+        if self.timer.is_some() { 0 } else { self.bytes() }
+    }
 }
 
 /// Where an entry is. A part of the key's hash is beside it, so a table that grows reads no entry.
@@ -220,8 +225,11 @@ impl Keyspace {
         };
         let timer = if is_timed { TIMER_BYTES } else { 0 };
         self.make_room(key.name.len() + value.len() + ENTRY_BYTES + timer, found)?;
-        // An eviction may have removed it.
-        let found = found.and_then(|_| self.find(key));
+        self.place(key, value, ttl, found)
+    }
+
+    /// Writes a value into the entry that was found, or into a new one.
+    fn place(&mut self, key: Key<'_>, value: &[u8], ttl: Ttl, found: Option<usize>) -> Written {
         let index = match found {
             Some(index) => index,
             None => self.insert(key, value.len()),
@@ -252,11 +260,8 @@ impl Keyspace {
     /// Appends to a value; false if there is none.
     pub(crate) fn append(&mut self, key: Key<'_>, tail: &[u8]) -> Written<bool> {
         let found = self.find(key);
-        let before = found.map_or(0, |index| self.entries[index].bytes());
-        self.make_room(before + tail.len(), found)?;
-        let Some(index) = found.and_then(|_| self.find(key)) else {
-            return Ok(false);
-        };
+        let Some(index) = found else { return Ok(false) };
+        self.make_room(self.entries[index].bytes() + tail.len(), found)?;
         self.change_value(index, |data, _| data.extend_from_slice(tail));
         Ok(true)
     }
@@ -269,20 +274,37 @@ impl Keyspace {
         true
     }
 
-    /// Removes a key that is there, without an event.
-    pub(crate) fn remove_silently(&mut self, key: Key<'_>) {
-        if let Some(index) = self.find(key) {
-            self.remove_at(index);
-        }
-    }
-
     /// Gives a key the value and the deadline of another. False if that is not there.
     pub(crate) fn copy(&mut self, from: Key<'_>, to: Key<'_>) -> Written<bool> {
         let Some(index) = self.find(from) else { return Ok(false) };
-        let Entry { deadline, .. } = self.entries[index];
-        let ttl = if deadline == Deadline::NEVER { Ttl::Remove } else { Ttl::Set(deadline) };
-        let value = self.entries[index].value().to_vec();
+        let (value, ttl) = self.content(index);
         self.set(to, &value, ttl).map(|()| true)
+    }
+
+    /// Gives a key the value and the deadline of another, which goes without an event. False if
+    /// that is not there. Needs no timer, and no room but for a longer name.
+    pub(crate) fn rename(&mut self, from: Key<'_>, to: Key<'_>) -> Written<bool> {
+        let Some(index) = self.find(from) else { return Ok(false) };
+        if from.name == to.name {
+            return Ok(true);
+        }
+        let (value, ttl) = self.content(index);
+        let longer = to.name.len().saturating_sub(from.name.len());
+        if let Some(replaced) = self.find(to) {
+            self.remove_at(replaced);
+        } else if longer > 0 {
+            self.make_room(self.entries[index].bytes() + longer, Some(index))?;
+        }
+        self.remove_at(index);
+        // The room and the timer of the key that has gone.
+        self.place(to, &value, ttl, None).map(|()| true)
+    }
+
+    fn content(&self, index: usize) -> (Vec<u8>, Ttl) {
+        let entry = &self.entries[index];
+        let has_deadline = entry.deadline != Deadline::NEVER;
+        let ttl = if has_deadline { Ttl::Set(entry.deadline) } else { Ttl::Remove };
+        (entry.value().to_vec(), ttl)
     }
 
     /// Gives a key that is there another deadline, or none.
@@ -305,25 +327,24 @@ impl Keyspace {
         self.publish_gauges();
     }
 
-    /// Calls a function with each key whose time is not over.
-    pub(crate) fn for_each_key(&mut self, mut call: impl FnMut(&[u8])) {
+    /// Calls a function with each key whose time is not over, until it returns false: then this
+    /// returns false, too.
+    pub(crate) fn all_keys(&mut self, mut call: impl FnMut(&[u8]) -> bool) -> bool {
         self.follow_wall();
         let now = self.now();
-        for (_, entry) in &self.entries {
-            if entry.deadline.micros().is_none_or(|deadline| deadline > now) {
-                call(entry.key());
-            }
-        }
+        let is_alive = |entry: &Entry| entry.deadline.micros().is_none_or(|at| at > now);
+        self.entries.iter().all(|(_, entry)| !is_alive(entry) || call(entry.key()))
     }
 
     /// Calls a function with the keys at the next places of the slab, from `from` on, whose time is
-    /// not over. Ends after so many keys, or ten times as many places. Returns the place at which
-    /// the next call goes on; `None` after the last. A key does not change its place.
+    /// not over. Ends after so many keys, ten times as many places, or when the function returns
+    /// false. Returns the place at which the next call goes on; `None` after the last. A key does
+    /// not change its place.
     pub(crate) fn scan(
         &mut self,
         from: usize,
         count: usize,
-        mut call: impl FnMut(&[u8]),
+        mut call: impl FnMut(&[u8]) -> bool,
     ) -> Option<usize> {
         self.follow_wall();
         let (now, end, mut found) = (self.now(), self.entries.capacity(), 0);
@@ -333,25 +354,26 @@ impl Keyspace {
             }
             let Some(entry) = self.entries.get(index) else { continue };
             found += 1;
-            if entry.deadline.micros().is_none_or(|deadline| deadline > now) {
-                call(entry.key());
+            let is_alive = entry.deadline.micros().is_none_or(|deadline| deadline > now);
+            if is_alive && !call(entry.key()) {
+                return Some(index + 1);
             }
         }
         None
     }
 
-    /// Any key whose time is not over; `None` if none is found. Most times all keys are alike.
+    /// Any key whose time is not over; `None` if there is none. All keys are alike, unless nearly
+    /// all places of the table are free.
     pub(crate) fn any_key(&mut self) -> Option<&[u8]> {
         const ATTEMPTS: u64 = 100;
         self.follow_wall();
-        let (now, places) = (self.now(), self.entries.capacity().max(1) as u64);
-        let is_alive = |entry: &Entry| entry.deadline.micros().is_none_or(|at| at > now);
-        let mut tried = (0..ATTEMPTS).map(|_| Key::random(places) as usize);
-        let found = tried.find(|at| self.entries.get(*at).is_some_and(is_alive));
-        let entry = match found {
-            Some(index) => self.entries.get(index),
-            None => self.entries.iter().map(|(_, entry)| entry).find(|entry| is_alive(entry)),
-        };
+        let (now, buckets) = (self.now(), self.table.num_buckets() as u64);
+        let entry_at = |place: &Place| &self.entries[place.index as usize];
+        let is_alive = |entry: &&Entry| entry.deadline.micros().is_none_or(|at| at > now);
+        let tried = (0..ATTEMPTS).map(|_| self.table.get_bucket(Key::random(buckets) as usize));
+        let found = tried.flatten().map(entry_at).find(is_alive);
+        // The housekeeping keeps the table from being much larger than its keys.
+        let entry = found.or_else(|| self.table.iter().map(entry_at).find(is_alive));
         entry.map(Entry::key)
     }
 
@@ -497,64 +519,6 @@ impl Keyspace {
             self.evictable -= bytes;
             self.timed -= 1;
         }
-    }
-
-    /// Evicts keys until an entry of `bytes` fits, in place of the one that was found. Evicts none
-    /// if it would not fit beside the keys that cannot be evicted.
-    ///
-    /// After a limit was lowered, the write takes place once it has made room for itself and
-    /// [`EVICTIONS_MAX`] keys have gone: the memory falls with each write, and with each
-    /// [`shrink`](Self::shrink).
-    fn make_room(&mut self, bytes: usize, found: Option<usize>) -> Written {
-        if self.memory_max == 0 {
-            return Ok(());
-        }
-        let replaced = |keys: &Self| {
-            let entry = found.and_then(|index| keys.entries.get(index));
-            entry.map_or((0, 0), |entry| {
-                (entry.bytes(), if entry.timer.is_some() { 0 } else { entry.bytes() })
-            })
-        };
-        let (_, kept) = replaced(self);
-        if self.memory - self.evictable - kept + bytes > self.memory_max {
-            return Err(NO_MEMORY);
-        }
-        let (before, mut evicted) = (self.memory, 0);
-        loop {
-            // An eviction may have removed the entry that was found.
-            let more = bytes.saturating_sub(replaced(self).0);
-            let has_room = self.memory + more <= self.memory_max;
-            if has_room || (evicted >= EVICTIONS_MAX && self.memory + more <= before) {
-                return Ok(());
-            }
-            if !self.evict() {
-                return Err(NO_MEMORY);
-            }
-            evicted += 1;
-        }
-    }
-
-    /// Evicts keys while the limit is exceeded, as far as one step may, and gives up room that is
-    /// not used. True if more keys are to be evicted.
-    pub(crate) fn shrink(&mut self) -> bool {
-        if self.entries.is_empty() {
-            (self.table, self.entries) = (HashTable::new(), Slab::new());
-        } else if self.table.len() < self.table.capacity() / 8 {
-            self.table.shrink_to(2 * self.table.len(), |place| spread(place.hash));
-        }
-        let is_over = |keys: &Self| keys.memory_max > 0 && keys.memory > keys.memory_max;
-        (0..EVICTIONS_MAX).all(|_| is_over(self) && self.evict())
-    }
-
-    /// Evicts the key that expires first; false if no key has a time to live.
-    fn evict(&mut self) -> bool {
-        let evicted = self.timers.soonest_value().map(|timer| self.timers.cancel(timer).payload());
-        let value = evicted.flatten().and_then(Payload::into_value);
-        let Some(index) = value.map(|index| index as usize) else { return false };
-        self.note(Class::EVICTED, "evicted", index);
-        self.gauges.evicted.add(1);
-        self.remove_at(index);
-        true
     }
 
     fn publish_gauges(&self) {

@@ -123,7 +123,9 @@ impl Site<u32> for Cache {
     ) -> impl FnMut(N::Stream) {
         let core = Core::open(timers, self.shared);
         N::spawn(Rc::clone(&core).serve_inbox(self.inbox));
-        N::spawn(Rc::clone(&core).send_outgoing());
+        for other in (0..core.shared.cores()).filter(|other| *other != core.index) {
+            N::spawn(Rc::clone(&core).send_outgoing(other));
+        }
         N::spawn(Rc::clone(&core).keep_house());
         move |stream| N::spawn(serve(stream, Rc::clone(&core)))
     }

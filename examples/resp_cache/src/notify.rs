@@ -76,6 +76,13 @@ pub(crate) struct Event {
     pub(crate) message: Bytes,
 }
 
+impl Event {
+    /// What it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.channel.len() + self.message.len() + size_of::<Self>()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Flags;

@@ -54,6 +54,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
     pub(crate) clients_memory_max: u64,
 
+    /// The most bytes of the replies to one transaction, or of one list of keys from each core.
+    /// Replies beyond are replaced by errors.
+    #[arg(long, default_value_t = 256 << 20, value_name = "BYTES")]
+    pub(crate) replies_max: usize,
+
     /// The most bytes of messages that wait for one subscriber; it is disconnected beyond.
     #[arg(long, default_value_t = 32 << 20, value_name = "BYTES")]
     pub(crate) output_max: usize,

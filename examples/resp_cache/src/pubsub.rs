@@ -24,8 +24,6 @@ pub(crate) struct Subscriber {
     outbox: RefCell<VecDeque<(Option<Bytes>, Event)>>,
     /// The bytes of the outbox.
     waiting: Cell<usize>,
-    /// The most bytes of the outbox.
-    outbox_max: usize,
     /// Whether it has messages.
     pub(crate) ready: Notify,
     names: RefCell<[BTreeSet<Bytes>; 2]>,
@@ -46,13 +44,12 @@ impl Kind {
 }
 
 impl Subscriber {
-    pub(crate) fn new(client: Arc<Client>, outbox_max: usize) -> Rc<Self> {
+    pub(crate) fn new(client: Arc<Client>) -> Rc<Self> {
         Rc::new(Self {
             client,
             proto: Cell::new(Proto::Resp2),
             outbox: RefCell::default(),
             waiting: Cell::new(0),
-            outbox_max,
             ready: Notify::new(),
             names: RefCell::default(),
         })
@@ -94,13 +91,14 @@ impl Subscriber {
         }
     }
 
-    /// Adds a message. A client that has not read too many ends, and its messages are dropped.
-    fn send(&self, pattern: Option<&Bytes>, event: &Event) {
+    /// Adds a message. A client that has not read more bytes of them than `max` ends, and its
+    /// messages are dropped.
+    fn send(&self, pattern: Option<&Bytes>, event: &Event, max: usize) {
         if self.client.is_over() {
             return;
         }
         let waiting = self.waiting.get() + size(pattern, event);
-        if waiting > self.outbox_max {
+        if waiting > max {
             self.client.end_as_slow();
             self.outbox.take();
             self.hold(0);
@@ -119,8 +117,59 @@ impl Subscriber {
 
 /// What a message takes in an outbox.
 fn size(pattern: Option<&Bytes>, event: &Event) -> usize {
-    let names = pattern.map_or(0, Bytes::len) + event.channel.len();
-    names + event.message.len() + size_of::<(Option<Bytes>, Event)>()
+    pattern.map_or(0, Bytes::len) + event.bytes() + size_of::<Option<Bytes>>()
+}
+
+/// Events of one core that wait to be sent to another.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    waiting: RefCell<VecDeque<Event>>,
+    /// Their bytes.
+    bytes: Cell<usize>,
+    /// Whether there are events.
+    pub(crate) ready: Notify,
+}
+
+impl Outgoing {
+    /// The most bytes of events that wait.
+    const BYTES_MAX: usize = 64 << 20;
+    /// The most events of one message, and about the most bytes.
+    const SENT_MAX: usize = 1 << 10;
+    const SENT_BYTES: usize = 256 << 10;
+
+    /// Adds as many events as there is room for, and returns how many are dropped.
+    pub(crate) fn push(&self, events: &[Event]) -> u64 {
+        let (mut waiting, mut dropped) = (self.waiting.borrow_mut(), 0);
+        for event in events {
+            let bytes = self.bytes.get() + event.bytes();
+            if bytes > Self::BYTES_MAX {
+                dropped += 1;
+            } else {
+                waiting.push_back(event.clone());
+                self.bytes.set(bytes);
+            }
+        }
+        self.ready.notify_one();
+        dropped
+    }
+
+    /// The first events, for one message; `None` if there are none.
+    pub(crate) fn take(&self) -> Option<Vec<Event>> {
+        let (mut waiting, mut taken) = (self.waiting.borrow_mut(), 0);
+        let first = waiting.iter().take(Self::SENT_MAX);
+        let count = first.take_while(|event| {
+            let is_first = taken == 0;
+            taken += event.bytes();
+            is_first || taken <= Self::SENT_BYTES
+        });
+        let count = count.count();
+        let events: Vec<_> = waiting.drain(..count).collect();
+        self.bytes.set(self.bytes.get() - events.iter().map(Event::bytes).sum::<usize>());
+        if waiting.is_empty() {
+            *waiting = VecDeque::new();
+        }
+        (!events.is_empty()).then_some(events)
+    }
 }
 
 /// The subscriptions of one core.
@@ -136,10 +185,10 @@ impl Registry {
         let name = Bytes::copy_from_slice(name);
         let is_first = subscriber.count() == 0;
         if subscriber.names.borrow_mut()[kind as usize].insert(name.clone()) {
+            subscriber.client.count_subscription(kind as usize, &name, true);
             let named = &mut self.by_name[kind as usize];
             named.entry(name).or_default().push(Rc::clone(subscriber));
             self.subscribers += u64::from(is_first);
-            subscriber.client.subscriptions[kind as usize].add(1);
         }
     }
 
@@ -148,8 +197,7 @@ impl Registry {
             return;
         }
         self.subscribers -= u64::from(subscriber.count() == 0);
-        let count = subscriber.names.borrow()[kind as usize].len();
-        subscriber.client.subscriptions[kind as usize].set(count as u64);
+        subscriber.client.count_subscription(kind as usize, name, false);
         let named = &mut self.by_name[kind as usize];
         if let Some(all) = named.get_mut(name) {
             all.retain(|other| !Rc::ptr_eq(other, subscriber));
@@ -167,15 +215,16 @@ impl Registry {
         }
     }
 
-    /// Sends a message to the subscribers of its channel, and returns how many there are.
-    pub(crate) fn publish(&self, event: &Event) -> i64 {
+    /// Sends a message to the subscribers of its channel, and returns how many there are. For none
+    /// of them may more than `max` bytes wait.
+    pub(crate) fn publish(&self, event: &Event, max: usize) -> i64 {
         let of_channel = self.by_name[0].get(&event.channel).map(|all| (None, all));
         let matching =
             self.by_name[1].iter().filter(|(name, _)| glob::matches(name, &event.channel));
         let all = of_channel.into_iter().chain(matching.map(|(name, all)| (Some(name), all)));
         let mut sent = 0;
         for (name, subscriber) in all.flat_map(|(name, all)| all.iter().map(move |s| (name, s))) {
-            subscriber.send(name, event);
+            subscriber.send(name, event, max);
             sent += 1;
         }
         sent

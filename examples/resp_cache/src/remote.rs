@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::oneshot;
 
-use crate::core::{Asked, Core, CoreEnded, Message, Replies};
+use crate::core::{Asked, Core, CoreEnded, Message, Most, Replies};
 use crate::notify::Event;
 use crate::protocol::{Args, Proto, Reply, encode_request, integer_of, split_array};
 use crate::session::Session;
@@ -76,13 +76,22 @@ impl Remote {
         self.places.len() >= REQUESTS_MAX || self.bytes >= REQUEST_BYTES
     }
 
+    /// Whether no reply is missing.
+    pub(crate) fn is_resolved(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The bytes of requests and replies.
+    pub(crate) fn memory(&self) -> usize {
+        let requests: usize = self.requests.iter().map(Vec::capacity).sum();
+        let replies = self.arrived.iter().map(|arrived| arrived.replies.bytes.capacity());
+        requests + replies.sum::<usize>() + self.held.capacity()
+    }
+
     /// Sends the requests, waits for replies, and puts them in their places in `out`, up to the
-    /// first that is missing. True if none is missing; else `out` is to be written and emptied, and
-    /// this called again.
-    pub(crate) async fn resolve(&mut self, session: &Session, out: &mut BytesMut) -> Asked<bool> {
-        if self.places.is_empty() {
-            return Ok(true);
-        }
+    /// first that is missing. If one is missing, `out` is to be written and emptied, and this
+    /// called again.
+    pub(crate) async fn resolve(&mut self, session: &Session, out: &mut BytesMut) -> Asked {
         session.core.publish_events();
         self.bytes = 0;
         let requests = self.requests.iter_mut().zip(&self.arrived);
@@ -92,7 +101,8 @@ impl Remote {
                     if arrived.is_used_up() { std::mem::take(requests) } else { Vec::new() }
                 },
             );
-        let came = exchange(&session.core, session.proto, requests, Some(REPLY_BYTES)).await?;
+        let most = Most::Pause(REPLY_BYTES);
+        let came = exchange(&session.core, session.proto, requests, most).await?;
         for (core, mut replies) in came.into_iter().enumerate() {
             if !replies.ends.is_empty() {
                 self.requests[core] = std::mem::take(&mut replies.rest);
@@ -110,25 +120,26 @@ impl Remote {
             taken = at;
             self.places.pop_front();
         }
-        if self.places.is_empty() {
+        let used_up = self.arrived.iter_mut().filter(|arrived| arrived.is_used_up());
+        used_up.for_each(|arrived| *arrived = Arrived::default());
+        if self.is_resolved() {
             out.extend_from_slice(&self.held[taken..]);
             self.held = BytesMut::new();
-            self.arrived.fill_with(Arrived::default);
-            return Ok(true);
+        } else {
+            let _in_their_places = self.held.split_to(taken);
+            self.places.iter_mut().for_each(|(at, _)| *at -= taken);
         }
-        let _in_their_places = self.held.split_to(taken);
-        self.places.iter_mut().for_each(|(at, _)| *at -= taken);
-        Ok(false)
+        Ok(())
     }
 }
 
-/// Has each core execute its requests, and returns the replies of each. A core ends after the
-/// request whose reply makes its replies reach `enough` bytes, and returns the others.
+/// Has each core execute its requests, and returns the replies of each, and the requests that are
+/// left.
 async fn exchange(
     core: &Core,
     proto: Proto,
     requests: impl Iterator<Item = Vec<u8>>,
-    enough: Option<usize>,
+    most: Most,
 ) -> Asked<Vec<Replies>> {
     let mut waiting = Vec::new();
     for (to, requests) in requests.enumerate() {
@@ -136,7 +147,7 @@ async fn exchange(
         if requests.is_empty() {
             let _ = reply.send(Replies::default());
         } else {
-            core.send(to, Message::Requests { requests, proto, enough, reply }).await?;
+            core.send(to, Message::Requests { requests, proto, most, reply }).await?;
         }
         waiting.push(replies);
     }
@@ -156,7 +167,8 @@ pub(crate) async fn exchange_with(
 ) -> Asked<Replies> {
     let mut requests = Some(requests);
     let by_core = (0..=to).map(|at| requests.take_if(|_| at == to).unwrap_or_default());
-    let mut replies = exchange(core, proto, by_core, None).await?;
+    let most = Most::Replace(core.shared.limits().replies);
+    let mut replies = exchange(core, proto, by_core, most).await?;
     Ok(replies.pop().unwrap_or_default())
 }
 
@@ -170,7 +182,8 @@ pub(crate) async fn gather(core: &Core, parts: &[Vec<&[u8]>]) -> Asked<Vec<Bytes
         request
     });
     // The cores reply in the same way to all, so that the replies can be combined.
-    let replies = exchange(core, Proto::Resp2, requests, None).await?;
+    let most = Most::Pause(usize::MAX);
+    let replies = exchange(core, Proto::Resp2, requests, most).await?;
     Ok(replies.into_iter().map(|of| of.bytes).filter(|bytes| !bytes.is_empty()).collect())
 }
 

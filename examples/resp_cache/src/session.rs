@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::rc::Rc;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
@@ -56,10 +56,6 @@ impl Session {
         self.subscriber.as_ref().is_some_and(|subscriber| subscriber.count() > 0)
     }
 
-    fn name(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.client.name.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn set_proto(&mut self, proto: Proto) {
         self.proto = proto;
         self.client.proto.set(if proto == Proto::Resp3 { 3 } else { 2 });
@@ -111,7 +107,7 @@ impl Session {
                 self.unsubscribe_all();
                 self.set_proto(Proto::Resp2);
                 self.replying = Replying::On;
-                self.name().clear();
+                self.client.set_name(b"")?;
                 reply.simple("RESET");
             }
             "subscribe" | "psubscribe" => self.subscribe(name, args, &mut reply),
@@ -152,7 +148,7 @@ impl Session {
         };
         match args.len() {
             0..=2 => {}
-            4 if is(args, 2, "setname") => *self.name() = args[3].to_vec(),
+            4 if is(args, 2, "setname") => self.client.set_name(args[3])?,
             _ => return Err(Refusal::from("ERR Syntax error in HELLO: this server has no users")),
         }
         self.set_proto(proto);
@@ -175,15 +171,12 @@ impl Session {
     fn client(&mut self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
             (b"id", 2) => reply.integer(self.client.id.cast_signed()),
-            (b"getname", 2) if self.name().is_empty() => reply.null(),
-            (b"getname", 2) => reply.bulk(&self.name()),
+            (b"getname", 2) => match self.client.name() {
+                name if name.is_empty() => reply.null(),
+                name => reply.bulk(&name),
+            },
             (b"setname", 3) => {
-                if args[2].iter().any(|byte| !byte.is_ascii_graphic()) {
-                    let problem = "ERR Client names cannot contain spaces, newlines or special \
-                                   characters.";
-                    return Err(Refusal::from(problem));
-                }
-                *self.name() = args[2].to_vec();
+                self.client.set_name(args[2])?;
                 reply.ok();
             }
             (b"info", 2) => reply.bulk(self.client.line().as_bytes()),
@@ -254,12 +247,17 @@ impl Session {
             ("client_output_buffer_limit_disconnections", total(|core| core.clients_slow.get())),
             ("events_dropped", total(|core| core.dropped.get())),
         ];
-        let mut text = format!("# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n");
+        let mut text = format!(
+            "# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n\
+             redis_mode:standalone\r\narch_bits:{}\r\n",
+            usize::BITS
+        );
         // Writing to a string cannot fail.
         for (name, number) in numbers {
             let _ = write!(text, "{name}:{number}\r\n");
         }
-        text.push_str("\r\n# Keyspace\r\n");
+        text.push_str("\r\n# Replication\r\nrole:master\r\n");
+        text.push_str("\r\n# Cluster\r\ncluster_enabled:0\r\n\r\n# Keyspace\r\n");
         if keys > 0 {
             let _ = write!(text, "db0:keys={keys},expires={expires},avg_ttl=0\r\n");
         }
@@ -267,9 +265,8 @@ impl Session {
     }
 
     fn subscriber(&mut self) -> Rc<Subscriber> {
-        let max = self.core.shared.config.output_max.get() as usize;
         let client = || Arc::clone(&self.client);
-        let subscriber = self.subscriber.get_or_insert_with(|| Subscriber::new(client(), max));
+        let subscriber = self.subscriber.get_or_insert_with(|| Subscriber::new(client()));
         subscriber.proto.set(self.proto);
         Rc::clone(subscriber)
     }
@@ -280,6 +277,7 @@ impl Session {
             self.core.registry.borrow_mut().subscribe(&subscriber, Kind::of(verb), name);
             confirm(reply, verb, Some(name), subscriber.count());
         }
+        self.core.limit_clients();
         self.publish_subscribers();
     }
 
@@ -334,6 +332,11 @@ fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         reply.count(COMMANDS.len());
     } else if is(args, 1, "docs") {
         reply.map(0);
+    } else if is(args, 1, "list") && args.len() == 2 {
+        reply.array(COMMANDS.len());
+        for command in &COMMANDS {
+            reply.bulk(command.name.as_bytes());
+        }
     } else if is(args, 1, "info") && args.len() > 2 {
         reply.array(args.len() - 2);
         for name in &args[2..] {
@@ -348,7 +351,7 @@ fn command(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
             describe(command, reply);
         }
     } else {
-        return Err(unknown_subcommand("command", "COUNT, DOCS, INFO"));
+        return Err(unknown_subcommand("command", "COUNT, DOCS, INFO, LIST"));
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::glob;
 use crate::keyspace::Key;
 use crate::notify::Class;
 use crate::protocol::{Args, Reply, integer, is};
+use crate::remote::REPLY_BYTES;
 
 /// Replies with the number of keys for which a function is true.
 pub(super) fn count(call: &mut Call<'_>, is_it: fn(&mut Call<'_>, Key<'_>) -> bool) -> Done {
@@ -23,15 +24,19 @@ pub(super) fn kind(call: &mut Call<'_>) -> Done {
 }
 
 pub(super) fn keys(call: &mut Call<'_>) -> Done {
-    let mut count = 0;
+    let (mut count, max) = (0, call.limits.replies);
     let mut names = BytesMut::new();
     let mut list = Reply { out: &mut names, proto: call.reply.proto };
-    call.keys.for_each_key(|key| {
+    let is_complete = call.keys.all_keys(|key| {
         if glob::matches(call.key.name, key) {
             list.bulk(key);
             count += 1;
         }
+        list.out.len() <= max
     });
+    if !is_complete {
+        return Err(format!("ERR the keys take more than {max} bytes; use SCAN").into());
+    }
     call.reply.array(count);
     call.reply.out.extend_from_slice(&names);
     Ok(())
@@ -51,14 +56,13 @@ pub(super) fn flush(call: &mut Call<'_>) -> Done {
 /// there.
 fn move_key(call: &mut Call<'_>) -> Done {
     let to = Key::new(call.args[2]);
-    if !call.keys.copy(call.key, to)? {
+    if !call.keys.rename(call.key, to)? {
         return Err(Refusal::from("ERR no such key"));
     }
     if call.key.name != to.name {
-        call.keys.remove_silently(call.key);
+        call.keys.event(Class::GENERIC, "rename_from", call.key);
+        call.keys.event(Class::GENERIC, "rename_to", to);
     }
-    call.keys.event(Class::GENERIC, "rename_from", call.key);
-    call.keys.event(Class::GENERIC, "rename_to", to);
     Ok(())
 }
 
@@ -123,7 +127,8 @@ fn cursor_of(args: Args<'_>) -> Result<u64, Refusal> {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: goes through the keys of one core after
-/// the other. A key that is there all the time is returned exactly once.
+/// the other. A key that is there all the time is returned exactly once. A reply of [`REPLY_BYTES`]
+/// ends before it has as many keys as are asked for.
 pub(super) fn scan(call: &mut Call<'_>) -> Done {
     const COUNT_MAX: usize = 100_000;
     let cursor = cursor_of(call.args)?;
@@ -150,6 +155,7 @@ pub(super) fn scan(call: &mut Call<'_>) -> Done {
             list.bulk(key);
             found += 1;
         }
+        list.out.len() < REPLY_BYTES
     });
     let (core, cores) = (call.keys.core as u64, call.keys.cores as u64);
     let next = match next {

@@ -33,8 +33,16 @@ pub(crate) struct Call<'a> {
     pub(crate) key: Key<'a>,
     pub(crate) args: Args<'a>,
     pub(crate) reply: Reply<'a>,
+    pub(crate) limits: Limits,
+}
+
+/// What a command may write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
     /// The most bytes of a value.
-    pub(crate) value_max: usize,
+    pub(crate) value: usize,
+    /// The most bytes of the replies to one request, or to one transaction.
+    pub(crate) replies: usize,
 }
 
 impl Call<'_> {
@@ -49,7 +57,7 @@ impl Call<'_> {
 
     /// Refuses a value that would be too long.
     fn check_length(&self, bytes: usize) -> Done {
-        let max = self.value_max;
+        let max = self.limits.value;
         let problem = || format!("ERR string exceeds maximum allowed size ({max} bytes)");
         if bytes > max { Err(Refusal::from(problem())) } else { Ok(()) }
     }
@@ -135,8 +143,9 @@ impl Command {
         keys: &mut Keyspace,
         args: Args<'_>,
         mut reply: Reply<'_>,
-        value_max: usize,
+        limits: Limits,
     ) {
+        let begin = reply.out.len();
         match self.route {
             Route::Key(run)
             | Route::Keys(run, ..)
@@ -144,14 +153,18 @@ impl Command {
             | Route::Chosen(_, run)
             | Route::All(run, _) => {
                 let key = Key::new(args.get(1).copied().unwrap_or_default());
-                Call { keys, key, args, reply, value_max }.execute(run);
+                Call { keys, key, args, reply, limits }.execute(run);
             }
             Route::Each(name, run) => {
                 reply.array(args.len() - 1);
                 for word in &args[1..] {
                     let (key, args) = (Key::new(word), &[name.as_bytes(), word]);
-                    let reply = Reply { out: reply.out, proto: reply.proto };
-                    Call { keys, key, args, reply, value_max }.execute(run);
+                    let part = Reply { out: reply.out, proto: reply.proto };
+                    Call { keys, key, args, reply: part, limits }.execute(run);
+                    if reply.out.len() - begin > limits.replies {
+                        // The caller replaces it, and the command only reads.
+                        break;
+                    }
                 }
             }
             Route::Session | Route::Publish | Route::Transaction => {
@@ -278,7 +291,18 @@ pub(crate) fn unknown(args: Args<'_>) -> Refusal {
     let shown: Vec<_> =
         shown.map(|arg| format!("'{}'", String::from_utf8_lossy(&cut(arg)))).collect();
     let (name, rest) = (&shown[0], shown[1..].join(" "));
-    Refusal::from(format!("ERR unknown command {name}, with args beginning with: {rest}"))
+    Refusal::from(format!(
+        "ERR unknown command {name}, with args beginning with: {rest}. This server keeps strings \
+         only; COMMAND LIST has its commands"
+    ))
+}
+
+/// In place of a reply that a transaction has no room for.
+pub(crate) fn too_large(max: usize) -> Refusal {
+    Refusal::from(format!(
+        "ERR the command was executed and its reply is left out: the replies to this transaction \
+         take more than {max} bytes"
+    ))
 }
 
 pub(crate) fn wrong_arity(name: &str) -> Refusal {

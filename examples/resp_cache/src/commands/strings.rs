@@ -82,7 +82,9 @@ pub(super) fn set_with_time(call: &mut Call<'_>, unit: Unit) -> Done {
     Ok(())
 }
 
+/// `MSET` on the keys of one core: all are written, or none for want of memory.
 pub(super) fn mset(call: &mut Call<'_>) -> Done {
+    call.keys.check_room(&call.args[1..])?;
     for pair in call.args[1..].chunks_exact(2) {
         write(call, Key::new(pair[0]), pair[1], Some(Ttl::Remove))?;
     }
@@ -159,6 +161,7 @@ pub(super) fn msetnx(call: &mut Call<'_>) -> Done {
     let mut pairs = args[1..].chunks_exact(2);
     let is_new = !pairs.clone().any(|pair| call.keys.contains(Key::new(pair[0])));
     if is_new {
+        call.keys.check_room(&args[1..])?;
         pairs.try_for_each(|pair| write(call, Key::new(pair[0]), pair[1], Some(Ttl::Remove)))?;
     }
     call.reply.integer(i64::from(is_new));
@@ -202,19 +205,77 @@ pub(super) fn setrange(call: &mut Call<'_>) -> Done {
 }
 
 pub(super) fn incrbyfloat(call: &mut Call<'_>) -> Done {
-    let number = |digits: &[u8]| -> Result<f64, Refusal> {
-        let parsed = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-        let refused = Refusal::from("ERR value is not a valid float");
-        parsed.filter(|number: &f64| !number.is_nan()).ok_or(refused)
-    };
-    let more = number(call.args[2])?;
-    let sum = call.keys.get(call.key).map_or(Ok(0.0), number)? + more;
-    if !sum.is_finite() {
-        return Err(Refusal::from("ERR increment would produce NaN or Infinity"));
-    }
-    let text = sum.to_string();
+    let before = call.keys.get(call.key).unwrap_or(b"0");
+    let text = decimal_sum(before, call.args[2])?;
     call.keys.set(call.key, text.as_bytes(), Ttl::Keep)?;
     call.keys.event(Class::STRING, "incrbyfloat", call.key);
     call.reply.bulk(text.as_bytes());
     Ok(())
+}
+
+/// The digits behind the point of a sum, as redis writes them.
+const FRACTION_DIGITS: i32 = 17;
+
+/// The sum of two numbers as redis writes it, without an exponent. It is exact where both have at
+/// most [`FRACTION_DIGITS`] and are not too large, and else that of the nearest binary fractions.
+fn decimal_sum(one: &[u8], other: &[u8]) -> Result<String, Refusal> {
+    let number = |digits| -> Result<(&str, f64), Refusal> {
+        let digits = str::from_utf8(digits).ok();
+        let parsed = digits.and_then(|digits| Some((digits, digits.parse().ok()?)));
+        let refused = Refusal::from("ERR value is not a valid float");
+        parsed.filter(|(_, number): &(_, f64)| !number.is_nan()).ok_or(refused)
+    };
+    let ((one, first), (other, second)) = (number(one)?, number(other)?);
+    let exact = exact_units(one).zip(exact_units(other));
+    if let Some(sum) = exact.and_then(|(one, other)| one.checked_add(other)) {
+        let unit = 10_u128.pow(FRACTION_DIGITS.unsigned_abs());
+        let (sign, sum) = (if sum < 0 { "-" } else { "" }, sum.unsigned_abs());
+        let text = format!("{sign}{}.{:017}", sum / unit, sum % unit);
+        return Ok(text.trim_end_matches('0').trim_end_matches('.').to_owned());
+    }
+    let sum = first + second;
+    let refused = Refusal::from("ERR increment would produce NaN or Infinity");
+    if sum.is_finite() { Ok(sum.to_string()) } else { Err(refused) }
+}
+
+/// A number in units of its last possible digit; `None` if it is no multiple of them, or too large.
+fn exact_units(number: &str) -> Option<i128> {
+    let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let behind = i32::try_from(fraction.len()).ok()?;
+    let zeros = exponent.parse::<i32>().ok()?.checked_add(FRACTION_DIGITS)?.checked_sub(behind)?;
+    let value: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let factor = 10_i128.checked_pow(zeros.unsigned_abs())?;
+    if zeros >= 0 {
+        value.checked_mul(factor)
+    } else {
+        (value % factor == 0).then_some(value / factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decimal_sum;
+
+    #[test]
+    fn sum_of_fractions_is_written_as_redis_writes_it() {
+        for (one, other, sum) in [
+            ("0.1", "0.2", "0.3"),
+            ("10.50", "0.1", "10.6"),
+            ("5.0e3", "2.0e2", "5200"),
+            ("3", "-3.0", "0"),
+            ("-0", "-0.0", "0"),
+            ("1", "0.00000000000000001", "1.00000000000000001"),
+            ("9007199254740993", "1", "9007199254740994"),
+            ("1e22", "0", "10000000000000000000000"),
+            (".5", "-1.", "-0.5"),
+        ] {
+            assert_eq!(decimal_sum(one.as_bytes(), other.as_bytes()), Ok(sum.to_owned()));
+        }
+        let far = decimal_sum(b"1e300", b"1").unwrap();
+        assert_eq!((far.len(), &far[..2]), (301, "10"));
+        for refused in ["", " 1", "1 ", "1_0", "x", "nan", "inf", "1e400", "1,5"] {
+            assert!(decimal_sum(b"0", refused.as_bytes()).is_err(), "{refused}");
+        }
+    }
 }

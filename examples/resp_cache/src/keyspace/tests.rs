@@ -243,10 +243,10 @@ fn eviction_of_far_keys_goes_by_their_time_whatever_was_cancelled() {
     let mut left: Vec<u64> = (1_000..2_000).collect();
     left.sort_by_key(|number| time_of(*number));
     for number in left {
-        assert!(of.keys.evict());
+        assert!(of.keys.evict(None));
         assert!(!of.has(&format!("k{number}")), "k{number} expires first");
     }
-    assert!(!of.keys.evict(), "the others have no time to live");
+    assert!(!of.keys.evict(None), "the others have no time to live");
     assert_eq!(of.keys.entries.len(), 1_000);
     of.check_memory();
 }
@@ -278,6 +278,63 @@ fn value_that_cannot_fit_is_refused_before_a_key_is_evicted() {
     let large = vec![b'x'; of.keys.memory];
     assert_eq!(of.keys.set(Key::new(b"large"), &large, Ttl::Remove), Err(NO_MEMORY));
     assert_eq!(of.keys.entries.len(), 101);
+}
+
+#[test]
+fn key_that_is_written_is_not_evicted_for_its_own_room() {
+    type Write = fn(&mut Keyspace, Key<'_>, &[u8]) -> Written;
+    let (large, key) = ([b'x'; 1_000], Key::new(b"first"));
+    let writes: [(Write, usize); 2] = [
+        (|keys, key, value| keys.set(key, value, Ttl::Keep), 1_000),
+        (|keys, key, value| keys.append(key, value).map(|is_there| assert!(is_there)), 1_005),
+    ];
+    for (write, length) in writes {
+        let mut of = Fixture::new(10_000);
+        let (soon, later) = (of.after(1_000, false), of.after(1_000_000, false));
+        of.set("first", soon).unwrap();
+        for number in 0..100 {
+            of.set(&format!("k{number}"), later).unwrap();
+        }
+        of.keys.memory_max = of.keys.memory;
+        assert_eq!(write(&mut of.keys, key, &large), Ok(()));
+        assert_eq!(of.keys.get(key).map(<[u8]>::len), Some(length), "it keeps what it had");
+        assert_eq!(of.remaining("first"), Some(1_000), "it keeps its time to live");
+        of.check_memory();
+        of.advance(1_000);
+        assert_eq!(of.turn(), 1, "its timer has the deadline again");
+        // Alone, with nothing to evict.
+        let mut of = Fixture::new(10);
+        let soon = of.after(1_000, false);
+        of.set("first", soon).unwrap();
+        of.keys.memory_max = of.keys.memory;
+        assert_eq!(write(&mut of.keys, key, &large), Err(NO_MEMORY));
+        assert_eq!(of.remaining("first"), Some(1_000));
+    }
+}
+
+#[test]
+fn renamed_key_needs_no_more_room_and_no_more_timers() {
+    let mut of = Fixture::new(10);
+    of.keys.timers_max = 1;
+    let large = [b'x'; 10_000];
+    let ttl = of.after(1_000, false);
+    of.keys.set(Key::new(b"a"), &large, ttl).unwrap();
+    of.set("stays", Ttl::Remove).unwrap();
+    of.keys.memory_max = of.keys.memory;
+    let _ = of.events();
+    assert_eq!(of.keys.rename(Key::new(b"a"), Key::new(b"b")), Ok(true));
+    assert_eq!((of.has("a"), of.remaining("b")), (false, Some(1_000)));
+    assert_eq!(of.events(), ["new"], "nothing is evicted");
+    assert_eq!(of.keys.rename(Key::new(b"b"), Key::new(b"stays")), Ok(true));
+    assert_eq!(of.keys.get(Key::new(b"stays")).map(<[u8]>::len), Some(10_000));
+    assert_eq!(of.keys.rename(Key::new(b"none"), Key::new(b"x")), Ok(false));
+    of.check_memory();
+    of.keys.memory_max = of.keys.memory;
+    let long = vec![b'n'; 1_000];
+    assert_eq!(of.keys.rename(Key::new(b"stays"), Key::new(&long)), Err(NO_MEMORY));
+    assert_eq!(of.remaining("stays"), Some(1_000), "it stays where a longer name does not fit");
+    of.advance(1_000);
+    assert_eq!(of.turn(), 1);
 }
 
 #[test]

@@ -23,6 +23,11 @@ pub(crate) struct Reply<'a> {
 }
 
 impl Reply<'_> {
+    /// A reply to the same client, behind this one.
+    pub(crate) fn again(&mut self) -> Reply<'_> {
+        Reply { out: self.out, proto: self.proto }
+    }
+
     fn frame(&mut self, frame: &BorrowedFrame<'_>) {
         extend_encode_borrowed(self.out, frame, false).expect("the buffer is extended to fit");
     }

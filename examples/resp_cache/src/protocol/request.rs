@@ -83,6 +83,12 @@ impl Decoder {
         Ok(Some(self.at))
     }
 
+    /// The bytes that it keeps.
+    pub(crate) fn memory(&self) -> usize {
+        let inline = self.inline.as_ref().map_or(0, Vec::capacity);
+        self.ranges.capacity() * size_of::<(u32, u32)>() + inline
+    }
+
     /// The strings of the request that was decoded last.
     pub(crate) fn args<'a>(&'a self, request: &'a [u8]) -> SmallVec<[&'a [u8]; ARGS_INLINE]> {
         let strings = self.inline.as_deref().unwrap_or(request);

@@ -150,3 +150,75 @@ fn clients_are_listed_with_what_they_are_and_hold() {
         assert!(own.contains("cmd=client"), "{own}");
     }
 }
+
+#[test]
+fn names_and_words_of_clients_count_as_their_memory() {
+    for (runtime, server) in Server::on_each_runtime(&[]) {
+        let mut client = server.client();
+        let held = |client: &mut Connection| info(client, "mem_clients");
+        let before = held(&mut client);
+        let names: Vec<Vec<u8>> =
+            (0..1_000).map(|number| format!("{number:010000}").into_bytes()).collect();
+        let words: Vec<&[u8]> =
+            [&b"SUBSCRIBE"[..]].into_iter().chain(names.iter().map(Vec::as_slice)).collect();
+        let mut subscriber = server.socket();
+        subscriber.send(&request(&words));
+        let mut confirmed = vec![0; 10_000_000];
+        subscriber.0.read_exact(&mut confirmed).unwrap();
+        wait_until("the channels are not counted", || held(&mut client) > before + 10_000_000);
+        drop(subscriber);
+        wait_until("the channels stay", || held(&mut client) < before + 1_000_000);
+        // Short words of a request that is not complete: each has its place and its length.
+        let mut sender = server.socket();
+        sender.send(&[b"*1048576\r\n".to_vec(), b"$0\r\n\r\n".repeat(1_000_000)].concat());
+        wait_until("the words are not counted", || held(&mut client) > before + 13_000_000);
+        for named in [&[b"CLIENT", &b"SETNAME"[..]][..], &[b"HELLO", b"2", b"SETNAME"]] {
+            let name = [b'n'; 2_000];
+            let words = [named, &[&name[..]]].concat();
+            let mut socket = server.socket();
+            socket.send(&request(&words));
+            assert!(socket.line().starts_with("-ERR Client names"), "{runtime}");
+        }
+    }
+}
+
+#[test]
+fn lowered_limit_for_messages_holds_for_those_who_have_subscribed() {
+    for (runtime, server) in Server::on_each_runtime(&["--write-timeout", "0s"]) {
+        let mut slow = server.socket();
+        slow.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+        let mut client = server.client();
+        let limit = ["SET", "client-output-buffer-limit", "pubsub 1mb 0 0"];
+        let () = cmd("CONFIG").arg(&limit).query(&mut client).unwrap();
+        let message = "x".repeat(100_000);
+        // The socket's own buffers take some megabytes; the limit at first was 32.
+        let reached = (0..250).map(|_| client.publish("c", &message).unwrap());
+        assert_eq!(reached.min(), Some(0), "{runtime}: it is still subscribed");
+    }
+}
+
+#[test]
+fn events_for_another_core_are_held_to_their_bytes() {
+    const KEYS: usize = 120;
+    let arguments = ["--notify-keyspace-events", "Ee"];
+    for (runtime, server) in Server::on_each_runtime(&arguments) {
+        // Enough connections that each core has some, wherever the kernel puts them.
+        let mut subscribers: Vec<Socket> = (0..16).map(|_| server.socket()).collect();
+        for socket in &mut subscribers {
+            socket.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+        }
+        let mut client = server.client();
+        // All are on one core, whose housekeeping evicts them together, and then sends the events.
+        for number in 0..KEYS {
+            let key = format!("{{t}}{number}{}", "n".repeat(1_000_000));
+            let () = client.set_ex(key, 1, 1_000).unwrap();
+        }
+        let () = cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query(&mut client).unwrap();
+        wait_until("the keys stay", || info(&mut client, "evicted_keys") as usize == KEYS);
+        wait_until("no event is dropped", || info(&mut client, "events_dropped") > 0);
+        let dropped = info(&mut client, "events_dropped") as usize;
+        assert!((50..KEYS).contains(&dropped), "{runtime}: {dropped} events are dropped");
+        let mut again = server.socket();
+        again.expect(b"PING\r\n", b"+PONG\r\n");
+    }
+}

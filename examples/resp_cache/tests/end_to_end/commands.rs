@@ -126,7 +126,10 @@ fn set_honours_its_options() {
 fn unknown_command_is_refused_and_the_connection_goes_on() {
     on_both(|_, _, mut client| {
         let refused: RedisResult<()> = cmd("LPUSH").arg("k").arg("v").query(&mut client);
-        assert!(refused.unwrap_err().to_string().contains("unknown command"));
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("unknown command") && text.contains("COMMAND LIST"), "{text}");
+        let known: Vec<String> = cmd("COMMAND").arg("LIST").query(&mut client).unwrap();
+        assert!(known.contains(&"get".to_owned()) && !known.contains(&"lpush".to_owned()));
         let refused: RedisResult<()> = cmd("GET").query(&mut client);
         assert!(refused.unwrap_err().to_string().contains("wrong number of arguments"));
         assert_eq!(cmd("PING").query(&mut client), Ok("PONG".to_owned()));
@@ -235,6 +238,8 @@ fn parts_of_values_are_read_and_written() {
         assert_eq!(float(&mut client, "10.5"), Ok("10.5".to_owned()));
         assert_eq!(float(&mut client, "0.1"), Ok("10.6".to_owned()));
         assert_eq!(float(&mut client, "5e3"), Ok("5010.6".to_owned()));
+        let () = client.set("f", "0.1").unwrap();
+        assert_eq!(float(&mut client, "0.2"), Ok("0.3".to_owned()));
         assert!(float(&mut client, "nan").is_err());
         assert!(float(&mut client, "inf").is_err());
     });

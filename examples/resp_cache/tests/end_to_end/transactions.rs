@@ -80,6 +80,87 @@ fn commands_of_a_refused_transaction_are_not_executed() {
 }
 
 #[test]
+fn replies_to_a_transaction_are_held_to_their_limit() {
+    for (runtime, server) in Server::on_each_runtime(&["--replies-max", "1000000"]) {
+        let mut client = server.client();
+        // On each of both cores, as the tags differ.
+        for tag in 0..4 {
+            let (key, count) = (format!("{{{tag}}}k"), format!("{{{tag}}}count"));
+            let () = client.set(&key, "x".repeat(400_000)).unwrap();
+            let before = server.resident();
+            let mut socket = server.socket();
+            socket.expect(b"MULTI\r\n", b"+OK\r\n");
+            for _ in 0..500 {
+                socket.send(format!("GET {key}\r\nMGET {key} {key} {key}\r\n").as_bytes());
+            }
+            socket.send(format!("INCR {count}\r\nEXEC\r\n").as_bytes());
+            socket.expect(b"", "+QUEUED\r\n".repeat(1_001).as_bytes());
+            socket.expect(b"", b"*1001\r\n$400000\r\n");
+            let value = [vec![b'x'; 400_000], b"\r\n".to_vec()].concat();
+            socket.expect(b"", &value);
+            let refused = "-ERR the command was executed and its reply is left out";
+            let mut left_out = 0;
+            loop {
+                match socket.line() {
+                    line if line.starts_with(refused) => left_out += 1,
+                    line if line.starts_with("$400000") => socket.expect(b"", &value),
+                    line => {
+                        assert_eq!(line, ":1\r\n", "{runtime}: what is small is replied");
+                        break;
+                    }
+                }
+            }
+            assert_eq!(left_out, 998, "{runtime}: there is room for two values");
+            let grown = server.resident().saturating_sub(before);
+            assert!(grown < 50_000_000, "{runtime}: {grown} bytes");
+        }
+        // A list of keys, too, and SCAN goes on in smaller parts.
+        for number in 0..200 {
+            let () = client.set(format!("{number}{}", "n".repeat(20_000)), 1).unwrap();
+        }
+        let keys: RedisResult<Vec<String>> = cmd("KEYS").arg("*").query(&mut client);
+        refused(keys, "use SCAN");
+        let (mut cursor, mut found) = (0_u64, 0);
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("COUNT").arg(100_000);
+            let (next, keys): (u64, Vec<String>) = scan.query(&mut client).unwrap();
+            assert!(keys.len() < 50, "{runtime}: {} keys of 20 kB", keys.len());
+            found += keys.len();
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(Ok(found), cmd("DBSIZE").query(&mut client), "{runtime}");
+    }
+}
+
+#[test]
+fn pairs_that_do_not_fit_together_are_not_written_at_all() {
+    // Each core has the half of it.
+    for (runtime, server) in Server::on_each_runtime(&["--memory-max", "400000"]) {
+        let mut client = server.client();
+        let value = "x".repeat(30_000);
+        for name in ["MSET", "MSETNX"] {
+            let mut pairs = cmd(name);
+            for number in 0..10 {
+                pairs.arg(format!("{{t}}{number}")).arg(&value);
+            }
+            refused(pairs.query::<Value>(&mut client), "maxmemory");
+            assert_eq!(cmd("DBSIZE").query(&mut client), Ok(0), "{runtime}: {name}");
+        }
+        let mut pairs = cmd("MSET");
+        for number in 0..5 {
+            pairs.arg(format!("{{t}}{number}")).arg(&value);
+        }
+        let () = pairs.query(&mut client).unwrap();
+        let () = pairs.query(&mut client).unwrap();
+        assert_eq!(cmd("DBSIZE").query(&mut client), Ok(5), "{runtime}: in their own place");
+    }
+}
+
+#[test]
 fn transactions_of_several_clients_do_not_mix() {
     for (runtime, server) in Server::on_each_runtime(&[]) {
         let clients = (0..4).map(|_| server.client());
