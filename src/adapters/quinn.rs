@@ -28,6 +28,9 @@
 //! Invariants: a timer is done only when its deadline has come by the runtime's clock. A timer that
 //! is pending is known to a shard or to the fallback thread, or its task is polled again at once.
 
+mod driver;
+mod reader;
+
 use std::future::Future;
 use std::io;
 use std::net::UdpSocket;
@@ -38,6 +41,8 @@ use std::time::Instant;
 
 use ::quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
+use self::driver::Driver;
+use self::reader::{Readers, Socket};
 use crate::clock::Clock;
 use crate::face::handle::{AnyHandle, Handle};
 use crate::fallback::SleepOrKept;
@@ -58,6 +63,22 @@ use crate::fallback::SleepOrKept;
 /// thread of [`time`](crate::time#refused-timers) keeps the deadline, and
 /// [`fallback_count`](super::fallback_count) counts it. No connection ends for it.
 ///
+/// # A runtime that is held up
+///
+/// No connection ends as idle whose packets lay in the socket at its deadline, also where tasks
+/// held the tokio runtime up, or the process was stopped. A connection whose deadline has passed is
+/// held back until the runtime has looked at its sockets since, and the endpoints of this
+/// `QuinnRuntime` have read theirs. That holds
+///
+/// - on Unix, with connections whose idle time is more than 100 ms;
+/// - for sockets that quinn takes from this runtime, as [`Endpoint::new`](::quinn::Endpoint::new)
+///   and `rebind` do. Of a socket of the caller's own, as `new_with_abstract_socket` takes one, no
+///   more is known than that the runtime has looked at it;
+/// - not for packets that the kernel had no room for, and not by a manual clock.
+///
+/// A silent connection ends then, too. Beside an endpoint whose socket is never empty, it ends when
+/// the endpoint has read 250 times.
+///
 /// # The clock
 ///
 /// [`now`](Runtime::now) is the clock of the service: the system's, or a
@@ -68,41 +89,56 @@ use crate::fallback::SleepOrKept;
 /// times of the connection's thread, so time would go back between them; and a connection would be
 /// closed a microsecond before its idle time is over by the program's own clock.
 ///
+/// In a task that quinn spawns for a connection, time stands still during a poll. In the poll after
+/// a deadline that has passed, it is the time at which the connection was held back.
+///
 /// # Cost
 ///
 /// At most 136 bytes for the timer of a connection, allocated once. A reset to a later deadline is
 /// a store and sends nothing; when the old deadline comes, the connection's task is woken once for
 /// nothing. A reset to an earlier deadline costs a command, or a message on a thread that does not
-/// drive the shard. Each poll of a connection reads the system's clock once or twice.
+/// drive the shard. Each poll of a connection reads the system's clock twice.
+///
+/// A deadline that has passed costs the connection a pass of the reactor, which all connections
+/// that are held back at the same time share, and a poll of each endpoint in the same tokio
+/// runtime. In a runtime with many ready tasks, a sender that quinn paces sends up to that much
+/// later.
 #[derive(Clone, Debug)]
 pub struct QuinnRuntime {
     timers: AnyHandle,
     clock: Clock,
+    readers: Arc<Readers>,
 }
 
 impl QuinnRuntime {
     /// A runtime whose timers are on the shards of a handle's service.
     pub fn new<T: 'static>(timers: Handle<T>) -> Self {
-        Self { timers: timers.untyped(), clock: timers.clock() }
+        Self { timers: timers.untyped(), clock: timers.clock(), readers: Arc::default() }
     }
 }
 
 impl Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        driver::note_reset(deadline);
         let sleep = SleepOrKept::new(self.timers, deadline);
         Box::pin(Timer { sleep, clock: self.clock.clone() })
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        TokioRuntime.spawn(future);
+        if self.clock.is_manual() {
+            // No runtime holds a clock up that a test moves.
+            return TokioRuntime.spawn(future);
+        }
+        tokio::spawn(Driver::new(future, self.clock.clone(), Arc::clone(&self.readers)));
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        TokioRuntime.wrap_udp_socket(socket)
+        let inner = TokioRuntime.wrap_udp_socket(socket)?;
+        Ok(Arc::new(Socket { inner, clock: self.clock.clone() }))
     }
 
     fn now(&self) -> Instant {
-        self.clock.now()
+        driver::now(&self.readers, &self.clock).unwrap_or_else(|| self.clock.now())
     }
 }
 
@@ -115,14 +151,17 @@ struct Timer {
 
 impl AsyncTimer for Timer {
     fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
+        driver::note_reset(deadline);
         self.sleep.reset(deadline);
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.sleep.poll(cx));
+        let deadline = self.sleep.deadline();
         // On a thread that has not used the service before its end, the sleep goes by the system's
-        // clock.
-        if self.clock.is_manual() && self.clock.now() < self.sleep.deadline() {
+        // clock. A deadline that has come since a poll has begun is for the next poll.
+        let is_early = self.clock.is_manual() && self.clock.now() < deadline;
+        if is_early || driver::is_before(deadline) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -2,6 +2,7 @@
 //! sockets, by the system's clock and by a manual one.
 
 mod connections;
+mod held;
 mod manual;
 mod timer;
 

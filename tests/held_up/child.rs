@@ -30,8 +30,14 @@ impl Child {
         let names: Vec<_> = rows.iter().map(|row| row.name).collect();
         let task =
             format!("{flavour:?};{place:?};{clients};{};{}", limit.as_millis(), names.join(";"));
-        let mut child = this_test("child::server_in_a_child_process")
-            .env(TASK, task)
+        Self::of_test("child::server_in_a_child_process", TASK, &task)
+    }
+
+    /// Runs a test of this binary as a server, with its task in a variable of the environment.
+    /// Beside it, where it listens.
+    pub(crate) fn of_test(test: &str, variable: &str, task: &str) -> (Self, Vec<SocketAddr>) {
+        let mut child = this_test(test)
+            .env(variable, task)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -43,6 +49,14 @@ impl Child {
         let line = line.expect("the child says where it listens");
         let addresses = line.split_whitespace().map(|it| it.parse().unwrap()).collect();
         (Self(child), addresses)
+    }
+
+    /// Says where the child listens, and waits until its standard input ends.
+    #[allow(clippy::print_stdout, reason = "the parent reads it")]
+    pub(crate) fn wait_as_child(addresses: &[SocketAddr]) {
+        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        println!("{ADDRESSES} {}", addresses.join(" "));
+        let _ = io::stdin().read(&mut [0]);
     }
 
     fn signal(&self, signal: Signal) {
@@ -77,7 +91,6 @@ pub(crate) fn this_test(name: &str) -> Command {
 
 /// Serves until its standard input ends. Does nothing where this is not the child.
 #[test]
-#[allow(clippy::print_stdout, reason = "the parent reads it")]
 fn server_in_a_child_process() {
     let Ok(task) = env::var(TASK) else { return };
     let words: Vec<_> = task.split(';').collect();
@@ -89,7 +102,5 @@ fn server_in_a_child_process() {
     let limit = Duration::from_millis(limit.parse().unwrap());
     let (_server, addresses) =
         Server::start(&rows, clients.parse().unwrap(), (flavour, place), limit);
-    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    println!("{ADDRESSES} {}", addresses.join(" "));
-    let _ = io::stdin().read(&mut [0]);
+    Child::wait_as_child(&addresses);
 }

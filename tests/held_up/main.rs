@@ -12,6 +12,7 @@ mod child;
 mod client;
 mod edges;
 mod on_shard;
+mod quic;
 mod rows;
 mod server;
 

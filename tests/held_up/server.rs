@@ -10,7 +10,7 @@ use std::time::Duration;
 use corewheel::{Handle, TimerService};
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
-use tokio::runtime::{self, Builder, Runtime};
+use tokio::runtime::{self, Builder};
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, block_in_place};
 
@@ -38,12 +38,13 @@ impl Flavour {
         }
     }
 
-    fn runtime(self) -> Runtime {
+    pub(crate) fn builder(self) -> Builder {
         let mut builder = match self {
             Self::CurrentThread => Builder::new_current_thread(),
             Self::MultiThread => Builder::new_multi_thread(),
         };
-        builder.worker_threads(WORKERS).enable_all().build().unwrap()
+        builder.worker_threads(WORKERS).enable_all();
+        builder
     }
 }
 
@@ -93,20 +94,33 @@ impl Server {
         let rows = rows.to_vec();
         let listeners: Vec<_> = rows.iter().map(|_| listener()).collect();
         let addresses = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
+        let server = Self::run(flavour, flavour.builder(), async move |timers| {
+            if place == Place::SecondRuntime {
+                // A runtime cannot begin in another one.
+                thread::spawn(move || first_runtime(timers)).join().unwrap();
+            }
+            let futures = accept(&rows, listeners, clients, timers, limit).await;
+            serve(futures, place).await;
+        });
+        (server, addresses)
+    }
+
+    /// Runs a server in a runtime on a thread of its own.
+    pub(crate) fn run(
+        flavour: Flavour,
+        mut builder: Builder,
+        serve: impl AsyncFnOnce(Handle) + Send + 'static,
+    ) -> Self {
         let (stop, stopped) = oneshot::channel();
         let (sender, started) = mpsc::channel();
         thread::spawn(move || {
             let service = TimerService::beside_runtime().start().unwrap();
             let timers = service.handle();
-            if place == Place::SecondRuntime {
-                first_runtime(timers);
-            }
-            let runtime = flavour.runtime();
+            let runtime = builder.build().unwrap();
             sender.send(runtime.handle().clone()).unwrap();
             runtime.block_on(async {
                 let serving = async {
-                    let futures = accept(&rows, listeners, clients, timers, limit).await;
-                    serve(futures, place).await;
+                    serve(timers).await;
                     std::future::pending::<()>().await;
                 };
                 tokio::select! {
@@ -115,7 +129,7 @@ impl Server {
                 }
             });
         });
-        (Self { flavour, runtime: started.recv().unwrap(), _stop: stop }, addresses)
+        Self { flavour, runtime: started.recv().unwrap(), _stop: stop }
     }
 
     /// Blocks each worker until the returned value is dropped.
@@ -157,7 +171,7 @@ pub(crate) fn listener() -> TcpListener {
 
 /// A runtime in which a timeout fires, and which then ends.
 fn first_runtime(timers: Handle) {
-    let runtime = Flavour::MultiThread.runtime();
+    let runtime = Flavour::MultiThread.builder().build().unwrap();
     runtime.block_on(async {
         let late = timers.timeout(Duration::from_millis(1), std::future::pending::<()>());
         assert!(late.await.is_err_and(|error| error.is_elapsed()));
