@@ -67,14 +67,13 @@ use crate::fallback::SleepOrKept;
 ///
 /// No connection ends as idle whose packets lay in the socket at its deadline, also where tasks
 /// held the tokio runtime up, or the process was stopped. A connection whose deadline has passed is
-/// held back until the runtime has looked at its sockets since, and the endpoints of this
-/// `QuinnRuntime` have read theirs. That holds
+/// held back until the runtime has looked at its sockets since. Then the endpoints of this
+/// `QuinnRuntime` read theirs first.
 ///
-/// - on Unix, with connections whose idle time is more than 100 ms;
-/// - for sockets that quinn takes from this runtime, as [`Endpoint::new`](::quinn::Endpoint::new)
-///   and `rebind` do. Of a socket of the caller's own, as `new_with_abstract_socket` takes one, no
-///   more is known than that the runtime has looked at it;
-/// - not for packets that the kernel had no room for, and not by a manual clock.
+/// That holds on Unix, by the system's clock, and for idle times of more than 100 ms. It holds for
+/// sockets that quinn takes from this runtime, in [`Endpoint::new`](::quinn::Endpoint::new) and
+/// `rebind`. Of a socket of the caller's own, as `new_with_abstract_socket` takes one, no more is
+/// known than that the runtime has looked at it.
 ///
 /// A silent connection ends then, too. Beside an endpoint whose socket is never empty, it ends when
 /// the endpoint has read 250 times.

@@ -26,6 +26,10 @@ pub(crate) enum Hold {
     Stopped,
 }
 
+impl Hold {
+    pub(crate) const ALL: [Self; 3] = [Self::Blocked, Self::Computing, Self::Stopped];
+}
+
 /// Runs a round with so many clients for each row, and a silent one besides.
 pub(crate) fn check(
     rows: &[&'static Row],

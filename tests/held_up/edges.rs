@@ -179,6 +179,58 @@ fn timeout_that_goes_to_another_host_before_its_pass_elapses() {
 }
 
 #[test]
+fn timeout_that_goes_to_another_host_leaves_no_waker_with_the_first() {
+    let (service, first, second) = (service(), current_thread(), current_thread());
+    let alarm = std::sync::Arc::new(NoAlarm);
+    let waker = Waker::from(std::sync::Arc::clone(&alarm));
+    let mut timeout = Box::pin(service.handle().timeout(MS, pending::<()>()));
+    first.block_on(async {
+        thread::sleep(2 * MS);
+        assert!(timeout.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    });
+    drop(waker);
+    assert!(std::sync::Arc::strong_count(&alarm) > 1, "the first host would not wake the task");
+    second.block_on(async { assert!(poll_once(timeout.as_mut()).is_pending()) });
+    assert_eq!(std::sync::Arc::strong_count(&alarm), 1);
+    // What the first host hands out now decides nothing.
+    first.block_on(async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+        }
+    });
+    second.block_on(async {
+        assert!(poll_once(timeout.as_mut()).is_pending(), "another host has decided");
+        assert!(timeout.await.is_err_and(|error| error.is_elapsed()));
+    });
+}
+
+#[test]
+fn timeouts_of_an_executor_within_a_task_elapse_beside_another_worker() {
+    let service = service();
+    let timers = service.handle();
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        tokio::spawn(async move { block_on(elapses(timers)) }).await.unwrap();
+    });
+}
+
+#[test]
+fn timeouts_of_an_executor_within_a_task_elapse_when_the_only_worker_goes_on() {
+    let (service, runtime) = (service(), current_thread());
+    let timers = service.handle();
+    runtime.block_on(async {
+        let mut timeout = Box::pin(timers.timeout(MS, pending::<()>()));
+        // An executor that is given up, as one that waits itself would never be.
+        let waits = async { assert!(poll_once(timeout.as_mut()).is_pending()) };
+        thread::sleep(2 * MS);
+        block_on(waits);
+        thread::sleep(2 * MS);
+        block_on(async { assert!(poll_once(timeout.as_mut()).is_pending(), "it is no proof") });
+        assert!(timeout.await.is_err_and(|error| error.is_elapsed()));
+    });
+}
+
+#[test]
 fn timeout_that_waits_for_its_pass_is_dropped_with_its_waker() {
     let (service, runtime) = (service(), current_thread());
     let alarm = std::sync::Arc::new(NoAlarm);

@@ -12,6 +12,7 @@ mod child;
 mod client;
 mod edges;
 mod on_shard;
+mod pool;
 mod quic;
 mod rows;
 mod server;
@@ -76,46 +77,50 @@ fn stopped_process_cuts_no_client_that_was_in_time() {
     }
 }
 
+/// Rows whose future reads the socket, by each hold.
+fn check_plain(clients: usize, flavour: Flavour, place: Place) {
+    for hold in Hold::ALL {
+        check(&plain(), clients, flavour, place, hold);
+    }
+}
+
 #[test]
 fn main_future_cuts_no_client_that_was_in_time() {
     for flavour in Flavour::ALL {
-        for hold in [Hold::Blocked, Hold::Stopped] {
-            check(&plain(), 8, flavour, Place::Main, hold);
-        }
+        check_plain(8, flavour, Place::Main);
     }
 }
 
 #[test]
 fn futures_of_one_task_cut_no_client_that_was_in_time() {
     for flavour in Flavour::ALL {
-        for hold in [Hold::Blocked, Hold::Stopped] {
-            check(&plain(), 40, flavour, Place::OneTask, hold);
-        }
+        check_plain(40, flavour, Place::OneTask);
+    }
+}
+
+#[test]
+fn futures_of_a_join_all_cut_no_client_that_was_in_time() {
+    for flavour in Flavour::ALL {
+        check_plain(40, flavour, Place::JoinAll);
     }
 }
 
 #[test]
 fn local_set_cuts_no_client_that_was_in_time() {
     for flavour in Flavour::ALL {
-        for hold in [Hold::Blocked, Hold::Stopped] {
-            check(&plain(), 8, flavour, Place::LocalSet, hold);
-        }
+        check_plain(8, flavour, Place::LocalSet);
     }
 }
 
 #[test]
 fn worker_in_block_in_place_cuts_no_client_that_was_in_time() {
-    for hold in [Hold::Blocked, Hold::Stopped] {
-        check(&plain(), 1, Flavour::MultiThread, Place::Blocking, hold);
-    }
+    check_plain(1, Flavour::MultiThread, Place::Blocking);
 }
 
 #[test]
 fn second_runtime_of_a_process_cuts_no_client_that_was_in_time() {
     for flavour in Flavour::ALL {
-        for hold in [Hold::Blocked, Hold::Stopped] {
-            check(&plain(), 8, flavour, Place::SecondRuntime, hold);
-        }
+        check_plain(8, flavour, Place::SecondRuntime);
     }
 }
 

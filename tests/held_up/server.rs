@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use corewheel::{Handle, TimerService};
+use futures_util::future::join_all;
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::runtime::{self, Builder};
@@ -55,8 +56,10 @@ pub(crate) enum Place {
     Tasks,
     /// In the main future of the runtime.
     Main,
-    /// All in one task.
+    /// All in one task, which polls all of them each time.
     OneTask,
+    /// All in one task, which polls those that were woken.
+    JoinAll,
     LocalSet,
     /// Each in a worker that has given its tasks to another thread.
     Blocking,
@@ -65,10 +68,11 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Tasks,
         Self::Main,
         Self::OneTask,
+        Self::JoinAll,
         Self::LocalSet,
         Self::Blocking,
         Self::SecondRuntime,
@@ -209,6 +213,7 @@ async fn serve(futures: Vec<Served>, place: Place) {
         }
         Place::Main => all(futures).await,
         Place::OneTask => tokio::spawn(all(futures)).await.unwrap(),
+        Place::JoinAll => drop(tokio::spawn(join_all(futures)).await.unwrap()),
         Place::LocalSet => {
             let set = LocalSet::new();
             for future in futures {

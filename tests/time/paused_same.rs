@@ -115,6 +115,18 @@ async fn timeouts_end_at_their_deadlines_and_the_innermost_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn single_poll_of_an_expired_timeout_says_whether_its_future_is_ready() {
+    let mut late = pin!(timeout(seconds(1), pending::<()>()));
+    let mut in_time = pin!(timeout(seconds(1), ready(7)));
+    assert!(look(late.as_mut()).await.is_pending());
+    advance(seconds(2)).await;
+    assert!(matches!(look(late.as_mut()).await, Poll::Ready(Err(_))));
+    assert_eq!(look(in_time.as_mut()).await, Poll::Ready(Ok(7)));
+    let mut is_over = pin!(timeout(Duration::ZERO, pending::<()>()));
+    assert!(matches!(look(is_over.as_mut()).await, Poll::Ready(Err(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn sleep_that_is_reset_ends_at_the_new_deadline() {
     let begin = Instant::now();
     let mut slept = pin!(sleep(FAR));

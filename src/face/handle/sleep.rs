@@ -387,8 +387,9 @@ pin_project! {
     /// before the decision.
     ///
     /// The runtime must run: a timeout that is polled by an executor within one of its tasks, as by
-    /// `futures::executor::block_on`, holds the only worker up, and so waits for itself. A timeout
-    /// beside workers that are all stuck ends when one of them goes on.
+    /// `futures::executor::block_on`, holds the only worker up, and so waits for itself, as one of
+    /// tokio's does. A timeout beside workers that are all stuck ends when one of them goes on. Why
+    /// no bound on that wait: it would cut clients in a runtime that is held up for longer.
     ///
     /// A runtime without I/O is known by a panic of tokio, which is caught. The process's panic
     /// hook runs for it, once for each such runtime.

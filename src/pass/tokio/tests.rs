@@ -1,0 +1,80 @@
+//! The passes of a runtime whose futures are dropped before they are over.
+
+use std::future::poll_fn;
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+
+use super::*;
+use crate::pass::Pass;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_io().build().unwrap()
+}
+
+fn begin() -> Pass {
+    let mut pass = Pass::NONE;
+    assert_eq!(pass.begin(Waker::noop()), Asked::Waits);
+    pass
+}
+
+/// How many waits the runtime that the thread is in keeps.
+fn kept() -> usize {
+    let barrier = Arc::clone(&table().barriers[&Handle::current().id()]);
+    let state = barrier.lock();
+    state.written.len() + state.next.len()
+}
+
+/// Lets the runtime look at its sockets until it keeps no wait.
+async fn settle() {
+    while kept() > 0 {
+        yield_now().await;
+    }
+}
+
+/// A pass hands out the readiness of a socket that was written to before it began.
+async fn check_next_is_right() {
+    let (mut peer, socket) = UnixStream::pair().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let socket = tokio::net::UnixStream::from_std(socket).unwrap();
+    let read = || socket.try_read(&mut [0]).map_err(|error| error.kind());
+    peer.write_all(b"a").unwrap();
+    assert_eq!(read(), Err(ErrorKind::WouldBlock), "the runtime has looked before");
+    let mut pass = Pass::NONE;
+    poll_fn(|cx| pass.decide(pass.is_over(), true, cx)).await;
+    assert_eq!(read(), Ok(1));
+}
+
+#[test]
+fn pass_after_one_that_was_dropped_before_its_proof_is_right() {
+    runtime().block_on(async {
+        drop(begin());
+        assert_eq!(kept(), 1);
+        check_next_is_right().await;
+        // The write of the dropped pass is handed out before another pass begins.
+        drop(begin());
+        settle().await;
+        check_next_is_right().await;
+        // A pass beside it goes on.
+        let (dropped, mut other) = (begin(), begin());
+        drop(dropped);
+        poll_fn(|cx| other.decide(other.is_over(), true, cx)).await;
+        settle().await;
+        check_next_is_right().await;
+    });
+}
+
+#[test]
+fn passes_that_are_dropped_in_one_poll_leave_a_bounded_number_of_waits() {
+    runtime().block_on(async {
+        (0..10_000).for_each(|_| drop(begin()));
+        assert!(kept() <= 16, "{}", kept());
+        let waiting: Vec<_> = (0..100).map(|_| begin()).collect();
+        (0..10_000).for_each(|_| drop(begin()));
+        assert!(kept() >= waiting.len() && kept() <= 300, "{}", kept());
+        check_next_is_right().await;
+        assert!(waiting.iter().all(Pass::is_over));
+    });
+}

@@ -1,0 +1,218 @@
+//! The pool of hyper-util's client in a runtime that is held up.
+//!
+//! The keep-alive of HTTP/2 judges a server by what it has sent, so a server whose PONG lies in the
+//! socket keeps its connection. The pool's idle time judges no server: the pool measures only
+//! connections that it holds itself, so none that a response is awaited on.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::Handle;
+use corewheel::adapters::hyper::HyperTimer;
+use http_body_util::{BodyExt, Empty};
+use hyper::Uri;
+use hyper::body::Bytes;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Builder, Client};
+use hyper_util::rt::TokioExecutor;
+
+use crate::server::{Flavour, Server};
+
+/// The limit of the first try. Each further one doubles it.
+const LIMIT: Duration = Duration::from_millis(400);
+const TRIES: u32 = 8;
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A client in a runtime of its own, which makes a request each time that it is told to, and says
+/// whether it has got a response.
+struct Pooled {
+    server: Server,
+    tell: tokio::sync::mpsc::UnboundedSender<()>,
+    answered: mpsc::Receiver<bool>,
+}
+
+impl Pooled {
+    fn new(
+        flavour: Flavour,
+        address: SocketAddr,
+        configure: impl FnOnce(&mut Builder, Handle) + Send + 'static,
+    ) -> Self {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, answered) = mpsc::channel();
+        let mut builder = flavour.builder();
+        // A task that a timer wakes runs before the runtime looks at its sockets.
+        builder.event_interval(10_000).global_queue_interval(1);
+        let server = Server::run(flavour, builder, async move |timers| {
+            let mut builder = Client::builder(TokioExecutor::new());
+            configure(&mut builder, timers);
+            let client: Client<_, Empty<Bytes>> = builder.build(HttpConnector::new());
+            let uri: Uri = format!("http://{address}/").parse().unwrap();
+            while told.recv().await.is_some() {
+                let (client, uri, sender) = (client.clone(), uri.clone(), sender.clone());
+                tokio::spawn(async move {
+                    let response = client.get(uri).await;
+                    let is_answered = match response {
+                        Ok(response) => response.into_body().collect().await.is_ok(),
+                        Err(_) => false,
+                    };
+                    let _ = sender.send(is_answered);
+                });
+            }
+        });
+        Self { server, tell, answered }
+    }
+
+    fn request(&self) {
+        self.tell.send(()).unwrap();
+    }
+
+    fn is_answered(&self) -> bool {
+        self.answered.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    let (socket, _) = listener.accept().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
+}
+
+/// A frame of HTTP/2: its type, its flags, its stream and its payload.
+type Frame = (u8, u8, u32, Vec<u8>);
+
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+/// `ACK` of SETTINGS and PING, `END_STREAM` of HEADERS.
+const FLAG: u8 = 1;
+
+fn read_frame(socket: &mut TcpStream) -> io::Result<Frame> {
+    let mut head = [0; 9];
+    socket.read_exact(&mut head)?;
+    let [a, b, c, kind, flags, stream @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    socket.read_exact(&mut payload)?;
+    Ok((kind, flags, u32::from_be_bytes(stream), payload))
+}
+
+fn write_frame(socket: &mut TcpStream, (kind, flags, stream, payload): Frame) -> io::Result<()> {
+    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
+    let [d, e, f, g] = stream.to_be_bytes();
+    socket.write_all(&[&[a, b, c, kind, flags, d, e, f, g], &payload[..]].concat())
+}
+
+/// Answers requests, and returns the next PING that is no answer.
+fn serve_until_ping(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
+    loop {
+        let (kind, flags, stream, payload) = read_frame(socket)?;
+        match kind {
+            SETTINGS if flags & FLAG == 0 => write_frame(socket, (SETTINGS, FLAG, 0, Vec::new()))?,
+            // The status 200, which ends the stream, too.
+            HEADERS => write_frame(socket, (HEADERS, 4 | FLAG, stream, vec![0x88]))?,
+            PING if flags & FLAG == 0 => return Ok(payload),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a client has kept its connection. `None` if the answer to its PING was late.
+fn keeps_connection(flavour: Flavour, limit: Duration) -> Option<bool> {
+    let (listener, address) = listener();
+    let client = Pooled::new(flavour, address, move |builder, timers| {
+        let timer = HyperTimer::new(timers);
+        builder
+            .http2_only(true)
+            .timer(timer)
+            .pool_timer(timer)
+            .pool_idle_timeout(None::<Duration>)
+            .http2_keep_alive_while_idle(true)
+            .http2_keep_alive_interval(limit / 2)
+            .http2_keep_alive_timeout(limit);
+    });
+    // The PING is sent later.
+    let begin = Instant::now();
+    client.request();
+    let mut socket = accept(&listener);
+    socket.read_exact(&mut [0; 24]).unwrap();
+    write_frame(&mut socket, (SETTINGS, 0, 0, Vec::new())).unwrap();
+    let ping = serve_until_ping(&mut socket).unwrap();
+    assert!(client.is_answered());
+    let released = client.server.block();
+    write_frame(&mut socket, (PING, FLAG, 0, ping)).ok()?;
+    let is_in_time = begin.elapsed() < limit;
+    thread::sleep(limit + limit / 2);
+    drop(released);
+    if !is_in_time {
+        return None;
+    }
+    client.request();
+    // It comes over this connection, unless that was closed.
+    let serving = thread::spawn(move || {
+        while let Ok(ping) = serve_until_ping(&mut socket) {
+            if write_frame(&mut socket, (PING, FLAG, 0, ping)).is_err() {
+                return;
+            }
+        }
+    });
+    listener.set_nonblocking(true).unwrap();
+    let patience = Instant::now() + PATIENCE;
+    let is_kept = loop {
+        if let Ok(is_answered) = client.answered.try_recv() {
+            break is_answered;
+        }
+        if listener.accept().is_ok() {
+            break false;
+        }
+        assert!(Instant::now() < patience, "the client sends no request");
+        thread::sleep(Duration::from_millis(1));
+    };
+    drop(client);
+    serving.join().unwrap();
+    Some(is_kept)
+}
+
+#[test]
+fn pooled_connection_is_kept_whose_server_has_answered_a_ping_in_time() {
+    for flavour in Flavour::ALL {
+        let is_kept =
+            (0..TRIES).find_map(|tries| keeps_connection(flavour, LIMIT * 2_u32.pow(tries)));
+        assert!(is_kept.expect("this machine is too busy to answer in time"), "{flavour:?}");
+    }
+}
+
+#[test]
+fn pool_whose_idle_time_has_passed_keeps_a_connection_that_waits_for_a_response() {
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    for flavour in Flavour::ALL {
+        let (listener, address) = listener();
+        let client = Pooled::new(flavour, address, |builder, timers| {
+            let timer = HyperTimer::new(timers);
+            builder.timer(timer).pool_timer(timer).pool_idle_timeout(LIMIT / 4);
+        });
+        client.request();
+        let mut socket = accept(&listener);
+        let read_request = |socket: &mut TcpStream| {
+            let (mut request, mut byte) = (Vec::new(), [0]);
+            while !request.ends_with(b"\r\n\r\n") {
+                socket.read_exact(&mut byte).unwrap();
+                request.extend(byte);
+            }
+        };
+        read_request(&mut socket);
+        let released = client.server.block();
+        socket.write_all(RESPONSE).unwrap();
+        thread::sleep(LIMIT);
+        drop(released);
+        assert!(client.is_answered(), "{flavour:?}");
+    }
+}
