@@ -86,29 +86,34 @@ where
             }
         }
         let until = match next {
-            Next::Now => {
-                expected = core.nanos();
-                host.step_aside().await;
-                continue;
-            }
-            Next::At(tick) => tick,
-            Next::WhenWoken => Tick::NEVER,
+            Next::Now => None,
+            Next::At(tick) => Some(tick),
+            Next::WhenWoken => Some(Tick::NEVER),
             Next::Never => return,
         };
         // A job may have scheduled an earlier timer before its future first waited.
-        let until = sleep(timers, until, &mut host, &mut armed_for).await;
-        expected = core.time().start_of(until);
+        let slept_until = match until {
+            Some(until) => sleep(timers, until, &mut host, &mut armed_for).await,
+            None => None,
+        };
+        if let Some(until) = slept_until {
+            expected = core.time().start_of(until);
+        } else {
+            expected = core.nanos();
+            // Also where requests arrive after each turn, without an end.
+            host.step_aside().await;
+        }
     }
 }
 
 /// Sleeps until `latest`, or until an earlier tick at which the shard wants a turn, or until it is
-/// woken. Returns the tick.
+/// woken. Returns the tick; `None` if a request has arrived since the turn, and it has not slept.
 async fn sleep<T, X>(
     timers: &Timers<T>,
     latest: Tick,
     host: &mut X,
     armed_for: &mut Option<u64>,
-) -> Tick
+) -> Option<Tick>
 where
     T: Send + 'static,
     X: Host,
@@ -126,12 +131,12 @@ where
                     // A task has woken the driver, which the alarm should have done.
                     host.request_poll();
                 }
-                return Poll::Ready(until);
+                return Poll::Ready(Some(until));
             }
         } else {
             until = match core.fall_asleep(latest, host.waker(cx)) {
                 Some(until) => until,
-                None => return Poll::Ready(latest),
+                None => return Poll::Ready(None),
             };
             asleep_until = Some(until);
             if until < Tick::NEVER {
@@ -146,7 +151,7 @@ where
         if armed_for.is_some() && host.poll_alarm(cx).is_ready() {
             *armed_for = None;
             core.wake_up();
-            return Poll::Ready(until);
+            return Poll::Ready(Some(until));
         }
         Poll::Pending
     })

@@ -2,6 +2,8 @@
 
 pub(crate) mod builder;
 mod cpus;
+#[cfg(all(test, feature = "tokio", not(corewheel_loom)))]
+mod driver_tests;
 mod events;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
