@@ -71,9 +71,8 @@ use crate::fallback::SleepOrKept;
 /// `QuinnRuntime` read theirs first.
 ///
 /// That holds on Unix, by the system's clock, and for idle times of more than 100 ms. It holds for
-/// sockets that quinn takes from this runtime, in [`Endpoint::new`](::quinn::Endpoint::new) and
-/// `rebind`. Of a socket of the caller's own, as `new_with_abstract_socket` takes one, no more is
-/// known than that the runtime has looked at it.
+/// the sockets that [`Endpoint::new`](::quinn::Endpoint::new) and `rebind` take from this runtime.
+/// A socket of the caller's own, for `new_with_abstract_socket`, may not be read before.
 ///
 /// A silent connection ends then, too. Beside an endpoint whose socket is never empty, it ends when
 /// the endpoint has read 250 times.
@@ -98,10 +97,9 @@ use crate::fallback::SleepOrKept;
 /// nothing. A reset to an earlier deadline costs a command, or a message on a thread that does not
 /// drive the shard. Each poll of a connection reads the system's clock twice.
 ///
-/// A deadline that has passed costs the connection a pass of the reactor, which all connections
-/// that are held back at the same time share, and a poll of each endpoint in the same tokio
-/// runtime. In a runtime with many ready tasks, a sender that quinn paces sends up to that much
-/// later.
+/// A deadline that has passed costs the connection a pass of the reactor, and a poll of each
+/// endpoint in the same tokio runtime. All connections that are held back at the same time share
+/// the pass. A sender that quinn paces sends that much later, where many tasks are ready.
 #[derive(Clone, Debug)]
 pub struct QuinnRuntime {
     timers: AnyHandle,

@@ -3,23 +3,23 @@
 //! Quinn compares a connection's deadlines with [`now`](::quinn::Runtime::now) in each poll of the
 //! connection's task, so a timer that is not ready holds nothing back. Why not let the task run
 //! meanwhile, with a `now` before the deadline: the packets in its queue have later stamps, by the
-//! task of the endpoint, so the connection would see time go back. So the task of a connection whose
-//! deadline has passed is not polled until
+//! task of the endpoint, so the connection would see time go back. So the task of a connection
+//! whose deadline has passed is not polled until
 //!
 //! 1. a pass of the reactor is over that has begun after the deadline;
 //! 2. after it, each endpoint of the runtime has read its socket until it was empty. The packets
 //!    then wait in the connection's queue, which its task reads first.
 //!
 //! In that poll, `now` is the time at which the pass has begun: quinn looks at all deadlines that
-//! have passed, and this module knows the first of them only. Packets that were read after that have
-//! later stamps, by as long as the connection was held back; quinn takes a duration that would be
-//! negative as zero. In each other poll, `now` stands still before the first deadline.
+//! have passed, and this module knows the first of them only. Packets that were read after that
+//! have later stamps, by as long as the connection was held back; quinn takes a duration that would
+//! be negative as zero. In each other poll, `now` stands still before the first deadline.
 //!
 //! That the first deadline is known from the poll before suffices for the others. The idle time
 //! ends after it, and packets which the connection has not seen yet only put that off.
 //!
-//! Invariants: `now` never goes back for a caller that is no task of quinn. A poll is held back only
-//! if a deadline has passed.
+//! Invariants: `now` never goes back for a caller that is no task of quinn. A poll is held back
+//! only if a deadline has passed.
 //!
 //! Cost: each task is some 150 bytes larger. A poll reads the clock once more than quinn's own
 //! runtime. A deadline that has passed costs a pass, and a poll of each endpoint.
