@@ -106,9 +106,8 @@ fn read_frame(socket: &mut TcpStream) -> io::Result<Frame> {
 }
 
 fn write_frame(socket: &mut TcpStream, (kind, flags, stream, payload): Frame) -> io::Result<()> {
-    let [_, a, b, c] = (payload.len() as u32).to_be_bytes();
-    let [d, e, f, g] = stream.to_be_bytes();
-    socket.write_all(&[&[a, b, c, kind, flags, d, e, f, g], &payload[..]].concat())
+    let length = &(payload.len() as u32).to_be_bytes()[1..];
+    socket.write_all(&[length, &[kind, flags], &stream.to_be_bytes(), &payload].concat())
 }
 
 /// Answers requests, and returns the next PING that is no answer.
