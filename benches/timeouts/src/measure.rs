@@ -75,7 +75,15 @@ pub fn measure(
         (System::Corewheel, Row::Reset) => {
             compare::<Corewheel>(cell, &runtime, reset::<Without>, reset::<Corewheel>)
         }
-        (System::Pingora, Row::Reset) => return Err("pingora-timeout has no reset"),
+        (System::Tokio | System::TokioAlternative, Row::Slept) => {
+            fired::<Tokio, _>(cell, &runtime, sleep::<Tokio>)
+        }
+        (System::Corewheel, Row::Slept) => {
+            fired::<Corewheel, _>(cell, &runtime, sleep::<Corewheel>)
+        }
+        (System::Pingora, Row::Reset | Row::Slept) => {
+            return Err("the sleeps of pingora-timeout are not measured");
+        }
         (System::Tokio | System::TokioAlternative, _) => {
             measure_on::<Tokio>(cell, &runtime, allocated)
         }
@@ -92,7 +100,7 @@ fn measure_on<T: Timeouts>(
     match cell.row {
         Row::Memory => memory::<T>(cell, runtime, allocated),
         Row::TimeToArm => time_to_arm::<T>(cell, runtime),
-        Row::FiredFew | Row::FiredMany => fired::<T>(cell, runtime),
+        Row::FiredFew | Row::FiredMany | Row::Slept => fired::<T, _>(cell, runtime, time_out::<T>),
         Row::Moved => compare::<T>(cell, runtime, moved::<Without>, moved::<T>),
         Row::Lives | Row::Old => compare::<T>(cell, runtime, waits::<Without>, waits::<T>),
         Row::AtOnceFew | Row::AtOnceMany | Row::Short | Row::Reset => {
@@ -127,14 +135,18 @@ fn compare<T: Timeouts>(
     measured
 }
 
-/// The cost and the lateness of timeouts that fire.
-fn fired<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
+/// The cost and the lateness of timeouts, or of sleeps, that fire.
+fn fired<T: Timeouts, F: Future<Output = ()> + Send + 'static>(
+    cell: Cell,
+    runtime: &Runtime,
+    wait: fn(T, Duration) -> F,
+) -> Vec<Measured> {
     let each = cell.row.each(cell.timeouts);
     let system = T::start();
     let before = system.counts();
     let mut late_us = Vec::new();
     let spent = least_of(cell.row, each, |each| {
-        late_us = run(runtime, cell.row.tasks(), |task| fire(system, task, each)).concat();
+        late_us = run(runtime, cell.row.tasks(), |task| fire(system, wait, task, each)).concat();
     });
     let all = cell.row.tasks() * (PASSES * each + warm_up(each));
     let mut measured = counters(&before, &system.counts(), all);
@@ -396,18 +408,33 @@ pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 }
 
 /// A task whose timeouts fire. Returns how late each was at the task, in microseconds.
-async fn fire<T: Timeouts>(system: T, task: usize, each: usize) -> Vec<f64> {
+async fn fire<T: Timeouts, F: Future<Output = ()> + Send>(
+    system: T,
+    wait: fn(T, Duration) -> F,
+    task: usize,
+    each: usize,
+) -> Vec<f64> {
     let mut rng = fastrand::Rng::with_seed(SEED + task as u64);
     let mut late_us = Vec::with_capacity(each);
     for _ in 0..each {
         let delay = Duration::from_micros(rng.u64(FIRED_US));
         let start = Instant::now();
-        let returned = system.timeout(delay, pending::<()>()).await;
+        wait(system, delay).await;
         let took = start.elapsed();
-        assert!(returned.is_err_and(|error| T::is_elapsed(&error)), "the time is up");
         late_us.push((took.as_secs_f64() - delay.as_secs_f64()) * 1e6);
     }
     late_us
+}
+
+/// Waits by a timeout around a future that is never ready.
+async fn time_out<T: Timeouts>(system: T, delay: Duration) {
+    let returned = system.timeout(delay, pending::<()>()).await;
+    assert!(returned.is_err_and(|error| T::is_elapsed(&error)), "the time is up");
+}
+
+/// Waits by a sleep.
+async fn sleep<T: Resets>(system: T, delay: Duration) {
+    system.sleep(delay).await;
 }
 
 /// A future of some bytes, as the code of a connection has, which is never ready.
