@@ -115,9 +115,9 @@ pub struct Budget {
     ///
     /// A turn may exceed it by less than a chunk of 15 entries. It also looks at up to 64 entries
     /// that an earlier turn with a larger budget took off the wheel and did not hand out.
-    /// The sweep of stale entries is not counted: while there are many stale entries, every fourth
+    /// The sweep of stale entries is not counted: while there are many stale entries, every 16th
     /// operation that hands out a timer, cancels it or resets it to an earlier deadline also looks
-    /// at about 60 entries for the sweep.
+    /// at about 240 entries for the sweep.
     pub work_max: u32,
 }
 

@@ -147,7 +147,7 @@ impl<T> Shard<T> {
     /// Ends a timer that has not been handed out, whether it is due or not.
     ///
     /// O(1): the timer's slot is written. Its entry stays behind as a stale one and is swept later:
-    /// while there are many stale entries, every fourth cancel looks at some 60 entries.
+    /// while there are many stale entries, every 16th cancel looks at some 240 entries.
     #[inline]
     pub fn cancel(&mut self, key: TimerKey) -> CancelOutcome<T> {
         match self.slab.cancel(key) {
@@ -156,15 +156,24 @@ impl<T> Shard<T> {
                 self.count_towards_sweep();
                 CancelOutcome::Cancelled { deadline: Tick::new(deadline), payload }
             }
-            Cancelled::NotArmed(State::Granted) => {
+            Cancelled::NotArmed => self.cancel_not_armed(key),
+        }
+    }
+
+    /// Cancels a timer that has not arrived, or says what became of it.
+    #[cold]
+    #[inline(never)]
+    fn cancel_not_armed(&mut self, key: TimerKey) -> CancelOutcome<T> {
+        match self.slab.state(key) {
+            State::Granted => {
                 self.slab.cancel_grant(key);
                 CancelOutcome::Overtook
             }
-            Cancelled::NotArmed(State::Fired) => {
+            State::Fired => {
                 self.counters.stale += 1;
                 CancelOutcome::AlreadyFired
             }
-            Cancelled::NotArmed(_) => {
+            _ => {
                 self.counters.stale += 1;
                 CancelOutcome::Stale
             }
@@ -187,15 +196,24 @@ impl<T> Shard<T> {
                 self.file_again(entry, deadline);
                 ResetOutcome::Reset
             }
-            Reset::NotArmed(State::Granted) => {
+            Reset::NotArmed => self.reset_not_armed(key, deadline),
+        }
+    }
+
+    /// Resets a timer that has not arrived, or says what became of it.
+    #[cold]
+    #[inline(never)]
+    fn reset_not_armed(&mut self, key: TimerKey, deadline: Tick) -> ResetOutcome {
+        match self.slab.state(key) {
+            State::Granted => {
                 self.slab.reset_grant(key, deadline.index());
                 ResetOutcome::Overtook
             }
-            Reset::NotArmed(State::Fired) => {
+            State::Fired => {
                 self.counters.stale += 1;
                 ResetOutcome::AlreadyFired
             }
-            Reset::NotArmed(_) => {
+            _ => {
                 self.counters.stale += 1;
                 ResetOutcome::Stale
             }
@@ -327,42 +345,13 @@ impl<T> Shard<T> {
     ///
     /// If `choose` panics. The timer that it was called for stays pending, with its deadline, and
     /// comes up again in the next call.
-    #[inline]
-    pub fn pop_expired_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
+    #[inline(always)]
+    pub fn pop_expired_by(&mut self, choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
+        // A tick without work costs this comparison and no call.
         if self.now < self.no_work_before {
             return None;
         }
-        loop {
-            while self.expired_left > 0
-                && let Some(entry) = self.batch.first()
-            {
-                // The timer may have been cancelled or reset since the batch was taken.
-                let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
-                // Not before `expire`: if `choose` panics, the entry must stay in the batch.
-                self.batch.remove_first();
-                match popped {
-                    Popped::Due { key, deadline, payload } => {
-                        self.expired_left -= 1;
-                        self.counters.fired += 1;
-                        // With fewer live timers, fewer stale entries are allowed.
-                        self.count_towards_sweep();
-                        return Some(Expired { key, deadline: Tick::new(deadline), payload });
-                    }
-                    Popped::NotDue(deadline) => {
-                        self.counters.cascaded += 1;
-                        self.file_in_wheel(entry, deadline);
-                    }
-                    Popped::Postponed { deadline, entry } => {
-                        self.counters.cascaded += 1;
-                        self.file(entry, deadline);
-                    }
-                    Popped::Stale => self.counters.swept += 1,
-                }
-            }
-            if self.expired_left == 0 || !self.take_next_batch() {
-                return None;
-            }
-        }
+        self.pop_due_by(choose)
     }
 
     /// When to advance next: a tick that is not later than the earliest deadline. `None` if no
@@ -463,8 +452,46 @@ impl<T> Shard<T> {
 }
 
 impl<T> Shard<T> {
+    /// Hands out the next timer that is due and that `choose` takes, in a turn that may have work.
+    #[inline(never)]
+    fn pop_due_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
+        loop {
+            while self.expired_left > 0
+                && let Some(entry) = self.batch.first()
+            {
+                // The timer may have been cancelled or reset since the batch was taken.
+                let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
+                // Not before `expire`: if `choose` panics, the entry must stay in the batch.
+                self.batch.remove_first();
+                match popped {
+                    Popped::Due { key, deadline, payload } => {
+                        self.expired_left -= 1;
+                        self.counters.fired += 1;
+                        // With fewer live timers, fewer stale entries are allowed.
+                        self.count_towards_sweep();
+                        return Some(Expired { key, deadline: Tick::new(deadline), payload });
+                    }
+                    Popped::NotDue(deadline) => {
+                        self.counters.cascaded += 1;
+                        self.file_in_wheel(entry, deadline);
+                    }
+                    Popped::Postponed { deadline, entry } => {
+                        self.counters.cascaded += 1;
+                        self.file(entry, deadline);
+                    }
+                    Popped::Stale => self.counters.swept += 1,
+                }
+            }
+            if self.expired_left == 0 || !self.take_next_batch() {
+                return None;
+            }
+        }
+    }
+
     /// Files an entry in the wheel, or defers it to the next turn if its deadline has passed.
-    #[inline]
+    ///
+    /// Each schedule comes here, and the calls would take as many instructions as the rest of it.
+    #[inline(always)]
     fn file(&mut self, entry: Entry, deadline: u64) {
         if self.index.covers(deadline) {
             self.add_to_index(entry, deadline);
@@ -472,13 +499,20 @@ impl<T> Shard<T> {
         if deadline > self.now {
             self.file_in_wheel(entry, deadline);
         } else {
-            self.slots.defer(entry);
-            self.no_work_before = 0;
+            self.defer(entry);
         }
     }
 
+    /// Defers a timer to the next turn.
+    #[cold]
+    #[inline(never)]
+    fn defer(&mut self, entry: Entry) {
+        self.slots.defer(entry);
+        self.no_work_before = 0;
+    }
+
     /// Files an entry whose deadline the wheel has not reached.
-    #[inline]
+    #[inline(always)]
     fn file_in_wheel(&mut self, entry: Entry, deadline: u64) {
         let comes_up = self.wheel.file(&mut self.slots, entry, deadline);
         if comes_up < self.no_work_before {
@@ -491,6 +525,7 @@ impl<T> Shard<T> {
     /// Not inlined, so that [`reset`](Self::reset) is short enough to be inlined in every caller.
     /// If `reset` were longer, the compiler would inline some of its callers and call `reset` from
     /// there. Such a caller then matches on the outcome again, by an indirect jump.
+    #[cold]
     #[inline(never)]
     fn file_again(&mut self, entry: Entry, deadline: Tick) {
         self.file(entry, deadline.index());
@@ -520,11 +555,15 @@ impl<T> Shard<T> {
     #[inline(never)]
     fn sweep_slice(&mut self) {
         let live = u64::from(self.slab.armed());
-        self.operations_to_sweep = if self.slots.is_sweeping() || self.slots.needs_sweep(live) {
+        if self.slots.wants_slice(live) {
             self.counters.swept += u64::from(self.slots.sweep_slice(&self.slab));
-            if self.slots.is_near_entries_max(live) { 1 } else { SLICE_CHUNKS }
-        } else {
+        }
+        self.operations_to_sweep = if !self.slots.wants_slice(live) {
             self.slots.operations_to_sweep(live)
+        } else if self.slots.is_near_entries_max(live) {
+            SLICE_CHUNKS / 4
+        } else {
+            SLICE_CHUNKS
         };
     }
 

@@ -77,8 +77,8 @@ pub(crate) enum Cancelled<T> {
         deadline: u64,
         payload: T,
     },
-    /// The slot is in this state, which is never [`State::Armed`], and is unchanged.
-    NotArmed(State),
+    /// The key names no armed slot, and nothing has changed.
+    NotArmed,
 }
 
 /// The outcome of [`Slab::reset`].
@@ -87,8 +87,8 @@ pub(crate) enum Reset {
     Later,
     /// The new deadline is earlier: the previous entry is stale, and the caller files this one.
     Earlier(Entry),
-    /// The slot is in this state, which is never [`State::Armed`], and is unchanged.
-    NotArmed(State),
+    /// The key names no armed slot, and nothing has changed.
+    NotArmed,
 }
 
 /// The outcome of [`Slab::expire`].
@@ -270,7 +270,7 @@ impl<T> Slab<T> {
             self.free.vacate(node, key.index(), Ending::NotFired);
             return Cancelled::Armed { deadline, payload };
         }
-        Cancelled::NotArmed(self.state(key))
+        Cancelled::NotArmed
     }
 
     /// Sets the deadline of the timer that `key` names, if there is one.
@@ -288,7 +288,7 @@ impl<T> Slab<T> {
             node.filing = node.filing.wrapping_add(1);
             return Reset::Earlier(Entry { index: key.index(), filing: node.filing });
         }
-        Reset::NotArmed(self.state(key))
+        Reset::NotArmed
     }
 
     /// Makes the entry of an armed slot stale, and returns another one, which the caller files.
@@ -492,6 +492,7 @@ impl<T> Slab<T> {
     }
 
     /// Occupies a slot that was never occupied before; `None` at the capacity.
+    #[cold]
     fn occupy_new(&mut self) -> Option<(u32, &mut Node<T>)> {
         debug_assert!(self.free.head == FREE_LIST_END, "the free list names a slot beyond the end");
         let index = self.nodes.len() as u32;

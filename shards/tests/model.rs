@@ -24,8 +24,8 @@ const BURST_HISTORIES: u64 = 4;
 const STEPS_MAX: usize = 150;
 
 /// So many timers that a sweep begins long before the stale entries are as many as the timers.
-const BURST_TIMERS: usize = 4_000;
-const BURST_STEPS: usize = 30_000;
+const BURST_TIMERS: usize = 8_000;
+const BURST_STEPS: usize = 60_000;
 
 /// How many operations may run in the search for a shorter history that fails.
 const SHRINK_STEPS_MAX: usize = 1_000_000;

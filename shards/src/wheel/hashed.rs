@@ -52,7 +52,7 @@ impl HashedWheel {
         self.now
     }
 
-    #[inline]
+    #[inline(never)]
     pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
         self.lower_earliest(deadline);
         slots.push(self.slot_for(deadline), entry);

@@ -52,6 +52,8 @@ struct Level {
     bits: u32,
     /// `2^bits - 1`.
     mask: u64,
+    /// The bits of a tick that its slot's first tick has too.
+    start_mask: u64,
 }
 
 impl Level {
@@ -90,11 +92,12 @@ impl HierarchicalWheel {
         self.now
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
         let level = self.level_for(deadline, self.now);
+        let start = deadline & level.start_mask;
         slots.push(level.base + level.digit(deadline), entry);
-        deadline >> level.shift << level.shift
+        start
     }
 
     /// Sets `now` to `tick`, up to which no entry comes up.
@@ -277,13 +280,17 @@ impl HierarchicalWheel {
 #[inline]
 fn level(first_bits: u32, level_bits: u32, number: u32) -> Level {
     if number == 0 {
-        Level { base: 0, shift: 0, bits: first_bits, mask: (1 << first_bits) - 1 }
+        let mask = (1 << first_bits) - 1;
+        Level { base: 0, shift: 0, bits: first_bits, mask, start_mask: u64::MAX }
     } else {
+        let shift = first_bits + (number - 1) * level_bits;
         Level {
             base: (1 << first_bits) + ((number as usize - 1) << level_bits),
-            shift: first_bits + (number - 1) * level_bits,
+            shift,
             bits: level_bits,
             mask: (1 << level_bits) - 1,
+            // The level after the last one, at which searches end, has no slots.
+            start_mask: u64::MAX.checked_shl(shift).unwrap_or(0),
         }
     }
 }

@@ -50,7 +50,7 @@ impl Wheel {
 
     /// Files an entry whose deadline is later than [`now`](Self::now). Returns a tick before which
     /// it does not come up.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn file(&mut self, slots: &mut Slots, entry: Entry, deadline: u64) -> u64 {
         debug_assert!(deadline > self.now(), "{deadline} is not later than {}", self.now());
         match self {

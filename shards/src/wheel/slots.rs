@@ -10,15 +10,11 @@
 //! rule: *a slot is its old entries, which a sweep has seen and kept, followed by its new ones*, in
 //! order. Code that takes entries off a slot takes the old ones first.
 //!
-//! The two parts are the two generations of a generational garbage collector, for the same reason:
-//! if timers are cancelled soon after they were scheduled, as the timeouts of requests are, nearly
-//! all stale entries are new. A sweep that looked at the old ones each time would find almost none.
-//! A sweep that drops too few new entries looks at all entries.
-//!
 //! Cost: 128 bytes for 15 entries, 8.53 bytes an entry in full chunks.
 
 mod batch;
 mod late;
+mod sweep;
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -26,16 +22,13 @@ use alloc::vec::Vec;
 
 pub(crate) use self::batch::Batch;
 use self::late::LateGroups;
+pub(crate) use self::sweep::SLICE_CHUNKS;
+use self::sweep::{Sweep, entries_max};
 use super::bitmap::Bitmap;
-use crate::slab::{Entry, Slab};
+use crate::slab::Entry;
 
 /// Entries in a chunk: with the header they fill two cache lines.
 pub(crate) const CHUNK_ENTRIES: usize = 15;
-
-/// Chunks in a slice of the sweep. During a pass, one in so many of the operations that end a timer
-/// or leave a stale entry behind sweeps a slice, so that the misses on several chunks overlap.
-pub(crate) const SLICE_CHUNKS: u32 = 4;
-const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
 
 /// Entries in a chunk, rounded up to a power of two, so that a remainder by it is a mask.
 const CHUNK_ROOM: usize = CHUNK_ENTRIES.next_power_of_two();
@@ -104,28 +97,6 @@ impl Slot {
     }
 }
 
-/// The state of a pass over all slots, between two slices.
-#[derive(Clone, Copy, Debug)]
-struct Sweep {
-    /// The slot that the pass has reached; `usize::MAX` before the first one.
-    slot: usize,
-    /// Whether the pass looks at the old entries too.
-    full: bool,
-    /// How many entries the pass has looked at.
-    examined: u32,
-    /// How many of the examined entries were stale.
-    dropped: u32,
-}
-
-impl Sweep {
-    /// Goes on to `slot`. The pass becomes a full one if it has looked at [`NEW_EXAMINED_MIN`]
-    /// entries and less than half of them were stale.
-    fn enter(&mut self, slot: usize) {
-        self.slot = slot;
-        self.full |= self.examined >= NEW_EXAMINED_MIN && self.dropped * 2 < self.examined;
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Slots {
     /// The slots of the wheel, followed by one slot for each [`Side`].
@@ -137,8 +108,6 @@ pub(crate) struct Slots {
     free: u32,
     /// Entries in all slots, stale ones included.
     entries: u64,
-    /// A sweep begins when the stale entries exceed three quarters of the live ones by this number.
-    slack: u64,
     /// `None` between passes.
     sweep: Option<Sweep>,
     /// Whether the last pass looked at the new entries only and left too many stale entries.
@@ -151,10 +120,9 @@ impl Slots {
     /// if the allocator refuses.
     pub(crate) fn with_capacity(wheel_slots: usize, capacity: u32) -> Option<Self> {
         let len = wheel_slots + SIDES;
-        let slack = (u64::from(capacity) / 256).clamp(SLACK_MIN, SLACK_MAX);
         // A slot has at most three chunks that are not full: the last one of either part, and one
         // where a full pass has concatenated the two parts.
-        let entries_max = entries_max(wheel_slots, slack, u64::from(capacity));
+        let entries_max = entries_max(wheel_slots, u64::from(capacity));
         let full = entries_max.div_ceil(CHUNK_ENTRIES as u64);
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(full as usize + 3 * len).ok()?;
@@ -164,7 +132,6 @@ impl Slots {
             chunks,
             free: NIL,
             entries: 0,
-            slack,
             sweep: None,
             next_is_full: false,
             late: LateGroups::new(),
@@ -218,140 +185,6 @@ impl Slots {
         };
     }
 
-    /// Sweeps the next slice: drops the stale entries among those of about [`SLICE_CHUNKS`] chunks.
-    /// Begins a pass if the last one has ended. Returns how many entries were dropped.
-    pub(crate) fn sweep_slice<T>(&mut self, slab: &Slab<T>) -> u32 {
-        let mut sweep = self.sweep.take().unwrap_or(Sweep {
-            slot: usize::MAX,
-            full: self.next_is_full || self.entries < PARTIAL_ENTRIES_MIN,
-            examined: 0,
-            dropped: 0,
-        });
-        // The first slot behind those of the wheel.
-        let late = self.side(Side::Late);
-        let mut cost = 0;
-        let mut dropped = 0;
-        while cost < SLICE_ENTRIES {
-            if self.table.get(sweep.slot).is_none_or(|slot| slot.new.is_empty()) {
-                let Some(slot) = self.next_to_sweep(sweep.slot) else {
-                    self.entries -= u64::from(dropped);
-                    self.next_is_full = !sweep.full && self.needs_sweep(u64::from(slab.armed()));
-                    return dropped;
-                };
-                sweep.enter(slot);
-                if sweep.full {
-                    let Slot { old, new } = self.table[slot];
-                    self.table[slot] = Slot { old: Chain::EMPTY, new: self.concat(old, new) };
-                    if slot == late {
-                        self.late.count_all_as_new();
-                    }
-                }
-            }
-            let examined_max = SLICE_ENTRIES - cost;
-            let (examined, stale) = if sweep.slot < late {
-                self.sweep_slot(sweep.slot, examined_max, slab)
-            } else {
-                self.sweep_side(sweep.slot, examined_max, slab)
-            };
-            dropped += stale;
-            sweep.examined += examined;
-            sweep.dropped += stale;
-            // A slot with few entries costs a cache miss too, so it counts as a few entries.
-            cost += examined.max(CHUNK_ENTRIES as u32 / 4);
-        }
-        self.sweep = Some(sweep);
-        self.entries -= u64::from(dropped);
-        dropped
-    }
-
-    /// Sweeps a [`Side`] slot with [`sweep_slot`](Self::sweep_slot) and updates the counts of late
-    /// entries.
-    #[cold]
-    fn sweep_side<T>(&mut self, slot: usize, examined_max: u32, slab: &Slab<T>) -> (u32, u32) {
-        if slot == self.side(Side::Late) {
-            self.count_swept_late(examined_max, slab);
-        }
-        let (examined, stale) = self.sweep_slot(slot, examined_max, slab);
-        if slot == self.side(Side::Deferred) {
-            self.late.drop_deferred(stale);
-        }
-        (examined, stale)
-    }
-
-    /// Looks at new entries of a slot, drops the stale ones and appends the others to the old
-    /// entries, until it has looked at `examined_max` or less than a chunk more. Returns how many
-    /// entries it looked at and how many it dropped.
-    ///
-    /// The cost is the cache misses on chunks and timers. The processor can wait for many of them
-    /// at once if there are few instructions in between. So an entry is dropped by being
-    /// overwritten, without a branch that would be mispredicted half the time, and the others are
-    /// stored by the chunk.
-    fn sweep_slot<T>(&mut self, slot: usize, examined_max: u32, slab: &Slab<T>) -> (u32, u32) {
-        let Slot { mut old, mut new } = self.table[slot];
-        // The entries of the last old chunk, followed by the new ones that are live.
-        let mut buffer = [Entry::default(); 2 * CHUNK_ROOM];
-        let mut len = 0;
-        let mut last = NIL;
-        if let Some(chunk) = self.chunks.get(old.tail as usize) {
-            buffer[..CHUNK_ENTRIES].copy_from_slice(&chunk.entries);
-            len = (chunk.len as usize).min(CHUNK_ENTRIES);
-            last = old.tail;
-        }
-        let before = len;
-        let (mut examined, mut stored) = (0, 0);
-        while examined < examined_max as usize
-            && let Some(chunk) = self.chunks.get_mut(new.head as usize)
-        {
-            let held = (chunk.len as usize).min(CHUNK_ENTRIES);
-            for entry in &chunk.entries[..held] {
-                buffer[len % (2 * CHUNK_ROOM)] = *entry;
-                len += usize::from(slab.is_live(*entry));
-            }
-            examined += held;
-            let next = core::mem::replace(&mut chunk.next, self.free);
-            self.free = core::mem::replace(&mut new.head, next);
-            if len >= CHUNK_ENTRIES {
-                self.store_old(&mut old, last, &buffer, CHUNK_ENTRIES);
-                // The chunk is full; the rest of the buffer goes into another one.
-                last = NIL;
-                buffer.copy_within(CHUNK_ENTRIES..2 * CHUNK_ENTRIES, 0);
-                len -= CHUNK_ENTRIES;
-                stored += CHUNK_ENTRIES;
-            }
-        }
-        if len > 0 {
-            self.store_old(&mut old, last, &buffer, len);
-        }
-        if new.head == NIL {
-            new.tail = NIL;
-        }
-        self.table[slot] = Slot { old, new };
-        if self.table[slot].is_empty() {
-            self.occupied.clear(slot);
-        }
-        let dropped = before + examined - (stored + len);
-        (examined as u32, dropped as u32)
-    }
-
-    /// Stores the first `len` entries of the buffer in the chunk `last` of a chain, or in a chunk
-    /// appended to the chain if `last` is [`NIL`].
-    #[inline]
-    fn store_old(
-        &mut self,
-        chain: &mut Chain,
-        last: u32,
-        buffer: &[Entry; 2 * CHUNK_ROOM],
-        len: usize,
-    ) {
-        let chunk = if last == NIL {
-            self.append_chunk(chain, Entry::default())
-        } else {
-            &mut self.chunks[last as usize]
-        };
-        chunk.entries.copy_from_slice(&buffer[..CHUNK_ENTRIES]);
-        chunk.len = len as u32;
-    }
-
     /// The number of a side slot.
     pub(crate) fn side(&self, side: Side) -> usize {
         self.table.len() - SIDES + side as usize
@@ -371,37 +204,6 @@ impl Slots {
     #[inline]
     pub(crate) fn entries(&self) -> u64 {
         self.entries
-    }
-
-    pub(crate) fn is_sweeping(&self) -> bool {
-        self.sweep.is_some()
-    }
-
-    /// The bound on [`entries`](Self::entries) with `live` timers.
-    pub(crate) fn entries_max(&self, live: u64) -> u64 {
-        entries_max(self.table.len() - SIDES, self.slack, live)
-    }
-
-    /// Whether there are so many stale entries that a sweep must begin.
-    ///
-    /// There may be fewer entries than live timers, since some are in the shard's batch.
-    #[inline]
-    pub(crate) fn needs_sweep(&self, live: u64) -> bool {
-        self.entries > live + live / 4 * 3 + self.slack
-    }
-
-    /// How many operations that end a timer or leave a stale entry behind can happen before
-    /// [`needs_sweep`](Self::needs_sweep) can be true. Each of them adds at most one entry, or
-    /// lowers the number of allowed entries by one and three quarters.
-    pub(crate) fn operations_to_sweep(&self, live: u64) -> u32 {
-        let allowed = live + live / 4 * 3 + self.slack;
-        (allowed.saturating_sub(self.entries) / 3).clamp(1, u64::from(u32::MAX)) as u32
-    }
-
-    /// Whether the entries are so near their bound that each operation must sweep a slice.
-    #[inline]
-    pub(crate) fn is_near_entries_max(&self, live: u64) -> bool {
-        self.entries > live + live / 8 * 7 + self.slack
     }
 
     /// Calls `visit` with each entry and its slot, in the order of the slots.
@@ -491,11 +293,6 @@ impl Slots {
         self.check_late();
     }
 
-    /// The first occupied slot after `slot`; `usize::MAX` counts as the number before the first.
-    fn next_to_sweep(&self, slot: usize) -> Option<usize> {
-        self.occupied.first_in(slot.wrapping_add(1), self.table.len())
-    }
-
     /// The chain of the chunks of `first` followed by those of `second`.
     fn concat(&mut self, first: Chain, second: Chain) -> Chain {
         match (first.is_empty(), second.is_empty()) {
@@ -531,26 +328,4 @@ impl Slots {
         chunk.entries[0] = entry;
         chunk
     }
-}
-
-/// The limits of the slack, which is a small part of the capacity. With more slack, a shard with
-/// few timers sweeps less often.
-const SLACK_MIN: u64 = 1_024;
-const SLACK_MAX: u64 = 4_096;
-
-/// With fewer entries than this, which fit into the cache, each pass is a full one.
-const PARTIAL_ENTRIES_MIN: u64 = 1 << 14;
-
-/// New entries that a pass looks at before it may become a full one.
-const NEW_EXAMINED_MIN: u32 = 256;
-
-/// The bound on the entries: twice the live timers plus a constant.
-///
-/// The sweep begins when the stale entries exceed three quarters of the live timers. From then on
-/// one in four of the operations that end a timer or leave a stale entry behind sweeps a slice of
-/// about four chunks. Each of them does when the stale entries exceed seven eighths. So a full
-/// pass ends before the stale entries are as many as the live ones, except for slots with only a
-/// few entries: each of them counts as a few entries of a slice, hence the constant.
-fn entries_max(wheel_slots: usize, slack: u64, live: u64) -> u64 {
-    2 * live + 2 * slack + 2 * wheel_slots as u64
 }

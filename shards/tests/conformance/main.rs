@@ -83,7 +83,7 @@ impl Rig {
     fn new(config: ShardConfig) -> Self {
         Self {
             shard: Shard::new(config).expect("the configuration is good"),
-            entries_slack: 1_024 + 2 * slots(config),
+            entries_slack: 4_096 + 2 * slots(config),
             check_every: if slots(config) < 500 { 1 } else { 9 },
             operations: 0,
         }

@@ -5,7 +5,7 @@ use fastrand::Rng;
 
 use super::{Rig, on_each_wheel};
 
-const COUNT: u64 = 2_000;
+const COUNT: u64 = 4_000;
 
 /// The tick at which most of these timers are due.
 const DUE: u64 = 1_000;
@@ -20,7 +20,7 @@ fn check_no_entry_stays(mut load: impl FnMut(&mut Rig, Vec<TimerKey>, &mut Rng))
     on_each_wheel(|config| {
         let mut rng = Rng::with_seed(7);
         let mut rig = Rig::new(ShardConfig { capacity: COUNT as u32, ..config });
-        rig.check_every = 101;
+        rig.check_every = 201;
         let keys = rig.schedule_all((0..COUNT).map(|number| DUE + number % 3));
         (load.borrow_mut())(&mut rig, keys, &mut rng);
         assert_eq!(rig.shard.len(), 0, "the load ends all timers");
@@ -101,10 +101,10 @@ fn no_entry_stays_after_cancels_between_turns_of_cascade() {
 /// their order. After every `cancels_per_turn` cancels there is a small turn at `now`.
 fn check_order_during_sweep(deadline: u64, now: u64, cancels_per_turn: usize) {
     on_each_wheel(|config| {
-        for cancels in (1_050..1_550).step_by(45) {
+        for cancels in (2_100..3_100).step_by(90) {
             let mut rng = Rng::with_seed(cancels);
             let mut rig = Rig::new(ShardConfig { capacity: COUNT as u32, ..config });
-            rig.check_every = 301;
+            rig.check_every = 601;
             let keys = rig.schedule_all([deadline; COUNT as usize]);
             let mut to_cancel = keys.clone();
             rng.shuffle(&mut to_cancel);
@@ -131,8 +131,8 @@ fn check_order_during_sweep(deadline: u64, now: u64, cancels_per_turn: usize) {
 
 #[test]
 fn timers_in_slot_that_becomes_due_during_sweep_keep_their_order() {
-    check_order_during_sweep(1, 0, 2_000);
-    check_order_during_sweep(300, 0, 2_000);
+    check_order_during_sweep(1, 0, 4_000);
+    check_order_during_sweep(300, 0, 4_000);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn no_entry_stays_after_resets_to_earlier_ticks() {
 #[test]
 fn no_entry_stays_after_random_resets() {
     check_no_entry_stays(|rig, keys, rng| {
-        for _ in 0..8_000 {
+        for _ in 0..16_000 {
             let key = keys[rng.usize(0..keys.len())];
             assert_eq!(rig.reset(key, rng.u64(1..1 << 20)), ResetOutcome::Reset);
         }
@@ -188,7 +188,7 @@ fn no_entry_stays_after_random_resets() {
 fn no_entry_stays_after_repeated_schedule_and_cancel() {
     check_no_entry_stays(|rig, keys, rng| {
         cancel_all(rig, keys);
-        for _ in 0..6_000 {
+        for _ in 0..12_000 {
             let key = rig.schedule(rng.u64(1..1 << 20), 0);
             assert!(rig.cancel(key).payload().is_some());
         }
@@ -237,4 +237,27 @@ fn reset_to_later_tick_leaves_no_stale_entry() {
         assert_eq!(rig.shard.entries(), 50);
         assert_eq!(rig.turn(199).len(), 50);
     });
+}
+
+#[test]
+fn stale_entries_before_many_new_live_ones_are_swept() {
+    // The sweep finds so many live entries among the new ones that it looks at the old ones too,
+    // from the second slot on. The old stale entries lie in the first slot.
+    let config = ShardConfig { capacity: 600_000, ..ShardConfig::default() };
+    let (first, second) = (200, 1_000);
+    let mut rig = Rig::new(config);
+    rig.check_every = 100_003;
+    let keys = rig.schedule_all(std::iter::repeat_n(first, 300_000));
+    rig.schedule_all(std::iter::repeat_n(second, 100_000));
+    for _ in 0..350_000 {
+        let key = rig.schedule(second, 0);
+        assert!(rig.cancel(key).payload().is_some());
+    }
+    for (number, key) in keys.into_iter().enumerate() {
+        assert!(rig.cancel(key).payload().is_some());
+        if number % 3 == 0 {
+            rig.schedule(first, 0);
+        }
+    }
+    rig.shard.check_invariants();
 }

@@ -28,6 +28,17 @@ impl Batch {
         examined: 0,
     };
 
+    /// Drops the entries that are not live, by overwriting them. Without a branch, since it would
+    /// be mispredicted for half of the entries.
+    fn drop_stale(&mut self, is_live: &[bool]) {
+        let mut len = 0;
+        for (place, is_live) in is_live.iter().enumerate() {
+            self.entries[len % BATCH_MAX] = self.entries[place % BATCH_MAX];
+            self.deadlines[len % BATCH_MAX] = self.deadlines[place % BATCH_MAX];
+            len += usize::from(*is_live);
+        }
+    }
+
     /// The first entry; `None` if the batch is empty.
     #[inline]
     pub(crate) fn first(&self) -> Option<Entry> {
@@ -72,7 +83,10 @@ impl Slots {
     /// less than a chunk more, or [`Batch`] is full. False if the slot is empty.
     ///
     /// The look-ups do not depend on each other and there are few instructions in between, so the
-    /// processor waits for many of them, and for the next chunk, at once.
+    /// processor waits for many of them, and for the next chunk, at once. In particular no store
+    /// between them has an address that depends on a look-up, since a processor may hold the next
+    /// look-ups back until it knows where such a store goes. So stale entries are dropped behind
+    /// the look-ups.
     pub(crate) fn take_batch<T>(
         &mut self,
         slot: usize,
@@ -95,7 +109,8 @@ impl Slots {
         batch: &mut Batch,
     ) -> usize {
         let Slot { mut old, mut new } = self.table[slot];
-        let (mut len, mut examined) = (0, 0);
+        let (mut live, mut examined) = (0, 0);
+        let mut is_live = [false; BATCH_MAX];
         while examined < examined_max
             && examined < taken_max
             && examined <= BATCH_MAX - CHUNK_ENTRIES
@@ -104,11 +119,12 @@ impl Slots {
             let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { break };
             let held = (chunk.len as usize).min(CHUNK_ENTRIES);
             let taken = held.min(taken_max - examined);
-            for entry in &chunk.entries[..taken] {
-                let (deadline, live) = slab.deadline_and_live(*entry);
-                batch.entries[len % BATCH_MAX] = *entry;
-                batch.deadlines[len % BATCH_MAX] = deadline;
-                len += usize::from(live);
+            for (place, entry) in (examined..).zip(&chunk.entries[..taken]) {
+                let (deadline, is_it) = slab.deadline_and_live(*entry);
+                batch.entries[place % BATCH_MAX] = *entry;
+                batch.deadlines[place % BATCH_MAX] = deadline;
+                is_live[place % BATCH_MAX] = is_it;
+                live += usize::from(is_it);
             }
             examined += taken;
             if taken < held {
@@ -127,8 +143,11 @@ impl Slots {
             self.occupied.clear(slot);
         }
         self.entries -= examined as u64;
+        if live < examined {
+            batch.drop_stale(&is_live[..examined]);
+        }
         batch.next = 0;
-        batch.len = len;
+        batch.len = live;
         batch.examined = examined as u32;
         examined
     }
