@@ -9,7 +9,7 @@
 //! * `COREWHEEL_SEED` repeats the random choices of an earlier run. The order of the threads may
 //!   differ.
 
-#[path = "service/support.rs"]
+#[path = "service/support/mod.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
 mod support;
 

@@ -143,10 +143,14 @@ impl Measured {
         self.progress.start.load(Ordering::Relaxed).saturating_add(needed.max(self.grace))
     }
 
+    /// Whether the transfer goes on and its event has not come.
+    fn is_on(&self) -> bool {
+        self.event_at.get() == NEVER && self.progress.is_running()
+    }
+
     /// When the transfer is too slow; `NEVER` after its event.
     fn due(&self) -> u64 {
-        let is_on = self.event_at.get() == NEVER && self.progress.is_running();
-        if is_on { self.due_running() } else { NEVER }
+        if self.is_on() { self.due_running() } else { NEVER }
     }
 
     /// Whether its event that was not taken is still true. Otherwise the event is withdrawn, and
@@ -177,8 +181,12 @@ impl Transfers {
 
     /// Whether a transfer of a kind goes on whose event has not come.
     pub(super) fn is_running(&self, kind: usize) -> bool {
-        self.of(kind)
-            .any(|transfer| transfer.event_at.get() == NEVER && transfer.progress.is_running())
+        self.of(kind).any(Measured::is_on)
+    }
+
+    /// Whether one of them is not due by `now`.
+    pub(super) fn is_in_time(&self, kind: usize, now: u64) -> bool {
+        self.of(kind).any(|transfer| transfer.is_on() && transfer.due_running() > now)
     }
 
     /// Begins a transfer.

@@ -375,9 +375,15 @@ pub(super) fn visit(conn: &mut Facts<'_, impl Place>, visit: Visit) -> Option<u6
 
 /// Since when a connection has been idle; `None` if a read, a request or a write with a limit is in
 /// progress, or if the connection was told to end or is closed.
+///
+/// A deadline that is due counts as one that has come: the task of a connection on any thread, which
+/// takes it, may not have been polled since.
 fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
-    let is_idle = conn.in_progress == [0, 0] && conn.is_open && !conn.flags.get().is_told();
-    (is_idle && !is_writing(conn)).then(|| last_active(conn, [true; 3]))
+    let now = conn.present;
+    let is_told = || conn.flags.get().is_told() || due(conn, MAX_AGE) <= now;
+    let is_writing = || conn.rare().is_some_and(|rare| rare.transfers.is_in_time(WRITES, now));
+    let is_idle = conn.is_open && conn.in_progress == [0, 0] && !is_told() && !is_writing();
+    is_idle.then(|| last_active(conn, [true; 3]))
 }
 
 /// Whether an event that has come is still true.

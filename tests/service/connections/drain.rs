@@ -362,3 +362,42 @@ fn connection_with_a_request_in_flight_is_not_among_the_idlest() {
     assert_eq!((event(&here[1]), shared::event(&shared[1])), (told, told));
     drop(requests);
 }
+
+/// The task is not polled between the end of the write's time and the order.
+#[test]
+fn connection_whose_writes_are_all_due_is_among_the_idlest_and_others_are_not() {
+    let limits = NONE.write_timeout(ms(50));
+    for has_later in [false, true] {
+        let mut lab = lab();
+        let (here, shared) =
+            (lab.timers().connection(limits).unwrap(), shared::connect(&lab, limits));
+        let _writes = (here.begin_write(), shared.begin_write());
+        lab.advance(ms(30));
+        let _later = has_later.then(|| (here.begin_write(), shared.begin_write()));
+        lab.advance(ms(30));
+        lab.service.close_idlest(2);
+        lab.settle();
+        let told = (!has_later).then_some((MaxAge, true));
+        for expected in told.into_iter().chain([(WriteTimeout, true)]) {
+            let expected = Some(expected);
+            assert_eq!((event(&here), shared::event(&shared)), (expected, expected), "{has_later}");
+        }
+        assert_eq!((event(&here), shared::event(&shared)), (None, None), "{has_later}");
+    }
+}
+
+/// Its task, which is not polled before the order, has yet to take the event.
+#[test]
+fn connection_whose_age_is_due_takes_no_place_among_the_idlest() {
+    for side in 0..2 {
+        let mut lab = lab();
+        let old = Conn::of(side, &lab, NONE.max_age(ms(50)));
+        lab.advance(ms(20));
+        let mut conns = [Conn::of(side, &lab, NONE), old];
+        lab.advance(ms(40));
+        lab.service.close_idlest(1);
+        lab.settle();
+        pass(&mut lab, &mut conns, 1);
+        assert!(conns.iter().all(|conn| conn.seen().len() == 1), "side {side}: the place is lost");
+    }
+}

@@ -8,7 +8,7 @@ use corewheel::scaled::Scale;
 use fastrand::Rng;
 
 use super::*;
-use crate::support::nanos_of;
+use crate::support::{nanos_of, seeds};
 
 struct Pair {
     lab: Lab<u8>,
@@ -256,14 +256,7 @@ fn history(seed: u64) -> usize {
 
 #[test]
 fn same_history_gives_a_shared_connection_the_events_of_a_local_one() {
-    let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let (first, count) = given.map_or_else(|| (fastrand::u64(..), 200), |seed| (seed, 1));
-    let events: usize = (0..count)
-        .map(|number| {
-            let seed = first.wrapping_add(number);
-            let events = std::panic::catch_unwind(|| history(seed));
-            events.unwrap_or_else(|_| panic!("with seed {seed}"))
-        })
-        .sum();
+    let events = seeds::each(200, history);
+    let (count, events) = (events.len(), events.into_iter().sum::<usize>());
     assert!(count == 1 || events > 2_000, "{events} events are too few");
 }

@@ -1,6 +1,8 @@
 //! Helpers of the tests: the hosts on which a shard can run, and a lab that drives shards itself
 //! with a manual clock.
 
+pub(crate) mod seeds;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, IntoFuture};
