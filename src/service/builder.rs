@@ -45,7 +45,7 @@ use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 #[must_use = "a builder does nothing until it is started"]
 #[derive(Clone, Debug)]
 pub struct TimerServiceBuilder {
-    options: Options,
+    pub(crate) options: Options,
 }
 
 impl TimerServiceBuilder {

@@ -23,7 +23,7 @@ use crate::face::handle::here::{as_thread, end_thread};
 use crate::shard::stored::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.
-const END: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
+pub(super) const END: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;
 
 /// A simulated thread: that of a shard, or one of the test's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,6 +84,8 @@ struct Task {
 
 struct Inner {
     clock: ManualClock,
+    /// What the clock showed when the simulation began.
+    begun: Cell<u64>,
     rng: RefCell<Rng>,
     woken: Woken,
     tasks: RefCell<BTreeMap<u64, Task>>,
@@ -104,6 +106,7 @@ pub(super) struct Executor(Rc<Inner>);
 impl Executor {
     pub(super) fn new(clock: ManualClock, rng: Rng) -> Self {
         Self(Rc::new(Inner {
+            begun: Cell::new(clock.nanos()),
             clock,
             rng: RefCell::new(rng),
             woken: Woken::default(),
@@ -121,7 +124,12 @@ impl Executor {
 
     /// Nanoseconds since the simulation began.
     pub(super) fn nanos(&self) -> u64 {
-        self.0.clock.nanos()
+        self.0.clock.nanos() - self.0.begun.get()
+    }
+
+    /// The simulation begins now.
+    pub(super) fn begin(&self) {
+        self.0.begun.set(self.0.clock.nanos());
     }
 
     pub(super) fn fork_rng(&self) -> Rng {

@@ -246,7 +246,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use self::executor::{Executor, SimulatedHost, Stepped, ThreadId};
+use self::executor::{END, Executor, SimulatedHost, Stepped, ThreadId};
 pub use self::explore::explore;
 pub use self::join::JoinHandle;
 pub use self::thread::Thread;
@@ -263,6 +263,9 @@ pub use fastrand::Rng;
 /// The most steps in a row during which the clock stands still. More of them mean that tasks wake
 /// each other for ever.
 const STEPS_MAX: u32 = 50_000;
+
+/// The longest time from the start of the service to that of its last shard, in nanoseconds.
+const STARTS_MAX: u64 = 60 * 1_000_000_000;
 
 /// A service on simulated threads. See the [module](self).
 ///
@@ -297,9 +300,22 @@ pub enum Step {
     Resting,
 }
 
+/// How long the clock runs before the service starts: not at all, for a while, or up to so long that
+/// the simulation ends with the range of the clock.
+fn age(rng: &mut Rng) -> u64 {
+    let most = u64::MAX - END - STARTS_MAX;
+    match rng.u32(..8) {
+        0 => 0,
+        1 => most,
+        2..5 => rng.u64(..=most),
+        _ => rng.u64(..3_600 * 1_000_000_000),
+    }
+}
+
 impl<T: Send + 'static> Simulation<T> {
-    /// Starts the service of `builder` on simulated threads, at time zero. `make_handler` is called
-    /// once for each shard. The clock and the runtime of the builder are replaced.
+    /// Starts the service of `builder` on simulated threads, at a time that follows from the seed.
+    /// `make_handler` is called once for each shard. The clock and the runtime of the builder are
+    /// replaced.
     ///
     /// # Errors
     ///
@@ -310,11 +326,18 @@ impl<T: Send + 'static> Simulation<T> {
         make_handler: impl Fn(ShardId) -> H,
     ) -> Result<Self, StartError> {
         let clock = ManualClock::new();
+        let mut rng = Rng::with_seed(!seed);
+        // A tick begins when the simulation does, so that a test knows when each of them begins.
+        let tick = saturating_nanos(builder.options.tick).max(1);
+        let run_on = |nanos: u64| clock.advance(Duration::from_nanos(nanos / tick * tick));
+        run_on(age(&mut rng));
         let service = Rc::new(builder.clock(&clock).start_attached_with::<T>()?);
-        let executor = Executor::new(clock, Rng::with_seed(seed));
+        let executor = Executor::new(clock.clone(), Rng::with_seed(seed));
         let violation = Rc::new(Cell::new(None));
         let mut shards = Vec::new();
+        let gap_max = STARTS_MAX / service.shard_count() as u64;
         for shard in service.shards() {
+            run_on(rng.u64(..=gap_max));
             let attachment = service.attach(shard).expect("no other code has attached it");
             let thread = executor.add_thread();
             let (mut handler, found) = (make_handler(shard), Rc::clone(&violation));
@@ -335,6 +358,7 @@ impl<T: Send + 'static> Simulation<T> {
             executor.spawn(thread, Box::pin(driver));
             shards.push(Shard { thread, timers });
         }
+        executor.begin();
         Ok(Self { seed, executor, shards, service, violation, trace: None, steps: 0 })
     }
 

@@ -1,6 +1,9 @@
 //! Random histories of connections on shards and on any thread: requests and pauses, ages with a
 //! grace, heartbeats with a phase, drains, pressure and orders to the idlest, while shards are held
 //! up and clocks leap. A model says which connections are told, and when each event may come.
+//!
+//! With the code it shares no constant. It knows the promise alone: an event never comes early, a
+//! stamp is late by up to 10 ms and a tick, and each order is carried out in the end.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

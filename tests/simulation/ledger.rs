@@ -1,4 +1,5 @@
 //! What must have become of each timer of a history: the model that the service is compared with.
+//! With the code it shares that a deadline is rounded up to a tick, which is a promise.
 //!
 //! A violation is noted here and not raised at once, since most of the code that finds one runs in
 //! a callback, where the shard contains panics.
