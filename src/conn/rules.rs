@@ -376,8 +376,8 @@ pub(super) fn visit(conn: &mut Facts<'_, impl Place>, visit: Visit) -> Option<u6
 /// Since when a connection has been idle; `None` if a read, a request or a write with a limit is in
 /// progress, or if the connection was told to end or is closed.
 ///
-/// A deadline that is due counts as one that has come: the task of a connection on any thread, which
-/// takes it, may not have been polled since.
+/// A deadline that is due counts as one that has come: on any thread the task, which takes it, may
+/// not have been polled since.
 fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
     let now = conn.present;
     let is_told = || conn.flags.get().is_told() || due(conn, MAX_AGE) <= now;

@@ -300,8 +300,8 @@ pub enum Step {
     Resting,
 }
 
-/// How long the clock runs before the service starts: not at all, for a while, or up to so long that
-/// the simulation ends with the range of the clock.
+/// How many nanoseconds the clock runs before the service starts: none, those of a while, or up to
+/// so many that the simulation ends with the range of the clock.
 fn age(rng: &mut Rng) -> u64 {
     let most = u64::MAX - END - STARTS_MAX;
     match rng.u32(..8) {
