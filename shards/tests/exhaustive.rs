@@ -6,8 +6,13 @@
 //!
 //! Histories are enumerated like the digits of a number, the last operation fastest. The operations
 //! that a history shares with the previous one were checked there and are only repeated.
+//!
+//! The map is the one of the random histories, which shares nothing with the code but the contract.
+//! The first tick is 13 and a random multiple of 16, up to the last one. `COREWHEEL_SEED` repeats
+//! that choice.
 
 use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
+use fastrand::Rng;
 
 mod checked_shard;
 
@@ -119,12 +124,16 @@ fn every_history_of_granted_keys_matches_ordered_map_on_hashed_wheel() {
 }
 
 fn check_all(wheel: WheelKind, slots: u32, alphabet: &Alphabet) {
+    let given = std::env::var("COREWHEEL_SEED").ok();
+    let given = given.map(|seed| seed.parse().expect("COREWHEEL_SEED is a number"));
+    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    let mut rng = Rng::with_seed(seed);
     // Three ticks before the first tick of a slot, so that the first histories cross it.
-    let start = Tick::new(13);
+    let start = Tick::new(13 + (rng.u64(..) >> rng.u32(4..64)) * 16);
     let config = ShardConfig { capacity: 4, wheel, slots, level_slots: slots, start };
     let mut choices = Choices::default();
     loop {
-        let mut history = History::new(config, alphabet);
+        let mut history = History::new(config, alphabet, seed);
         for number in 0..alphabet.steps {
             history.collect_ops();
             let op = history.ops[choices.pick(number, history.ops.len())];
@@ -147,25 +156,24 @@ struct History<'a> {
     past: Past,
 }
 
-/// The operations so far; prints them when it is dropped by a panic.
-#[derive(Default)]
-struct Past(Vec<Op>);
+/// The operations so far, and the seed; prints them when it is dropped by a panic.
+struct Past(Vec<Op>, u64);
 
 impl Drop for Past {
     fn drop(&mut self) {
         if std::thread::panicking() {
             #[expect(clippy::print_stderr, reason = "a failing test prints its history")]
             {
-                eprintln!("in the history {:?}", self.0);
+                eprintln!("in the history {:?} with COREWHEEL_SEED={}", self.0, self.1);
             }
         }
     }
 }
 
 impl<'a> History<'a> {
-    fn new(config: ShardConfig, alphabet: &'a Alphabet) -> Self {
-        let shard = CheckedShard::new(config);
-        Self { shard, alphabet, keys: Vec::new(), ops: Vec::new(), past: Past::default() }
+    fn new(config: ShardConfig, alphabet: &'a Alphabet, seed: u64) -> Self {
+        let (shard, past) = (CheckedShard::new(config), Past(Vec::new(), seed));
+        Self { shard, alphabet, keys: Vec::new(), ops: Vec::new(), past }
     }
 
     /// Collects the operations that may come next.
