@@ -1,7 +1,7 @@
 //! Room for what is written, under a limit of memory: which keys go, and which writes are refused.
 //!
-//! Keys with a time to live can be evicted, that which expires first before the others. A write that
-//! would not fit beside the keys without one is refused, and evicts nothing.
+//! Keys with a time to live can be evicted, that which expires first before the others. A write
+//! that would not fit beside the keys without one is refused, and evicts nothing.
 
 use corewheel::{Payload, TimerId};
 use hashbrown::HashTable;
