@@ -105,7 +105,7 @@ fn check_order_during_sweep(deadline: u64, now: u64, cancels_per_turn: usize) {
             let mut rng = Rng::with_seed(cancels);
             let mut rig = Rig::new(ShardConfig { capacity: COUNT as u32, ..config });
             rig.check_every = 601;
-            let keys = rig.schedule_all([deadline; COUNT as usize]);
+            let keys = rig.schedule_all(vec![deadline; COUNT as usize]);
             let mut to_cancel = keys.clone();
             rng.shuffle(&mut to_cancel);
             to_cancel.truncate(cancels as usize);

@@ -52,7 +52,7 @@ impl Socket {
 
 /// Reads a datagram.
 fn poll_recv(socket: &dyn AsyncUdpSocket, cx: &mut Context<'_>) -> Poll<()> {
-    let (mut buffer, mut meta) = ([0; 1 << 16], [RecvMeta::default()]);
+    let (mut buffer, mut meta) = (vec![0; 1 << 16], [RecvMeta::default()]);
     let read = socket.poll_recv(cx, &mut [IoSliceMut::new(&mut buffer)], &mut meta);
     read.map(|read| assert_eq!(read.unwrap(), 1))
 }
