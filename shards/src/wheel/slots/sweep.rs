@@ -13,9 +13,8 @@
 use super::{CHUNK_ENTRIES, CHUNK_ROOM, Chain, NIL, SIDES, Side, Slot, Slots};
 use crate::slab::{Entry, Slab};
 
-/// Chunks in a slice of the sweep. One in so many of the operations that end a timer or leave a
-/// stale entry behind sweeps a slice while a sweep is needed, so that the misses on many chunks
-/// overlap.
+/// Chunks in a slice of the sweep. While a sweep is needed, one in so many of the operations that
+/// end a timer or leave a stale entry behind sweeps a slice. So the misses on many chunks overlap.
 pub(crate) const SLICE_CHUNKS: u32 = 16;
 const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
 
