@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::child::Child;
+use crate::held::HeldUp;
 use crate::rows::Row;
 use crate::server::{Flavour, Place, Server};
 
@@ -46,12 +47,6 @@ pub(crate) fn check(
     assert!(cut.is_empty(), "{what}, of {clients} clients each: {cut:#?}");
 }
 
-/// Either end of the server.
-enum Served {
-    Here(Server),
-    Child(Child),
-}
-
 /// The rows with the number of clients that were cut, or that were silent and not cut. `None` if
 /// the clients have sent too late.
 fn round(
@@ -63,10 +58,10 @@ fn round(
 ) -> Option<Vec<(&'static str, usize)>> {
     let (server, addresses) = if hold == Hold::Stopped {
         let (child, addresses) = Child::start(rows, clients + 1, where_served, limit);
-        (Served::Child(child), addresses)
+        (HeldUp::Child(child), addresses)
     } else {
         let (server, addresses) = Server::start(rows, clients + 1, where_served, limit);
-        (Served::Here(server), addresses)
+        (HeldUp::Here(server), addresses)
     };
     // The limits begin later.
     let begin = Instant::now();
@@ -85,17 +80,7 @@ fn round(
             }
         }
     }
-    let released = match &server {
-        Served::Here(server) if hold == Hold::Blocked => Some(server.block()),
-        Served::Here(server) => {
-            server.compute();
-            None
-        }
-        Served::Child(child) => {
-            child.stop();
-            None
-        }
-    };
+    let released = server.hold_up(hold);
     for (row, sockets) in rows.iter().zip(&mut sockets) {
         for socket in &mut sockets[..clients] {
             // A client may have been cut before, as this thread was too late.
@@ -110,7 +95,7 @@ fn round(
         thread::sleep(limit + limit / 2);
     }
     drop(released);
-    if let Served::Child(child) = &server {
+    if let HeldUp::Child(child) = &server {
         child.go_on();
     }
     if !is_in_time {

@@ -11,6 +11,7 @@
 mod child;
 mod client;
 mod edges;
+mod held;
 mod on_shard;
 mod pool;
 mod quic;

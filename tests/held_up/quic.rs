@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::child::Child;
 use crate::client::Hold;
+use crate::held::HeldUp;
 use crate::server::{Flavour, Server};
 
 /// What the child serves: flavour, clients and the limit in milliseconds.
@@ -61,21 +62,15 @@ fn stopped_process_ends_no_quic_connection_that_was_in_time() {
     check(Hold::Stopped);
 }
 
-/// Either end of the server.
-enum Served {
-    Here(Server),
-    Child(Child),
-}
-
 /// `None` if the clients have sent too late.
 fn round(flavour: Flavour, hold: Hold, limit: Duration) -> Option<Ended> {
     let (server, addresses) = if hold == Hold::Stopped {
         let task = format!("{flavour:?};{};{}", CLIENTS + 1, limit.as_millis());
         let (child, addresses) = Child::of_test("quic::server_in_a_child_process", TASK, &task);
-        (Served::Child(child), addresses)
+        (HeldUp::Child(child), addresses)
     } else {
         let (server, addresses) = serve(flavour, CLIENTS + 1, limit);
-        (Served::Here(server), addresses.to_vec())
+        (HeldUp::Here(server), addresses.to_vec())
     };
     let mut control = TcpStream::connect(addresses[1]).unwrap();
     let (runtime, endpoint) = client(certificate(&mut control).unwrap());
@@ -84,17 +79,7 @@ fn round(flavour: Flavour, hold: Hold, limit: Duration) -> Option<Ended> {
         // It has timed out.
         return None;
     };
-    let released = match &server {
-        Served::Here(server) if hold == Hold::Blocked => Some(server.block()),
-        Served::Here(server) => {
-            server.compute();
-            None
-        }
-        Served::Child(child) => {
-            child.stop();
-            None
-        }
-    };
+    let released = server.hold_up(hold);
     // After that, no thread drives the clients: their ends of the connections would be idle, too.
     let sent = runtime.block_on(send_all(&mut clients[..CLIENTS]));
     if sent.is_err() {
@@ -106,7 +91,7 @@ fn round(flavour: Flavour, hold: Hold, limit: Duration) -> Option<Ended> {
         thread::sleep(limit + limit / 2);
     }
     drop(released);
-    if let Served::Child(child) = &server {
+    if let HeldUp::Child(child) = &server {
         child.go_on();
     }
     let mut ended = [0; 2];

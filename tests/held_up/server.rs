@@ -86,6 +86,9 @@ pub(crate) struct Server {
     _stop: oneshot::Sender<()>,
 }
 
+/// What keeps workers blocked until it is dropped.
+pub(crate) type Blocked = Arc<Mutex<Vec<mpsc::Sender<()>>>>;
+
 impl Server {
     /// Serves so many clients of each row on a thread of its own. Beside it, where each row
     /// listens.
@@ -137,7 +140,7 @@ impl Server {
     }
 
     /// Blocks each worker until the returned value is dropped.
-    pub(crate) fn block(&self) -> Arc<Mutex<Vec<mpsc::Sender<()>>>> {
+    pub(crate) fn block(&self) -> Blocked {
         let workers = self.flavour.workers();
         let held = Arc::new(Barrier::new(workers + 1));
         let senders = Arc::new(Mutex::new(Vec::new()));
