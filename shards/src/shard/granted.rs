@@ -5,6 +5,7 @@ use crate::key::TimerKey;
 use crate::outcome::ArmOutcome;
 use crate::slab::Armed;
 use crate::tick::Tick;
+
 impl<T> Shard<T> {
     /// Reserves a slot for a timer that arrives later, and returns its key. `None` if no slot is
     /// left.

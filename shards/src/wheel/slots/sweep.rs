@@ -282,7 +282,7 @@ impl Slots {
         self.sweep.is_some_and(|sweep| sweep.full.is_none()) || self.needs_sweep(live)
     }
 
-    /// Whether there are so many stale entries that a sweep must begin.
+    /// Whether there are so many stale entries that a sweep must begin, or go on.
     ///
     /// There may be fewer entries than live timers, since some are in the shard's batch.
     #[inline]
@@ -298,7 +298,7 @@ impl Slots {
         (more / 2).saturating_sub(2).clamp(1, u64::from(u32::MAX)) as u32
     }
 
-    /// Whether the entries are so near their bound that each operation must sweep a slice.
+    /// Whether the entries are so near their bound that slices must come four times as often.
     #[inline]
     pub(crate) fn is_near_entries_max(&self, live: u64) -> bool {
         self.entries > live + live / 8 * 7 + SLACK
