@@ -7,8 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{Exchange, RequestBody, TimedBody, TimedExchanges, TimedService};
-use http_body_util::Either;
+use corewheel::adapters::hyper::{Exchange, TimedBody, TimedHttp};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http2;
@@ -79,22 +78,20 @@ async fn serve_version(
     let stalled = Arc::<Notify>::default();
     let limits = &server.limits;
     match server.timers.stream(stream, limits) {
-        Stream::Timed(mut stream, bodies) => {
+        Stream::Timed(mut stream) => {
             let control = Control(Some(Arc::new(stream.control())));
             let mut ends = Ends { control, shutdown, stalled };
             let requests = Requests::new(server, client, &ends);
-            // The deadlines of the stream end no request on which the proxy works, and a body that
-            // has reached a limit is none.
-            let service = TimedService::new(requests.answers(), stream.control());
-            let service = TimedExchanges::new(service.bodies_have_limits(), bodies)
-                .request_limits(limits.of_request());
+            // The deadlines of the stream end no request on which the proxy works.
+            let service =
+                TimedHttp::new(requests.answers(), stream.control()).request(limits.of_request());
             let Some((read, is_http2)) = server.version(&mut stream, &mut ends).await? else {
                 return Ok(());
             };
             if is_http2 {
                 limits.set_http2(&stream.control());
             }
-            let service = service.response_limits(limits.of_response(is_http2));
+            let service = service.response(limits.of_response(is_http2));
             let (stream, back) = Rewound::new(read, TokioIo::new(stream));
             // Without its deadlines, which would not let an answer through.
             let back = async { back.await.map(|stream| stream.into_inner().into_inner()) };
@@ -147,16 +144,16 @@ trait ClientBody: Body + Send + 'static {
     fn asked(self) -> (Asked, Option<Exchange>);
 }
 
-impl ClientBody for RequestBody<TimedBody<Incoming>> {
+impl ClientBody for TimedBody<Incoming> {
     fn asked(self) -> (Asked, Option<Exchange>) {
-        let exchange = self.get_ref().exchange().clone();
-        (Either::Left(self), Some(exchange))
+        let exchange = self.exchange().clone();
+        (Asked::Timed(self), Some(exchange))
     }
 }
 
 impl ClientBody for Incoming {
     fn asked(self) -> (Asked, Option<Exchange>) {
-        (Either::Right(self), None)
+        (Asked::Plain(self), None)
     }
 }
 

@@ -19,9 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use corewheel::adapters::hyper::{
-    BodySide, BodyTimeout, Exchange, RequestBody as ServedBody, TimedBody,
-};
+use corewheel::adapters::hyper::{BodyData, BodySide, BodyTimeout, Exchange, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -38,8 +36,13 @@ use crate::timers::{Control, Late, Timers};
 
 /// The body of an answer: that of the upstream server, or a line about an error.
 pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
+
 /// The body that a client sends, with deadlines or without.
-pub(crate) type Asked = Either<ServedBody<TimedBody<Incoming>>, Incoming>;
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Timed(TimedBody<Incoming>),
+    Plain(Incoming),
+}
 
 /// Header fields that are about one connection, and not forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 8] = [
@@ -218,7 +221,7 @@ enum RequestEnd {
 }
 
 impl RequestEnd {
-    fn of<B: Body>(body: &B) -> Self {
+    fn of(body: &Asked) -> Self {
         if body.is_end_stream() {
             return Self::WithHead(Instant::now());
         }
@@ -347,6 +350,15 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
+impl Asked {
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Timed(body) => body.is_end_stream(),
+            Self::Plain(body) => body.is_end_stream(),
+        }
+    }
+}
+
 /// The body of a request on its way to the upstream server. Its errors are told from errors of the
 /// upstream server.
 #[derive(Debug)]
@@ -379,7 +391,12 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let polled = match &mut self.body {
+            Asked::Timed(body) => {
+                Pin::new(body).poll_frame(cx).map_ok(|frame| frame.map_data(BodyData::into_inner))
+            }
+            Asked::Plain(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+        };
         let is_last = match &polled {
             Poll::Ready(None) => true,
             Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
@@ -396,6 +413,9 @@ impl Body for RequestBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.body {
+            Asked::Timed(body) => body.size_hint(),
+            Asked::Plain(body) => body.size_hint(),
+        }
     }
 }

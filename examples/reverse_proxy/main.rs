@@ -3,8 +3,8 @@
 //! | timeout | by |
 //! |---|---|
 //! | first byte, head, stalled writes, least rate of writes, idle connections, age | `TimedIo` |
-//! | each body: the next bytes from and to the client and the upstream server | `TimedExchanges` |
-//! | the response of the upstream server | `StreamControl::timeout`, by the connection's timer |
+//! | each body: the next bytes from and to the client and the upstream server | `TimedHttp` |
+//! | the response of the upstream server | `StreamControl::timeout`, until the stream was read |
 //! | to connect to the upstream server | `Handle::timeout` |
 //! | connections to the upstream server that no request uses | the timer of hyper's pool |
 //!
@@ -248,7 +248,7 @@ fn start_service(mode: Mode, threads: usize) -> Result<TimerService, Failure> {
         Mode::MultiThread | Mode::Upstream => TimerService::beside_runtime(),
     };
     let builder = builder.name("proxy");
-    let started = builder.classes([timers::CONNECTION, timers::BODY, timers::UPSTREAM]).start();
+    let started = builder.classes([timers::CONNECTION, timers::UPSTREAM]).start();
     started.map_err(|error| match error {
         StartError::Config(error) => Failure::usage(error.to_string()),
         error => Failure::host(error.to_string()),

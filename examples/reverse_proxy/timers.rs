@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{BodyLimits, BodyTimers, HyperTimer};
+use corewheel::adapters::hyper::{BodyLimits, HyperTimer};
 use corewheel::class::TimerClass;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits, StreamTimeout, TimedIo};
@@ -19,10 +19,8 @@ use tokio::net::TcpStream;
 use crate::options::{Limits, TimerKind};
 use crate::spawn::Spawner;
 
-/// The deadlines of connections.
+/// The deadlines of connections and of their bodies.
 pub(crate) const CONNECTION: TimerClass = TimerClass::new("connection");
-/// The deadlines of bodies.
-pub(crate) const BODY: TimerClass = TimerClass::new("body");
 /// Times for the upstream server: to connect, and of unused connections.
 pub(crate) const UPSTREAM: TimerClass = TimerClass::new("upstream");
 
@@ -39,7 +37,7 @@ const FRAME_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timers {
-    Corewheel { connection: Handle, body: Handle, upstream: Handle },
+    Corewheel { connection: Handle, upstream: Handle },
     Tokio,
     None,
 }
@@ -48,7 +46,7 @@ pub(crate) enum Timers {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 pub(crate) enum Stream {
-    Timed(TimedIo<TcpStream>, BodyTimers),
+    Timed(TimedIo<TcpStream>),
     Plain(TcpStream),
 }
 
@@ -160,11 +158,9 @@ impl Timers {
     pub(crate) fn new(kind: TimerKind, handle: Handle) -> Self {
         let of_class = |class| handle.of_class(class).expect("the service has the class");
         match kind {
-            TimerKind::Corewheel => Self::Corewheel {
-                connection: of_class(CONNECTION),
-                body: of_class(BODY),
-                upstream: of_class(UPSTREAM),
-            },
+            TimerKind::Corewheel => {
+                Self::Corewheel { connection: of_class(CONNECTION), upstream: of_class(UPSTREAM) }
+            }
             TimerKind::Tokio => Self::Tokio,
             TimerKind::None => Self::None,
         }
@@ -220,9 +216,8 @@ impl Timers {
     /// A client's connection, with its deadlines if the timers are this crate's.
     pub(crate) fn stream(self, stream: TcpStream, limits: &Limits) -> Stream {
         match self {
-            Self::Corewheel { connection, body, .. } => {
-                let stream = TimedIo::new(stream, connection, limits.of_stream());
-                Stream::Timed(stream, BodyTimers::new(body))
+            Self::Corewheel { connection, .. } => {
+                Stream::Timed(TimedIo::new(stream, connection, limits.of_stream()))
             }
             Self::Tokio | Self::None => Stream::Plain(stream),
         }

@@ -12,6 +12,7 @@
 
 mod closing;
 
+use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -29,7 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tower_service::Service;
 
 pub use self::closing::ServedIo;
-use super::hyper::{ResponseBody, ResponseData, ResponseFuture, TimedService};
+use super::hyper::{BodyData, TimedBody, TimedHttp, TimedResponse};
 use crate::face::handle::{AnyHandle, Handle};
 use crate::stream::{StreamControl, StreamLimits, TimedIo};
 
@@ -141,7 +142,7 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 /// `into_make_service_with_connect_info`: the service tells the [`ServedIo`] of its connection
 /// about each request. [`TimedListener`] has an example.
 ///
-/// What it tells is what a [`TimedService`] says: no idle limit ends a connection while its server
+/// What it tells is what a [`TimedHttp`] says: no idle limit ends a connection while its server
 /// works on a request, and the limits of heads and of rates know where the messages of HTTP/1 begin
 /// and end. A server sets [`write_stall`](StreamLimits::write_stall), too, since an idle limit does
 /// not find a client that does not read its response.
@@ -155,7 +156,7 @@ impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamCont
 ///
 /// # Cost
 ///
-/// That of a [`TimedService`], an allocation for each of the two bodies, as axum's bodies are
+/// That of a [`TimedHttp`], an allocation for each of the two bodies, as axum's bodies are
 /// boxed, and the deadline of each head. Of an HTTP/2 response, each frame and each 16 KiB of it
 /// allocate some 50 bytes, for a guard that says when they are written. axum's data does not say
 /// how much of it is written, so what the socket accepts counts, up to 32 KiB for each guard. For
@@ -188,7 +189,7 @@ where
     M: Service<IncomingStream<'a, L>>,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    type Response = TimedService<M::Response>;
+    type Response = TimedHttp<M::Response>;
     type Error = M::Error;
     type Future = MakeFuture<M::Future>;
 
@@ -217,20 +218,20 @@ impl<F, S, E> Future for MakeFuture<F>
 where
     F: Future<Output = Result<S, E>>,
 {
-    type Output = Result<TimedService<S>, E>;
+    type Output = Result<TimedHttp<S>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         this.future.poll(cx).map_ok(|service| {
             let control = this.control.take().expect("the future is not polled after its end");
-            TimedService::new(service, control)
+            TimedHttp::new(service, control)
         })
     }
 }
 
 /// As `axum::serve` calls it. In other servers of hyper, the service of tower goes into
 /// hyper-util's `TowerToHyperService` before.
-impl<S> Service<Request> for TimedService<S>
+impl<S> Service<Request> for TimedHttp<S>
 where
     S: Service<Request, Response = Response>,
 {
@@ -243,20 +244,18 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let control = self.control().clone();
-        let future = Self::call_with(&control, false, request, |request| {
-            self.get_mut().call(request.map(Body::new))
-        });
-        RouteFuture { future }
+        let (inner, caller) = self.split();
+        let wrap = |body| Body::new(Plain { body, rest: None });
+        RouteFuture { future: caller.call(request, |request| inner.call(request.map(wrap))) }
     }
 }
 
 pin_project! {
-    /// The response of a [`TimedService`] in `axum::serve`.
+    /// The response of a [`TimedHttp`] in `axum::serve`.
     #[derive(Debug)]
     pub struct RouteFuture<F> {
         #[pin]
-        future: ResponseFuture<F>,
+        future: TimedResponse<F>,
     }
 }
 
@@ -276,29 +275,29 @@ where
 const GUARDED: usize = 16 << 10;
 
 pin_project! {
-    /// The body of a response with the data that axum's bodies have.
+    /// A body with the data that axum's bodies have.
     struct Plain {
         #[pin]
-        body: ResponseBody<Body>,
+        body: TimedBody<Body>,
         // Of the last frame, what the consumer has not asked for; `None` if it has all.
-        rest: Option<ResponseData<Bytes>>,
+        rest: Option<BodyData<Bytes>>,
     }
 }
 
 impl HttpBody for Plain {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.project();
         if let Some(data) = this.rest.take() {
             return Poll::Ready(Some(Ok(Frame::data(guarded(data, this.rest)))));
         }
         let frame = ready!(this.body.poll_frame(cx));
-        let plain = |data: ResponseData<Bytes>| {
+        let plain = |data: BodyData<Bytes>| {
             data.into_plain().unwrap_or_else(|data| guarded(data, this.rest))
         };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(plain))))
@@ -319,9 +318,11 @@ impl HttpBody for Plain {
     }
 }
 
+type BoxError = Box<dyn Error + Send + Sync>;
+
 /// The first of the data as bytes, which keep a guard for as long as a part of them is used.
-fn guarded(data: ResponseData<Bytes>, rest: &mut Option<ResponseData<Bytes>>) -> Bytes {
-    struct Owner(ResponseData<Bytes>);
+fn guarded(data: BodyData<Bytes>, rest: &mut Option<BodyData<Bytes>>) -> Bytes {
+    struct Owner(BodyData<Bytes>);
 
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {

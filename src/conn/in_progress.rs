@@ -25,9 +25,6 @@ pub struct InProgress<S: Side = Timers> {
 enum Kind<S: Side> {
     Held(S::Conn, Held),
     Write(Transfer<S>),
-    /// Its end was left to another.
-    #[cfg(feature = "hyper")]
-    Left,
 }
 
 impl<S: Side> InProgress<S> {
@@ -48,15 +45,7 @@ impl<S: Side> InProgress<S> {
         match &mut self.kind {
             Kind::Write(write) => write.end_write(),
             Kind::Held(..) => true,
-            #[cfg(feature = "hyper")]
-            Kind::Left => true,
         }
-    }
-
-    /// Does not end what is in progress: [`ConnTimers::end_requests`] does, for a request.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn leave(mut self) {
-        self.kind = Kind::Left;
     }
 }
 
@@ -67,8 +56,6 @@ impl<S: Side> Drop for InProgress<S> {
             Kind::Write(write) => {
                 write.end_write();
             }
-            #[cfg(feature = "hyper")]
-            Kind::Left => {}
         }
     }
 }
@@ -79,8 +66,6 @@ impl<S: Side> fmt::Debug for InProgress<S> {
             Kind::Held(_, Held::Read) => "InProgress(read)",
             Kind::Held(_, Held::Request) => "InProgress(request)",
             Kind::Write(_) => "InProgress(write)",
-            #[cfg(feature = "hyper")]
-            Kind::Left => "InProgress(left)",
         })
     }
 }

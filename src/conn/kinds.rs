@@ -138,7 +138,7 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
-                /// accepted. A response of `adapters::hyper::TimedService` to which an HTTP/2
+                /// accepted. A response of `adapters::hyper::TimedHttp` to which an HTTP/2
                 /// client gives no window is a write that waits. Only bytes of responses count for
                 /// it.
                 write_stall: Duration = write_timeout,
@@ -248,7 +248,7 @@ macro_rules! deadline_kinds {
                 /// A server that may work on a request for longer than this, while a read waits,
                 /// calls [`StreamControl::begin_request`](super::StreamControl::begin_request), or
                 /// its stream ends meanwhile. Under hyper, whose reads always wait,
-                /// `adapters::hyper::TimedService` does that, and in `axum::serve`
+                /// `adapters::hyper::TimedHttp` does that, and in `axum::serve`
                 /// `adapters::axum::TimedMakeService`.
                 idle: Duration = all_idle | idle_least = all_idle_least,
             }

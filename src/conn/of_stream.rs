@@ -77,7 +77,13 @@ impl<S: Side> ConnTimers<S> {
         kind.index().is_none_or(|kind| self.conn().due(kind) == NEVER)
     }
 
-    /// Ends requests whose guards have [left](super::InProgress::leave) that to the caller.
+    /// Begins a request whose end is left to [`end_requests`](Self::end_requests).
+    #[cfg(feature = "hyper")]
+    pub(crate) fn hold_request(&self) {
+        self.conn().begin(Held::Request);
+    }
+
+    /// Ends requests that [`hold_request`](Self::hold_request) has begun.
     pub(crate) fn end_requests(&self, count: u64) {
         (0..count).for_each(|_| self.conn().end(Held::Request));
     }

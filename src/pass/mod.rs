@@ -139,6 +139,39 @@ fn ask(_wait: &Arc<Wait>) -> Asked {
     Asked::Unknown
 }
 
+/// Spawns tasks in the runtime of a connection.
+#[cfg(feature = "hyper")]
+pub(crate) struct Spawner {
+    /// `None` if the runtime is not known.
+    #[cfg(all(feature = "tokio", unix))]
+    runtime: Option<::tokio::runtime::Handle>,
+}
+
+#[cfg(feature = "hyper")]
+impl Spawner {
+    /// Spawns in the runtime that the calling thread is in.
+    pub(crate) fn present() -> Self {
+        Self {
+            #[cfg(all(feature = "tokio", unix))]
+            runtime: ::tokio::runtime::Handle::try_current().ok(),
+        }
+    }
+
+    /// Runs a task, on any thread. Where the runtime is not known, the task is dropped.
+    #[cfg(all(feature = "tokio", unix))]
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(task);
+        }
+    }
+
+    /// Drops a task, as no runtime is known.
+    #[cfg(not(all(feature = "tokio", unix)))]
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(task);
+    }
+}
+
 /// Whether the task that is polled may do more in this poll. Without a budget, a socket says that
 /// it is not ready, and wakes the task.
 pub(crate) fn has_budget() -> bool {
@@ -220,6 +253,12 @@ impl Pass {
             return Poll::Pending;
         }
         Poll::Ready(())
+    }
+
+    /// Ready when a pass is over that has begun with the first poll. The host wakes the task.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(crate) fn poll_over(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if !self.is_over() && self.waits(cx) { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Ready when it is decided that the time of something is up that the caller does not know, but

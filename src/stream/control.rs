@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
-use super::timeout::{Slot, Timeout};
+#[cfg(feature = "hyper")]
+use super::proof::Prover;
+use super::proof::Reads;
+use super::timeout::Timeout;
 use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
@@ -26,11 +29,14 @@ pub(super) struct Shared {
     heartbeat: Waiter,
     request_idle: Waiter,
     pub(super) aged: Waiter,
-    pub(super) timeout_slot: Slot,
     /// For timers beside that of the connection.
     pub(super) handle: AnyHandle,
     /// A deadline may have come, so the next read or write looks.
     is_woken: AtomicBool,
+    /// The stream was dropped.
+    is_dropped: AtomicBool,
+    /// The tasks that ask for a read.
+    pub(super) reads: Reads,
     /// What the next read takes note of.
     pub(super) notes: Notes,
     /// What of responses the stream has not accepted.
@@ -48,9 +54,10 @@ impl Shared {
             heartbeat: Waiter::new(),
             request_idle: Waiter::new(),
             aged: Waiter::new(),
-            timeout_slot: Slot::new(),
             handle,
             is_woken: AtomicBool::new(true),
+            is_dropped: AtomicBool::new(false),
+            reads: Reads::new(),
             notes: Notes::new(CONNECTION | MESSAGE),
             unsent: Unsent::new(),
             head,
@@ -78,8 +85,17 @@ impl Shared {
         &self.waiting[direction as usize]
     }
 
+    pub(super) fn is_dropped(&self) -> bool {
+        // Relaxed: the flag carries no data.
+        self.is_dropped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_dropped(&self) {
+        self.is_dropped.store(true, Ordering::Relaxed);
+    }
+
     /// Wakes what waits in a direction, so that it looks.
-    fn wake_waiting(&self, direction: Direction) {
+    pub(super) fn wake_waiting(&self, direction: Direction) {
         self.waiting(direction).wake(|| self.set_woken(true));
     }
 }
@@ -95,7 +111,6 @@ impl Wake for Shared {
         self.heartbeat.wake();
         self.request_idle.wake();
         self.aged.wake();
-        self.timeout_slot.waiter.wake();
     }
 }
 
@@ -110,7 +125,7 @@ impl Wake for Shared {
 ///
 /// The limit for a [head](super::StreamLimits::head) and the least rate of
 /// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
-/// the owner knows. Under hyper and in `axum::serve`, `adapters::hyper::TimedService` says it all.
+/// the owner knows. Under hyper and in `axum::serve`, `adapters::hyper::TimedHttp` says it all.
 ///
 /// - The first byte of the connection begins a message. It has the deadline of a head, and is not
 ///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
@@ -227,17 +242,37 @@ impl<M: Side> StreamControl<M> {
         self.timers.begin_request()
     }
 
+    /// Begins a request without a guard: [`end_request`](Self::end_request) or
+    /// [`drop_request`](Self::drop_request) ends it.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn hold_request(&self) {
+        self.timers.hold_request();
+    }
+
+    /// Ends a request whose response is over.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn drop_request(&self) {
+        self.timers.end_requests(1);
+    }
+
     /// Ends a request whose response the framework has, when the stream has accepted it. `at_flush`
     /// says that the framework flushes in the same poll; otherwise all of the response was written,
-    /// or waits in a write.
+    /// or waits in a write. Where no limit bounds a write, the request ends now.
     #[cfg(feature = "hyper")]
-    pub(crate) fn end_request(&self, request: InProgress<M>, at_flush: bool) {
-        if at_flush {
+    pub(crate) fn end_request(&self, at_flush: bool) {
+        if !self.bounds_writes() {
+            self.drop_request();
+        } else if at_flush {
             self.shared.unsent.end_at_flush();
-            request.leave();
-        } else if self.shared.unsent.end_at_write() {
-            request.leave();
+        } else if !self.shared.unsent.end_at_write() {
+            self.drop_request();
         }
+    }
+
+    /// What proves that the stream was read.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn prover(&self) -> Prover {
+        Prover(Arc::clone(&self.shared))
     }
 
     /// Whether the limits bound a write that waits.
@@ -283,18 +318,16 @@ impl<M: Side> StreamControl<M> {
         self.timers.pause_reads()
     }
 
-    /// Gives a future time until something is due, such as the answer to a request, by the timer
-    /// that the connection has already. A delay counts from this call. A value that is ready at the
-    /// same time as the deadline wins, and so does one for which the data lay in a socket then, see
-    /// [`corewheel::Timeout`](crate::Timeout#in-time). The end of the time does not end the stream.
+    /// Gives a future time until something is due, such as the answer to a request. A delay counts
+    /// from this call. The end of the time does not end the stream.
     ///
-    /// One timeout at a time uses the connection's timer. Others that wait at the same time, as
-    /// where a connection has several requests at once, take a timer of the shard each, as
-    /// [`Handle::timeout`] does.
+    /// A value that is ready at the same time as the deadline wins, and so does one for which the
+    /// data lay in a socket then, see [`corewheel::Timeout`](crate::Timeout#in-time). It may be
+    /// this stream's socket that another task reads, as with the body of an HTTP/2 request: the
+    /// time is up when the stream was read to its end after the deadline, and the future was polled
+    /// after that.
     ///
-    /// Cost: a reading of the clock and some ten atomic operations, as long as timeouts have the
-    /// same limit. Where they do not, one that is due earlier than those before costs what a poll
-    /// for events does, and may send a message to the shard.
+    /// Cost: that of [`Handle::timeout`].
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -319,25 +352,22 @@ impl<M: Side> StreamControl<M> {
     ///
     /// # Errors
     ///
-    /// The future returns `Elapsed` if the time was up, and otherwise why there is no timer:
-    /// `Closed` also if the stream was dropped.
+    /// The future returns `Elapsed` if the time was up, and otherwise why there is no timer. A poll
+    /// after the drop of the stream returns `Closed`; the drop wakes no task.
     pub fn timeout<W: When, F: Future>(
         &self,
         when: W,
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
-        let mut timeout = Timeout::new(&self.timers, &self.shared, when);
+        let mut timeout = Timeout::new(&self.shared, self.timers.nanos_of(when));
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {
-                let seen = timeout.look();
+                let was_proven = timeout.is_proven();
                 if let Poll::Ready(output) = future.as_mut().poll(cx) {
                     return Poll::Ready(Ok(output));
                 }
-                timeout.poll(seen, cx).map(|over| match over {
-                    Ok(()) => Err(TimeoutError::Elapsed),
-                    Err(refused) => Err(refused.into()),
-                })
+                timeout.poll(was_proven, cx).map(Err)
             })
             .await
         }

@@ -35,7 +35,6 @@ use std::task::{Context, Poll, Waker, ready};
 use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
-use super::timeout::TIMEOUT;
 use crate::conn::{
     ConnTimers, DeadlineKind, Direction, Ends, InProgress, Passes, Side, Transfer, Wakes,
 };
@@ -44,6 +43,10 @@ use crate::values::refused::RefusedKind;
 
 /// So many reads in a row that were ready stamp the connection once.
 const UNSTAMPED_MAX: u8 = 8;
+
+/// So many writes and flushes after a question show that the task does not read. A poll of a
+/// connection reads before it flushes, or after a few writes.
+const WITHOUT_READ_MAX: u8 = 32;
 
 /// What there is of a direction.
 struct Way<M: Side> {
@@ -110,6 +113,10 @@ pub(super) struct Deadlines<M: Side> {
     /// The bytes of the message that is measured, before a read waited for a part of it that is
     /// measured; `None` if no message is measured.
     message: Option<u64>,
+    /// What the next read that waits answers; `None` if nothing is asked.
+    question: Option<u32>,
+    /// How many writes and flushes have come since the question, and no read that waits.
+    without_read: u8,
 }
 
 impl<M: Side> Deadlines<M> {
@@ -134,6 +141,8 @@ impl<M: Side> Deadlines<M> {
             refused: None,
             head_due: None,
             message: None,
+            question: None,
+            without_read: 0,
         }
     }
 
@@ -166,12 +175,18 @@ impl<M: Side> Deadlines<M> {
         self.check()?;
         let is_first = !self.way(direction).waits;
         ready!(self.timers.begin_poll(is_first, cx));
+        if direction == Direction::Write {
+            self.does_not_read(cx);
+        }
         let polled = call(cx);
         self.timers.note_ready(is_first, polled.is_ready());
         let Poll::Ready(result) = polled else {
             return self.wait(direction, cx).map(Err);
         };
         let has_waited = std::mem::replace(&mut self.way(direction).waits, false);
+        if has_waited && direction == Direction::Read {
+            self.shared.reads.set_waits(false);
+        }
         if let Ok(count @ 1..) = result {
             match direction {
                 Direction::Read => self.was_read(count as u64, has_waited),
@@ -203,11 +218,17 @@ impl<M: Side> Deadlines<M> {
         self.register(direction, cx);
         if !std::mem::replace(&mut self.way(direction).waits, true) {
             match direction {
-                Direction::Read => self.read_waits(),
+                Direction::Read => {
+                    self.shared.reads.set_waits(true);
+                    self.read_waits();
+                }
                 Direction::Write => self.write_waits(),
             }
         } else if direction == Direction::Read {
             self.read_goes_on_waiting();
+        }
+        if direction == Direction::Read && self.question.is_some() {
+            self.answer();
         }
         if direction == Direction::Read && self.shared.unsent.has_ends() && !self.is_stalled {
             // The framework has not flushed, as it waits for more to answer.
@@ -215,6 +236,28 @@ impl<M: Side> Deadlines<M> {
             self.timers.end_requests(ends);
         }
         self.poll(direction)
+    }
+
+    /// The stream was read to its end, or is not read on.
+    #[cold]
+    fn answer(&mut self) {
+        self.without_read = 0;
+        if let Some(question) = self.question.take() {
+            self.shared.reads.answer(question);
+        }
+    }
+
+    /// The task writes or flushes, and may not read in this poll nor in later ones.
+    #[inline]
+    pub(super) fn does_not_read(&mut self, cx: &Context<'_>) {
+        if self.question.is_some() {
+            self.without_read += 1;
+            if self.without_read == WITHOUT_READ_MAX {
+                self.answer();
+            } else {
+                cx.waker().wake_by_ref();
+            }
+        }
     }
 
     #[inline]
@@ -360,6 +403,7 @@ impl<M: Side> Deadlines<M> {
         if let Some(timeout) = self.shared.timeout.get() {
             return Err((*timeout).into());
         }
+        self.question = self.shared.reads.question();
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
         (self.reads.registered, self.writes.registered) = (None, None);
@@ -436,7 +480,6 @@ impl<M: Side> Deadlines<M> {
         let reads = direction == Direction::Read;
         match ends(kind) {
             Ends::Nothing => false,
-            _ if kind == TIMEOUT => false,
             Ends::Reads => reads,
             Ends::Writes => !reads,
             Ends::Either => reads || !self.reads.waits,
@@ -458,6 +501,8 @@ impl<M: Side> Deadlines<M> {
         (self.stall, self.is_stalled, self.writes.transfer) = (None, false, None);
         (self.rated, self.is_windowed) = (None, false);
         self.forget_message();
+        self.question = None;
+        self.shared.reads.end();
         self.waker.wake_by_ref();
         timeout.into()
     }
@@ -466,6 +511,8 @@ impl<M: Side> Deadlines<M> {
 impl<M: Side> Drop for Deadlines<M> {
     fn drop(&mut self) {
         self.timers.close();
+        self.shared.set_dropped();
+        self.shared.reads.end();
         // The shared part may outlive the stream, and must not hold the wakers of its tasks.
         self.waker.wake_by_ref();
     }

@@ -29,6 +29,7 @@ macro_rules! timed_writes {
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
                 let Projected { io, deadlines } = self.project();
+                deadlines.does_not_read(cx);
                 deadlines.flush(cx, |cx| io.poll_flush(cx))
             }
 
@@ -59,6 +60,7 @@ mod deadlines;
 mod hyper_io;
 mod limits;
 mod notes;
+mod proof;
 mod timeout;
 #[cfg(feature = "tokio")]
 mod tokio_io;
@@ -75,6 +77,8 @@ use pin_project_lite::pin_project;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::limits::{StreamLimits, StreamTimeout};
+#[cfg(feature = "hyper")]
+pub(crate) use self::proof::Prover;
 use crate::conn::{ConnTimers, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
@@ -244,7 +248,7 @@ impl<S, M: Side> TimedIo<S, M> {
 
     /// The timers of the connection. Its other deadlines may be armed, and its limits changed:
     /// every event except a heartbeat ends the stream. Closing them ends it as well, from any task:
-    /// what waits returns an error. The deadlines `Request` and `Custom(7)` are the stream's own.
+    /// what waits returns an error. The deadline `Request` is the stream's own.
     ///
     /// The stream takes the events. No other task may poll for them.
     pub fn timers(&self) -> &ConnTimers<M> {

@@ -34,6 +34,11 @@ impl TaskWaker {
         }
     }
 
+    /// Whether the task that is registered has this waker.
+    pub(super) fn is_of(&self, waker: &Waker) -> bool {
+        is_same(self.lock().as_ref(), waker)
+    }
+
     /// Registers a task that does not see the flag. `registered` is the waker that it has
     /// registered last; `None` when it has seen the flag since.
     #[inline]

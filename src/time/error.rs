@@ -3,6 +3,16 @@
 use std::{fmt, io};
 
 /// The time was up before the future was done; the error of a [`Timeout`](super::Timeout).
+///
+/// ```
+/// use corewheel::time::error::Elapsed;
+/// use std::io;
+///
+/// fn answer(late: Elapsed) -> io::Error {
+///     io::Error::from(late)
+/// }
+/// # let _ = answer;
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Elapsed(pub(super) ());
 

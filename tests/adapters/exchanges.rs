@@ -2,18 +2,20 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::TimerService;
 use corewheel::adapters::hyper::{
-    BodyError, BodyLimits, BodySide, BodyTimeout, BodyTimers, Exchange, TimedBody, TimedExchanges,
+    BodyError, BodyLimits, BodySide, BodyTimeout, Exchange, TimedBody, TimedHttp,
 };
 use corewheel::conn::DataRate;
+use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::{Handle, TimerService};
 use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame};
 use hyper::service::{Service, service_fn};
@@ -21,19 +23,25 @@ use hyper::{Request, Response};
 
 use crate::http::{Alarm, Lab, ms};
 
-const LIMIT: Duration = ms(100);
+pub(crate) const LIMIT: Duration = ms(100);
+pub(crate) const NONE: BodyLimits = BodyLimits {
+    next_frame: Duration::ZERO,
+    min_frame_rate: DataRate::OFF,
+    next_poll: Duration::ZERO,
+    min_poll_rate: DataRate::OFF,
+};
 const RATE: DataRate = DataRate::new(100, LIMIT);
 
 /// What a test and its body share.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     /// `None` is the end.
     frames: VecDeque<Option<&'static [u8]>>,
     is_dropped: bool,
 }
 
 /// A body whose frames come from the test. A poll that finds none waits.
-struct Feed(Arc<Mutex<Shared>>);
+pub(crate) struct Feed(Arc<Mutex<Shared>>);
 
 impl Feed {
     fn new() -> (Self, Arc<Mutex<Shared>>) {
@@ -68,31 +76,84 @@ impl Drop for Feed {
 }
 
 /// A body with limits, and the test's side of it.
-struct Timed {
-    body: TimedBody<Feed>,
+pub(crate) struct Timed {
+    pub(crate) body: TimedBody<Feed>,
     shared: Arc<Mutex<Shared>>,
 }
 
 /// What a poll has returned.
 #[derive(PartialEq, Debug)]
-enum Polled {
+pub(crate) enum Polled {
     Waits,
     Frame(Vec<u8>),
     Failed(BodyError),
     End,
 }
 
+type Answering = Pin<Box<dyn Future<Output = Result<Response<TimedBody<Feed>>, Infallible>>>>;
+
+/// A request whose handler waits for what the test answers.
+pub(crate) struct Asked {
+    pub(crate) request: Timed,
+    pub(crate) exchange: Exchange,
+    answer: Sender<Feed>,
+    answering: Answering,
+    /// The connection.
+    _stream: TimedIo<()>,
+}
+
+impl Asked {
+    pub(crate) fn new(timers: Handle, request: BodyLimits, response: BodyLimits) -> Self {
+        let found = Arc::<Mutex<Option<TimedBody<Feed>>>>::default();
+        let (answer, answers) = mpsc::channel();
+        let answers = Arc::new(Mutex::new(answers));
+        let handler = Arc::clone(&found);
+        let service = service_fn(move |request: Request<TimedBody<Feed>>| {
+            *handler.lock().unwrap() = Some(request.into_body());
+            let answers = Arc::clone(&answers);
+            poll_fn(move |_| match answers.lock().unwrap().try_recv() {
+                Ok(body) => Poll::Ready(Ok::<_, Infallible>(Response::new(body))),
+                Err(_) => Poll::Pending,
+            })
+        });
+        let (stream, service) = timed(timers, service);
+        let service = service.request(request).response(response);
+        let (feed, shared) = Feed::new();
+        let mut answering: Answering = Box::pin(service.call(Request::new(feed)));
+        assert!(poll_once(&mut answering).is_pending());
+        let body = found.lock().unwrap().take().unwrap();
+        let exchange = body.exchange().clone();
+        Self { request: Timed { body, shared }, exchange, answer, answering, _stream: stream }
+    }
+
+    /// Polls for the answer, which does not come.
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.answering.as_mut().poll(cx).map(drop)
+    }
+
+    /// The handler answers.
+    pub(crate) fn respond(&mut self) -> Timed {
+        let (feed, shared) = Feed::new();
+        self.answer.send(feed).unwrap();
+        let Poll::Ready(Ok(response)) = poll_once(&mut self.answering) else {
+            panic!("no response");
+        };
+        Timed { body: response.into_body(), shared }
+    }
+}
+
+fn poll_once(answering: &mut Answering) -> Poll<Result<Response<TimedBody<Feed>>, Infallible>> {
+    answering.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// The service of a connection, beside its stream.
+fn timed<S>(timers: Handle, service: S) -> (TimedIo<()>, TimedHttp<S>) {
+    let stream = TimedIo::new((), timers, StreamLimits::default());
+    let control = stream.control();
+    (stream, TimedHttp::new(service, control))
+}
+
 impl Timed {
-    fn request(exchange: &Exchange, limits: BodyLimits) -> Self {
-        let (feed, shared) = Feed::new();
-        Self { body: exchange.request(feed, limits), shared }
-    }
-
-    fn response(exchange: &Exchange, limits: BodyLimits) -> Self {
-        let (feed, shared) = Feed::new();
-        Self { body: exchange.response(feed, limits), shared }
-    }
-
     fn push(&self, frame: Option<&'static [u8]>) {
         self.shared.lock().unwrap().frames.push_back(frame);
     }
@@ -105,19 +166,16 @@ impl Timed {
         self.poll_with(Waker::noop())
     }
 
-    fn poll_with(&mut self, waker: &Waker) -> Polled {
+    pub(crate) fn poll_with(&mut self, waker: &Waker) -> Polled {
         match Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(waker)) {
             Poll::Pending => Polled::Waits,
             Poll::Ready(None) => Polled::End,
             Poll::Ready(Some(Err(error))) => Polled::Failed(*error.downcast().unwrap()),
-            Poll::Ready(Some(Ok(frame))) => Polled::Frame(frame.into_data().unwrap().to_vec()),
+            Poll::Ready(Some(Ok(frame))) => {
+                Polled::Frame(frame.into_data().unwrap().into_inner().to_vec())
+            }
         }
     }
-}
-
-/// The bodies of a connection.
-fn timers(lab: &Lab) -> BodyTimers {
-    BodyTimers::new(lab.handle())
 }
 
 /// Counts the calls of a function that an exchange calls at its end.
@@ -133,8 +191,8 @@ fn count_ends(exchange: &Exchange) -> Arc<AtomicUsize> {
 #[test]
 fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
-    let mut body = Timed::request(&exchange, BodyLimits::default().next_frame(LIMIT));
+    let asked = Asked::new(lab.handle(), NONE.next_frame(LIMIT), NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
     let (alarm, waker) = Alarm::new();
     // The time before the first poll is that of the consumer.
     lab.advance(10 * LIMIT);
@@ -156,9 +214,9 @@ fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
 #[test]
 fn each_frame_begins_the_wait_for_the_next_one_again() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
-    let limits = BodyLimits::default().next_frame(LIMIT).next_poll(LIMIT);
-    let mut body = Timed::response(&exchange, limits);
+    let limits = NONE.next_frame(LIMIT).next_poll(LIMIT);
+    let mut asked = Asked::new(lab.handle(), NONE, limits);
+    let mut body = asked.respond();
     for _ in 0..5 {
         lab.advance(LIMIT.saturating_sub(ms(1)));
         assert_eq!(body.poll(), Polled::Waits);
@@ -169,17 +227,16 @@ fn each_frame_begins_the_wait_for_the_next_one_again() {
     body.push(None);
     assert_eq!(body.poll(), Polled::End);
     lab.advance(10 * LIMIT);
-    assert_eq!(exchange.limit_reached(), None);
+    assert_eq!(asked.exchange.limit_reached(), None);
 }
 
 #[test]
 fn body_that_no_task_polls_is_dropped_at_its_limit() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
+    let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
+    let mut response = asked.respond();
+    let (exchange, request) = (asked.exchange, asked.request);
     let ends = count_ends(&exchange);
-    let limits = BodyLimits::default().next_poll(LIMIT);
-    let request = Timed::request(&exchange, BodyLimits::default());
-    let mut response = Timed::response(&exchange, limits);
     lab.advance(LIMIT.saturating_sub(ms(1)));
     assert!(!response.is_dropped());
     lab.advance(ms(1));
@@ -194,25 +251,21 @@ fn body_that_no_task_polls_is_dropped_at_its_limit() {
 #[test]
 fn body_of_an_exchange_that_another_body_has_ended_says_so() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
-    let mut request = Timed::request(&exchange, BodyLimits::default());
+    let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
     let (alarm, waker) = Alarm::new();
-    assert_eq!(request.poll_with(&waker), Polled::Waits);
-    let response = Timed::response(&exchange, BodyLimits::default().next_poll(LIMIT));
+    assert_eq!(asked.request.poll_with(&waker), Polled::Waits);
+    let response = asked.respond();
+    let mut request = asked.request;
     lab.advance(LIMIT);
     assert_eq!((alarm.count(), response.is_dropped()), (1, true));
     assert_eq!(request.poll(), Polled::Failed(BodyError::Ended));
-    // A body that comes later has ended from its beginning.
-    let mut late = Timed::request(&exchange, BodyLimits::default());
-    assert!(late.is_dropped());
-    assert_eq!(late.poll(), Polled::Failed(BodyError::Ended));
 }
 
 #[test]
 fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
-    let mut body = Timed::request(&exchange, BodyLimits::default().min_frame_rate(RATE));
+    let asked = Asked::new(lab.handle(), NONE.min_frame_rate(RATE), NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
     let mut waited = Duration::ZERO;
     let reached = loop {
         // The consumer takes its time.
@@ -235,8 +288,9 @@ fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
 #[test]
 fn slow_consumer_is_found_by_its_rate() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
-    let mut body = Timed::response(&exchange, BodyLimits::default().min_poll_rate(RATE));
+    let mut asked = Asked::new(lab.handle(), NONE, NONE.min_poll_rate(RATE));
+    let mut body = asked.respond();
+    let exchange = asked.exchange;
     body.push(Some(&[b'x'; 50]));
     assert!(matches!(body.poll(), Polled::Frame(_)));
     // 50 bytes at 100 a second.
@@ -248,22 +302,17 @@ fn slow_consumer_is_found_by_its_rate() {
 }
 
 #[test]
-fn bodies_of_a_connection_share_one_timer() {
+fn body_that_has_ended_leaves_no_timer() {
     let mut lab = Lab::new();
-    let timers = timers(&lab);
-    let limits = BodyLimits::default().next_frame(LIMIT).next_poll(LIMIT);
+    let limits = NONE.next_frame(LIMIT).next_poll(LIMIT);
     for _ in 0..50 {
-        let exchange = timers.exchange();
-        let mut body = Timed::response(&exchange, limits);
+        let mut body = Asked::new(lab.handle(), NONE, limits).respond();
         assert_eq!(body.poll(), Polled::Waits);
         body.push(None);
         assert_eq!(body.poll(), Polled::End);
         lab.advance(ms(1));
     }
-    let counts = lab.counts();
-    assert_eq!(counts.scheduled_local + counts.scheduled_remote, 1);
-    // The timer holds nothing of a connection that has ended.
-    drop(timers);
+    assert_eq!(lab.counts().pending, 0);
     lab.advance(LIMIT);
     assert_eq!(lab.counts().fired, 0);
 }
@@ -271,11 +320,10 @@ fn bodies_of_a_connection_share_one_timer() {
 #[test]
 fn many_bodies_end_each_at_its_own_time() {
     let mut lab = Lab::new();
-    let timers = timers(&lab);
     let mut bodies = Vec::new();
     for index in 0..20_u64 {
-        let limits = BodyLimits::default().next_poll(ms(200 - 5 * index));
-        bodies.push(Timed::response(&timers.exchange(), limits));
+        let limits = NONE.next_poll(ms(200 - 5 * index));
+        bodies.push(Asked::new(lab.handle(), NONE, limits).respond());
     }
     for milliseconds in 1..=200 {
         lab.advance(ms(1));
@@ -288,18 +336,18 @@ fn many_bodies_end_each_at_its_own_time() {
 #[test]
 fn exchange_whose_bodies_are_complete_calls_no_function() {
     let lab = Lab::new();
-    let exchange = timers(&lab).exchange();
+    let mut asked = Asked::new(lab.handle(), NONE, NONE);
+    let exchange = asked.exchange.clone();
     let ends = count_ends(&exchange);
-    let mut request = Timed::request(&exchange, BodyLimits::default());
-    request.push(None);
+    asked.request.push(None);
     assert!(!exchange.is_request_complete());
-    assert_eq!(request.poll(), Polled::End);
+    assert_eq!(asked.request.poll(), Polled::End);
     assert!(exchange.is_request_complete());
-    let mut response = Timed::response(&exchange, BodyLimits::default());
+    let mut response = asked.respond();
     response.push(Some(b"all"));
     response.push(None);
     assert_eq!(response.poll(), Polled::Frame(b"all".to_vec()));
-    drop((request, response));
+    drop((asked, response));
     exchange.end();
     let late = count_ends(&exchange);
     assert_eq!((ends.load(Ordering::SeqCst), late.load(Ordering::SeqCst)), (0, 0));
@@ -309,10 +357,11 @@ fn exchange_whose_bodies_are_complete_calls_no_function() {
 fn response_that_is_dropped_or_complete_first_ends_the_request() {
     for is_complete in [false, true] {
         let lab = Lab::new();
-        let exchange = timers(&lab).exchange();
-        let ends = count_ends(&exchange);
-        let mut request = Timed::request(&exchange, BodyLimits::default());
-        let mut response = Timed::response(&exchange, BodyLimits::default());
+        let far = NONE.next_frame(10 * LIMIT);
+        let mut asked = Asked::new(lab.handle(), far, NONE);
+        let ends = count_ends(&asked.exchange);
+        let mut response = asked.respond();
+        let (exchange, mut request) = (asked.exchange, asked.request);
         if is_complete {
             response.push(None);
             assert_eq!(response.poll(), Polled::End);
@@ -338,7 +387,8 @@ fn response_future_that_is_dropped_ends_the_exchange() {
             pending::<Result<Response<Full<Bytes>>, Infallible>>().await
         }
     });
-    let service = TimedExchanges::new(service, timers(&lab));
+    let (_stream, service) = timed(lab.handle(), service);
+    let service = service.request(NONE.next_frame(LIMIT));
     let (feed, shared) = Feed::new();
     let mut future = Box::pin(service.call(Request::new(feed)));
     let polled = pin!(&mut future).poll(&mut Context::from_waker(Waker::noop()));
@@ -357,8 +407,7 @@ fn body_limits_hold_where_the_shard_is_full() {
     let cx = &mut Context::from_waker(Waker::noop());
     assert!(other.as_mut().poll(cx).is_pending());
     lab.settle();
-    let exchange = timers(&lab).exchange();
-    let body = Timed::response(&exchange, BodyLimits::default().next_poll(LIMIT));
+    let body = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT)).respond();
     lab.advance(LIMIT);
     // The thread of the fallback looks once in each millisecond.
     crate::http::wait_until(|| body.is_dropped());
@@ -373,23 +422,26 @@ fn handler_learns_of_the_end_and_may_still_answer() {
         let line = format!("{:?}", exchange.limit_reached().unwrap());
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(line))))
     });
-    let service = TimedExchanges::new(service, timers(&lab))
-        .request_limits(BodyLimits::default().next_poll(LIMIT));
+    let (_stream, service) = timed(lab.handle(), service);
+    let service = service.request(NONE.next_poll(LIMIT));
     let (feed, _shared) = Feed::new();
     let answer = lab.spawn(service.call(Request::new(feed)));
     lab.advance(LIMIT);
     let mut body = lab.output(answer).unwrap().into_body();
     let polled = Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Some(Ok(frame))) = polled else { panic!("the answer is cut") };
-    assert_eq!(frame.into_data().unwrap(), "(Request, NextPoll(100ms))");
+    let data = frame.into_data().unwrap().into_inner();
+    assert_eq!(data, "(Request, NextPoll(100ms))");
 }
 
 #[test]
 fn end_of_an_exchange_wakes_who_waits_for_it_and_nobody_else() {
     let lab = Lab::new();
     for (cut, waits) in [(false, false), (false, true), (true, false), (true, true)] {
-        let exchange = timers(&lab).exchange();
-        let mut body = Timed::response(&exchange, BodyLimits::default());
+        let mut asked = Asked::new(lab.handle(), NONE, NONE);
+        asked.request.push(None);
+        assert_eq!(asked.request.poll(), Polled::End);
+        let (mut body, exchange) = (asked.respond(), &asked.exchange);
         let (alarm, waker) = Alarm::new();
         let mut kept = pin!(exchange.ended());
         {
@@ -416,9 +468,11 @@ fn end_of_an_exchange_wakes_who_waits_for_it_and_nobody_else() {
 fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
     let lab = Lab::new();
     for asks_for_end in [true, false] {
-        let exchange = timers(&lab).exchange();
-        let ends = count_ends(&exchange);
-        let mut body = Timed::response(&exchange, BodyLimits::default().next_poll(LIMIT));
+        let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
+        asked.request.push(None);
+        assert_eq!(asked.request.poll(), Polled::End);
+        let (mut body, exchange) = (asked.respond(), &asked.exchange);
+        let ends = count_ends(exchange);
         body.push(Some(b"all"));
         body.push(None);
         assert_eq!(body.poll(), Polled::Frame(b"all".to_vec()));
@@ -436,8 +490,8 @@ fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
 #[test]
 fn request_whose_consumer_has_the_last_frame_is_complete_and_has_no_limit() {
     let mut lab = Lab::new();
-    let exchange = timers(&lab).exchange();
-    let mut body = Timed::request(&exchange, BodyLimits::default().next_poll(LIMIT));
+    let asked = Asked::new(lab.handle(), NONE.next_poll(LIMIT), NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
     body.push(Some(b"all"));
     body.push(None);
     assert_eq!(body.poll(), Polled::Frame(b"all".to_vec()));

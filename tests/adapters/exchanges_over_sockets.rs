@@ -1,4 +1,4 @@
-//! `TimedExchanges` in servers of hyper, with real sockets and hyper's clients, HTTP/1 and HTTP/2:
+//! `TimedHttp` in servers of hyper, with real sockets and hyper's clients, HTTP/1 and HTTP/2:
 //! a body that waits for too long ends, and no task stays behind.
 
 use std::convert::Infallible;
@@ -10,9 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use corewheel::TimerService;
-use corewheel::adapters::hyper::{
-    BodyLimits, BodyTimers, RequestBody, TimedBody, TimedExchanges, TimedService,
-};
+use corewheel::adapters::hyper::{BodyLimits, TimedBody, TimedHttp};
 use corewheel::stream::{StreamLimits, TimedIo};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -62,7 +60,7 @@ impl Drop for Frames {
 
 type Answer = Result<Response<BoxBody<Bytes, Failed>>, Infallible>;
 
-async fn answer(request: Request<RequestBody<TimedBody<Incoming>>>, dropped: Sender<()>) -> Answer {
+async fn answer(request: Request<TimedBody<Incoming>>, dropped: Sender<()>) -> Answer {
     let is_endless = match request.uri().path() {
         "/endless" => true,
         "/stalls" => false,
@@ -101,10 +99,8 @@ impl Server {
                 let drops = drops.clone();
                 let answers = service_fn(move |request| answer(request, drops.clone()));
                 let stream = TimedIo::new(socket, timers, StreamLimits::default());
-                let service = TimedService::new(answers, stream.control()).bodies_have_limits();
-                let service = TimedExchanges::new(service, BodyTimers::new(timers))
-                    .request_limits(request)
-                    .response_limits(response);
+                let service =
+                    TimedHttp::new(answers, stream.control()).request(request).response(response);
                 tokio::spawn(async move {
                     let server = auto::Builder::new(TokioExecutor::new());
                     let _ = server.serve_connection(TokioIo::new(stream), service).await;

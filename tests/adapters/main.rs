@@ -15,6 +15,7 @@ mod hyper_sockets;
 mod log;
 mod on_its_way;
 mod quinn;
+mod reentrant;
 mod requests_over_sockets;
 mod stream;
 mod tower;

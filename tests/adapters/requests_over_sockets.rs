@@ -1,4 +1,4 @@
-//! `TimedService` in servers of hyper, with real sockets, HTTP/1 and HTTP/2: no limit of a
+//! `TimedHttp` in servers of hyper, with real sockets, HTTP/1 and HTTP/2: no limit of a
 //! connection ends a request that the server works on, and every limit comes when it has ended.
 
 use std::convert::Infallible;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::adapters::hyper::{RequestBody, TimedService};
+use corewheel::adapters::hyper::{TimedBody, TimedHttp};
 use corewheel::conn::DataRate;
 use corewheel::stream::StreamTimeout::{self, Head, Idle, ReadRate};
 use corewheel::stream::{StreamLimits, TimedIo};
@@ -36,7 +36,7 @@ const PAUSE: Duration = ms(500);
 
 type Answer = Result<Response<BoxBody<Bytes, Infallible>>, Infallible>;
 
-async fn answer(request: Request<RequestBody<Incoming>>, timers: Handle) -> Answer {
+async fn answer(request: Request<TimedBody<Incoming>>, timers: Handle) -> Answer {
     match request.uri().path() {
         "/late" => timers.sleep(WORK).await.unwrap(),
         "/slow" => return Ok(Response::new(Slow::new(timers, PARTS, PAUSE).boxed())),
@@ -98,7 +98,7 @@ impl Server {
                         answer
                     }
                 });
-                let service = TimedService::new(service, control.clone());
+                let service = TimedHttp::new(service, control.clone());
                 let sender = sender.clone();
                 tokio::spawn(async move {
                     let server = auto::Builder::new(TokioExecutor::new());

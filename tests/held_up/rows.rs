@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,20 +15,21 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::serve::Listener;
 use corewheel::adapters::axum::{TimedListener, TimedMakeService};
-use corewheel::adapters::hyper::{HyperTimer, TimedService};
+use corewheel::adapters::hyper::{BodyLimits, HyperTimer, TimedBody, TimedHttp};
 use corewheel::adapters::tower::TimeoutLayer;
 use corewheel::conn::Raced;
-use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::time::{self, FutureExt};
 use corewheel::{ConnLimits, Handle};
 use http_body_util::{BodyExt, Full};
 use hyper::Response;
-use hyper::body::{Body, Bytes};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{Service as HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tower::{Layer, ServiceExt};
 
 /// Serves a client. The connection is closed at its end.
@@ -84,13 +86,32 @@ const fn http(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Serv
 const HEAD: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nconnection: close\r\n\
     expect: 100-continue\r\n\r\n";
 
+/// The answer to a PING, by which a client finds that the server has its request.
+const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0request?";
+
+/// The preface, the head of a `POST`, and a PING.
+const HEAD_HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+    \0\0\x06\x01\x04\0\0\0\x01\x83\x86\x84\x41\x01a\0\0\x08\x06\0\0\0\0\0request?";
+
+/// The preface with an initial window of zero, a `GET`, and a PING.
+const WINDOWLESS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\
+    \0\x04\0\0\0\0\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a\
+    \0\0\x08\x06\0\0\0\0\0request?";
+
+/// A row of HTTP/2 whose limit is for the body of a request.
+const fn body_http2(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
+    let replies: [&[u8]; 2] = [PONG, b"\0\0\x01\0\x01\0\0\0\x01k"];
+    let second = b"\0\0\x01\0\x01\0\0\0\x01z";
+    Row { name, first: HEAD_HTTP2, second, replies, serve, is_plain: false }
+}
+
 /// A row of HTTP/1 whose limit is for the body of a request.
 const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Served) -> Row {
     let replies: [&[u8]; 2] = [b" 100 Continue\r\n\r\n", b"\r\n\r\nk"];
     Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
 }
 
-pub(crate) static ROWS: [Row; 18] = [
+pub(crate) static ROWS: [Row; 22] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -162,10 +183,10 @@ pub(crate) static ROWS: [Row; 18] = [
                 .await;
         })
     }),
-    http("TimedService, idle", |socket, timers, limit| {
+    http("TimedHttp, idle", |socket, timers, limit| {
         Box::pin(async move {
             let stream = TimedIo::new(socket, timers, StreamLimits::default().idle(limit));
-            let service = TimedService::new(service_fn(answer), stream.control());
+            let service = TimedHttp::new(service_fn(answer), stream.control());
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         })
     }),
@@ -227,11 +248,110 @@ pub(crate) static ROWS: [Row; 18] = [
                     ))))
                 }
             });
-            let service = TimedService::new(service, stream.control());
+            let service = TimedHttp::new(service, stream.control());
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         })
     }),
+    body("TimedHttp, body", |socket, timers, limit| {
+        Box::pin(async move {
+            let stream = TimedIo::new(socket, timers, StreamLimits::default());
+            let service = service_fn(async |request: hyper::Request<TimedBody<Incoming>>| {
+                Ok::<_, Infallible>(text(read_to_end(request.into_body()).await))
+            });
+            let service = TimedHttp::new(service, stream.control())
+                .request(BodyLimits::default().next_frame(limit));
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        })
+    }),
+    body_http2("TimedHttp, body of HTTP/2", |socket, timers, limit| {
+        Box::pin(async move {
+            let stream = TimedIo::new(socket, timers, StreamLimits::default());
+            let cut = Arc::<Notify>::default();
+            let service = TimedHttp::new(reader(Arc::clone(&cut), None), stream.control())
+                .request(BodyLimits::default().next_frame(limit));
+            serve_http2(stream, service, cut).await;
+        })
+    }),
+    body_http2("StreamControl::timeout around a body of HTTP/2", |socket, timers, limit| {
+        Box::pin(async move {
+            let stream = TimedIo::new(socket, timers, StreamLimits::default());
+            let cut = Arc::<Notify>::default();
+            let reader = reader(Arc::clone(&cut), Some((stream.control(), limit)));
+            let service = TimedHttp::new(reader, stream.control());
+            serve_http2(stream, service, cut).await;
+        })
+    }),
+    Row {
+        name: "TimedHttp, window of HTTP/2",
+        first: WINDOWLESS,
+        second: b"\0\0\x04\x08\0\0\0\0\x01\0\0\x10\0",
+        replies: [PONG, b"\0\0\x01\0\0\0\0\0\x01k"],
+        serve: |socket, timers, limit| {
+            Box::pin(async move {
+                let stream = TimedIo::new(socket, timers, StreamLimits::default());
+                let cut = Arc::<Notify>::default();
+                let ended = Arc::clone(&cut);
+                let service = service_fn(move |request: hyper::Request<TimedBody<Incoming>>| {
+                    let cut = Arc::clone(&ended);
+                    request.body().exchange().on_end(move || cut.notify_one());
+                    std::future::ready(Ok::<_, Infallible>(text(Some("k"))))
+                });
+                let service = TimedHttp::new(service, stream.control())
+                    .response(BodyLimits::default().next_poll(limit));
+                serve_http2(stream, service, cut).await;
+            })
+        },
+        is_plain: false,
+    },
 ];
+
+fn text(text: Option<&'static str>) -> Response<Full<Bytes>> {
+    Response::new(Full::new(Bytes::from_static(text.unwrap_or("no").as_bytes())))
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
+
+/// A service that reads the bodies of its requests, with a time or without, and tells of one that
+/// is cut.
+fn reader(
+    cut: Arc<Notify>,
+    timeout: Option<(StreamControl, Duration)>,
+) -> impl HttpService<
+    hyper::Request<TimedBody<Incoming>>,
+    Response = Response<Full<Bytes>>,
+    Error = Infallible,
+    Future = Answering,
+> {
+    service_fn(move |request: hyper::Request<TimedBody<Incoming>>| {
+        let (cut, timeout) = (Arc::clone(&cut), timeout.clone());
+        Box::pin(async move {
+            let reading = read_to_end(request.into_body());
+            let read = match timeout {
+                Some((control, limit)) => control.timeout(limit, reading).await.ok().flatten(),
+                None => reading.await,
+            };
+            if read.is_none() {
+                cut.notify_one();
+            }
+            Ok(text(read))
+        }) as Answering
+    })
+}
+
+/// Serves a connection to its end, or until a body is cut.
+async fn serve_http2<S, B>(stream: TimedIo<TcpStream>, service: S, cut: Arc<Notify>)
+where
+    S: HttpService<hyper::Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+{
+    let server = http2::Builder::new(TokioExecutor::new());
+    let serving = server.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        _ = serving => {}
+        () = cut.notified() => {}
+    }
+}
 
 async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {
     let listener = TimedListener::new(One(Some(socket)), timers, limits);

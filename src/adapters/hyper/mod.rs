@@ -1,19 +1,21 @@
-//! hyper's servers, clients and pools: their timer on the shards of a service, and a service that
-//! tells the stream of its connection about each request.
+//! hyper's servers, clients and pools: their timer on the shards of a service, and a service whose
+//! requests have limits.
 //!
-//! [`HyperTimer`] is for the timeouts that hyper itself has. [`TimedService`] is for a server whose
-//! connections are [`TimedIo`](crate::stream::TimedIo)s, which have the others. [`TimedExchanges`]
-//! gives the bodies of each request and response limits, and ends them together.
+//! [`HyperTimer`] is for the timeouts that hyper itself has. [`TimedHttp`] is for a server whose
+//! connections are [`TimedIo`](crate::stream::TimedIo)s: it tells the stream about each request,
+//! and gives each body limits.
 
+mod body;
+mod cell;
+mod data;
 mod exchange;
-mod request;
+mod limits;
 mod service;
 mod timer;
 
-pub use self::exchange::{
-    BodyError, BodyLimits, BodySide, BodyTimeout, BodyTimers, Exchange, ExchangeFuture, TimedBody,
-    TimedExchanges,
-};
-pub use self::request::{RequestBody, ResponseBody, ResponseData, TrackedBody};
-pub use self::service::{ResponseFuture, TimedService};
+pub use self::body::TimedBody;
+pub use self::data::BodyData;
+pub use self::exchange::{BodySide, Exchange};
+pub use self::limits::{BodyError, BodyLimits, BodyTimeout};
+pub use self::service::{TimedHttp, TimedResponse};
 pub use self::timer::HyperTimer;

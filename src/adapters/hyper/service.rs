@@ -1,4 +1,5 @@
-//! A service of hyper that tells the stream of its connection about each request.
+//! A service of hyper whose requests have limits, and which tells the stream of its connection
+//! about each of them.
 
 use std::fmt;
 use std::future::Future;
@@ -11,15 +12,23 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 
-use super::request::{InFlight, RequestBody, RequestPart, ResponseBody, ResponsePart};
+use super::body::TimedBody;
+use super::cell::BoxError;
+use super::exchange::{Connection, Exchange, Link};
+use super::limits::BodyLimits;
 use crate::conn::Side;
 use crate::face::handle::Handle;
 use crate::stream::StreamControl;
 
-/// A service of hyper that tells the [`TimedIo`](crate::stream::TimedIo) of its connection about
-/// each request, so that no limit of the stream ends a request that the server works on.
+/// A service of hyper whose requests have limits.
 ///
-/// It wraps the service of one connection. For each request:
+/// It gives the bodies of each request and of its response limits, and lets them end as one
+/// [`Exchange`]. It tells the [`TimedIo`](crate::stream::TimedIo) of its connection about each
+/// request, so that no limit of the stream ends a request that the server works on.
+///
+/// It wraps the service of one connection. The body of a request, and that of a response, is a
+/// [`TimedBody`], by which a handler finds the exchange. Bodies are `Send` and `Unpin`; a body that
+/// is not goes into a box. For each request:
 ///
 /// - It says that the head is complete, in [`call`](Service::call): a handler would say so too
 ///   late.
@@ -27,9 +36,10 @@ use crate::stream::StreamControl;
 ///   accepted the last byte of the response, or the response is broken off. Meanwhile neither
 ///   [`idle`](crate::stream::StreamLimits::idle) nor
 ///   [`read_idle`](crate::stream::StreamLimits::read_idle) ends the connection, however long the
-///   handler takes. While a read of the body of the request waits for the client, both count,
-///   also where the handler does something else meanwhile: a client that stops sending is idle. Of
-///   several requests at once, each holds the idle times back.
+///   handler takes. While a read of the body of the request waits for the client, both count, also
+///   where the handler does something else meanwhile: a client that stops sending is idle. Where
+///   such a wait has a [limit](Self::request) of its own, it holds the idle times back, too, so
+///   that the handler can answer. Of several requests at once, each holds the idle times back.
 /// - A message of HTTP/1 is measured against
 ///   [`min_read_rate`](crate::stream::StreamLimits::min_read_rate) from its first byte until the
 ///   body of the request has ended or was dropped.
@@ -48,43 +58,54 @@ use crate::stream::StreamControl;
 /// closes the socket, for a time: a socket that is closed with unread input takes the rest back.
 ///
 /// A future of a response that is dropped, because the client has left or the handler has panicked,
-/// ends its request, too.
+/// ends its request and its exchange, too.
 ///
 /// The bytes of an HTTP/2 connection are those of several requests: only what comes before its
 /// first request has the limits of a head and of a rate, and later requests have that of idle
 /// times.
 ///
-/// The body of a request is a [`RequestBody`], and that of a response becomes a [`ResponseBody`],
-/// whose data is [`ResponseData`](super::ResponseData). A
-/// service of tower, such as an axum router, goes into hyper-util's `TowerToHyperService` before;
+/// A service of tower, such as an axum router, goes into hyper-util's `TowerToHyperService` before;
 /// `axum::serve` takes `adapters::axum` instead.
+///
+/// # In time
+///
+/// A limit is reached when the stream of the connection was read to its end after the deadline, and
+/// the tasks that this has woken had their turn. Then a poll of the body finds nothing, or the body
+/// goes on: see [`corewheel::Timeout`](crate::Timeout#in-time). So no client of HTTP/1 or HTTP/2 is
+/// cut whose bytes lay in the socket, where the runtime was held up. A task of the connection's
+/// runtime decides, which polls the body once for that. Outside of a tokio runtime, the thread of
+/// the timer polls it, without such a proof.
 ///
 /// # Cost
 ///
-/// A request costs an allocation of some 100 bytes, and twice a lock that only the connection's
-/// own tasks take, as [`begin_request`](StreamControl::begin_request) does; each wait for the body
-/// of the request costs that again. Each frame of an HTTP/2 response costs a lock of its request
-/// twice, and allocates nothing.
+/// A request costs an allocation of some 300 bytes, with its body, and that of a response another
+/// one; a body that has ended before costs none. The first wait of a body that has a limit costs a
+/// [`Sleep`](crate::Sleep), which later waits use again.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
-/// use corewheel::adapters::hyper::{RequestBody, TimedService};
+/// use corewheel::adapters::hyper::{BodyError, BodyLimits, TimedBody, TimedHttp};
 /// use corewheel::stream::{StreamLimits, TimedIo};
 /// use http_body_util::{BodyExt, Full};
 /// use hyper::body::{Bytes, Incoming};
 /// use hyper::server::conn::http1;
 /// use hyper::service::service_fn;
-/// use hyper::{Request, Response};
+/// use hyper::{Request, Response, StatusCode};
 /// use hyper_util::rt::TokioIo;
 /// use std::time::Duration;
 ///
-/// type Answer = hyper::Result<Response<Full<Bytes>>>;
+/// type Answer = Result<Response<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>>;
 ///
-/// async fn answer(request: Request<RequestBody<Incoming>>) -> Answer {
-///     let body = request.into_body().collect().await?.to_bytes();
-///     // Longer than the idle limit.
-///     # corewheel::time::sleep(Duration::from_millis(60)).await;
-///     Ok(Response::new(Full::new(body)))
+/// async fn answer(request: Request<TimedBody<Incoming>>) -> Answer {
+///     match request.into_body().collect().await {
+///         Ok(body) => Ok(Response::new(Full::new(body.to_bytes()))),
+///         Err(error) if error.is::<BodyError>() => {
+///             let mut late = Response::new(Full::default());
+///             *late.status_mut() = StatusCode::REQUEST_TIMEOUT;
+///             Ok(late)
+///         }
+///         Err(error) => Err(error),
+///     }
 /// }
 ///
 /// # use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -96,44 +117,57 @@ use crate::stream::StreamControl;
 /// let limits = StreamLimits::default()
 ///     .head(Duration::from_secs(10))
 ///     .write_stall(Duration::from_secs(30))
-///     .idle(Duration::from_millis(20));
+///     .idle(Duration::from_secs(60));
 /// let stream = TimedIo::new(socket, timers, limits);
-/// let service = TimedService::new(service_fn(answer), stream.control());
+/// let service = TimedHttp::new(service_fn(answer), stream.control())
+///     .request(BodyLimits::default().next_frame(Duration::from_millis(20)));
 /// let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
 /// # let serving = tokio::spawn(serving);
-/// # let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+/// # let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhel";
 /// # client.write_all(request).await.unwrap();
-/// # let mut received = String::new();
-/// # client.read_to_string(&mut received).await.unwrap();
-/// # assert!(received.ends_with("hello"), "{received}");
-/// # assert!(serving.await.unwrap().is_err(), "after the answer, the connection is idle");
+/// # let mut received = [0; 12];
+/// # client.read_exact(&mut received).await.unwrap();
+/// # assert_eq!(&received, b"HTTP/1.1 408");
 /// # });
 /// # }
 /// ```
-pub struct TimedService<S, M = Handle>
+pub struct TimedHttp<S, M = Handle>
 where
     M: Side,
 {
     inner: S,
     control: StreamControl<M>,
-    has_body_limits: bool,
+    connection: Arc<Connection>,
 }
 
-impl<S, M: Side> TimedService<S, M> {
+impl<S, M: Side> TimedHttp<S, M> {
     /// The service of one connection, whose stream has this control. Its first message begins with
     /// the next byte, so this is called before the connection is served.
+    ///
+    /// Without [limits](Self::request) for bodies, an exchange ends by no time.
     pub fn new(inner: S, control: StreamControl<M>) -> Self {
         control.begin_message();
-        Self { inner, control, has_body_limits: false }
+        let connection = Arc::new(Connection::new(control.prover()));
+        Self { inner, control, connection }
     }
 
-    /// A wait for the body of a request has a limit of its own, as in a
-    /// [`TimedExchanges`](super::TimedExchanges), so it holds the idle times back like all else
-    /// that a request does. Without this, the connection ends as idle where the limit of the body
-    /// is greater, and its handler cannot answer.
+    /// Sets the limits for the bodies of requests.
     #[must_use]
-    pub fn bodies_have_limits(self) -> Self {
-        Self { has_body_limits: true, ..self }
+    pub fn request(self, limits: BodyLimits) -> Self {
+        let response = self.connection.limits[1];
+        self.with_limits([limits, response])
+    }
+
+    /// Sets the limits for the bodies of responses.
+    #[must_use]
+    pub fn response(self, limits: BodyLimits) -> Self {
+        let request = self.connection.limits[0];
+        self.with_limits([request, limits])
+    }
+
+    fn with_limits(mut self, limits: [BodyLimits; 2]) -> Self {
+        Arc::make_mut(&mut self.connection).limits = limits;
+        self
     }
 
     /// The control of the connection's stream.
@@ -156,91 +190,125 @@ impl<S, M: Side> TimedService<S, M> {
         self.inner
     }
 
-    /// Calls the service by `call`.
-    pub(in crate::adapters) fn call_with<B: Body, F>(
-        control: &StreamControl<M>,
-        has_body_limits: bool,
-        request: Request<B>,
-        call: impl FnOnce(Request<RequestBody<B, M>>) -> F,
-    ) -> ResponseFuture<F, M> {
-        let in_flight = InFlight::new(&request, control, has_body_limits);
-        // Before the call, whose panic ends the request.
-        let part = ResponsePart::new(Arc::clone(&in_flight));
-        let future = call(request.map(|body| {
-            let part = (!body.is_end_stream()).then_some(RequestPart(in_flight));
-            RequestBody::new(body, part)
-        }));
-        ResponseFuture { future, part: Some(part) }
+    fn caller(&self) -> Caller<'_, M> {
+        Caller { control: &self.control, connection: &self.connection }
+    }
+
+    /// The service, and what a request needs beside it.
+    #[cfg(feature = "axum")]
+    pub(in crate::adapters) fn split(&mut self) -> (&mut S, Caller<'_, M>) {
+        let caller = Caller { control: &self.control, connection: &self.connection };
+        (&mut self.inner, caller)
     }
 }
 
-impl<S, M, B, R> Service<Request<B>> for TimedService<S, M>
+/// Calls a service for a request of a connection.
+pub(in crate::adapters) struct Caller<'a, M: Side> {
+    control: &'a StreamControl<M>,
+    connection: &'a Arc<Connection>,
+}
+
+impl<M: Side> Caller<'_, M> {
+    pub(in crate::adapters) fn call<B, F>(
+        self,
+        request: Request<B>,
+        call: impl FnOnce(Request<TimedBody<B, M>>) -> F,
+    ) -> TimedResponse<F, M>
+    where
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
+        let (request, exchange) = TimedBody::of_request(request, self.connection, self.control);
+        // Before the call, whose panic ends the request.
+        let waiting = Waiting(Some((exchange, self.control.clone())));
+        TimedResponse { future: call(request), waiting }
+    }
+}
+
+impl<S, M, B, R> Service<Request<B>> for TimedHttp<S, M>
 where
-    S: Service<Request<RequestBody<B, M>>, Response = Response<R>>,
+    S: Service<Request<TimedBody<B, M>>, Response = Response<R>>,
     M: Side,
-    B: Body,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+    R: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    type Response = Response<ResponseBody<R, M>>;
+    type Response = Response<TimedBody<R, M>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, M>;
+    type Future = TimedResponse<S::Future, M>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        let call = |request| self.inner.call(request);
-        Self::call_with(&self.control, self.has_body_limits, request, call)
+        self.caller().call(request, |request| self.inner.call(request))
     }
 }
 
-impl<S: Clone, M: Side> Clone for TimedService<S, M> {
+impl<S: Clone, M: Side> Clone for TimedHttp<S, M> {
     fn clone(&self) -> Self {
         let (inner, control) = (self.inner.clone(), self.control.clone());
-        Self { inner, control, has_body_limits: self.has_body_limits }
+        Self { inner, control, connection: Arc::clone(&self.connection) }
     }
 }
 
-debug_fields!([S: fmt::Debug, M: Side] TimedService<S, M>, |it|
-    inner: it.inner, control: it.control
+debug_fields!([S: fmt::Debug, M: Side] TimedHttp<S, M>, |it|
+    inner: it.inner, control: it.control,
+    request: it.connection.limits[0], response: it.connection.limits[1]
 );
 
+/// A request that waits for its response; `None` when the response is there. Its drop ends the
+/// exchange.
+struct Waiting<M: Side>(Option<(Exchange, StreamControl<M>)>);
+
+impl<M: Side> Drop for Waiting<M> {
+    fn drop(&mut self) {
+        if let Some((exchange, control)) = &self.0 {
+            exchange.core.end_with_response();
+            Link { exchange, control }.response_over(false);
+        }
+    }
+}
+
 pin_project! {
-    /// The response of a [`TimedService`] to a request.
-    pub struct ResponseFuture<F, M = Handle>
+    /// The response of a [`TimedHttp`] to a request.
+    pub struct TimedResponse<F, M = Handle>
     where
         M: Side,
     {
         #[pin]
         future: F,
-        // `None` when the response is there.
-        part: Option<ResponsePart<M>>,
+        waiting: Waiting<M>,
     }
 }
 
-impl<F, M, R, E> Future for ResponseFuture<F, M>
+impl<F, M, R, E> Future for TimedResponse<F, M>
 where
     F: Future<Output = Result<Response<R>, E>>,
     M: Side,
+    R: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    type Output = Result<Response<ResponseBody<R, M>>, E>;
+    type Output = Result<Response<TimedBody<R, M>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let polled = this.future.poll(cx);
-        polled.map(|response| {
-            let mut part = this.part.take();
-            let response = response?;
-            if let Some(part) = &mut part {
-                part.respond(&response);
+        let Poll::Ready(response) = this.future.poll(cx) else { return Poll::Pending };
+        // The drop of what waits ends the exchange of an error.
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => {
+                *this.waiting = Waiting(None);
+                return Poll::Ready(Err(error));
             }
-            Ok(response.map(|body| ResponseBody::new(body, part)))
-        })
+        };
+        let (exchange, control) = this.waiting.0.take().expect("no poll comes after the end");
+        let has_pieces = Link { exchange: &exchange, control: &control }.respond(&response);
+        let of_response = |body| TimedBody::of_response(body, exchange, control, has_pieces);
+        Poll::Ready(Ok(response.map(of_response)))
     }
 }
 
-debug_fields!([F: fmt::Debug, M: Side] ResponseFuture<F, M>, |it| future: it.future);
+debug_fields!([F: fmt::Debug, M: Side] TimedResponse<F, M>, |it| future: it.future);
 
 /// With shared timers, it goes from thread to thread.
 const _: () = {
     const fn is_shared<T: Clone + Send + Sync + Unpin + 'static>() {}
     const fn is_sent<T: Send + Sync + 'static>() {}
-    is_shared::<TimedService<()>>();
-    is_sent::<(ResponseFuture<()>, RequestBody<()>, ResponseBody<()>)>();
+    is_shared::<TimedHttp<()>>();
+    is_sent::<(TimedResponse<()>, Exchange)>();
 };

@@ -2,13 +2,13 @@
 //! once.
 
 use corewheel::Handle;
-use corewheel::adapters::hyper::{BodyLimits, BodyTimers, TimedBody, TimedExchanges};
+use corewheel::adapters::hyper::{BodyLimits, TimedBody, TimedHttp};
 
 use super::*;
 use crate::http::wait_until;
 
 async fn answer_whole(
-    request: Request<RequestBody<TimedBody<Incoming>>>,
+    request: Request<TimedBody<Incoming>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let length = if request.uri().path() == "/long" { LONG } else { 0 };
     Ok(Response::new(Full::new(Bytes::from(vec![b'x'; length]))))
@@ -26,10 +26,8 @@ fn start(timers: Handle<u64>, limits: StreamLimits) -> (SocketAddr, impl Sized, 
             let (socket, peer) = listener.accept().await.unwrap();
             let stream = TimedIo::new(socket, timers, limits);
             let report = Report { peer, control: stream.control(), ended: sender.clone() };
-            let service = TimedService::new(service_fn(answer_whole), stream.control());
-            let service =
-                TimedExchanges::new(service.bodies_have_limits(), BodyTimers::new(timers))
-                    .response_limits(BodyLimits::default().next_poll(LIMIT));
+            let service = TimedHttp::new(service_fn(answer_whole), stream.control())
+                .response(BodyLimits::default().next_poll(LIMIT));
             tokio::spawn(async move {
                 let _report = report;
                 let server = auto::Builder::new(TokioExecutor::new());

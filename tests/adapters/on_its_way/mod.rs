@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::adapters::hyper::{RequestBody, TimedService};
+use corewheel::adapters::hyper::{TimedBody, TimedHttp};
 use corewheel::conn::{DataRate, Side};
 use corewheel::stream::StreamTimeout::{self, Idle, ReadIdle, Told, WriteRate, WriteStall};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
@@ -66,7 +66,7 @@ fn frames(frames: Vec<Frame<Bytes>>) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
-async fn answer<M: Side>(request: Request<RequestBody<Incoming, M>>) -> Response<Body> {
+async fn answer<M: Side>(request: Request<TimedBody<Incoming, M>>) -> Response<Body> {
     let long = || Bytes::from(vec![b'x'; LONG]);
     let status = |status| {
         let mut response = Response::new(whole(Bytes::new()));
@@ -169,7 +169,7 @@ macro_rules! serve {
         let has_age = !stream.timers().limits().max_age.is_zero();
         let report = Report { peer, control: control.clone(), ended };
         let service = service_fn(|request| async { Ok::<_, Infallible>(answer(request).await) });
-        let service = TimedService::new(service, control.clone());
+        let service = TimedHttp::new(service, control.clone());
         async move {
             // Declared first, so that the connection is closed before.
             let _report = report;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Instant;
 
 use corewheel::Runtime;
-use corewheel::adapters::hyper::TimedService;
+use corewheel::adapters::hyper::TimedHttp;
 use corewheel::scaled::Scale;
 use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{AgeGrace, Drained, Idle, Told};
@@ -127,7 +127,7 @@ async fn serve(
         }
         Ok::<_, hyper::Error>(Response::new(Full::new(Bytes::from("done"))))
     };
-    let service = TimedService::new(service_fn(answer), control.clone());
+    let service = TimedHttp::new(service_fn(answer), control.clone());
     let mut conn = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     let mut times_told = 0;
     tokio::select! {

@@ -13,7 +13,7 @@ const STALL: StreamLimits = NONE.write_stall(ms(LIMIT)).idle(ms(1_000 * LIMIT));
 const COPIED: usize = 16 << 10;
 static LONG: [u8; 1 << 20] = [b'x'; 1 << 20];
 
-type Piece<K> = corewheel::adapters::hyper::ResponseData<Bytes, K>;
+type Piece<K> = corewheel::adapters::hyper::BodyData<Bytes, K>;
 
 /// A response of which the framework has a piece of so many bytes.
 fn respond<K: Kind>(conn: &Conn<K>, length: usize) -> (Feed, Answered<K>, Piece<K>) {

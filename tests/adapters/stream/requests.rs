@@ -1,4 +1,4 @@
-//! `TimedService`: how long a request holds the idle times of its connection back, and where its
+//! `TimedHttp`: how long a request holds the idle times of its connection back, and where its
 //! messages begin and end. The service is called by hand, for both kinds of timers.
 
 use std::cell::RefCell;
@@ -7,8 +7,9 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
-use corewheel::adapters::hyper::{RequestBody, ResponseBody, ResponseFuture, TimedService};
+use corewheel::adapters::hyper::{TimedBody, TimedHttp, TimedResponse};
 use corewheel::stream::StreamTimeout::{Head, Idle, ReadIdle, ReadRate};
 use hyper::body::{Body, Buf, Bytes, Frame};
 use hyper::service::Service;
@@ -21,15 +22,15 @@ type Queue<V> = Rc<RefCell<VecDeque<V>>>;
 
 /// A body whose frames come from the test; `None` is its end.
 #[derive(Clone, Default)]
-pub(super) struct Feed(Queue<Option<&'static [u8]>>);
+pub(super) struct Feed(Arc<Mutex<VecDeque<Option<&'static [u8]>>>>);
 
 impl Feed {
     pub(super) fn push(&self, frame: &'static [u8]) {
-        self.0.borrow_mut().push_back(Some(frame));
+        self.0.lock().unwrap().push_back(Some(frame));
     }
 
     pub(super) fn end(&self) {
-        self.0.borrow_mut().push_back(None);
+        self.0.lock().unwrap().push_back(None);
     }
 }
 
@@ -41,14 +42,14 @@ impl Body for Feed {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.0.borrow_mut().pop_front() {
+        match self.0.lock().unwrap().pop_front() {
             Some(bytes) => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes.into())))),
             None => Poll::Pending,
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.borrow().front() == Some(&None)
+        self.0.lock().unwrap().front() == Some(&None)
     }
 }
 
@@ -61,7 +62,7 @@ enum Answer {
 
 /// A service whose test takes the bodies of its requests and gives the answers.
 struct Scripted<M: Side> {
-    bodies: Queue<RequestBody<Feed, M>>,
+    bodies: Queue<TimedBody<Feed, M>>,
     answers: Queue<Answer>,
 }
 
@@ -83,27 +84,27 @@ impl Future for Answering {
     }
 }
 
-impl<M: Side> Service<Request<RequestBody<Feed, M>>> for Scripted<M> {
+impl<M: Side> Service<Request<TimedBody<Feed, M>>> for Scripted<M> {
     type Response = Response<Feed>;
     type Error = &'static str;
     type Future = Answering;
 
-    fn call(&self, request: Request<RequestBody<Feed, M>>) -> Answering {
+    fn call(&self, request: Request<TimedBody<Feed, M>>) -> Answering {
         self.bodies.borrow_mut().push_back(request.into_body());
         Answering(Rc::clone(&self.answers))
     }
 }
 
-pub(super) type Called<K> = Pin<Box<ResponseFuture<Answering, K>>>;
-pub(super) type Answered<K> = Pin<Box<ResponseBody<Feed, K>>>;
+pub(super) type Called<K> = Pin<Box<TimedResponse<Answering, K>>>;
+pub(super) type Answered<K> = Pin<Box<TimedBody<Feed, K>>>;
 
 /// A connection with its service.
 pub(super) struct Conn<K: Kind> {
     pub(super) lab: Lab,
     pub(super) stream: Duplex<K>,
     pub(super) peer: DuplexStream,
-    service: TimedService<Scripted<K>, K>,
-    bodies: Queue<RequestBody<Feed, K>>,
+    service: TimedHttp<Scripted<K>, K>,
+    bodies: Queue<TimedBody<Feed, K>>,
     answers: Queue<Answer>,
 }
 
@@ -113,7 +114,7 @@ impl<K: Kind> Conn<K> {
         let (stream, peer) = duplex::<K>(&lab, limits);
         let (bodies, answers) = (Queue::default(), Queue::default());
         let scripted = Scripted { bodies: Rc::clone(&bodies), answers: Rc::clone(&answers) };
-        let service = TimedService::new(scripted, stream.control());
+        let service = TimedHttp::new(scripted, stream.control());
         Self { lab, stream, peer, service, bodies, answers }
     }
 
@@ -142,7 +143,7 @@ impl<K: Kind> Conn<K> {
     }
 
     /// The body of the last request.
-    fn body(&self) -> Pin<Box<RequestBody<Feed, K>>> {
+    fn body(&self) -> Pin<Box<TimedBody<Feed, K>>> {
         Box::pin(self.bodies.borrow_mut().pop_back().unwrap())
     }
 
@@ -402,7 +403,7 @@ impl<R> Service<R> for Panics {
 fn check_panic_in_call<K: Kind>() {
     let mut lab = Lab::new();
     let (mut stream, _peer) = duplex::<K>(&lab, IDLE);
-    let service = TimedService::new(Panics, stream.control());
+    let service = TimedHttp::new(Panics, stream.control());
     let called =
         catch_unwind(AssertUnwindSafe(|| drop(service.call(Request::new(Feed::default())))));
     assert!(called.is_err());

@@ -122,6 +122,10 @@ impl BodyLimits {
         }
     }
 
+    pub(super) fn rate_of(&self, awaited: Awaited) -> DataRate {
+        self.of(awaited).1
+    }
+
     /// Whether a wait has a limit.
     pub(super) fn has(&self, awaited: Awaited) -> bool {
         let (longest, rate) = self.of(awaited);

@@ -1,0 +1,158 @@
+//! The data of a body, with a guard that says when a server has written it.
+
+use std::fmt;
+use std::io::IoSlice;
+
+use hyper::body::{Buf, Bytes};
+
+use super::exchange::{Exchange, Link};
+use crate::conn::Side;
+use crate::face::handle::Handle;
+use crate::stream::StreamControl;
+
+/// A part of a response that hyper has and has not written.
+pub(super) struct Piece<M: Side> {
+    exchange: Exchange,
+    control: StreamControl<M>,
+    /// Whether hyper has written or copied all of it.
+    is_written: bool,
+}
+
+impl<M: Side> Piece<M> {
+    pub(super) fn new(link: Link<'_, M>) -> Self {
+        link.begin_piece();
+        let (exchange, control) = (link.exchange.clone(), link.control.clone());
+        Self { exchange, control, is_written: false }
+    }
+
+    fn link(&self) -> Link<'_, M> {
+        Link { exchange: &self.exchange, control: &self.control }
+    }
+}
+
+impl<M: Side> Drop for Piece<M> {
+    fn drop(&mut self) {
+        self.link().piece_over(self.is_written);
+        self.control.remove_piece(!self.is_written);
+    }
+}
+
+/// Data of a [`TimedBody`](super::TimedBody). That of an HTTP/2 response says when the server has
+/// written or copied it: until then, its response is on its way. A layer that copies the data drops
+/// it, and ends that early.
+///
+/// ```
+/// use corewheel::adapters::hyper::{BodyData, TimedBody};
+/// use http_body_util::{BodyExt, Full};
+/// use hyper::body::{Body, Buf, Bytes};
+///
+/// /// Counts the bytes of a response, and leaves them to hyper.
+/// fn counted(
+///     body: TimedBody<Full<Bytes>>,
+///     count: impl Fn(usize),
+/// ) -> impl Body<Data = BodyData<Bytes>> {
+///     body.map_frame(move |frame| {
+///         frame.map_data(|data| {
+///             count(data.remaining());
+///             data
+///         })
+///     })
+/// }
+/// ```
+pub struct BodyData<D, M = Handle>
+where
+    M: Side,
+{
+    data: D,
+    /// `None` if all is written, if a flush says that, or if no limit bounds the write.
+    piece: Option<Piece<M>>,
+}
+
+impl<D, M: Side> BodyData<D, M> {
+    pub(super) fn new(data: D, piece: Option<Piece<M>>) -> Self {
+        Self { data, piece }
+    }
+
+    /// The data within.
+    pub fn get_ref(&self) -> &D {
+        &self.data
+    }
+
+    /// The data within. That of a response is over on its way.
+    pub fn into_inner(self) -> D {
+        self.data
+    }
+
+    /// The data, if nothing needs to know when it is written.
+    #[cfg(feature = "axum")]
+    pub(in crate::adapters) fn into_plain(self) -> Result<D, Self> {
+        if self.piece.is_none() { Ok(self.data) } else { Err(self) }
+    }
+
+    /// The data says nothing before it is dropped.
+    #[cfg(feature = "axum")]
+    pub(in crate::adapters) fn set_opaque(&self) {
+        if let Some(piece) = &self.piece {
+            piece.control.set_opaque_pieces();
+        }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<M: Side> BodyData<Bytes, M> {
+    /// At most so many bytes, and the rest as data of its own, if there is one.
+    pub(in crate::adapters) fn split(mut self, most: usize) -> (Self, Option<Self>) {
+        if self.data.len() <= most {
+            return (self, None);
+        }
+        let data = self.data.split_to(most);
+        let piece = self.piece.as_ref().map(|piece| Piece::new(piece.link()));
+        (Self { data, piece }, Some(self))
+    }
+}
+
+impl<D: Buf, M: Side> BodyData<D, M> {
+    /// So many bytes were taken of the data.
+    fn was_taken(&mut self, count: usize) {
+        if let Some(piece) = &mut self.piece {
+            piece.control.take_of_piece(count);
+            if !self.data.has_remaining() {
+                // Here, and not where hyper drops it: that is after its flush.
+                piece.is_written = true;
+                self.piece = None;
+            }
+        }
+    }
+}
+
+impl<D: Buf, M: Side> Buf for BodyData<D, M> {
+    #[inline]
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    #[inline]
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    #[inline]
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.data.chunks_vectored(slices)
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.data.advance(count);
+        self.was_taken(count);
+    }
+
+    #[inline]
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        let copied = self.data.copy_to_bytes(count);
+        self.was_taken(count);
+        copied
+    }
+}
+
+debug_fields!([D: fmt::Debug, M: Side] BodyData<D, M>, |it| data: it.data);

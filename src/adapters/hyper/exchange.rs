@@ -1,0 +1,578 @@
+//! The exchange of a request and its response: what the connection knows of it, and its two bodies,
+//! which end together.
+//!
+//! A limit on a socket does not see an HTTP/2 stream, and ends no body whose task waits for another
+//! socket. So each body has limits of its own.
+//!
+//! Why not a future that waits for the limits: the body of a request that is forwarded lies with
+//! the client of another server, which polls it only when that server takes more. No task polls it
+//! when that server does not.
+//!
+//! The response ends at the wire, and not where hyper takes it. hyper flushes an HTTP/1 response in
+//! the poll in which it takes the last of it, so that flush is the end. Of an HTTP/2 response it
+//! takes a whole frame once the client has a window for one byte. So that data carries a guard, a
+//! `Piece`, which ends when hyper has written or copied the data, or drops it.
+//!
+//! Invariants: an exchange ends once. After that it holds neither body, and what its handler has
+//! asked for by [`Exchange::on_end`] was done. The idle times of the connection are held back while
+//! the server works, except while a read of the request's body waits for the peer and has no limit
+//! of its own. The server works from the call of the service until the response has ended. The next
+//! message begins when both bodies have ended. A response whose writes no limit bounds ends where
+//! hyper takes it: then idle times alone bound the client. No code of the user runs while a lock is
+//! held.
+//!
+//! Cost: see [`TimedHttp`](super::TimedHttp).
+
+use std::future::poll_fn;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Poll;
+
+use hyper::{Method, Request, Response, StatusCode, Version};
+
+use super::limits::{BodyError, BodyLimits, BodyTimeout};
+use crate::clock::Clock;
+use crate::conn::Side;
+use crate::face::handle::AnyHandle;
+use crate::face::handle::here::Reach;
+use crate::link::sync::MaybeWaker;
+use crate::pass::Spawner;
+use crate::stream::{Prover, StreamControl};
+
+/// What the exchanges of a connection share.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) prover: Prover,
+    pub(super) handle: AnyHandle,
+    pub(super) clock: Clock,
+    /// Of requests and of responses.
+    pub(super) limits: [BodyLimits; 2],
+    /// `None` before the first request.
+    spawner: OnceLock<Arc<Spawner>>,
+}
+
+impl Connection {
+    pub(super) fn new(prover: Prover) -> Self {
+        let handle = prover.handle();
+        let (clock, limits) = (handle.clock(), [BodyLimits::default(); 2]);
+        Self { prover, handle, clock, limits, spawner: OnceLock::new() }
+    }
+
+    /// What spawns in the runtime of the connection, which that of its first request is.
+    pub(super) fn spawner(&self) -> &Spawner {
+        self.spawner.get_or_init(|| Arc::new(Spawner::present()))
+    }
+
+    /// The present, or a little later, so that a wait that begins now is not over early.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.handle.with_reach(Reach::nanos).unwrap_or_else(|| self.clock.nanos())
+    }
+}
+
+/// One of the two bodies of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BodySide {
+    /// The body of the request, whose producer is the client.
+    Request,
+    /// The body of the response, whose consumer is the client.
+    Response,
+}
+
+/// A body, as its exchange sees it.
+pub(super) trait Member: Send + Sync {
+    /// Drops the body within, and wakes the consumer.
+    fn cut(&self);
+}
+
+/// The body of a request without one.
+pub(super) struct NoBody;
+
+impl Member for NoBody {
+    fn cut(&self) {}
+}
+
+/// A request and its response, which end together.
+///
+/// It ends when
+///
+/// - one of its bodies reaches a limit,
+/// - the body of the response has ended, has failed or was dropped,
+/// - the future of the response was dropped, or has returned an error,
+/// - the handler calls [`end`](Self::end).
+///
+/// Then the bodies that have not ended are dropped at once, on the thread that ends the exchange.
+/// Their next polls return an error, and what waits in such a poll is woken. Where the service has
+/// no limits for bodies, the end of the response does not cut the body of the request: a task of
+/// the handler's may read on.
+///
+/// A handler whose exchange has ended may still answer, such as `408`: its response belongs to a
+/// new exchange, with the same limits.
+///
+/// A clone is the same exchange.
+///
+/// ```
+/// use corewheel::adapters::hyper::{BodySide, Exchange};
+///
+/// /// Notes which body was too slow, when the exchange ends.
+/// fn watch(exchange: &Exchange) {
+///     let ended = exchange.clone();
+///     exchange.on_end(move || {
+///         if let Some((BodySide::Request, limit)) = ended.limit_reached() {
+///             println!("the client: {limit}");
+///         }
+///     });
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Exchange {
+    pub(super) core: Arc<Core<dyn Member>>,
+}
+
+pub(super) struct Core<B: ?Sized> {
+    pub(super) connection: Arc<Connection>,
+    /// The exchange of the request, which has ended before the handler has answered. It stands for
+    /// the request on the connection.
+    first: Option<Exchange>,
+    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
+    is_http1: bool,
+    is_connect: bool,
+    state: Mutex<State>,
+    /// The limit that has ended the exchange.
+    reached: OnceLock<(BodySide, BodyTimeout)>,
+    /// Whether it has ended. Written under the lock of the state. Relaxed: a task that waits
+    /// counts itself under that lock first, so it is woken by the end, or sees it.
+    has_ended: AtomicBool,
+    /// The task that waits for the end.
+    waiting: MaybeWaker,
+    /// The body of the request.
+    pub(super) request: B,
+}
+
+/// How far a body is.
+enum Progress {
+    /// There is none, or not yet.
+    None,
+    Goes,
+    /// Its consumer has all of it.
+    Complete,
+    /// It has failed, or was dropped.
+    Broken,
+}
+
+impl Progress {
+    /// Whether the body has not ended. It is broken from now on.
+    fn cut(&mut self) -> bool {
+        let goes = matches!(self, Self::Goes);
+        if goes {
+            *self = Self::Broken;
+        }
+        goes
+    }
+
+    fn over(is_complete: bool) -> Self {
+        if is_complete { Self::Complete } else { Self::Broken }
+    }
+}
+
+/// Whether a request holds back the idle times of its connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// The server works.
+    Held,
+    /// A read of the request's body waits for the peer.
+    Waits,
+    /// The response has ended.
+    Ended,
+}
+
+struct State {
+    /// How many calls of [`Exchange::ended`] wait.
+    waits: u32,
+    request: Progress,
+    response: Progress,
+    /// The body of the response, if it goes.
+    responder: Option<Weak<dyn Member>>,
+    on_end: Vec<Box<dyn FnOnce() + Send>>,
+    hold: Hold,
+    /// After the response, the connection belongs to another protocol.
+    is_tunnel: bool,
+    /// No more is taken of the body of the response.
+    is_body_over: bool,
+    /// How much data of the response hyper has, in pieces.
+    pieces: u32,
+    /// How many of the two bodies have not ended on the connection.
+    parts: u8,
+}
+
+/// A call of [`Exchange::ended`] that has not returned, nor was dropped. The end of an exchange
+/// wakes a task only if there is one: most handlers have their answer before, and wait no longer.
+struct Waits<'a>(&'a Exchange);
+
+impl<'a> Waits<'a> {
+    fn new(exchange: &'a Exchange) -> Self {
+        exchange.core.lock().waits += 1;
+        Self(exchange)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.core.lock().waits -= 1;
+    }
+}
+
+impl<B> Core<B> {
+    /// An exchange whose request has come, with its body or without one.
+    pub(super) fn new<R>(
+        connection: Arc<Connection>,
+        head: &Request<R>,
+        has_body: bool,
+        request: B,
+    ) -> Self {
+        let is_http1 = head.version() < Version::HTTP_2;
+        let is_connect = head.method() == Method::CONNECT;
+        let progress = if has_body { Progress::Goes } else { Progress::None };
+        let parts = 1 + u8::from(has_body);
+        Self::of_parts(connection, (is_http1, is_connect), progress, parts, request)
+    }
+
+    fn of_parts(
+        connection: Arc<Connection>,
+        (is_http1, is_connect): (bool, bool),
+        progress: Progress,
+        parts: u8,
+        request: B,
+    ) -> Self {
+        let state = State {
+            waits: 0,
+            request: progress,
+            response: Progress::None,
+            responder: None,
+            on_end: Vec::new(),
+            hold: Hold::Held,
+            is_tunnel: false,
+            is_body_over: false,
+            pieces: 0,
+            parts,
+        };
+        Self {
+            connection,
+            first: None,
+            is_http1,
+            is_connect,
+            state: Mutex::new(state),
+            reached: OnceLock::new(),
+            has_ended: AtomicBool::new(false),
+            waiting: MaybeWaker::new(),
+            request,
+        }
+    }
+}
+
+impl<B: ?Sized> Core<B> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn limits(&self, side: BodySide) -> &BodyLimits {
+        &self.connection.limits[side as usize]
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+}
+
+impl Core<dyn Member> {
+    /// The response is over, or does not come: the bodies are cut if bodies have limits. A body
+    /// without a limit may be read on by a task of the handler's.
+    pub(super) fn end_with_response(&self) {
+        let none = BodyLimits::default();
+        self.end(self.connection.limits.iter().any(|limits| *limits != none));
+    }
+
+    /// `cuts` says that the bodies that have not ended are dropped.
+    pub(super) fn end(&self, cuts: bool) {
+        let mut state = self.lock();
+        if self.has_ended() {
+            return;
+        }
+        self.has_ended.store(true, Ordering::Relaxed);
+        let cuts_request = cuts && state.request.cut();
+        let cuts_response = cuts && state.response.cut();
+        let responder = state.responder.take().filter(|_| cuts_response);
+        let (on_end, waits) = (mem::take(&mut state.on_end), state.waits > 0);
+        drop(state);
+        // Before the bodies, so that what consumes them does not mistake their end for its own.
+        for function in on_end {
+            function();
+        }
+        if cuts_request {
+            self.request.cut();
+        }
+        if let Some(body) = responder.and_then(|body| body.upgrade()) {
+            body.cut();
+        }
+        if waits {
+            self.waiting.wake();
+        }
+    }
+
+    /// A body has reached a limit, which is known before the exchange ends.
+    pub(super) fn set_reached(&self, side: BodySide, timeout: BodyTimeout) {
+        // The first limit is the reason.
+        let _ = self.reached.set((side, timeout));
+    }
+
+    /// The response has a body. False if the exchange has ended.
+    pub(super) fn add_response(&self, body: Weak<dyn Member>) -> bool {
+        let mut state = self.lock();
+        let goes_on = !self.has_ended();
+        if goes_on {
+            (state.response, state.responder) = (Progress::Goes, Some(body));
+        } else {
+            state.response = Progress::Broken;
+        }
+        goes_on
+    }
+
+    /// A body has ended by itself.
+    pub(super) fn body_over(&self, side: BodySide, is_complete: bool) {
+        let mut state = self.lock();
+        if side == BodySide::Request {
+            state.request = Progress::over(is_complete);
+            return;
+        }
+        state.response = Progress::over(is_complete);
+        let is_request_over = matches!(state.request, Progress::Complete | Progress::None);
+        if self.has_ended() || !is_complete || !is_request_over {
+            drop(state);
+            return self.end_with_response();
+        }
+        self.has_ended.store(true, Ordering::Relaxed);
+        let (on_end, waits) = (mem::take(&mut state.on_end), state.waits > 0);
+        drop(state);
+        drop(on_end);
+        if waits {
+            self.waiting.wake();
+        }
+    }
+
+    /// The error of a body that the end of the exchange has cut.
+    pub(super) fn error_of(&self, side: BodySide) -> BodyError {
+        match self.reached.get() {
+            Some((reached, timeout)) if *reached == side => BodyError::Timeout(*timeout),
+            _ => BodyError::Ended,
+        }
+    }
+}
+
+impl Exchange {
+    /// Ends the exchange, unless it has ended.
+    pub fn end(&self) {
+        self.core.end(true);
+    }
+
+    /// Calls a function when the exchange ends before both bodies are complete, and at once if it
+    /// has ended so. Functions of several calls are called in their order.
+    ///
+    /// A proxy closes its connection to the other server here, as a half of a request or of a
+    /// response has gone over it. The function runs on the thread that ends the exchange, which may
+    /// drive a shard: it must not wait.
+    pub fn on_end(&self, function: impl FnOnce() + Send + 'static) {
+        let mut state = self.core.lock();
+        if !self.has_ended() {
+            state.on_end.push(Box::new(function));
+            return;
+        }
+        let is_complete = matches!(state.request, Progress::Complete | Progress::None)
+            && matches!(state.response, Progress::Complete);
+        drop(state);
+        if !is_complete {
+            function();
+        }
+    }
+
+    /// Whether the exchange has ended.
+    pub fn has_ended(&self) -> bool {
+        self.core.has_ended()
+    }
+
+    /// Waits until the exchange has ended. A handler that waits for another server waits for this
+    /// besides, as no body is polled where that server does not take the request.
+    ///
+    /// May be dropped and called again. One task waits at a time: the last that has called this on
+    /// any of the clones.
+    pub async fn ended(&self) {
+        let _waits = Waits::new(self);
+        poll_fn(|cx| {
+            self.core.waiting.register(cx.waker());
+            if self.has_ended() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Whether the consumer of the request's body has all of it. True if there is no body.
+    pub fn is_request_complete(&self) -> bool {
+        matches!(self.core.lock().request, Progress::Complete | Progress::None)
+    }
+
+    /// The body that has ended the exchange by a limit, and that limit; `None` if none has.
+    pub fn limit_reached(&self) -> Option<(BodySide, BodyTimeout)> {
+        self.core.reached.get().copied()
+    }
+
+    /// The exchange of a response, if the handler answers: another one if this has ended.
+    pub(super) fn of_response(self) -> Self {
+        if !self.has_ended() {
+            return self;
+        }
+        let core = &self.core;
+        let (connection, kind) = (Arc::clone(&core.connection), (core.is_http1, core.is_connect));
+        let mut next = Core::of_parts(connection, kind, Progress::None, 0, NoBody);
+        next.first = Some(self);
+        Self { core: Arc::new(next) }
+    }
+}
+
+debug_fields!([] Exchange, |it| limit_reached: it.limit_reached());
+
+/// A request on its connection.
+pub(super) struct Link<'a, M: Side> {
+    pub(super) exchange: &'a Exchange,
+    pub(super) control: &'a StreamControl<M>,
+}
+
+impl<M: Side> Link<'_, M> {
+    fn core(&self) -> &Core<dyn Member> {
+        let core = &self.exchange.core;
+        core.first.as_ref().map_or(&**core, |first| &*first.core)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.core().lock()
+    }
+
+    pub(super) fn is_http1(&self) -> bool {
+        self.core().is_http1
+    }
+
+    /// The head of a request has come.
+    pub(super) fn begin(&self, has_body: bool) {
+        // No later than here: hyper reads on before it polls the future of the response, and such a
+        // read would arm the deadline of the head.
+        if self.is_http1() && has_body {
+            self.control.head_complete();
+        } else {
+            self.control.message_complete();
+        }
+        self.control.hold_request();
+    }
+
+    /// A read of the request's body begins to wait, or waits on.
+    pub(super) fn body_waits(&self) {
+        let mut state = self.lock();
+        if state.hold == Hold::Held {
+            state.hold = Hold::Waits;
+            drop(state);
+            self.control.drop_request();
+        }
+    }
+
+    /// A read of the request's body waits no longer.
+    pub(super) fn body_came(&self) {
+        if self.lock().hold != Hold::Waits {
+            return;
+        }
+        self.control.hold_request();
+        let mut state = self.lock();
+        if state.hold == Hold::Waits {
+            state.hold = Hold::Held;
+            return;
+        }
+        drop(state);
+        self.control.drop_request();
+    }
+
+    /// No more is read of the request's body.
+    pub(super) fn request_over(&self, may_wait: bool) {
+        if self.is_http1() {
+            self.control.message_complete();
+        }
+        if may_wait {
+            self.body_came();
+        }
+        self.part_over();
+    }
+
+    /// The head of the response is there. True if its data is handed over as pieces.
+    pub(super) fn respond<B>(&self, response: &Response<B>) -> bool {
+        let (status, core) = (response.status(), self.core());
+        let is_tunnel =
+            status == StatusCode::SWITCHING_PROTOCOLS || (core.is_connect && status.is_success());
+        if is_tunnel {
+            core.lock().is_tunnel = true;
+        }
+        !core.is_http1 && self.control.bounds_writes()
+    }
+
+    /// No more is taken of the response: all of it was, or it is broken off.
+    pub(super) fn response_over(&self, is_complete: bool) {
+        // On HTTP/1, all that hyper has taken goes to the stream before anything else.
+        let is_http1 = self.is_http1();
+        let mut state = self.lock();
+        state.is_body_over = true;
+        if !is_complete && !is_http1 || state.pieces == 0 {
+            self.end(state, is_http1);
+        } else {
+            drop(state);
+        }
+        self.part_over();
+    }
+
+    /// A body has ended on the connection. With the last, the next message begins.
+    fn part_over(&self) {
+        let mut state = self.lock();
+        state.parts -= 1;
+        let (is_last, is_tunnel) = (state.parts == 0, state.is_tunnel);
+        drop(state);
+        match (is_last && self.is_http1(), is_tunnel) {
+            (true, false) => self.control.begin_message(),
+            (true, true) => self.control.message_complete(),
+            (false, _) => {}
+        }
+    }
+
+    /// A piece of the response is handed to hyper.
+    pub(super) fn begin_piece(&self) {
+        self.lock().pieces += 1;
+        self.control.add_piece();
+    }
+
+    /// hyper has written or copied data of the response, and flushes in the same poll, or has
+    /// dropped the data.
+    pub(super) fn piece_over(&self, is_flushed: bool) {
+        let mut state = self.lock();
+        state.pieces -= 1;
+        if state.is_body_over && state.pieces == 0 {
+            self.end(state, is_flushed);
+        }
+    }
+
+    /// hyper has all of the response, and keeps no piece of it.
+    fn end(&self, mut state: MutexGuard<'_, State>, at_flush: bool) {
+        let hold = mem::replace(&mut state.hold, Hold::Ended);
+        drop(state);
+        if hold == Hold::Held {
+            self.control.end_request(at_flush);
+        }
+    }
+}
+
+/// On any thread.
+const _: () = {
+    const fn is_shared<T: Clone + Send + Sync + Unpin + 'static>() {}
+    is_shared::<Exchange>();
+};

@@ -1,0 +1,268 @@
+//! The proof that what lay in a connection's socket at a deadline has reached its consumer.
+//!
+//! A body is waited for by another task than the one that reads the socket. So its deadline is
+//! decided after a pass of the runtime and a read of the stream that had to wait. The tasks that
+//! the read has woken have their turn before.
+//!
+//! Why not the pass alone: it hands out the readiness of the socket, and the bytes are read by the
+//! task of the connection later.
+//!
+//! Invariants: a read answers only what was asked before it began. Where no read waits, or the
+//! stream has ended, nothing is waited for. A read that was dropped while it waited is waited for
+//! no longer than [`PATIENCE`], unless it was one of the task that asks.
+//!
+//! Cost: none before a deadline has passed, but two stores for each read that waits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use super::control::Shared;
+use crate::conn::Direction;
+use crate::face::handle::AnyHandle;
+use crate::face::handle::sleep::Sleep;
+use crate::link::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::pass::{Pass, TURNS};
+
+/// How long a read of another task that does not come is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The tasks that ask for a read, and what the task that reads has answered.
+pub(super) struct Reads {
+    /// Whether a read waits. Only the task that reads writes it.
+    waits: AtomicBool,
+    /// The number of the last question, which wraps around.
+    asked: AtomicU32,
+    /// The number of the last question that is answered.
+    answered: AtomicU32,
+    /// The tasks that wait for an answer.
+    askers: Mutex<Vec<Waker>>,
+}
+
+impl Reads {
+    pub(super) fn new() -> Self {
+        Self {
+            waits: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
+            askers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// What a read that begins now answers, if it has to wait; `None` if nothing is asked.
+    pub(super) fn question(&self) -> Option<u32> {
+        // Acquire: pairs with the addition in `ask`, so that the read finds what the pass before
+        // the question has handed out.
+        let asked = self.asked.load(Ordering::Acquire);
+        // Relaxed: only the task that reads writes it.
+        (asked != self.answered.load(Ordering::Relaxed)).then_some(asked)
+    }
+
+    /// A read waits that has begun after the question, or the task does not read.
+    pub(super) fn answer(&self, question: u32) {
+        // Release: pairs with the load in `is_answered`, so that the asker finds what was read.
+        self.answered.store(question, Ordering::Release);
+        let askers = std::mem::take(&mut *self.lock());
+        askers.into_iter().for_each(Waker::wake);
+    }
+
+    /// No read waits any more, and no question is left.
+    pub(super) fn end(&self) {
+        self.set_waits(false);
+        if let Some(question) = self.question() {
+            self.answer(question);
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_waits(&self, waits: bool) {
+        // Relaxed: a question at this moment is answered by the task that runs, or has its turns.
+        self.waits.store(waits, Ordering::Relaxed);
+    }
+
+    fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    fn ask(&self) -> u32 {
+        // Release: pairs with the load in `question`.
+        self.asked.fetch_add(1, Ordering::Release).wrapping_add(1)
+    }
+
+    fn is_answered(&self, question: u32) -> bool {
+        // Acquire: pairs with the store in `answer`.
+        let answered = self.answered.load(Ordering::Acquire);
+        answered.wrapping_sub(question) <= u32::MAX / 2
+    }
+
+    /// Registers the task, so that an answer wakes it. True if there is one already.
+    fn register(&self, question: u32, waker: &Waker) -> bool {
+        if !self.lock().iter().any(|known| known.will_wake(waker)) {
+            let waker = waker.clone();
+            self.lock().push(waker);
+        }
+        self.is_answered(question)
+    }
+
+    fn lock(&self) -> crate::link::sync::MutexGuard<'_, Vec<Waker>> {
+        self.askers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far a proof is.
+enum Stage {
+    Pass,
+    /// The stream is to be read, before the patience is over.
+    Read(u32, Sleep),
+    /// In so many polls the tasks have their turn that were woken.
+    Turns(u32),
+    Over,
+}
+
+/// Done when what lay in the socket before its first poll has reached its consumer.
+pub(crate) struct Proof {
+    stream: Arc<Shared>,
+    pass: Pass,
+    stage: Stage,
+}
+
+impl Proof {
+    pub(super) fn new(stream: Arc<Shared>) -> Self {
+        Self { stream, pass: Pass::NONE, stage: Stage::Pass }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    /// Ready when it is decided that the time of a future is up: see [`Pass::decide`].
+    pub(super) fn decide(&mut self, was_over: bool, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(Pin::new(&mut *self).poll(cx));
+        if !was_over {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.pass.decide(true, true, cx)
+    }
+
+    /// What follows the pass. A read of the task that asks is polled in its turns.
+    fn after_pass(&self, waker: &Waker) -> Stage {
+        let reads = &self.stream.reads;
+        if !reads.waits() || self.stream.waiting(Direction::Read).is_of(waker) {
+            return Stage::Turns(TURNS);
+        }
+        let question = reads.ask();
+        self.stream.wake_waiting(Direction::Read);
+        let handle = self.stream.handle;
+        let patience = Sleep::new(handle, crate::clock::nanos_after(handle.nanos(), PATIENCE));
+        Stage::Read(question, patience)
+    }
+}
+
+impl Future for Proof {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        loop {
+            this.stage = match &mut this.stage {
+                Stage::Pass => {
+                    ready!(this.pass.poll_over(cx));
+                    this.after_pass(cx.waker())
+                }
+                Stage::Read(question, patience) => {
+                    // Without a timer there is no patience.
+                    if !this.stream.reads.register(*question, cx.waker())
+                        && Pin::new(patience).poll(cx).is_pending()
+                    {
+                        return Poll::Pending;
+                    }
+                    Stage::Turns(TURNS)
+                }
+                Stage::Turns(0) => Stage::Over,
+                Stage::Turns(left) => {
+                    *left -= 1;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Stage::Over => return Poll::Ready(()),
+            };
+        }
+    }
+}
+
+/// Makes the proofs of a stream, for what its owner guards.
+#[cfg(feature = "hyper")]
+#[derive(Clone)]
+pub(crate) struct Prover(pub(super) Arc<Shared>);
+
+#[cfg(feature = "hyper")]
+impl Prover {
+    pub(crate) fn prove(&self) -> Proof {
+        Proof::new(Arc::clone(&self.0))
+    }
+
+    /// For timers beside that of the connection.
+    pub(crate) fn handle(&self) -> AnyHandle {
+        self.0.handle
+    }
+}
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use std::sync::OnceLock;
+    use std::task::Wake;
+
+    use loom::thread;
+
+    use super::*;
+    use crate::link::loom_tests::check;
+
+    struct Alarm(OnceLock<()>);
+
+    impl Wake for Alarm {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.set(());
+        }
+    }
+
+    #[test]
+    fn read_that_answers_finds_what_was_handed_out_before_the_question() {
+        check(|| {
+            let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
+            let other = Arc::clone(&shared);
+            let thread = thread::spawn(move || {
+                let (reads, readiness) = &*other;
+                readiness.store(true, Ordering::Relaxed);
+                reads.ask()
+            });
+            let (reads, readiness) = &*shared;
+            if reads.question().is_some() {
+                assert!(readiness.load(Ordering::Relaxed), "the answer proves nothing");
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn task_that_asks_sees_the_answer_with_what_was_read_or_is_woken() {
+        check(|| {
+            let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
+            let question = shared.0.ask();
+            let other = Arc::clone(&shared);
+            let thread = thread::spawn(move || {
+                let (reads, is_read) = &*other;
+                is_read.store(true, Ordering::Relaxed);
+                reads.answer(question);
+            });
+            let (reads, is_read) = &*shared;
+            let alarm = Arc::new(Alarm(OnceLock::new()));
+            let is_seen = reads.register(question, &Waker::from(Arc::clone(&alarm)));
+            assert!(!is_seen || is_read.load(Ordering::Relaxed), "what was read is not seen");
+            thread.join().unwrap();
+            assert!(is_seen || alarm.0.get().is_some(), "the task waits for ever");
+        });
+    }
+}
