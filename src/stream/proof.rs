@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use super::control::Shared;
 use crate::conn::Direction;
+#[cfg(feature = "hyper")]
 use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
 use crate::link::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
@@ -202,6 +203,12 @@ pub(crate) struct Prover(pub(super) Arc<Shared>);
 impl Prover {
     pub(crate) fn prove(&self) -> Proof {
         Proof::new(Arc::clone(&self.0))
+    }
+
+    /// Ends a request that was held, by the task of the stream, in its next poll.
+    pub(crate) fn end_request(&self) {
+        self.0.unsent.end_at_flush();
+        self.0.wake_waiting(Direction::Read);
     }
 
     /// For timers beside that of the connection.

@@ -50,9 +50,8 @@ fn check(name: &str, run: impl FnOnce() + Send + 'static) {
         run();
         let _ = sender.send(());
     });
-    if ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-        panic!("{name}: it never returns");
-    }
+    let has_hung = ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout);
+    assert!(!has_hung, "{name}: it never returns");
     thread.join().unwrap();
 }
 

@@ -154,6 +154,8 @@ impl<B: Limited> Wake for OfResponse<B> {
 
 impl<B: Limited> Member for OfResponse<B> {
     fn cut(&self) {
+        // hyper keeps the body of an HTTP/2 response until the client has a window for it.
+        self.exchange.core.response_cut();
         self.cell.cut();
     }
 }

@@ -360,6 +360,23 @@ impl Core<dyn Member> {
         }
     }
 
+    /// The exchange that stands for the request on the connection.
+    fn on_connection(&self) -> &Self {
+        self.first.as_ref().map_or(self, |first| &*first.core)
+    }
+
+    /// The response is cut, on any thread: the server does not work on the request any more.
+    pub(super) fn response_cut(&self) {
+        let core = self.on_connection();
+        let mut state = core.lock();
+        state.is_body_over = true;
+        let hold = mem::replace(&mut state.hold, Hold::Ended);
+        drop(state);
+        if hold == Hold::Held {
+            core.connection.prover.end_request();
+        }
+    }
+
     /// The error of a body that the end of the exchange has cut.
     pub(super) fn error_of(&self, side: BodySide) -> BodyError {
         match self.reached.get() {
@@ -447,8 +464,7 @@ pub(super) struct Link<'a, M: Side> {
 
 impl<M: Side> Link<'_, M> {
     fn core(&self) -> &Core<dyn Member> {
-        let core = &self.exchange.core;
-        core.first.as_ref().map_or(&**core, |first| &*first.core)
+        self.exchange.core.on_connection()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
