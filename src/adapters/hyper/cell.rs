@@ -154,7 +154,6 @@ impl<B: Limited> Wake for OfResponse<B> {
 
 impl<B: Limited> Member for OfResponse<B> {
     fn cut(&self) {
-        // hyper keeps the body of an HTTP/2 response until the client has a window for it.
         self.exchange.core.response_cut();
         self.cell.cut();
     }
@@ -385,9 +384,7 @@ fn decide<B: Limited>(owner: &Arc<dyn Owner<B>>) {
 }
 
 fn reach<B: Limited>(owner: &Arc<dyn Owner<B>>, timeout: BodyTimeout) {
-    let core = owner.core();
-    core.set_reached(owner.cell().side, timeout);
-    core.end(true);
+    owner.core().reach(owner.cell().side, timeout);
 }
 
 /// Polls a body for its consumer, and keeps what it returns. Without that, the exchange ends.

@@ -321,9 +321,10 @@ impl Core<dyn Member> {
     }
 
     /// A body has reached a limit, which is known before the exchange ends.
-    pub(super) fn set_reached(&self, side: BodySide, timeout: BodyTimeout) {
+    pub(super) fn reach(&self, side: BodySide, timeout: BodyTimeout) {
         // The first limit is the reason.
         let _ = self.reached.set((side, timeout));
+        self.end(true);
     }
 
     /// The response has a body. False if the exchange has ended.
@@ -365,7 +366,8 @@ impl Core<dyn Member> {
         self.first.as_ref().map_or(self, |first| &*first.core)
     }
 
-    /// The response is cut, on any thread: the server does not work on the request any more.
+    /// The response is cut, on any thread: the server does not work on the request any more. hyper
+    /// keeps the body of an HTTP/2 response until the client has a window for it.
     pub(super) fn response_cut(&self) {
         let core = self.on_connection();
         let mut state = core.lock();
