@@ -17,9 +17,9 @@ use std::task::{Context, Poll};
 use hyper::Request;
 use hyper::body::{Body, Buf, Frame, SizeHint};
 
-use super::cell::{self, BoxError, Cell, OfResponse, Owner};
+use super::cell::{self, BoxError, Cell, OfResponse, Owner, Rest};
 use super::data::{BodyData, Piece};
-use super::exchange::{BodySide, Connection, Core, Exchange, Link, Member, NoBody};
+use super::exchange::{BodySide, Connection, Core, Exchange, Kind, Link, Member, NoBody, Progress};
 use super::limits::Awaited;
 use crate::conn::Side;
 use crate::face::handle::Handle;
@@ -45,7 +45,11 @@ where
     B: Body,
     M: Side,
 {
-    body: Inner<B>,
+    /// `None` when the consumer has the end, or an error.
+    owner: Option<Arc<dyn Owner<B>>>,
+    left: SizeHint,
+    /// Whether the consumer has all of a body that is over.
+    is_complete: bool,
     side: BodySide,
     /// Whether the data is handed over as pieces.
     has_pieces: bool,
@@ -55,14 +59,6 @@ where
     is_known_to_end: AtomicBool,
     /// `None` when the connection knows that the body is over.
     control: Option<StreamControl<M>>,
-}
-
-enum Inner<B: Body> {
-    /// It had ended before.
-    Ended(B),
-    Goes(Arc<dyn Owner<B>>),
-    /// The consumer has the end, or an error. Whether it has all of the body.
-    Over(bool),
 }
 
 impl<B, M> TimedBody<B, M>
@@ -77,30 +73,26 @@ where
         control: &StreamControl<M>,
     ) -> (Request<Self>, Exchange) {
         connection.spawner();
+        let kind = Kind::of(&request);
         let (head, body) = request.into_parts();
-        let head = Request::from_parts(head, ());
-        let connection = Arc::clone(connection);
-        let has_body = !body.is_end_stream();
-        let (body, exchange, needs_alarm) = if has_body {
-            let has_limit = connection.limits[0].has(Awaited::Poll);
-            let since = has_limit.then(|| connection.now());
-            let cell = Cell::new(BodySide::Request, body, since);
-            let core = Arc::new(Core::new(connection, &head, true, cell));
-            let exchange = Exchange { core: Arc::<Core<Cell<B>>>::clone(&core) };
-            (Inner::Goes(core), exchange, has_limit)
+        let (side, left, has_body) = (BodySide::Request, body.size_hint(), !body.is_end_stream());
+        let since = has_body.then(|| connection.begin_wait(side, Awaited::Poll)).flatten();
+        let (owner, exchange) = if has_body {
+            let core = Core::new(connection, kind, Progress::Goes, Cell::new(side, body, since));
+            let core = Arc::new(core);
+            let owner = Arc::<Core<Cell<B>>>::clone(&core) as Arc<dyn Owner<B>>;
+            (Some(owner), Exchange { core })
         } else {
-            let core = Arc::new(Core::new(connection, &head, false, NoBody));
-            (Inner::Ended(body), Exchange { core }, false)
+            let core = Core::new(connection, kind, Progress::None, NoBody);
+            (None, Exchange { core: Arc::new(core) })
         };
         Link { exchange: &exchange, control }.begin(has_body);
-        if let Inner::Goes(owner) = &body
-            && needs_alarm
-        {
+        if let Some(owner) = owner.as_ref().filter(|_| since.is_some()) {
             cell::arm(owner);
         }
-        let (side, control) = (BodySide::Request, has_body.then(|| control.clone()));
-        let body = Self::of_parts(body, side, false, exchange.clone(), control);
-        (head.map(|()| body), exchange)
+        let control = has_body.then(|| control.clone());
+        let body = Self::of_parts(owner, left, side, false, exchange.clone(), control);
+        (Request::from_parts(head, body), exchange)
     }
 
     /// The body of a response.
@@ -110,26 +102,26 @@ where
         control: StreamControl<M>,
         has_pieces: bool,
     ) -> Self {
-        let exchange = exchange.of_response();
-        let (side, control) = (BodySide::Response, Some(control));
-        if body.is_end_stream() {
-            exchange.core.body_over(side, true);
-            return Self::of_parts(Inner::Ended(body), side, has_pieces, exchange, control);
-        }
-        let connection = &exchange.core.connection;
-        let has_limit = connection.limits[1].has(Awaited::Poll);
-        let since = has_limit.then(|| connection.now());
-        let cell = Cell::new(side, body, since);
-        let owner = Arc::new(OfResponse { exchange: exchange.clone(), cell });
-        let weak: Weak<OfResponse<B>> = Arc::downgrade(&owner);
-        let goes_on = exchange.core.add_response(weak);
-        let owner: Arc<dyn Owner<B>> = owner;
-        if !goes_on {
-            owner.cell().cut();
-        } else if has_limit {
-            cell::arm(&owner);
-        }
-        Self::of_parts(Inner::Goes(owner), side, has_pieces, exchange, control)
+        let (exchange, left) = (exchange.of_response(), body.size_hint());
+        let (core, side) = (&exchange.core, BodySide::Response);
+        let owner = if body.is_end_stream() {
+            core.body_over(side, true);
+            None
+        } else {
+            let since = core.connection.begin_wait(side, Awaited::Poll);
+            let cell = Cell::new(side, body, since);
+            let owner = Arc::new(OfResponse { exchange: exchange.clone(), cell });
+            let weak: Weak<OfResponse<B>> = Arc::downgrade(&owner);
+            let goes_on = core.add_response(weak);
+            let owner: Arc<dyn Owner<B>> = owner;
+            if !goes_on {
+                owner.cell().cut();
+            } else if since.is_some() {
+                cell::arm(&owner);
+            }
+            Some(owner)
+        };
+        Self::of_parts(owner, left, side, has_pieces, exchange, Some(control))
     }
 }
 
@@ -140,14 +132,16 @@ impl<B: Body, M: Side> TimedBody<B, M> {
     }
 
     fn of_parts(
-        body: Inner<B>,
+        owner: Option<Arc<dyn Owner<B>>>,
+        left: SizeHint,
         side: BodySide,
         has_pieces: bool,
         exchange: Exchange,
         control: Option<StreamControl<M>>,
     ) -> Self {
-        let is_known_to_end = AtomicBool::new(false);
-        Self { body, side, has_pieces, exchange, is_known_to_end, control }
+        let is_complete = owner.is_none();
+        let is_known_to_end = AtomicBool::new(is_complete);
+        Self { owner, left, is_complete, side, has_pieces, exchange, is_known_to_end, control }
     }
 
     fn link(&self) -> Option<Link<'_, M>> {
@@ -199,38 +193,31 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
         let this = self.get_mut();
-        let (polled, over) = match &mut this.body {
-            Inner::Ended(body) => {
-                let polled = Pin::new(body).poll_frame(cx);
-                let over = matches!(polled, Poll::Ready(None)).then_some(true);
-                (polled.map(|frame| frame.map(|frame| frame.map_err(Into::into))), over)
-            }
-            Inner::Goes(owner) => {
-                let (polled, over) = cell::poll(owner, cx);
-                if let Some(is_complete) = over {
-                    this.body = Inner::Over(is_complete);
-                }
-                (polled, over)
-            }
-            Inner::Over(is_complete) => {
-                let is_complete = *is_complete;
-                this.tell_over(is_complete);
-                return Poll::Ready(None);
-            }
+        let Some(owner) = &this.owner else {
+            this.tell_over(this.is_complete);
+            return Poll::Ready(None);
         };
+        let (polled, rest) = cell::poll(owner, cx);
         let polled = polled.map_ok(|frame| frame.map_data(|data| this.data(data)));
-        // hyper keeps the last frame of an HTTP/2 response until the client has a window for it.
-        let is_kept = this.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))));
-        match over {
-            Some(_) if is_kept => {}
-            Some(is_complete) => this.tell_over(is_complete),
-            None => this.tell(polled.is_pending()),
+        match rest {
+            Rest::Same => {}
+            Rest::Left(left) => this.left = left,
+            Rest::Over(is_complete) => {
+                (this.owner, this.left) = (None, SizeHint::with_exact(0));
+                this.is_complete = is_complete;
+                // hyper keeps the last frame of an HTTP/2 response until the client has a window.
+                if !(this.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))))) {
+                    this.tell_over(is_complete);
+                }
+                return polled;
+            }
         }
+        this.tell(polled.is_pending());
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_ended = matches!(self.body, Inner::Ended(_) | Inner::Over(_));
+        let has_ended = self.owner.is_none();
         if has_ended {
             // Relaxed: the drop follows, in the same task or after it.
             self.is_known_to_end.store(true, Ordering::Relaxed);
@@ -239,20 +226,16 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Inner::Ended(body) => body.size_hint(),
-            Inner::Goes(owner) => cell::size_hint(owner),
-            Inner::Over(_) => SizeHint::with_exact(0),
-        }
+        // It is not `Copy` in the first versions of `http-body` 1.
+        SizeHint::clone(&self.left)
     }
 }
 
 impl<B: Body, M: Side> Drop for TimedBody<B, M> {
     fn drop(&mut self) {
-        let is_complete = match &self.body {
-            Inner::Ended(_) => true,
-            Inner::Goes(owner) => owner.cell().over(owner.core(), false),
-            Inner::Over(is_complete) => *is_complete && *self.is_known_to_end.get_mut(),
+        let is_complete = match &self.owner {
+            Some(owner) => owner.cell().over(owner.core(), false),
+            None => self.is_complete && *self.is_known_to_end.get_mut(),
         };
         self.tell_over(is_complete);
     }

@@ -31,6 +31,16 @@ use crate::values::contain::attempt;
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type PolledFrame<D> = Poll<Option<Result<Frame<D>, BoxError>>>;
 
+/// How a body is after a poll.
+pub(super) enum Rest {
+    /// As before.
+    Same,
+    /// It goes on, and this much is left of it.
+    Left(SizeHint),
+    /// It is over, and whether it is complete.
+    Over(bool),
+}
+
 /// Where the body within is.
 enum Place<B: Body> {
     /// It waits for its consumer, or its consumer waits for a frame.
@@ -208,9 +218,8 @@ impl<B: Body> Cell<B> {
 
     /// A wait begins now. True if the alarm is to be armed for it, without the lock.
     fn begin_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) -> bool {
-        let has_limit = core.limits(self.side).has(awaited);
-        state.since = has_limit.then(|| core.connection.now());
-        has_limit && self.needs_alarm(core, state, awaited)
+        state.since = core.connection.begin_wait(self.side, awaited);
+        state.since.is_some() && self.needs_alarm(core, state, awaited)
     }
 
     /// Whether the alarm is armed for too late, or not at all.
@@ -431,11 +440,11 @@ fn poll_judged<B: Limited>(
     }
 }
 
-/// Polls a body for its consumer. Also returns whether it is over, and whether it is complete then.
+/// Polls a body for its consumer.
 pub(super) fn poll<B: Limited>(
     owner: &Arc<dyn Owner<B>>,
     cx: &mut Context<'_>,
-) -> (PolledFrame<B::Data>, Option<bool>) {
+) -> (PolledFrame<B::Data>, Rest) {
     let (cell, core) = (owner.cell(), owner.core());
     let mut state = cell.lock();
     match mem::replace(&mut state.place, Place::Polled) {
@@ -456,15 +465,15 @@ pub(super) fn poll<B: Limited>(
             state.place = place;
             drop(state);
             wait_for_judgement(cell, cx.waker());
-            (Poll::Pending, None)
+            (Poll::Pending, Rest::Same)
         }
         Place::Cut => {
             state.place = Place::Done;
-            (cut_off(cell, core), Some(false))
+            (cut_off(cell, core), Rest::Over(false))
         }
         place @ (Place::Polled | Place::Done) => {
             state.place = place;
-            (Poll::Ready(None), Some(false))
+            (Poll::Ready(None), Rest::Over(false))
         }
     }
 }
@@ -495,7 +504,7 @@ fn poll_within<B: Limited>(
     awaited: Awaited,
     is_known: bool,
     cx: &mut Context<'_>,
-) -> (PolledFrame<B::Data>, Option<bool>) {
+) -> (PolledFrame<B::Data>, Rest) {
     let (cell, core) = (owner.cell(), owner.core());
     if let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(cx) {
         let frame = frame.map(|frame| frame.map_err(Into::into));
@@ -508,7 +517,7 @@ fn poll_within<B: Limited>(
         state.place = Place::Done;
         drop(state);
         drop((body, waker));
-        return (cut_off(cell, core), Some(false));
+        return (cut_off(cell, core), Rest::Over(false));
     }
     let needs_alarm = match awaited {
         Awaited::Poll => cell.begin_wait(core, &mut state, Awaited::Frame),
@@ -522,7 +531,7 @@ fn poll_within<B: Limited>(
     if needs_alarm {
         arm(owner);
     }
-    (Poll::Pending, None)
+    (Poll::Pending, Rest::Same)
 }
 
 /// Hands what a body has returned to its consumer.
@@ -531,9 +540,10 @@ fn hand_over<B: Limited>(
     body: B,
     frame: Option<Result<Frame<B::Data>, BoxError>>,
     awaited: Awaited,
-) -> (PolledFrame<B::Data>, Option<bool>) {
+) -> (PolledFrame<B::Data>, Rest) {
     let (cell, core) = (owner.cell(), owner.core());
     let (mut goes_on, mut has_last, mut length) = (false, false, 0);
+    let mut left = SizeHint::default();
     if let Some(Ok(frame)) = &frame {
         // A consumer of a response that has a limit asks for the end, which shows that it has taken
         // the last frame.
@@ -541,20 +551,21 @@ fn hand_over<B: Limited>(
             cell.side == BodySide::Response && core.limits(cell.side).has(Awaited::Poll);
         let has_ended = body.is_end_stream();
         goes_on = shows_end || !has_ended;
-        has_last = goes_on && body.size_hint().exact().map_or(has_ended, |rest| rest == 0);
+        left = body.size_hint();
+        has_last = goes_on && left.exact().map_or(has_ended, |rest| rest == 0);
         length = frame.data_ref().map_or(0, Buf::remaining);
     }
     if !goes_on {
         drop(body);
         let is_complete = cell.over(core, !matches!(frame, Some(Err(_))));
-        return (Poll::Ready(frame), Some(is_complete));
+        return (Poll::Ready(frame), Rest::Over(is_complete));
     }
     let mut state = cell.lock();
     if !matches!(state.place, Place::Polled) {
         state.place = Place::Done;
         drop(state);
         drop((body, frame));
-        return (cut_off(cell, core), Some(false));
+        return (cut_off(cell, core), Rest::Over(false));
     }
     if awaited == Awaited::Frame {
         cell.count_wait(core, &mut state, awaited);
@@ -567,33 +578,5 @@ fn hand_over<B: Limited>(
     if needs_alarm {
         arm(owner);
     }
-    (Poll::Ready(frame), None)
-}
-
-/// Asks a body that no poll has taken out.
-pub(super) fn size_hint<B: Limited>(owner: &Arc<dyn Owner<B>>) -> SizeHint {
-    let (cell, core) = (owner.cell(), owner.core());
-    let mut state = cell.lock();
-    let (body, awaited) = match mem::replace(&mut state.place, Place::Polled) {
-        Place::Here(body, awaited) => (body, awaited),
-        other => {
-            state.place = other;
-            return SizeHint::default();
-        }
-    };
-    drop(state);
-    let hint = body.size_hint();
-    let mut state = cell.lock();
-    if !matches!(state.place, Place::Polled) {
-        drop(state);
-        drop(body);
-        return hint;
-    }
-    let needs_alarm = cell.needs_alarm(core, &state, awaited);
-    state.place = Place::Here(body, awaited);
-    drop(state);
-    if needs_alarm {
-        arm(owner);
-    }
-    hint
+    (Poll::Ready(frame), Rest::Left(left))
 }

@@ -31,7 +31,7 @@ use std::task::Poll;
 
 use hyper::{Method, Request, Response, StatusCode, Version};
 
-use super::limits::{BodyError, BodyLimits, BodyTimeout};
+use super::limits::{Awaited, BodyError, BodyLimits, BodyTimeout};
 use crate::clock::Clock;
 use crate::conn::Side;
 use crate::face::handle::AnyHandle;
@@ -62,6 +62,12 @@ impl Connection {
     /// What spawns in the runtime of the connection, which that of its first request is.
     pub(super) fn spawner(&self) -> &Spawner {
         self.spawner.get_or_init(|| Arc::new(Spawner::present()))
+    }
+
+    /// When a wait has begun that begins now; `None` if it has no limit.
+    #[inline]
+    pub(super) fn begin_wait(&self, side: BodySide, awaited: Awaited) -> Option<u64> {
+        self.limits[side as usize].has(awaited).then(|| self.now())
     }
 
     /// The present, or a little later, so that a wait that begins now is not over early.
@@ -135,9 +141,7 @@ pub(super) struct Core<B: ?Sized> {
     /// The exchange of the request, which has ended before the handler has answered. It stands for
     /// the request on the connection.
     first: Option<Exchange>,
-    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
-    is_http1: bool,
-    is_connect: bool,
+    kind: Kind,
     state: Mutex<State>,
     /// The limit that has ended the exchange.
     reached: OnceLock<(BodySide, BodyTimeout)>,
@@ -150,8 +154,23 @@ pub(super) struct Core<B: ?Sized> {
     pub(super) request: B,
 }
 
+/// What a request is.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
+    is_http1: bool,
+    is_connect: bool,
+}
+
+impl Kind {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let is_http1 = request.version() < Version::HTTP_2;
+        Self { is_http1, is_connect: request.method() == Method::CONNECT }
+    }
+}
+
 /// How far a body is.
-enum Progress {
+pub(super) enum Progress {
     /// There is none, or not yet.
     None,
     Goes,
@@ -225,29 +244,16 @@ impl Drop for Waits<'_> {
 
 impl<B> Core<B> {
     /// An exchange whose request has come, with its body or without one.
-    pub(super) fn new<R>(
-        connection: Arc<Connection>,
-        head: &Request<R>,
-        has_body: bool,
+    pub(super) fn new(
+        connection: &Arc<Connection>,
+        kind: Kind,
+        request_progress: Progress,
         request: B,
     ) -> Self {
-        let is_http1 = head.version() < Version::HTTP_2;
-        let is_connect = head.method() == Method::CONNECT;
-        let progress = if has_body { Progress::Goes } else { Progress::None };
-        let parts = 1 + u8::from(has_body);
-        Self::of_parts(connection, (is_http1, is_connect), progress, parts, request)
-    }
-
-    fn of_parts(
-        connection: Arc<Connection>,
-        (is_http1, is_connect): (bool, bool),
-        progress: Progress,
-        parts: u8,
-        request: B,
-    ) -> Self {
+        let parts = 1 + u8::from(matches!(request_progress, Progress::Goes));
         let state = State {
             waits: 0,
-            request: progress,
+            request: request_progress,
             response: Progress::None,
             responder: None,
             on_end: Vec::new(),
@@ -258,10 +264,9 @@ impl<B> Core<B> {
             parts,
         };
         Self {
-            connection,
+            connection: Arc::clone(connection),
             first: None,
-            is_http1,
-            is_connect,
+            kind,
             state: Mutex::new(state),
             reached: OnceLock::new(),
             has_ended: AtomicBool::new(false),
@@ -448,9 +453,8 @@ impl Exchange {
         if !self.has_ended() {
             return self;
         }
-        let core = &self.core;
-        let (connection, kind) = (Arc::clone(&core.connection), (core.is_http1, core.is_connect));
-        let mut next = Core::of_parts(connection, kind, Progress::None, 0, NoBody);
+        let Core { connection, kind, .. } = &*self.core;
+        let mut next = Core::new(connection, *kind, Progress::None, NoBody);
         next.first = Some(self);
         Self { core: Arc::new(next) }
     }
@@ -474,7 +478,7 @@ impl<M: Side> Link<'_, M> {
     }
 
     pub(super) fn is_http1(&self) -> bool {
-        self.core().is_http1
+        self.core().kind.is_http1
     }
 
     /// The head of a request has come.
@@ -528,12 +532,12 @@ impl<M: Side> Link<'_, M> {
     /// The head of the response is there. True if its data is handed over as pieces.
     pub(super) fn respond<B>(&self, response: &Response<B>) -> bool {
         let (status, core) = (response.status(), self.core());
-        let is_tunnel =
-            status == StatusCode::SWITCHING_PROTOCOLS || (core.is_connect && status.is_success());
+        let is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
+            || (core.kind.is_connect && status.is_success());
         if is_tunnel {
             core.lock().is_tunnel = true;
         }
-        !core.is_http1 && self.control.bounds_writes()
+        !core.kind.is_http1 && self.control.bounds_writes()
     }
 
     /// No more is taken of the response: all of it was, or it is broken off.
