@@ -254,6 +254,32 @@ mod loom_tests {
     }
 
     #[test]
+    fn answer_to_one_of_two_questions_at_once_leaves_the_other_open() {
+        check(|| {
+            let readiness = [AtomicBool::new(false), AtomicBool::new(false)];
+            let shared = Arc::new((Reads::new(), readiness));
+            let threads = [0, 1].map(|asker| {
+                let other = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (reads, readiness) = &*other;
+                    readiness[asker].store(true, Ordering::Relaxed);
+                    reads.ask()
+                })
+            });
+            let (reads, readiness) = &*shared;
+            let question = reads.question();
+            let is_found = readiness.each_ref().map(|ready| ready.load(Ordering::Relaxed));
+            if let Some(question) = question {
+                reads.answer(question);
+            }
+            for (thread, is_found) in threads.into_iter().zip(is_found) {
+                let asked = thread.join().unwrap();
+                assert!(!reads.is_answered(asked) || is_found, "the answer proves nothing");
+            }
+        });
+    }
+
+    #[test]
     fn task_that_asks_sees_the_answer_with_what_was_read_or_is_woken() {
         check(|| {
             let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
