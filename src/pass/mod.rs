@@ -167,6 +167,7 @@ impl Spawner {
 
     /// Drops a task, as no runtime is known.
     #[cfg(not(all(feature = "tokio", unix)))]
+    #[expect(clippy::unused_self, reason = "it stands for the one that knows a runtime")]
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(task);
     }
