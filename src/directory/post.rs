@@ -168,7 +168,7 @@ impl<R: Request, C> Post<R, C> {
     /// The statistics of the shard. The age of timers is counted at `now`, in nanoseconds.
     pub(super) fn stats(&self, shard: ShardId, classes: &Classes, now: u64) -> ShardStats {
         let lanes = self.mailbox.lane_counts();
-        let (state, scale) = (self.notes().state, self.orders.scale());
+        let (state, terms) = (self.notes().state, self.orders.terms());
         let nurseries = self.nurseries.all().0;
         let class_count = classes.list().len();
         let (reading, (unseen, unseen_of)) = self.published.load_with(|| {
@@ -217,7 +217,8 @@ impl<R: Request, C> Post<R, C> {
         ShardStats {
             shard,
             state,
-            scale,
+            is_draining: terms.is_draining(),
+            scale: terms.scale,
             counts,
             classes: of_classes,
             lateness,

@@ -31,6 +31,7 @@ mod host;
 mod metrics;
 mod mount;
 mod places;
+mod reasons;
 mod routes;
 mod server;
 mod sum;
@@ -49,6 +50,7 @@ pub use self::collector::StatsCollector;
 pub use self::error::EndpointError;
 use self::host::Hosts;
 pub use self::mount::StatsRoutes;
+use self::reasons::Reasons;
 use self::routes::Routes;
 use self::server::Limits;
 use crate::stats::StatsSource;
@@ -69,8 +71,13 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | `/history.json` | what the page draws of ten minutes, in steps of 5 s; its form may change |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
-/// | `/ready` | 200 while every shard runs and none is stuck, else 503; one sentence |
+/// | `/ready` | 200 while the server may get connections, else 503 with the reasons |
 /// | `/live` | 200 while the process answers |
+///
+/// `/ready` is 503 while a shard does not run or is stuck. From a
+/// [`drain`](crate::TimerService::drain) on it is 503 with `draining`, since the service is about
+/// to end. A server adds a reason of its own by
+/// [`ready_unless`](StatsEndpointBuilder::ready_unless).
 ///
 /// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
 /// large gets 431, and a body of more than a kilobyte 413. A body of a length that is not stated
@@ -115,7 +122,8 @@ impl StatsEndpoint {
             header_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
         };
-        StatsEndpointBuilder { source, listen, hosts: Hosts::default(), limits, by_shard: true }
+        let (hosts, reasons) = (Hosts::default(), Reasons::default());
+        StatsEndpointBuilder { source, listen, hosts, reasons, limits, by_shard: true }
     }
 
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
@@ -149,6 +157,7 @@ pub struct StatsEndpointBuilder {
     /// The addresses, or why there are none.
     listen: Result<Vec<SocketAddr>, String>,
     hosts: Hosts,
+    reasons: Reasons,
     limits: Limits,
     by_shard: bool,
 }
@@ -177,6 +186,39 @@ impl StatsEndpointBuilder {
     /// shards are added up, and a service has as many series as one shard has.
     pub fn metrics_by_shard(mut self, by_shard: bool) -> Self {
         self.by_shard = by_shard;
+        self
+    }
+
+    /// Answers `/ready` with 503 while `reason` returns a reason, such as `the upstream is down`.
+    /// The reason is a line of the answer; each call adds a function.
+    ///
+    /// The functions are called for each request of `/ready`, on the endpoint's thread, which
+    /// answers no other request meanwhile: they must not wait. A panic counts as a reason.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel::endpoint::StatsEndpoint;
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// let is_warm = Arc::new(AtomicBool::new(false));
+    /// let looked_at = Arc::clone(&is_warm);
+    /// let endpoint = StatsEndpoint::builder(service.stats_source())
+    ///     .listen("127.0.0.1:0")
+    ///     .ready_unless(move || {
+    ///         let is_warm = looked_at.load(Ordering::Relaxed);
+    ///         (!is_warm).then(|| "the cache is cold".to_owned())
+    ///     })
+    ///     .start()?;
+    /// # drop(endpoint);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn ready_unless(
+        mut self,
+        reason: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.reasons.push(reason);
         self
     }
 
@@ -228,7 +270,8 @@ impl StatsEndpointBuilder {
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
         let name = format!("{}-http", self.source.read().name);
-        let routes = Arc::new(Routes::new(self.source, Some(self.hosts), self.by_shard));
+        let routes = Routes::new(self.source, Some(self.hosts), self.by_shard);
+        let routes = Arc::new(routes.ready_unless(self.reasons));
         let run = move || server::run(listener, routes, limits, stop, &ready);
         let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
         // From here on, dropping the endpoint joins the thread.

@@ -14,6 +14,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 
 use super::host::Hosts;
+use super::reasons::Reasons;
 #[cfg(feature = "axum")]
 use super::routes::PATHS;
 use super::routes::Routes;
@@ -88,6 +89,7 @@ const PREFIX_LEN_MAX: usize = 256;
 pub struct StatsRoutes {
     source: StatsSource,
     hosts: Option<Hosts>,
+    reasons: Reasons,
     by_shard: bool,
     prefix: String,
     routes: Arc<Routes>,
@@ -98,8 +100,9 @@ impl StatsRoutes {
     /// [`StatsEndpoint`](super::StatsEndpoint).
     pub fn new(source: StatsSource) -> Self {
         let hosts = Some(Hosts::default());
-        let routes = Routes::new(source.clone(), hosts.clone(), true);
-        Self { source, hosts, by_shard: true, prefix: String::new(), routes: Arc::new(routes) }
+        let routes = Arc::new(Routes::new(source.clone(), hosts.clone(), true));
+        let (reasons, prefix) = (Reasons::default(), String::new());
+        Self { source, hosts, reasons, by_shard: true, prefix, routes }
     }
 
     /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
@@ -153,6 +156,17 @@ impl StatsRoutes {
         self.rebuilt()
     }
 
+    /// Answers `/ready` with 503 while `reason` returns a reason, such as `the upstream is down`:
+    /// see [`StatsEndpointBuilder::ready_unless`](super::StatsEndpointBuilder::ready_unless). The
+    /// functions are called on the server's thread, for each request of `/ready`.
+    pub fn ready_unless(
+        mut self,
+        reason: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.reasons.push(reason);
+        self.rebuilt()
+    }
+
     /// Whether the path of a request is the prefix or lies below it.
     pub fn is_for(&self, path: &str) -> bool {
         self.routes.path(path).is_some()
@@ -179,6 +193,7 @@ impl StatsRoutes {
 
     fn rebuilt(mut self) -> Self {
         let routes = Routes::new(self.source.clone(), self.hosts.clone(), self.by_shard);
+        let routes = routes.ready_unless(self.reasons.clone());
         self.routes = Arc::new(routes.under(self.prefix.clone()));
         self
     }

@@ -18,6 +18,7 @@ use super::classic;
 use super::collector::StatsCollector;
 use super::history::History;
 use super::host::{HostError, Hosts};
+use super::reasons::Reasons;
 use crate::stats::StatsSource;
 use crate::stats::{ServiceStats, ShardStats, WarningKind};
 use crate::values::state::ShardState;
@@ -45,6 +46,9 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// What a shard does whose connections are told to end.
+const DRAINING: &str = "draining";
+
 const FOREIGN_HOST: &str = "this endpoint does not answer for the host that was named; name it by \
                             localhost or by an IP address, or allow the name with the builder's \
                             `allow_host`";
@@ -59,6 +63,8 @@ pub(super) struct Routes {
     registry: Registry,
     /// The hosts that a request may name; `None` if the server before this one checks them.
     hosts: Option<Hosts>,
+    /// Why the server is not ready, besides what the shards say.
+    reasons: Reasons,
     /// What stands before each path: empty, or a slash and a path without a final slash.
     prefix: String,
     page: String,
@@ -69,7 +75,13 @@ impl Routes {
         let mut registry = Registry::default();
         StatsCollector::new(source.clone()).by_shard(by_shard).put_into(&mut registry);
         let history = Mutex::new(History::new(&source.read()));
-        Self { source, history, registry, hosts, prefix: String::new(), page: page_with_guide() }
+        let (reasons, prefix, page) = (Reasons::default(), String::new(), page_with_guide());
+        Self { source, history, registry, hosts, reasons, prefix, page }
+    }
+
+    /// Answers for these reasons, too, that the server is not ready.
+    pub(super) fn ready_unless(self, reasons: Reasons) -> Self {
+        Self { reasons, ..self }
     }
 
     /// Answers under this prefix, which needs no escape in HTML and in a script.
@@ -118,7 +130,7 @@ impl Routes {
             Some("/history.json") => self.history_json(),
             Some("/metrics") => self.metrics(accept::preferred(request.headers())),
             Some("/healthz") => health(&self.read()),
-            Some("/ready") => ready(&self.read()),
+            Some("/ready") => ready(&self.read(), &self.reasons),
             Some("/live") => answer(StatusCode::OK, TEXT, "the process answers\n"),
             _ => refuse(StatusCode::NOT_FOUND, NOT_FOUND),
         }
@@ -221,25 +233,40 @@ fn trouble(shard: &ShardStats) -> Option<&'static str> {
     }
 }
 
-/// Whether every shard runs and none is stuck, in a sentence.
-fn ready(stats: &ServiceStats) -> Answer {
+/// Whether the server is to get connections. Each line is a sentence.
+fn ready(stats: &ServiceStats, reasons: &Reasons) -> Answer {
+    let lines: Vec<String> = not_ready(stats).into_iter().chain(reasons.now()).collect();
+    if lines.is_empty() {
+        return answer(StatusCode::OK, TEXT, "every shard runs\n");
+    }
+    answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, lines.join("\n") + "\n")
+}
+
+/// Why the shards are not ready; `None` if every shard runs, and none is stuck or drains.
+fn not_ready(stats: &ServiceStats) -> Option<String> {
     let stuck_after = stats.warning_limits.stuck;
     let complain = |shard: &ShardStats| {
         let stuck_for = shard.stuck_for();
-        let stuck = || format!("stuck for {stuck_for:.1?}");
-        let stuck = (stuck_for > stuck_after).then(stuck);
-        Some((shard.shard, trouble(shard).map(str::to_owned).or(stuck)?))
+        let trouble = match trouble(shard) {
+            Some(trouble) => trouble.to_owned(),
+            None if stuck_for > stuck_after => format!("stuck for {stuck_for:.1?}"),
+            None if shard.is_draining => DRAINING.to_owned(),
+            None => return None,
+        };
+        Some((shard.shard, trouble))
     };
-    let mut troubles = stats.shards.iter().filter_map(complain);
-    let Some((shard, trouble)) = troubles.next() else {
-        return answer(StatusCode::OK, TEXT, "every shard runs\n");
-    };
-    let others = match troubles.count() {
+    let troubles: Vec<_> = stats.shards.iter().filter_map(complain).collect();
+    let drains = troubles.iter().filter(|(_, trouble)| trouble == DRAINING).count();
+    if drains > 0 && drains == stats.shards.len() {
+        return Some(DRAINING.to_owned());
+    }
+    let (shard, trouble) = troubles.first()?;
+    let others = match troubles.len() - 1 {
         0 => String::new(),
-        1 => ", and another shard does not run either".to_owned(),
-        others => format!(", and {others} other shards do not run either"),
+        1 => ", and another shard is not ready either".to_owned(),
+        others => format!(", and {others} other shards are not ready either"),
     };
-    answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{shard:?} is {trouble}{others}\n"))
+    Some(format!("{shard:?} is {trouble}{others}"))
 }
 
 fn health(stats: &ServiceStats) -> Answer {

@@ -113,6 +113,9 @@ pub struct ShardStats {
     pub shard: ShardId,
     /// Whether it takes timers.
     pub state: ShardState,
+    /// Whether its connections are told to end, since a
+    /// [`drain`](crate::TimerService::drain) has begun. A drain does not end.
+    pub is_draining: bool,
     /// The scale of its scaled timeouts.
     pub scale: Scale,
     /// The counts of the shard.

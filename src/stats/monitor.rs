@@ -360,6 +360,7 @@ mod tests {
         let shard = ShardStats {
             shard: ShardId::new(0),
             state: ShardState::Running,
+            is_draining: false,
             scale: Scale::ONE,
             counts: ShardCounts { capacity: 100, ..ShardCounts::default() },
             classes: vec![ClassStats { class: "request", ..ClassStats::default() }],

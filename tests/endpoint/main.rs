@@ -15,6 +15,7 @@ mod hostile_clients;
 mod monitoring;
 mod mounted;
 mod openmetrics;
+mod readiness;
 mod routes;
 mod start_and_stop;
 

@@ -21,7 +21,7 @@ use crate::openmetrics::Scrape;
 use crate::{fire, service};
 
 /// A server on a thread of its own, which ends when it is dropped.
-struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// Serves the statistics besides a page of its own, each connection for one request.
-    fn hyper(stats: StatsRoutes) -> Self {
+    pub(crate) fn hyper(stats: StatsRoutes) -> Self {
         Self::start(|listener| async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -69,10 +69,14 @@ impl Server {
         })
     }
 
-    fn axum(stats: StatsRoutes) -> Self {
+    pub(crate) fn axum(stats: StatsRoutes) -> Self {
         let own = || async { "the server's own" };
         let app = axum::Router::new().fallback(own).merge(stats.router());
         Self::start(|listener| async move { axum::serve(listener, app).await.unwrap() })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     fn get(&self, path: &str, host: &str) -> Reply {

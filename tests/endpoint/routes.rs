@@ -329,7 +329,7 @@ fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck()
     let _ = second.turn();
     assert_eq!(ready().status, 200);
     drop((first, second));
-    let expected = "shard 0 is dead, and another shard does not run either\n";
+    let expected = "shard 0 is dead, and another shard is not ready either\n";
     assert_eq!((ready().status, &*ready().body), (503, expected));
 }
 

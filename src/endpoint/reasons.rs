@@ -1,0 +1,34 @@
+//! Why a server is not ready to get connections, as the server itself says it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::values::contain::attempt;
+
+/// Returns why the server is not ready; `None` if it is.
+type Reason = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// Functions that a server has given to its statistics. A request of `/ready` calls each of them.
+#[derive(Clone, Default)]
+pub(super) struct Reasons(Vec<Reason>);
+
+impl Reasons {
+    pub(super) fn push(&mut self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.0.push(Arc::new(reason));
+    }
+
+    /// The present reasons, in the order of their functions. A function that panics is one.
+    pub(super) fn now(&self) -> impl Iterator<Item = String> {
+        let said = |reason: &Reason| {
+            let panicked = |message| Some(format!("a function of the server panicked: {message}"));
+            attempt(|| reason()).unwrap_or_else(panicked)
+        };
+        self.0.iter().filter_map(said)
+    }
+}
+
+impl fmt::Debug for Reasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reasons({})", self.0.len())
+    }
+}
