@@ -23,6 +23,7 @@ use tokio::sync::oneshot::error::RecvError;
 use crate::forward::{Answer, Asked};
 use crate::preface::{self, Rewound};
 use crate::server::{Server, Shutdown};
+use crate::socket::ClientSocket;
 use crate::spawn::Spawner;
 use crate::timers::{Control, LAST_WORDS_TIME, Stream, Timers};
 
@@ -92,6 +93,9 @@ async fn serve_version(
                 limits.set_http2(&stream.control());
             }
             let service = service.response(limits.of_response(is_http2));
+            if !is_http2 {
+                stream.get_mut().watch();
+            }
             let (stream, back) = Rewound::new(read, TokioIo::new(stream));
             // Without its deadlines, which would not let an answer through.
             let back = async { back.await.map(|stream| stream.into_inner().into_inner()) };
@@ -106,6 +110,9 @@ async fn serve_version(
             let version = server.version(&mut stream, &mut ends);
             let version = server.timers.timeout(limits.header, version);
             let Some((read, is_http2)) = version.await?? else { return Ok(()) };
+            if !is_http2 {
+                stream.watch();
+            }
             let (stream, back) = Rewound::new(read, TokioIo::new(stream));
             let back = async { back.await.map(TokioIo::into_inner) };
             if is_http2 {
@@ -226,7 +233,7 @@ impl Requests {
 async fn serve_http1<S, V, B>(
     server: &Server,
     stream: S,
-    back: impl Future<Output = Result<TcpStream, RecvError>>,
+    back: impl Future<Output = Result<ClientSocket, RecvError>>,
     service: V,
     mut ends: Ends,
 ) -> Result<(), Failed>
@@ -260,7 +267,8 @@ where
 }
 
 /// Closes the socket of a connection. What lies in its send buffer still goes to the client.
-async fn close(server: &Server, ends: &Ends, mut socket: TcpStream, last_words: &[u8]) {
+async fn close(server: &Server, ends: &Ends, socket: ClientSocket, last_words: &[u8]) {
+    let Some(mut socket) = socket.into_inner() else { return };
     if ends.control.is_write_late() {
         // The client does not read: a reset leaves nothing for it in the kernel.
         let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
@@ -287,7 +295,7 @@ async fn part(socket: &mut TcpStream, last_words: &[u8]) -> std::io::Result<()> 
 async fn serve_http2<S, V, B>(
     server: &Server,
     stream: S,
-    back: impl Future<Output = Result<TcpStream, RecvError>>,
+    back: impl Future<Output = Result<ClientSocket, RecvError>>,
     service: V,
     mut ends: Ends,
 ) -> Result<(), Failed>

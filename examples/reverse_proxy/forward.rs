@@ -2,7 +2,7 @@
 //!
 //! | answer | when |
 //! |---|---|
-//! | 400 | the body of the request was malformed, or ended too soon; there is not one `Host` |
+//! | 400 | the body of the request was malformed, or ended too soon; it does not name one host |
 //! | 408 | the body of the request came too slowly |
 //! | 501 | the request asks for a tunnel, or has another transfer coding than `chunked` |
 //! | 502 | the upstream server refused the connection, or its answer was malformed |
@@ -22,14 +22,15 @@ use std::time::{Duration, Instant};
 use corewheel::adapters::hyper::{BodyData, BodySide, BodyTimeout, Exchange, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderValue};
 use hyper::http::Extensions;
 use hyper::http::uri::{Authority, InvalidUri, PathAndQuery, Scheme};
-use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 
 use crate::connect::{Connector, Cut};
+use crate::heads;
 use crate::options::Limits;
 use crate::spawn::Spawner;
 use crate::timers::{Control, Late, Timers};
@@ -43,19 +44,6 @@ pub(crate) enum Asked {
     Timed(TimedBody<Incoming>),
     Plain(Incoming),
 }
-
-/// Header fields that are about one connection, and not forwarded.
-const OF_ONE_CONNECTION: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Forwards requests to one upstream server.
 #[derive(Debug)]
@@ -87,12 +75,12 @@ impl Forwarder {
     /// The answer to a request.
     pub(crate) async fn forward(
         &self,
-        request: Request<Asked>,
+        mut request: Request<Asked>,
         client: IpAddr,
         exchange: Option<&Exchange>,
         control: &Control,
     ) -> Response<Answer> {
-        if let Some(status) = status_of_refusal(&request) {
+        if let Err(status) = heads::settle(&mut request) {
             return refusal(status);
         }
         let ended = RequestEnd::of(request.body());
@@ -194,18 +182,12 @@ impl Forwarder {
         if uri.path_and_query.is_none() {
             uri.path_and_query = Some(PathAndQuery::from_static("/"));
         }
-        // The parts are those of valid URIs. An HTTP/2 client names the host in the URI only.
-        if !head.headers.contains_key(header::HOST)
-            && let Some(host) = head.uri.authority()
-            && let Ok(host) = HeaderValue::from_str(host.as_str())
-        {
-            head.headers.insert(header::HOST, host);
-        }
+        // The parts are those of valid URIs. `Host` has the host that the client has named.
         head.uri = Uri::from_parts(uri).unwrap_or_default();
         head.version = Version::HTTP_11;
-        remove_of_one_connection(&mut head.headers);
+        heads::remove_of_one_connection(&mut head.headers);
         if let Ok(client) = HeaderValue::from_str(&client.to_string()) {
-            head.headers.append(FORWARDED_FOR, client);
+            head.headers.append(heads::FORWARDED_FOR, client);
         }
         Request::from_parts(head, RequestBody { body, ended: ended.clone() })
     }
@@ -243,24 +225,6 @@ impl RequestEnd {
     }
 }
 
-/// Removes the header fields that are about one connection, those included that `Connection` names.
-fn remove_of_one_connection(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
-        let values = headers.get_all(header::CONNECTION).iter();
-        let named: Vec<HeaderName> = values
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(|name| name.trim().parse().ok())
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
-    }
-    for name in &OF_ONE_CONNECTION {
-        headers.remove(name);
-    }
-}
-
 /// An answer of the proxy's own, with a line of text.
 fn refusal(status: StatusCode) -> Response<Answer> {
     let line = Bytes::from(format!("{status}\n"));
@@ -277,29 +241,12 @@ fn close(response: &mut Response<Answer>) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// The status of a request that is not forwarded.
-fn status_of_refusal<B>(request: &Request<B>) -> Option<StatusCode> {
-    if request.method() == Method::CONNECT || !is_coding_known(request.headers()) {
-        return Some(StatusCode::NOT_IMPLEMENTED);
-    }
-    // An HTTP/2 client names the host in the URI, and one of HTTP/1.0 nowhere.
-    let hosts = request.headers().get_all(header::HOST).iter().count();
-    let is_named = hosts == 1 || request.version() != Version::HTTP_11;
-    (hosts > 1 || !is_named).then_some(StatusCode::BAD_REQUEST)
-}
-
-/// Whether a message has no other transfer coding than `chunked`, which hyper has taken off.
-fn is_coding_known(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"))
-}
-
 /// The response of the upstream server as the client gets it.
 fn returned(mut response: Response<Incoming>) -> Response<Answer> {
-    if !is_coding_known(response.headers()) {
+    if !heads::is_coding_known(response.headers()) {
         return refusal(StatusCode::BAD_GATEWAY);
     }
-    remove_of_one_connection(response.headers_mut());
+    heads::remove_of_one_connection(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
     response.map(Either::Left)
 }

@@ -22,9 +22,11 @@
 mod connect;
 mod connection;
 mod forward;
+mod heads;
 mod options;
 mod preface;
 mod server;
+mod socket;
 mod spawn;
 mod timers;
 mod upstream;

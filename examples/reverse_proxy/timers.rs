@@ -17,6 +17,7 @@ use hyper_util::rt::TokioTimer;
 use tokio::net::TcpStream;
 
 use crate::options::{Limits, TimerKind};
+use crate::socket::ClientSocket;
 use crate::spawn::Spawner;
 
 /// The deadlines of connections and of their bodies.
@@ -46,8 +47,8 @@ pub(crate) enum Timers {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 pub(crate) enum Stream {
-    Timed(TimedIo<TcpStream>),
-    Plain(TcpStream),
+    Timed(TimedIo<ClientSocket>),
+    Plain(ClientSocket),
 }
 
 /// The control of a client's connection; `None` if it has no deadlines.
@@ -215,6 +216,7 @@ impl Timers {
 
     /// A client's connection, with its deadlines if the timers are this crate's.
     pub(crate) fn stream(self, stream: TcpStream, limits: &Limits) -> Stream {
+        let stream = ClientSocket::new(stream);
         match self {
             Self::Corewheel { connection, .. } => {
                 Stream::Timed(TimedIo::new(stream, connection, limits.of_stream()))

@@ -18,6 +18,7 @@ mod many_clients;
 mod multi_thread;
 mod proxy;
 mod proxy_h2c;
+mod proxy_heads;
 mod proxy_hostile;
 mod requests_and_overload;
 mod restart;

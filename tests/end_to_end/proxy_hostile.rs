@@ -17,15 +17,15 @@ use crate::server::{command_of, read_to_end};
 use crate::{ANYWHERE, PATIENCE, ms};
 
 /// The limit that a test is about. All others are far longer.
-const LIMIT: Duration = ms(500);
+pub(super) const LIMIT: Duration = ms(500);
 
 /// The length of a response that the socket accepts, and of which the client's system does not take
 /// all.
 const LONG: usize = 1 << 20;
 
 /// A server that answers as the path of a request says. Each connection has a thread.
-struct Upstream {
-    address: SocketAddr,
+pub(super) struct Upstream {
+    pub(super) address: SocketAddr,
     /// Tells the head of each request, and when its connection has ended.
     told: Receiver<Told>,
 }
@@ -51,7 +51,7 @@ impl Upstream {
 
     /// Waits until so many connections have ended.
     #[track_caller]
-    fn wait_for_ends(&self, mut count: usize) {
+    pub(super) fn wait_for_ends(&self, mut count: usize) {
         while count > 0 {
             if let Told::Ended = self.told.recv_timeout(PATIENCE).expect("a connection stays") {
                 count -= 1;
@@ -61,7 +61,7 @@ impl Upstream {
 
     /// The head of the next request.
     #[track_caller]
-    fn request(&self) -> String {
+    pub(super) fn request(&self) -> String {
         loop {
             if let Told::Request(head) = self.told.recv_timeout(PATIENCE).unwrap() {
                 return head.to_lowercase();
@@ -124,7 +124,7 @@ fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
 
 /// Runs a check in each mode, with one limit. Each proxy has an upstream server of its own, and as
 /// many descriptors in the end as in the beginning.
-fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) {
+pub(super) fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) {
     check_to_its_end(options, |mut proxy, upstream| {
         check(&proxy, upstream);
         proxy.signal(Signal::TERM);
@@ -175,7 +175,7 @@ fn send_until_answered(client: &mut TcpStream, part: &[u8], pause: Duration) {
     client.set_nonblocking(false).unwrap();
 }
 
-fn said(client: &mut TcpStream) -> String {
+pub(super) fn said(client: &mut TcpStream) -> String {
     String::from_utf8_lossy(&read_to_end(client)).into_owned()
 }
 
@@ -232,7 +232,7 @@ fn upstream_server_that_stalls_in_a_response_ends_it_also_for_pipelining_clients
 }
 
 /// Frames of HTTP/2: the length, the type, the flags and the stream come before the payload.
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
     frame.extend(payload);
@@ -240,7 +240,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
@@ -258,7 +258,7 @@ fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
 }
 
 /// An HTTP/2 client that does only what a test says. `window` is that of each response.
-fn http2(proxy: &Proxy, window: u32) -> TcpStream {
+pub(super) fn http2(proxy: &Proxy, window: u32) -> TcpStream {
     http2_with(proxy, window, &[])
 }
 
@@ -273,7 +273,7 @@ fn http2_with(proxy: &Proxy, window: u32, frames: &[u8]) -> TcpStream {
 }
 
 /// The type of a frame, its stream and its payload; `None` at the end.
-fn read_frame(client: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+pub(super) fn read_frame(client: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     let mut head = [0; 9];
     client.read_exact(&mut head).ok()?;
     let length = usize::from(head[1]) << 8 | usize::from(head[2]);
