@@ -143,7 +143,8 @@
 //!   the tasks of the test.
 //! - The module [`sim`], with the feature of that name, runs a whole multi-thread server on
 //!   simulated threads, for many seeds.
-//! - With the feature `test-util`, [`time`] follows tokio's clock where a test has paused it.
+//! - With the feature `test-util`, [`time`], hyper's timer and the layer of tower follow tokio's
+//!   clock where a test has paused it.
 //!
 //! A timer by a clock that the test moves:
 //!

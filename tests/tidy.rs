@@ -443,7 +443,7 @@ fn only_the_endpoint_the_stream_and_the_adapters_use_hyper() {
 #[test]
 fn only_the_clock_room_reads_a_clock() {
     // Tests pause tokio's clock. A build without the feature `test-util` has no such file.
-    let of_tokio = "src/time/tokio_clock.rs";
+    let of_tokio = "src/fallback/tokio_clock.rs";
     let sources: Vec<_> = sources(&[SERVICE, SHARD])
         .into_iter()
         .filter(|source| !source.path.starts_with("src/clock/") && source.path != of_tokio)

@@ -19,7 +19,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::face::handle::{AnyHandle, Handle};
-use crate::fallback::SleepOrKept;
+use crate::fallback::FollowedSleep;
 use crate::pass::Pass;
 use crate::values::error::TimeoutError;
 
@@ -64,6 +64,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// lock, and [`fallback_count`](super::fallback_count) counts it. A server that refuses requests
 /// under such a load calls [`Handle::timeout`] in its handlers, whose error says that there was no
 /// timer.
+///
+/// With the feature `test-util`, the time follows a paused clock of tokio, as
+/// [`time`](crate::time#tests-with-paused-time) does.
 ///
 /// # Cost
 ///
@@ -134,8 +137,8 @@ impl<S, F> Timeout<S, F> {
         self.inner
     }
 
-    fn sleep(&self) -> SleepOrKept {
-        SleepOrKept::after(self.layer.handle, self.layer.limit)
+    fn sleep(&self) -> FollowedSleep {
+        FollowedSleep::after(self.layer.handle, self.layer.limit)
     }
 }
 
@@ -181,7 +184,7 @@ pin_project! {
     pub struct ResponseFuture<T, F = ()> {
         #[pin]
         request: T,
-        sleep: SleepOrKept,
+        sleep: FollowedSleep,
         pass: Pass,
         respond: F,
     }
@@ -197,7 +200,7 @@ impl<T: Future, F> ResponseFuture<T, F> {
             return Poll::Ready(Ok(response));
         }
         ready!(this.sleep.poll(cx));
-        ready!(this.pass.decide(was_over, !this.sleep.is_manual(), cx));
+        ready!(this.pass.decide(was_over, this.sleep.is_of_system(), cx));
         Poll::Ready(Err(this.respond))
     }
 }
@@ -236,5 +239,6 @@ const _: () = {
     is_any_threads::<TimeoutLayer>();
     is_any_threads::<Timeout<()>>();
     is_any_threads::<TimeoutLayer<fn()>>();
+    #[cfg(not(feature = "test-util"))]
     assert!(size_of::<ResponseFuture<()>>() <= 112);
 };

@@ -9,13 +9,23 @@
 //!
 //! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 16 bytes.
 
+#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
+mod followed;
 mod moment;
 mod thread;
+#[cfg(feature = "test-util")]
+mod tokio_clock;
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
+pub(crate) use self::followed::FollowedSleep;
+#[cfg(feature = "hyper")]
+pub(crate) use self::followed::present;
+#[cfg(feature = "tokio")]
+pub(crate) use self::followed::{is_system_time, now};
 pub(crate) use self::moment::Moment;
 use self::thread::Kept;
 pub use self::thread::fallback_count;
@@ -27,16 +37,6 @@ use crate::values::refused::RefusedKind;
 /// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
 /// the thread cannot wait for that clock.
 const MANUAL_PERIOD: Duration = Duration::from_millis(1);
-
-/// The present by the clock of a handle's service, or a little later: a reading of the near clock
-/// of the calling thread. The system's time if the service has ended and this thread has not used
-/// it before.
-#[cfg(feature = "hyper")]
-#[inline]
-pub(crate) fn present(handle: AnyHandle) -> Instant {
-    let read = handle.with_reach(|reach| reach.time().instant_of(reach.nanos()));
-    read.unwrap_or_else(crate::clock::now)
-}
 
 /// The deadline that is `delay` after `now`: in nanoseconds, and as a moment.
 #[inline]
@@ -91,7 +91,7 @@ impl SleepOrKept {
     }
 
     /// Whether a test moves the clock of the service.
-    #[cfg(any(feature = "hyper", feature = "tower"))]
+    #[cfg(any(feature = "hyper", feature = "test-util", feature = "tower"))]
     pub(crate) fn is_manual(&self) -> bool {
         self.shared.is_manual()
     }

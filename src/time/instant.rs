@@ -21,11 +21,7 @@ pub struct Instant {
 
 /// The present moment.
 pub(super) fn present() -> Instant {
-    #[cfg(feature = "test-util")]
-    let now = super::tokio_clock::now();
-    #[cfg(not(feature = "test-util"))]
-    let now = crate::clock::now();
-    Instant::from_std(now)
+    Instant::from_std(crate::fallback::now())
 }
 
 impl Instant {

@@ -109,10 +109,12 @@
 //! - On multi-thread runtimes, whose clock cannot be paused, and without a runtime, time is the
 //!   system's.
 //!
-//! Everything else goes by the clock of its service, also in a runtime whose clock is paused: the
-//! futures of [`handle`] and of every other [`Handle`](crate::Handle), and with them connections,
-//! streams and adapters, and a [`Deadline`](crate::Deadline). Tests of those have a
-//! [`ManualClock`](crate::clock::ManualClock) or the simulation, the module `sim`.
+//! hyper's timer and the layer of tower, in [`adapters`](crate::adapters), follow tokio's clock as
+//! well, unless their service has a [`ManualClock`](crate::clock::ManualClock). Everything else
+//! goes by the clock of its service, also in a runtime whose clock is paused: the futures of
+//! [`handle`] and of every other [`Handle`](crate::Handle), and with them connections, streams and
+//! quinn, and a [`Deadline`](crate::Deadline). Tests of those have a `ManualClock` or the
+//! simulation, the module `sim`.
 //!
 //! A build without the feature contains none of this.
 //!
@@ -140,8 +142,6 @@ mod interval;
 mod service;
 mod sleep;
 mod timeout;
-#[cfg(feature = "test-util")]
-mod tokio_clock;
 
 #[doc(no_inline)]
 pub use std::time::Duration;

@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use tokio::task::coop;
 
-use super::instant::{Instant, present};
+use super::instant::Instant;
 use super::service;
-#[cfg(feature = "test-util")]
-use super::tokio_clock::Follower;
-use crate::fallback::SleepOrKept;
+use crate::fallback::{FollowedSleep, SleepOrKept};
 
 /// The longest delay that is added to the present: about 30 years, as tokio has it. Not every
 /// system can represent instants that are further away.
@@ -41,14 +39,6 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep::of(SleepOrKept::new(service::handle(), deadline.into_std()))
 }
 
-/// Whether sleeps go by a clock that no test has paused.
-pub(super) fn is_system_time() -> bool {
-    #[cfg(feature = "test-util")]
-    return super::tokio_clock::is_system_time();
-    #[cfg(not(feature = "test-util"))]
-    true
-}
-
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
 /// `tokio::time::Sleep`.
 ///
@@ -65,11 +55,9 @@ pub(super) fn is_system_time() -> bool {
 /// `test-util`, also a timer of tokio in a current-thread runtime.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {
-    timer: SleepOrKept,
+    timer: FollowedSleep,
     /// Whether it was polled or reset.
     has_begun: bool,
-    #[cfg(feature = "test-util")]
-    follower: Follower,
 }
 
 impl Sleep {
@@ -89,12 +77,7 @@ impl Sleep {
     #[allow(clippy::inline_always, reason = "as for what it is made of")]
     #[inline(always)]
     fn of(timer: SleepOrKept) -> Self {
-        Self {
-            timer,
-            has_begun: false,
-            #[cfg(feature = "test-util")]
-            follower: Follower::default(),
-        }
+        Self { timer: FollowedSleep::of(timer), has_begun: false }
     }
 
     /// The deadline.
@@ -105,10 +88,7 @@ impl Sleep {
     /// Whether the deadline has come. As with tokio's, it is `false` before the sleep is polled or
     /// reset for the first time.
     pub fn is_elapsed(&self) -> bool {
-        let is_elapsed = || present() >= self.timer.done_at().into();
-        #[cfg(feature = "test-util")]
-        let is_elapsed = || self.follower.is_elapsed(is_elapsed);
-        self.has_begun && is_elapsed()
+        self.has_begun && self.timer.is_elapsed()
     }
 
     /// Waits until another deadline instead, also after it was done. The task that has polled it
@@ -116,18 +96,11 @@ impl Sleep {
     pub fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
         self.has_begun = true;
         self.timer.reset(deadline.into_std());
-        #[cfg(feature = "test-util")]
-        self.follower.reset(deadline.into_std());
     }
 
     /// Sets the deadline, and leaves whether the sleep has begun as it is.
     pub(super) fn reset_unbegun(&mut self, deadline: Instant) {
-        self.timer.reset(deadline.into_std());
-        #[cfg(feature = "test-util")]
-        {
-            // Until the next poll there is no timer to which a paused clock advances.
-            self.follower = Follower::default();
-        }
+        self.timer.reset_unbegun(deadline.into_std());
     }
 
     /// Polls the sleep without a look at the budget of the tokio task.
@@ -135,9 +108,6 @@ impl Sleep {
     #[inline(always)]
     pub(super) fn poll_unbudgeted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.has_begun = true;
-        #[cfg(feature = "test-util")]
-        return self.follower.poll(self.timer.deadline(), cx, |cx| self.timer.poll(cx));
-        #[cfg(not(feature = "test-util"))]
         self.timer.poll(cx)
     }
 }

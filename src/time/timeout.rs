@@ -11,8 +11,9 @@ use tokio::task::coop;
 use super::error::Elapsed;
 use super::instant::Instant;
 use super::service;
-use super::sleep::{Sleep, is_system_time, sleep_until};
+use super::sleep::{Sleep, sleep_until};
 use crate::clock::when::{Due, When};
+use crate::fallback::is_system_time;
 use crate::pass::Pass;
 
 /// The longest timeout in seconds, 136 years. A longer one never ends.

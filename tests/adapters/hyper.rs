@@ -340,7 +340,8 @@ fn service_that_is_gone_is_named_in_one_warning() {
         drop(service);
         let before = fallback_count();
         let log = logged(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             for _ in 0..3 {
                 runtime.block_on(timer.sleep(ms(2)));
             }

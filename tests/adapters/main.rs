@@ -14,6 +14,7 @@ mod hyper_sockets;
 #[path = "../service/log.rs"]
 mod log;
 mod on_its_way;
+mod paused;
 mod quinn;
 mod reentrant;
 mod requests_over_sockets;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 
 use crate::face::handle::{AnyHandle, Handle};
-use crate::fallback::{SleepOrKept, present};
+use crate::fallback::{FollowedSleep, SleepOrKept, present};
 use crate::pass::Pass;
 
 /// hyper's [`Timer`] on the shards of a service.
@@ -57,6 +57,9 @@ use crate::pass::Pass;
 /// connection, the result is too long by so much at most. By a manual clock it is the time that the
 /// clock shows. If the service has ended, a thread that has not used it reads the system's clock.
 ///
+/// With the feature `test-util`, the timer follows a paused clock of tokio, as
+/// [`time`](crate::time#tests-with-paused-time) does.
+///
 /// # Cost
 ///
 /// A sleep is an allocation of 128 bytes at most, and a [`Sleep`](crate::Sleep). A
@@ -86,11 +89,12 @@ impl HyperTimer {
 
 impl Timer for HyperTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep::new(SleepOrKept::after(self.handle, duration)))
+        Box::pin(HyperSleep::new(FollowedSleep::after(self.handle, duration)))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep::new(SleepOrKept::new(self.handle, deadline)))
+        let sleep = SleepOrKept::new(self.handle, deadline);
+        Box::pin(HyperSleep::new(FollowedSleep::of(sleep)))
     }
 
     fn now(&self) -> Instant {
@@ -119,12 +123,12 @@ impl fmt::Debug for HyperTimer {
 
 /// A sleep that hyper holds in a box.
 struct HyperSleep {
-    sleep: SleepOrKept,
+    sleep: FollowedSleep,
     pass: Pass,
 }
 
 impl HyperSleep {
-    fn new(sleep: SleepOrKept) -> Self {
+    fn new(sleep: FollowedSleep) -> Self {
         Self { sleep, pass: Pass::NONE }
     }
 }
@@ -136,7 +140,7 @@ impl Future for HyperSleep {
         let this = self.get_mut();
         ready!(this.sleep.poll(cx));
         // hyper reads its socket in each poll of a connection in which it polls a sleep.
-        this.pass.decide_beside(!this.sleep.is_manual(), cx)
+        this.pass.decide_beside(this.sleep.is_of_system(), cx)
     }
 }
 
@@ -145,5 +149,6 @@ impl Sleep for HyperSleep {}
 const _: () = {
     const fn is_any_threads<X: Copy + Send + Sync + Unpin + 'static>() {}
     is_any_threads::<HyperTimer>();
+    #[cfg(not(feature = "test-util"))]
     assert!(size_of::<HyperSleep>() <= 128);
 };
