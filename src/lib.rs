@@ -98,7 +98,7 @@
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
 //! | timeouts of hyper: servers, clients, pools | [`adapters::hyper`], with the feature `hyper` |
-//! | `axum::serve` with timeouts | [`adapters::axum`], with the feature `axum` |
+//! | `serve` of axum, with timeouts | [`adapters::axum`], with the feature `axum` |
 //! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
 //! | timers of QUIC endpoints and connections | [`adapters::quinn`], with the feature `quinn` |
 //!
@@ -194,7 +194,7 @@
 //! | `tokio` | shards on tokio; [`time`]; timeouts that cut nothing that came in time | tokio |
 //! | `endpoint` | [`StatsEndpoint`]: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
-//! | `axum` | [`adapters::axum`]: `axum::serve` with timeouts | axum, `hyper`, `tokio` |
+//! | `axum` | [`adapters::axum`]: axum's `serve` with timeouts | axum, HTTP/2, `hyper`, `tokio` |
 //! | `tower` | [`adapters::tower`]: a layer that gives each request a time | tower's two traits |
 //! | `quinn` | [`adapters::quinn`]: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |

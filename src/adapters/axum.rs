@@ -1,337 +1,446 @@
-//! `axum::serve` over streams with their timeouts.
+//! A server of axum whose connections and requests have timeouts.
 //!
-//! `axum::serve` builds hyper's server itself, so a server cannot give it a timer. It takes the
-//! listener and the service of each connection from its caller, and these two have all that the
-//! timeouts need: [`TimedListener`] accepts streams with limits, and [`TimedMakeService`] tells
-//! each stream about its requests.
+//! [`serve`] stands for `axum::serve`: it has the same arguments and the same graceful shutdown. So
+//! a server changes one path, and has the limits of [`Serve`].
 //!
-//! Why not a middleware on the router: it would have to find the control of its connection in each
-//! request, and would run behind other layers that may wait.
+//! Why not `axum::serve` over streams with timeouts: it owns the connection, and has no call for
+//! what a limit of an HTTP connection needs. Such a limit tells the client before it cuts: by a
+//! `GOAWAY`, by `Connection: close`, or by a `408`.
 //!
-//! Cost: see [`TimedMakeService`].
+//! Cost: see [`serve`].
 
+mod answer;
 mod closing;
+mod connection;
 
-use std::error::Error;
-use std::future::Future;
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, Ready, poll_fn, ready};
 use std::io;
+use std::marker::PhantomData;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::Router;
 use axum::extract::Request;
 use axum::extract::connect_info::Connected;
+use axum::handler::HandlerService;
 use axum::response::Response;
-use axum::serve::{IncomingStream, Listener};
-use hyper::body::{Frame, SizeHint};
-use pin_project_lite::pin_project;
-use tokio::io::{AsyncRead, AsyncWrite};
+use axum::routing::MethodRouter;
+use axum::serve::Listener;
+use tokio::sync::watch;
 use tower_service::Service;
 
-pub use self::closing::ServedIo;
-use super::hyper::{BodyData, TimedBody, TimedHttp, TimedResponse};
+use self::connection::{Connection, Settings};
+use super::hyper::BodyLimits;
+use crate::conn::DataRate;
 use crate::face::handle::{AnyHandle, Handle};
 use crate::stream::{StreamControl, StreamLimits, TimedIo};
 
-/// How long a connection that a limit has ended is closed for.
-const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// The limits of connections that have no others.
+fn stream_limits() -> StreamLimits {
+    StreamLimits::default()
+        .first_byte(seconds(10))
+        .head(seconds(10))
+        .write_stall(seconds(30))
+        .idle(seconds(60))
+        .max_age_grace(seconds(30))
+}
 
-/// A listener for `axum::serve` whose connections have timeouts: each is a [`TimedIo`] within a
-/// [`ServedIo`], which lets the client have the rest of its response when a limit is reached.
+/// The limits of the bodies of requests that have no others.
+fn request_limits() -> BodyLimits {
+    let rate = DataRate::new(240, seconds(5));
+    BodyLimits::default().next_frame(seconds(20)).min_frame_rate(rate)
+}
+
+/// For how long a connection is closed.
+const CLOSE_TIME: Duration = seconds(5);
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Serves connections of a listener, as `axum::serve` does, with timeouts.
 ///
-/// The service goes into a [`TimedMakeService`]. Without that, the connection of a handler that
-/// takes longer than the idle limit is closed. Each connection is closed after the
-/// [`head`](StreamLimits::head) limit too, as nothing says that a head is complete.
+/// The arguments are those of `axum::serve`: a listener, and a router, a handler's service, or what
+/// `into_make_service` and `into_make_service_with_connect_info` make. It serves HTTP/1 and HTTP/2,
+/// with upgrades. The future never ends, unless it has a
+/// [graceful shutdown](Serve::with_graceful_shutdown).
 ///
 /// ```
-/// use axum::Router;
-/// use axum::routing::get;
+/// use axum::{Router, routing::get};
+/// use corewheel::adapters::axum;
+/// # use std::time::Duration;
+///
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// let app = Router::new().route("/", get(|| async { "hello" }));
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// # let stop = async {};
+/// axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+/// # Ok::<(), std::io::Error>(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// See [`Serve`] for the limits, and how a server sets them.
+///
+/// # Connections
+///
+/// A handler has the address of its client by `ConnectInfo<SocketAddr>`, and the control of its
+/// connection by `ConnectInfo<StreamControl>`, behind
+/// `into_make_service_with_connect_info`. Other such types implement axum's `Connected` for
+/// [`IncomingStream`].
+///
+/// # Cost
+///
+/// That of a [`TimedHttp`](super::hyper::TimedHttp), and an allocation for each of the two bodies,
+/// as axum's bodies are boxed. A connection costs a task, as in `axum::serve`.
+pub fn serve<L, M, S>(listener: L, make_service: M) -> Serve<L, M, S>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let settings = Settings {
+        timers: None,
+        stream: stream_limits(),
+        request: request_limits(),
+        response: BodyLimits::default(),
+        close_time: CLOSE_TIME,
+    };
+    Serve { listener, make_service, settings, service: PhantomData }
+}
+
+/// A server that [`serve`] has made: a future that serves when it is awaited.
+///
+/// # Limits
+///
+/// All of these are on, unless the server sets others:
+///
+/// | state | limit | the client is told |
+/// |---|---|---|
+/// | nothing has come | `first_byte`, 10 s | – |
+/// | a head comes | `head`, 10 s | `408`; of HTTP/2, nothing |
+/// | the body of a request comes | `next_frame`, 20 s; `min_frame_rate`, 240 bytes/s | `408` |
+/// | no request is in progress | `idle`, 60 s | `GOAWAY`; of HTTP/1, the close |
+/// | the client does not take its response | `write_stall`, 30 s | – |
+/// | the connection is too old | `max_age`, off | `GOAWAY`, or `Connection: close` |
+/// | it was told that, and goes on | `max_age_grace`, 30 s | – |
+///
+/// The bodies of requests have the limits of [`request`](Self::request), and all else those of
+/// [`limits`](Self::limits). No limit but `max_age_grace` ends a connection while a handler works,
+/// or a response is on its way to a client that takes it, however long that takes.
+///
+/// ```no_run
+/// use axum::{Router, routing::get};
 /// use corewheel::TimerService;
-/// use corewheel::adapters::axum::{TimedListener, TimedMakeService};
+/// use corewheel::adapters::axum::{Serve, serve};
 /// use corewheel::stream::StreamLimits;
 /// use std::time::Duration;
 /// use tokio::net::TcpListener;
 ///
-/// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-/// # runtime.block_on(async {
-/// let service = TimerService::beside_runtime().start()?;
-/// let limits = StreamLimits::default()
-///     .first_byte(Duration::from_secs(10))
-///     .head(Duration::from_secs(10))
-///     .write_stall(Duration::from_secs(30))
-///     .idle(Duration::from_secs(60));
-///
-/// let app = Router::new().route("/", get(|| async { "hello" }));
-/// let listener = TcpListener::bind("127.0.0.1:0").await?;
-/// let listener = TimedListener::new(listener, service.handle(), limits);
-/// # let stop = async {};
-/// axum::serve(listener, TimedMakeService::new(app)).with_graceful_shutdown(stop).await?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// async fn run(listener: TcpListener, app: Router) -> Result<(), Box<dyn std::error::Error>> {
+///     let service = TimerService::beside_runtime().start()?;
+///     let limits = StreamLimits::default()
+///         .head(Duration::from_secs(5))
+///         .idle(Duration::from_secs(30))
+///         .write_stall(Duration::from_secs(20));
+///     let server: Serve<_, _, _> = serve(listener, app);
+///     server.timers(service.handle()).limits(limits).await?;
+///     Ok(())
+/// }
 /// ```
+///
+/// A connection is idle while no request is in progress, whatever its client sends: PINGs do not
+/// keep it. After an upgrade, as of a WebSocket, `idle` counts from the last byte.
+///
+/// A [drain](crate::TimerService::drain) of the service tells each connection as its greatest age
+/// does, and [`close_idlest`](crate::TimerService::close_idlest) does as well. A connection that
+/// begins in a drain has one request.
+///
+/// The body of a request ends with an error where the client has sent too little of it in time. If
+/// the handler answers with an error then, as axum's extractors do, the client receives `408`.
+///
+/// # The close
+///
+/// A socket that is closed while bytes lie unread in it, or to which bytes come after that, is
+/// reset, and the client loses what it has not received. So the server shuts its side down first,
+/// and reads and forgets what the client still sends, until the client closes its side too, for
+/// [`close_time`](Self::close_time) at most. A client that does not take its response, or to which
+/// nothing was sent, is closed at once.
 ///
 /// # When there is no timer
 ///
 /// A connection for whose timer its shard has no room serves what is ready at once, and is closed
 /// where it would wait: see [`TimedIo`](TimedIo#when-there-is-no-timer).
-#[derive(Clone, Copy, Debug)]
-pub struct TimedListener<L> {
+#[must_use = "a server does nothing unless it is awaited"]
+pub struct Serve<L, M, S> {
     listener: L,
-    handle: AnyHandle,
-    limits: StreamLimits,
-    close_time: Duration,
+    make_service: M,
+    settings: Settings,
+    service: PhantomData<fn() -> S>,
 }
 
-impl<L> TimedListener<L> {
-    /// The connections of a listener, with limits. Their timers are on the shards of `handle`; with
-    /// [`Handle::of_class`] the statistics count them for a class.
-    pub fn new<T: 'static>(listener: L, handle: Handle<T>, limits: StreamLimits) -> Self {
-        Self { listener, handle: handle.untyped(), limits, close_time: CLOSE_TIME }
+impl<L: Listener, M, S> Serve<L, M, S> {
+    /// Sets whose shards have the timers: those of [`time::handle`](crate::time::handle), the
+    /// default service of the process, unless this is called. With [`Handle::of_class`] the
+    /// statistics count the timers for a class.
+    pub fn timers<T: 'static>(mut self, timers: Handle<T>) -> Self {
+        self.settings.timers = Some(timers.untyped());
+        self
     }
 
-    /// Sets for how long a connection is closed that a limit has ended, 5 seconds by default: the
-    /// time that the client has to take what lies in the system's send buffer. See [`ServedIo`].
-    /// Zero closes each socket at once.
-    #[must_use]
-    pub fn close_time(self, close_time: Duration) -> Self {
-        Self { close_time, ..self }
+    /// Sets all limits of connections. A limit that is zero is off.
+    ///
+    /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
+    /// here, the shorter of the two.
+    pub fn limits(mut self, limits: StreamLimits) -> Self {
+        self.settings.stream = limits;
+        self
     }
 
-    /// The listener.
-    pub fn get_ref(&self) -> &L {
-        &self.listener
+    /// Sets all limits of the bodies of requests. Without any, a client that stops in the middle of
+    /// a body is idle, and is cut.
+    pub fn request(mut self, limits: BodyLimits) -> Self {
+        self.settings.request = limits;
+        self
     }
 
-    /// The listener.
-    pub fn get_mut(&mut self) -> &mut L {
-        &mut self.listener
+    /// Sets all limits of the bodies of responses: off unless this is called, as a stream of events
+    /// may rest for long.
+    pub fn response(mut self, limits: BodyLimits) -> Self {
+        self.settings.response = limits;
+        self
     }
 
-    /// The listener, without limits.
-    pub fn into_inner(self) -> L {
-        self.listener
-    }
-}
-
-impl<L: Listener> Listener for TimedListener<L> {
-    type Io = ServedIo<L::Io>;
-    type Addr = L::Addr;
-
-    async fn accept(&mut self) -> (ServedIo<L::Io>, L::Addr) {
-        let (stream, address) = self.listener.accept().await;
-        let stream = TimedIo::new(stream, self.handle, self.limits);
-        (ServedIo::new(stream, self.handle, self.close_time), address)
+    /// Sets for how long a connection is closed, 5 seconds by default: the time that the client has
+    /// to take what lies in the system's send buffer. Zero closes each socket at once.
+    pub fn close_time(mut self, close_time: Duration) -> Self {
+        self.settings.close_time = close_time;
+        self
     }
 
-    fn local_addr(&self) -> io::Result<L::Addr> {
+    /// Stops the server when the signal is ready: it accepts no more connections, tells each by a
+    /// `GOAWAY` or `Connection: close`, and ends when all have ended. Their limits go on. A
+    /// connection that was upgraded is not waited for.
+    pub fn with_graceful_shutdown<F>(self, signal: F) -> WithGracefulShutdown<L, M, S, F>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        WithGracefulShutdown { serve: self, signal }
+    }
+
+    /// Where the listener listens.
+    ///
+    /// # Errors
+    ///
+    /// Those of the listener.
+    pub fn local_addr(&self) -> io::Result<L::Addr> {
         self.listener.local_addr()
     }
 }
 
-/// Lets a handler have the control of its connection: `ConnectInfo<StreamControl>` is an extractor
-/// behind `into_make_service_with_connect_info::<StreamControl>()`.
-impl<L: Listener> Connected<IncomingStream<'_, TimedListener<L>>> for StreamControl {
-    fn connect_info(stream: IncomingStream<'_, TimedListener<L>>) -> Self {
-        stream.io().control()
-    }
-}
-
-/// Wraps what makes the service of each connection for `axum::serve`, such as a `Router` or its
-/// `into_make_service_with_connect_info`: the service tells the [`ServedIo`] of its connection
-/// about each request. [`TimedListener`] has an example.
-///
-/// What it tells is what a [`TimedHttp`] says: no idle limit ends a connection while its server
-/// works on a request, and the limits of heads and of rates know where the messages of HTTP/1 begin
-/// and end. A server sets [`write_stall`](StreamLimits::write_stall), too, since an idle limit does
-/// not find a client that does not read its response.
-///
-/// # Heads
-///
-/// hyper reads on before it polls the service, so a read may wait before the service can say that
-/// the head is complete. Such a read arms the deadline of the head, and the service disarms it in
-/// the same poll of the connection. A head that lay in the socket at its limit is in time, also
-/// where the server was held up meanwhile.
-///
-/// # Cost
-///
-/// That of a [`TimedHttp`], an allocation for each of the two bodies, as axum's bodies are
-/// boxed, and the deadline of each head. Of an HTTP/2 response, each frame and each 16 KiB of it
-/// allocate some 50 bytes, for a guard that says when they are written. axum's data does not say
-/// how much of it is written, so what the socket accepts counts, up to 32 KiB for each guard. For
-/// as long, PINGs keep a response without a window.
-#[derive(Clone, Copy, Debug)]
-pub struct TimedMakeService<M> {
-    inner: M,
-}
-
-impl<M> TimedMakeService<M> {
-    /// Wraps what makes a service for each connection.
-    pub fn new(inner: M) -> Self {
-        Self { inner }
-    }
-
-    /// What makes the services.
-    pub fn get_ref(&self) -> &M {
-        &self.inner
-    }
-
-    /// What makes the services, without streams.
-    pub fn into_inner(self) -> M {
-        self.inner
-    }
-}
-
-impl<'a, L, S, M> Service<IncomingStream<'a, L>> for TimedMakeService<M>
+impl<L, M, S> Serve<L, M, S>
 where
-    L: Listener<Io = ServedIo<S>>,
-    M: Service<IncomingStream<'a, L>>,
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
 {
-    type Response = TimedHttp<M::Response>;
-    type Error = M::Error;
-    type Future = MakeFuture<M::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), M::Error>> {
-        self.inner.poll_ready(cx)
+    /// Serves a connection in a task of its own.
+    async fn spawn(
+        &mut self,
+        (socket, remote_addr): (L::Io, L::Addr),
+        timers: AnyHandle,
+        shutdown: &watch::Receiver<()>,
+    ) {
+        let stream = TimedIo::new(socket, timers, self.settings.of_stream());
+        let Ok(()) = poll_fn(|cx| self.make_service.poll_ready(cx)).await;
+        let control = stream.control();
+        let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
+        let Ok(app) = self.make_service.call(incoming).await;
+        let connection = Connection { stream, app, settings: self.settings, timers };
+        tokio::spawn(connection.serve(shutdown.clone()));
     }
 
-    fn call(&mut self, stream: IncomingStream<'a, L>) -> Self::Future {
-        let control = stream.io().control();
-        MakeFuture { future: self.inner.call(stream), control: Some(control) }
-    }
-}
-
-pin_project! {
-    /// The service that a [`TimedMakeService`] makes for a connection.
-    #[derive(Debug)]
-    pub struct MakeFuture<F> {
-        #[pin]
-        future: F,
-        // `None` when the service is made.
-        control: Option<StreamControl>,
+    fn own_timers(&self) -> AnyHandle {
+        self.settings.timers.unwrap_or_else(crate::time::handle)
     }
 }
 
-impl<F, S, E> Future for MakeFuture<F>
+impl<L, M, S> IntoFuture for Serve<L, M, S>
 where
-    F: Future<Output = Result<S, E>>,
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
+    for<'a> <M as Service<IncomingStream<'a, L>>>::Future: Send,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
 {
-    type Output = Result<TimedHttp<S>, E>;
+    type Output = io::Result<()>;
+    type IntoFuture = ServeFuture;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        this.future.poll(cx).map_ok(|service| {
-            let control = this.control.take().expect("the future is not polled after its end");
-            TimedHttp::new(service, control)
-        })
+    fn into_future(mut self) -> ServeFuture {
+        ServeFuture(Box::pin(async move {
+            let timers = self.own_timers();
+            // Its drop, with this future, begins the shutdown of each connection.
+            let (_running, shutdown) = watch::channel(());
+            loop {
+                let accepted = self.listener.accept().await;
+                self.spawn(accepted, timers, &shutdown).await;
+            }
+        }))
     }
 }
 
-/// As `axum::serve` calls it. In other servers of hyper, the service of tower goes into
-/// hyper-util's `TowerToHyperService` before.
-impl<S> Service<Request> for TimedHttp<S>
+/// A server with a graceful shutdown; made by [`Serve::with_graceful_shutdown`].
+#[must_use = "a server does nothing unless it is awaited"]
+pub struct WithGracefulShutdown<L, M, S, F> {
+    serve: Serve<L, M, S>,
+    signal: F,
+}
+
+impl<L: Listener, M, S, F> WithGracefulShutdown<L, M, S, F> {
+    /// Where the listener listens.
+    ///
+    /// # Errors
+    ///
+    /// Those of the listener.
+    pub fn local_addr(&self) -> io::Result<L::Addr> {
+        self.serve.local_addr()
+    }
+}
+
+impl<L, M, S, F> IntoFuture for WithGracefulShutdown<L, M, S, F>
 where
-    S: Service<Request, Response = Response>,
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
+    for<'a> <M as Service<IncomingStream<'a, L>>>::Future: Send,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    F: Future<Output = ()> + Send + 'static,
 {
-    type Response = Response;
-    type Error = S::Error;
-    type Future = RouteFuture<S::Future>;
+    type Output = io::Result<()>;
+    type IntoFuture = ServeFuture;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.get_mut().poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        let (inner, caller) = self.split();
-        let wrap = |body| Body::new(Plain { body, rest: None });
-        RouteFuture { future: caller.call(request, |request| inner.call(request.map(wrap))) }
-    }
-}
-
-pin_project! {
-    /// The response of a [`TimedHttp`] in `axum::serve`.
-    #[derive(Debug)]
-    pub struct RouteFuture<F> {
-        #[pin]
-        future: TimedResponse<F>,
-    }
-}
-
-impl<F, E> Future for RouteFuture<F>
-where
-    F: Future<Output = Result<Response, E>>,
-{
-    type Output = Result<Response, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let wrap = |body| Body::new(Plain { body, rest: None });
-        self.project().future.poll(cx).map_ok(|response| response.map(wrap))
+    fn into_future(self) -> ServeFuture {
+        let Self { mut serve, signal } = self;
+        ServeFuture(Box::pin(async move {
+            let timers = serve.own_timers();
+            let (running, shutdown) = watch::channel(());
+            let mut signal = std::pin::pin!(signal);
+            loop {
+                let accepted = tokio::select! {
+                    biased;
+                    () = &mut signal => break,
+                    accepted = serve.listener.accept() => accepted,
+                };
+                serve.spawn(accepted, timers, &shutdown).await;
+            }
+            drop((serve, shutdown));
+            // Each connection has a receiver until it has ended.
+            running.send_replace(());
+            running.closed().await;
+            Ok(())
+        }))
     }
 }
 
-/// How much of a response one guard stands for at most, in bytes: an HTTP/2 frame.
-const GUARDED: usize = 16 << 10;
+/// The future of a server.
+pub struct ServeFuture(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
 
-pin_project! {
-    /// A body with the data that axum's bodies have.
-    struct Plain {
-        #[pin]
-        body: TimedBody<Body>,
-        // Of the last frame, what the consumer has not asked for; `None` if it has all.
-        rest: Option<BodyData<Bytes>>,
+impl Future for ServeFuture {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll(cx)
     }
 }
 
-impl HttpBody for Plain {
-    type Data = Bytes;
-    type Error = BoxError;
+/// A connection that was accepted, for what makes its service. It takes the place of axum's type of
+/// this name.
+///
+/// ```
+/// use axum::extract::connect_info::Connected;
+/// use axum::serve::Listener;
+/// use corewheel::adapters::axum::IncomingStream;
+/// use tokio::net::TcpListener;
+///
+/// #[derive(Clone)]
+/// struct Hops(Option<u32>);
+///
+/// impl Connected<IncomingStream<'_, TcpListener>> for Hops {
+///     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+///         Self(stream.io().ttl().ok())
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct IncomingStream<'a, L: Listener> {
+    io: &'a L::Io,
+    remote_addr: L::Addr,
+    control: StreamControl,
+}
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = self.project();
-        if let Some(data) = this.rest.take() {
-            return Poll::Ready(Some(Ok(Frame::data(guarded(data, this.rest)))));
+impl<L: Listener> IncomingStream<'_, L> {
+    /// The stream, as the listener has it.
+    pub fn io(&self) -> &L::Io {
+        self.io
+    }
+
+    /// The address of the client.
+    pub fn remote_addr(&self) -> &L::Addr {
+        &self.remote_addr
+    }
+
+    /// The control of the connection.
+    pub fn control(&self) -> &StreamControl {
+        &self.control
+    }
+}
+
+impl<L: Listener<Addr = Self>> Connected<IncomingStream<'_, L>> for std::net::SocketAddr {
+    fn connect_info(stream: IncomingStream<'_, L>) -> Self {
+        stream.remote_addr
+    }
+}
+
+impl<L: Listener> Connected<IncomingStream<'_, L>> for StreamControl {
+    fn connect_info(stream: IncomingStream<'_, L>) -> Self {
+        stream.control
+    }
+}
+
+/// What `axum::serve` takes without `into_make_service`.
+macro_rules! serve_each_connection {
+    ([$($generics:tt)*] $type:ty, |$it:ident| $copy:expr) => {
+        impl<L: Listener, $($generics)*> Service<IncomingStream<'_, L>> for $type {
+            type Response = $type;
+            type Error = Infallible;
+            type Future = Ready<Result<Self::Response, Infallible>>;
+
+            fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, _stream: IncomingStream<'_, L>) -> Self::Future {
+                let $it = self;
+                ready(Ok($copy))
+            }
         }
-        let frame = ready!(this.body.poll_frame(cx));
-        let plain = |data: BodyData<Bytes>| {
-            data.into_plain().unwrap_or_else(|data| guarded(data, this.rest))
-        };
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(plain))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_none() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let mut hint = self.body.size_hint();
-        let rest = self.rest.as_ref().map_or(0, |rest| rest.get_ref().len() as u64);
-        if let Some(most) = hint.upper() {
-            hint.set_upper(most.saturating_add(rest));
-        }
-        hint.set_lower(hint.lower().saturating_add(rest));
-        hint
-    }
+    };
 }
+// A state makes a copy for each request cheaper.
+serve_each_connection!([] Router, |it| it.clone().with_state(()));
+serve_each_connection!([] MethodRouter, |it| it.clone().with_state(()));
+serve_each_connection!([H: Clone, T, S: Clone] HandlerService<H, T, S>, |it| it.clone());
 
-type BoxError = Box<dyn Error + Send + Sync>;
-
-/// The first of the data as bytes, which keep a guard for as long as a part of them is used.
-fn guarded(data: BodyData<Bytes>, rest: &mut Option<BodyData<Bytes>>) -> Bytes {
-    struct Owner(BodyData<Bytes>);
-
-    impl AsRef<[u8]> for Owner {
-        fn as_ref(&self) -> &[u8] {
-            self.0.get_ref()
-        }
-    }
-
-    data.set_opaque();
-    let (first, others) = data.split(GUARDED);
-    *rest = others;
-    Bytes::from_owner(Owner(first))
-}
+debug_fields!([L: fmt::Debug, M: fmt::Debug, S] Serve<L, M, S>, |it|
+    listener: it.listener, make_service: it.make_service, settings: it.settings
+);
+debug_fields!([L: fmt::Debug, M: fmt::Debug, S, F] WithGracefulShutdown<L, M, S, F>, |it|
+    serve: it.serve
+);
+debug_fields!([] ServeFuture, |_it|);

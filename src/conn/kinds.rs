@@ -248,8 +248,7 @@ macro_rules! deadline_kinds {
                 /// A server that may work on a request for longer than this, while a read waits,
                 /// calls [`StreamControl::begin_request`](super::StreamControl::begin_request), or
                 /// its stream ends meanwhile. Under hyper, whose reads always wait,
-                /// `adapters::hyper::TimedHttp` does that, and in `axum::serve`
-                /// `adapters::axum::TimedMakeService`.
+                /// `adapters::hyper::TimedHttp` does that.
                 idle: Duration = all_idle | idle_least = all_idle_least,
             }
             ends {Either, Idle(idle: Duration), "nothing was read or written for {}"}

@@ -125,7 +125,7 @@ impl Wake for Shared {
 ///
 /// The limit for a [head](super::StreamLimits::head) and the least rate of
 /// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
-/// the owner knows. Under hyper and in `axum::serve`, `adapters::hyper::TimedHttp` says it all.
+/// the owner knows. Under hyper, `adapters::hyper::TimedHttp` says it all.
 ///
 /// - The first byte of the connection begins a message. It has the deadline of a head, and is not
 ///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
@@ -302,12 +302,6 @@ impl<M: Side> StreamControl<M> {
         if self.shared.unsent.remove_piece() && wakes {
             self.shared.wake_waiting(Direction::Write);
         }
-    }
-
-    /// The pieces of this stream do not say how much of them was taken.
-    #[cfg(feature = "axum")]
-    pub(crate) fn set_opaque_pieces(&self) {
-        self.shared.unsent.set_opaque();
     }
 
     /// The owner does not read until the returned guard is dropped, because it is busy or its

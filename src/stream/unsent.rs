@@ -23,18 +23,15 @@ use crate::link::sync::{AtomicU64, Ordering};
 const SENDING: u64 = 1;
 /// The stream has accepted all, and pieces wait for a window.
 const WINDOWED: u64 = 2;
-/// Pieces say nothing before their drop.
-const OPAQUE: u64 = 4;
-/// One end that waits. There are fewer than 2²⁴.
-const END: u64 = 8;
+/// One end that waits. There are fewer than 2²⁵.
+const END: u64 = 4;
 const ENDS: u64 = PIECE - END;
 /// One piece that was handed over and not dropped. There are fewer than 2³⁷.
 const PIECE: u64 = 1 << 27;
 const PIECES: u64 = !(PIECE - 1);
 
 /// How many bytes the stream accepts as those of responses, after the framework has last taken some
-/// of a piece: twice what an HTTP/2 server copies before it writes, and what a piece has whose data
-/// says nothing before its drop.
+/// of a piece: twice what an HTTP/2 server copies before it writes.
 const COPIED_MAX: u64 = 32 << 10;
 
 pub(super) struct Unsent {
@@ -99,13 +96,6 @@ impl Unsent {
         let before = self.word.fetch_sub(PIECE, Ordering::Relaxed);
         before & WINDOWED != 0 && before & PIECES == PIECE
     }
-
-    /// Pieces say nothing before their drop from now on. What the stream accepts stands for
-    /// them.
-    #[cfg(feature = "axum")]
-    pub(super) fn set_opaque(&self) {
-        self.word.fetch_or(OPAQUE, Ordering::Relaxed);
-    }
 }
 
 /// What the stream does.
@@ -113,7 +103,7 @@ impl Unsent {
     /// Whether a flush has anything to do here.
     #[inline]
     pub(super) fn has_any(&self) -> bool {
-        self.word() & !OPAQUE != 0
+        self.word() != 0
     }
 
     /// Whether the end of a request waits.
@@ -143,31 +133,19 @@ impl Unsent {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Whether all that the framework takes of pieces is [counted](Self::taken).
-    pub(super) fn is_counted(&self) -> bool {
-        self.word() & OPAQUE == 0
-    }
-
     /// The stream has accepted bytes, perhaps in a wait for a window. True if they may be bytes of
     /// the responses that are on their way, which end a wait: no piece is left, or a framework may
-    /// have copied as much. Where all that is taken is counted, no byte of a response comes in a
-    /// wait for a window.
+    /// have copied as much. No byte of a response comes in a wait for a window, as what is taken is
+    /// [counted](Self::taken).
     #[inline]
     pub(super) fn accept(&self, bytes: u64, is_windowed: bool) -> bool {
-        let word = self.word();
-        if word & PIECES == 0 {
+        if self.word() & PIECES == 0 {
             return true;
         }
-        if is_windowed && word & OPAQUE == 0 {
+        if is_windowed {
             return false;
         }
-        let before = self.accepted.fetch_add(bytes, Ordering::Relaxed);
-        let is_of_response = before.saturating_add(bytes) <= COPIED_MAX;
-        if is_of_response && is_windowed {
-            // The framework flushes what it has written, so no piece wakes its task before that.
-            self.word.fetch_and(!WINDOWED, Ordering::Relaxed);
-        }
-        is_of_response
+        self.accepted.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= COPIED_MAX
     }
 }
 
@@ -224,41 +202,6 @@ mod loom_tests {
             thread.join().unwrap();
             let (second, has_pieces) = unsent.take_ends();
             assert_eq!((first + second, has_pieces), (1, true));
-        });
-    }
-
-    #[cfg(feature = "axum")]
-    #[test]
-    fn piece_that_comes_while_pieces_become_opaque_is_counted_and_opaque() {
-        check(|| {
-            let unsent = Arc::new(Unsent::new());
-            let other = Arc::clone(&unsent);
-            let thread = thread::spawn(move || other.set_opaque());
-            let _is_first = unsent.add_piece();
-            thread.join().unwrap();
-            assert!(!unsent.is_counted());
-            assert!(unsent.await_window(), "the piece is there");
-            assert!(unsent.remove_piece(), "the stream waits for the piece");
-        });
-    }
-
-    #[cfg(feature = "axum")]
-    #[test]
-    fn accepted_bytes_end_a_wait_for_a_window_and_leave_the_pieces() {
-        check(|| {
-            let unsent = Arc::new(Unsent::new());
-            unsent.set_opaque();
-            let _is_first = unsent.add_piece();
-            unsent.await_window();
-            let other = Arc::clone(&unsent);
-            let thread = thread::spawn(move || {
-                let _is_first = other.add_piece();
-                other.end_at_flush();
-            });
-            assert!(unsent.accept(1, true));
-            thread.join().unwrap();
-            assert!(!unsent.remove_piece() && !unsent.remove_piece(), "a flush follows");
-            assert_eq!(unsent.take_ends(), (1, false));
         });
     }
 

@@ -1,6 +1,5 @@
-//! `axum::serve` with `TimedListener` and `TimedMakeService`, over real sockets: idle connections
-//! and slow clients are cut, and no request that the server works on is, nor in a graceful
-//! shutdown.
+//! `adapters::axum::serve` over real sockets: idle connections and slow clients are cut, and no
+//! request that the server works on is, nor in a graceful shutdown.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -11,10 +10,13 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
+use axum::extract::connect_info::Connected;
+use axum::handler::{Handler, HandlerWithoutStateExt};
 use axum::routing::{get as on_get, post as on_post};
 use axum::serve::ListenerExt;
 use corewheel::TimerService;
-use corewheel::adapters::axum::{TimedListener, TimedMakeService};
+use corewheel::adapters::axum::{IncomingStream, serve};
+use corewheel::adapters::hyper::BodyLimits;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits};
 use socket2::SockRef;
@@ -36,7 +38,7 @@ const RATE: DataRate = DataRate::new(1_000, LIMIT);
 /// The parts of a slow response, all together in the time of a handler that works.
 const PARTS: u32 = 5;
 
-const OFF: StreamLimits = StreamLimits {
+pub(super) const OFF: StreamLimits = StreamLimits {
     first_byte: Duration::ZERO,
     head: Duration::ZERO,
     read_idle: Duration::ZERO,
@@ -94,8 +96,9 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = runtime.spawn(async move {
-            let listener = TimedListener::new(listener, timers, limits);
-            let serving = axum::serve(listener, TimedMakeService::new(app));
+            let serving = serve(listener, app).timers(timers).limits(limits);
+            // A client that stops in a body is idle.
+            let serving = serving.request(BodyLimits::default());
             let serving = serving.with_graceful_shutdown(async move {
                 let _ = stopped.await;
             });
@@ -235,25 +238,19 @@ fn graceful_shutdown_waits_for_a_request_that_takes_longer_than_each_limit() {
     assert_eq!(read_until(&mut idle, b"\0"), "");
 }
 
-/// Serves an app of which a handler is given what the server knows of its connection.
-macro_rules! check_info {
-    ($info:ty, $listener:expr, $answer:expr) => {{
-        let service = TimerService::beside_runtime().start().unwrap();
-        let timers = service.handle();
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
-        let app = Router::new().route("/", on_get($answer));
-        let app = app.into_make_service_with_connect_info::<$info>();
-        runtime.spawn(async move {
-            let listener = $listener(TimedListener::new(listener, timers, ALL));
-            axum::serve(listener, TimedMakeService::new(app)).await
-        });
-        let mut client = connect(address);
-        client.write_all(&get("/")).unwrap();
-        let own = client.local_addr().unwrap().to_string();
-        (read_until(&mut client, b"\0"), own)
-    }};
+/// The answer to a client of a server.
+fn answer_of<F>(serve: impl FnOnce(TcpListener) -> F) -> (String, String)
+where
+    F: IntoFuture<IntoFuture: Send + 'static, Output: Send + 'static>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(serve(listener).into_future());
+    let mut client = connect(address);
+    client.write_all(b"GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+    let own = client.local_addr().unwrap().to_string();
+    (read_until(&mut client, b"\0"), own)
 }
 
 #[test]
@@ -262,16 +259,67 @@ fn handler_is_given_the_control_of_its_connection() {
         let late = control.timeout(ms(20), std::future::pending::<()>()).await;
         format!("late: {}", late.unwrap_err().is_elapsed())
     };
-    let (answer, _) = check_info!(StreamControl, |listener| listener, late);
+    let app = Router::new().route("/", on_get(late));
+    let app = app.into_make_service_with_connect_info::<StreamControl>();
+    let (answer, _) = answer_of(|listener| serve(listener, app));
     assert!(answer.ends_with("late: true"), "{answer:?}");
 }
 
 #[test]
-fn handler_behind_a_tapped_listener_is_given_the_address_of_its_client() {
+fn handler_is_given_the_address_of_its_client() {
     let whom = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
-    let tap = |listener: TimedListener<TcpListener>| {
-        listener.tap_io(|stream| stream.get_ref().set_nodelay(true).unwrap())
-    };
-    let (answer, own) = check_info!(SocketAddr, tap, whom);
+    let app = Router::new().route("/", on_get(whom));
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    let (answer, own) = answer_of(|listener| serve(listener, app.clone()));
     assert!(answer.ends_with(&own), "{answer:?}, {own}");
+    let tap = |stream: &mut tokio::net::TcpStream| stream.set_nodelay(true).unwrap();
+    let (answer, own) = answer_of(|listener| serve(listener.tap_io(tap), app));
+    assert!(answer.ends_with(&own), "{answer:?}, {own}");
+}
+
+/// What a server knows of a connection, as its own type.
+#[derive(Clone)]
+struct Known(String);
+
+impl Connected<IncomingStream<'_, TcpListener>> for Known {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        let of_socket = stream.io().peer_addr().unwrap();
+        assert_eq!(of_socket, *stream.remote_addr());
+        assert_eq!(stream.control().limit_reached(), None);
+        Self(of_socket.to_string())
+    }
+}
+
+#[test]
+fn server_takes_whatever_that_of_axum_takes() {
+    async fn hello() -> &'static str {
+        "hello"
+    }
+    let router = || Router::new().route("/", on_get(hello));
+    let is_hello = |(answer, _): (String, String)| assert!(answer.ends_with("hello"), "{answer:?}");
+    is_hello(answer_of(|listener| serve(listener, router())));
+    is_hello(answer_of(|listener| serve(listener, router().into_make_service())));
+    is_hello(answer_of(|listener| serve(listener, on_get(hello))));
+    is_hello(answer_of(|listener| serve(listener, hello.with_state(()))));
+    is_hello(answer_of(|listener| serve(listener, hello.into_make_service())));
+    is_hello(answer_of(|listener| {
+        serve(listener, router()).with_graceful_shutdown(std::future::pending())
+    }));
+    let known = |ConnectInfo(Known(peer)): ConnectInfo<Known>| async move { peer };
+    let app = Router::new().route("/", on_get(known));
+    let app = app.into_make_service_with_connect_info::<Known>();
+    let (answer, own) = answer_of(|listener| serve(listener, app));
+    assert!(answer.ends_with(&own), "{answer:?}, {own}");
+}
+
+#[test]
+fn server_without_settings_has_limits() {
+    let limits = |ConnectInfo(control): ConnectInfo<StreamControl>| async move {
+        let limits = control.timers().limits();
+        format!("{:?} {:?}", limits.all_idle, limits.write_timeout)
+    };
+    let app = Router::new().route("/", on_get(limits));
+    let app = app.into_make_service_with_connect_info::<StreamControl>();
+    let (answer, _) = answer_of(|listener| serve(listener, app));
+    assert!(answer.ends_with("60s 30s"), "{answer:?}");
 }

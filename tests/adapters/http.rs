@@ -270,6 +270,8 @@ pub(crate) fn read_until(client: &mut Client, end: &[u8]) -> String {
             Ok(_) => break,
             // The server had not read all.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            // A signal that stopped this process interrupts the read.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("the connection is not closed: {error}"),
         }
     }

@@ -5,6 +5,7 @@
 
 mod axum_closes;
 mod axum_serve;
+mod axum_told;
 mod exchanges;
 mod exchanges_over_sockets;
 mod http;

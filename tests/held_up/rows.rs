@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::serve::Listener;
-use corewheel::adapters::axum::{TimedListener, TimedMakeService};
+use corewheel::adapters::axum::serve;
 use corewheel::adapters::hyper::{BodyLimits, HyperTimer, TimedBody, TimedHttp};
 use corewheel::adapters::tower::TimeoutLayer;
 use corewheel::conn::Raced;
@@ -190,7 +190,7 @@ pub(crate) static ROWS: [Row; 22] = [
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         })
     }),
-    http("axum::serve, idle", |socket, timers, limit| {
+    http("axum, idle", |socket, timers, limit| {
         let limits = StreamLimits::default().idle(limit);
         let app = Router::new().route("/", get(|| async { "k" }));
         Box::pin(serve_axum(socket, timers, limits, app))
@@ -199,7 +199,7 @@ pub(crate) static ROWS: [Row; 22] = [
         first: b"GET / HTTP/1.1\r\nhost:",
         second: b" a\r\n\r\n",
         replies: [b"", b"\r\n\r\nk"],
-        ..http("axum::serve, half a head", |socket, timers, limit| {
+        ..http("axum, half a head", |socket, timers, limit| {
             let limits = StreamLimits::default().head(limit);
             let app = Router::new().route("/", get(|| async { "k" }));
             Box::pin(serve_axum(socket, timers, limits, app))
@@ -354,8 +354,7 @@ where
 }
 
 async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {
-    let listener = TimedListener::new(One(Some(socket)), timers, limits);
-    let _ = axum::serve(listener, TimedMakeService::new(app)).await;
+    let _ = serve(One(Some(socket)), app).timers(timers).limits(limits).await;
 }
 
 /// Waits for the body of a request, by which the client goes on.

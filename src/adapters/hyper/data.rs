@@ -82,33 +82,6 @@ impl<D, M: Side> BodyData<D, M> {
     pub fn into_inner(self) -> D {
         self.data
     }
-
-    /// The data, if nothing needs to know when it is written.
-    #[cfg(feature = "axum")]
-    pub(in crate::adapters) fn into_plain(self) -> Result<D, Self> {
-        if self.piece.is_none() { Ok(self.data) } else { Err(self) }
-    }
-
-    /// The data says nothing before it is dropped.
-    #[cfg(feature = "axum")]
-    pub(in crate::adapters) fn set_opaque(&self) {
-        if let Some(piece) = &self.piece {
-            piece.control.set_opaque_pieces();
-        }
-    }
-}
-
-#[cfg(feature = "axum")]
-impl<M: Side> BodyData<Bytes, M> {
-    /// At most so many bytes, and the rest as data of its own, if there is one.
-    pub(in crate::adapters) fn split(mut self, most: usize) -> (Self, Option<Self>) {
-        if self.data.len() <= most {
-            return (self, None);
-        }
-        let data = self.data.split_to(most);
-        let piece = self.piece.as_ref().map(|piece| Piece::new(piece.link()));
-        (Self { data, piece }, Some(self))
-    }
 }
 
 impl<D: Buf, M: Side> BodyData<D, M> {

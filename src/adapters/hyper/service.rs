@@ -64,8 +64,8 @@ use crate::stream::StreamControl;
 /// first request has the limits of a head and of a rate, and later requests have that of idle
 /// times.
 ///
-/// A service of tower, such as an axum router, goes into hyper-util's `TowerToHyperService` before;
-/// `axum::serve` takes `adapters::axum` instead.
+/// A service of tower, such as an axum router, goes into hyper-util's `TowerToHyperService` before.
+/// A server of axum has `adapters::axum` instead.
 ///
 /// # In time
 ///
@@ -189,39 +189,6 @@ impl<S, M: Side> TimedHttp<S, M> {
     pub fn into_inner(self) -> S {
         self.inner
     }
-
-    fn caller(&self) -> Caller<'_, M> {
-        Caller { control: &self.control, connection: &self.connection }
-    }
-
-    /// The service, and what a request needs beside it.
-    #[cfg(feature = "axum")]
-    pub(in crate::adapters) fn split(&mut self) -> (&mut S, Caller<'_, M>) {
-        let caller = Caller { control: &self.control, connection: &self.connection };
-        (&mut self.inner, caller)
-    }
-}
-
-/// Calls a service for a request of a connection.
-pub(in crate::adapters) struct Caller<'a, M: Side> {
-    control: &'a StreamControl<M>,
-    connection: &'a Arc<Connection>,
-}
-
-impl<M: Side> Caller<'_, M> {
-    pub(in crate::adapters) fn call<B, F>(
-        self,
-        request: Request<B>,
-        call: impl FnOnce(Request<TimedBody<B, M>>) -> F,
-    ) -> TimedResponse<F, M>
-    where
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
-    {
-        let (request, exchange) = TimedBody::of_request(request, self.connection, self.control);
-        // Before the call, whose panic ends the request.
-        let waiting = Waiting(Some((exchange, self.control.clone())));
-        TimedResponse { future: call(request), waiting }
-    }
 }
 
 impl<S, M, B, R> Service<Request<B>> for TimedHttp<S, M>
@@ -236,7 +203,10 @@ where
     type Future = TimedResponse<S::Future, M>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        self.caller().call(request, |request| self.inner.call(request))
+        let (request, exchange) = TimedBody::of_request(request, &self.connection, &self.control);
+        // Before the call, whose panic ends the request.
+        let waiting = Waiting(Some((exchange, self.control.clone())));
+        TimedResponse { future: self.inner.call(request), waiting }
     }
 }
 

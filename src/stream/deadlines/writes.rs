@@ -121,10 +121,9 @@ impl<M: Side> Deadlines<M> {
         self.poll(Direction::Write)
     }
 
-    /// How many bytes of responses were taken in the wait for a window, as far as the pieces say.
+    /// How many bytes of responses were taken in the wait for a window.
     fn newly_taken(&self) -> u64 {
-        let unsent = &self.shared.unsent;
-        if unsent.is_counted() { unsent.taken() - self.taken } else { 0 }
+        self.shared.unsent.taken() - self.taken
     }
 
     /// The wait for a window is over: the peer has taken so many bytes of responses, or none is
