@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use super::behind::Behind;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 #[cfg(feature = "hyper")]
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     pub(super) reads: Reads,
     /// What the next read takes note of.
     pub(super) notes: Notes,
+    /// Whether the last read has bytes behind a message.
+    pub(super) behind: Behind,
     /// What of responses the stream has not accepted.
     pub(super) unsent: Unsent,
     /// The limit for the head of a message; zero if it is off.
@@ -59,6 +62,7 @@ impl Shared {
             is_dropped: AtomicBool::new(false),
             reads: Reads::new(),
             notes: Notes::new(CONNECTION | MESSAGE),
+            behind: Behind::new(),
             unsent: Unsent::new(),
             head,
             timeout: OnceLock::new(),
@@ -163,7 +167,16 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The cost is that of [`head_complete`](Self::head_complete).
     pub fn message_complete(&self) {
-        let is_armed = self.shared.notes.complete_message();
+        let is_armed = self.shared.notes.complete_message(false);
+        self.disarm_head(is_armed);
+    }
+
+    /// As [`message_complete`](Self::message_complete), for a message that ends with an empty
+    /// line: bytes that were read behind it begin the next message.
+    #[cfg(feature = "hyper")]
+    pub(crate) fn message_ends_with_line(&self) {
+        let is_behind = self.shared.behind.is_there();
+        let is_armed = self.shared.notes.complete_message(is_behind);
         self.disarm_head(is_armed);
     }
 
@@ -174,7 +187,9 @@ impl<M: Side> StreamControl<M> {
     /// Bytes that were read after [`message_complete`](Self::message_complete) belong to the next
     /// message, which then begins with this call, as a pipelined request does. Bytes that came with
     /// the end of the message before, in one read, are not told from it: until more is read, only
-    /// the idle times end a peer that sends no more of such a head.
+    /// the idle times end a peer that sends no more of such a head. Under hyper, those that came
+    /// with a request without a body, or with one in chunks, are told by the empty line before
+    /// them.
     ///
     /// Call it when the message before has been read to its end, and not in a protocol in which the
     /// peer may send other bytes than messages, such as HTTP/2.

@@ -204,6 +204,12 @@ impl<M: Side> Deadlines<M> {
         Poll::Ready(result)
     }
 
+    /// These bytes were read; none if they are not known.
+    #[inline]
+    pub(super) fn note_read(&self, read: &[u8]) {
+        self.shared.behind.note_read(read);
+    }
+
     /// Registers the task of a read or write that waits.
     #[inline]
     fn register(&mut self, direction: Direction, cx: &Context<'_>) {

@@ -54,6 +54,7 @@ macro_rules! timed_writes {
         }
     };
 }
+mod behind;
 mod control;
 mod deadlines;
 #[cfg(feature = "hyper")]

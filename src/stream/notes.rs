@@ -131,10 +131,12 @@ impl Notes {
         self.has(of_head) && self.exchange(|notes| notes & !of_head) & ARMED != 0
     }
 
-    /// The present message is complete.
-    pub(super) fn complete_message(&self) -> bool {
+    /// The present message is complete. Bytes behind it, if there are any, are the first of the
+    /// next one.
+    pub(super) fn complete_message(&self, is_behind: bool) -> bool {
         let withdrawn = MESSAGE | MEASURED | HEAD | ARMED | UNTIMED;
-        self.exchange(|notes| notes & !withdrawn | ENDED | BETWEEN) & ARMED != 0
+        let added = ENDED | BETWEEN | if is_behind { AHEAD } else { 0 };
+        self.exchange(|notes| notes & !withdrawn | added) & ARMED != 0
     }
 
     /// The next byte begins a message, unless one has come ahead that has begun it already.
@@ -180,7 +182,7 @@ mod loom_tests {
             let notes = Arc::new(Notes::new(MESSAGE));
             notes.take(true);
             // The message is complete, and a byte of the next one has come with it.
-            notes.complete_message();
+            notes.complete_message(false);
             notes.take(true);
             let owner = Arc::clone(&notes);
             let thread = thread::spawn(move || owner.begin_message(true));

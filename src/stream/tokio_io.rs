@@ -16,10 +16,13 @@ impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Projected { io, deadlines } = self.project();
+        let before = buf.filled().len();
         let read = deadlines.transfer(Direction::Read, cx, |cx| {
-            let before = buf.filled().len();
             io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)
         });
+        if read.is_ready() {
+            deadlines.note_read(&buf.filled()[before..]);
+        }
         read.map_ok(|_| ())
     }
 }

@@ -190,7 +190,7 @@ pub(super) fn get(stream: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
 }
 
 /// Reads an answer with a `Content-Length`.
-fn read_answer(stream: &mut TcpStream) -> (u16, Vec<u8>) {
+pub(super) fn read_answer(stream: &mut TcpStream) -> (u16, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

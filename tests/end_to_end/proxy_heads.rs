@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Instant;
 
-use crate::proxy::Proxy;
+use crate::proxy::{self, Proxy};
 use crate::proxy_hostile::{HEADERS, LIMIT, Upstream, check, frame, http2, read_frame, said};
 
 /// Sends a request, and returns its head as the upstream server gets it, in small letters.
@@ -148,5 +148,41 @@ fn requests_that_a_client_sends_at_once_are_all_answered() {
         client.write_all(last).unwrap();
         let said = said(&mut client);
         assert_eq!(said.matches("HTTP/1.1 200 ").count(), 500, "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn part_of_a_head_in_one_read_with_a_request_has_the_time_of_a_head() {
+    let options = ["--header", "500ms", "--keep-alive", "1h"];
+    proxy::check(&["corewheel"], &options, |proxy| {
+        let post = "POST / HTTP/1.1\r\nHost: proxy\r\n";
+        for request in [
+            "GET / HTTP/1.1\r\nHost: proxy\r\n\r\n".to_owned(),
+            format!("{post}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+        ] {
+            for behind in ["G", "GET / HTTP/1.1\r\nHost: proxy\r\n"] {
+                let mut client = proxy.connect();
+                let begin = Instant::now();
+                client.write_all(format!("{request}{behind}").as_bytes()).unwrap();
+                let said = said(&mut client);
+                let name = &proxy.name;
+                assert!(said.starts_with("HTTP/1.1 200 "), "{name}: {request:?} {said:?}");
+                assert!(said.contains("HTTP/1.1 408 "), "{name}: {request:?} {said:?}");
+                assert!(begin.elapsed() >= LIMIT, "{name}: after {:?}", begin.elapsed());
+            }
+        }
+    });
+}
+
+#[test]
+fn line_end_behind_a_body_is_no_head() {
+    let options = ["--header", "500ms", "--keep-alive", "1h"];
+    proxy::check(&["corewheel"], &options, |proxy| {
+        let mut client = proxy.connect();
+        let head = "POST / HTTP/1.1\r\nHost: proxy\r\nContent-Length: 5\r\n\r\n";
+        client.write_all(format!("{head}hello\r\n").as_bytes()).unwrap();
+        assert_eq!(proxy::read_answer(&mut client).0, 200, "{}", proxy.name);
+        thread::sleep(2 * LIMIT);
+        assert_eq!(proxy::get(&mut client, "/").0, 200, "{}", proxy.name);
     });
 }

@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 
 use hyper::Request;
 use hyper::body::{Body, Buf, Frame, SizeHint};
+use hyper::header::TRANSFER_ENCODING;
 
 use super::cell::{self, BoxError, Cell, OfResponse, Owner, Rest};
 use super::data::{BodyData, Piece};
@@ -53,6 +54,8 @@ where
     side: BodySide,
     /// Whether the data is handed over as pieces.
     has_pieces: bool,
+    /// Whether it is the body of a request in chunks.
+    is_chunked: bool,
     exchange: Exchange,
     /// Whether the consumer knows that the body has ended. A response that is dropped before is
     /// broken off.
@@ -75,6 +78,7 @@ where
         connection.spawner();
         let kind = Kind::of(&request);
         let (head, body) = request.into_parts();
+        let is_chunked = head.headers.contains_key(TRANSFER_ENCODING);
         let (side, left, has_body) = (BodySide::Request, body.size_hint(), !body.is_end_stream());
         let since = has_body.then(|| connection.begin_wait(side, Awaited::Poll)).flatten();
         let (owner, exchange) = if has_body {
@@ -91,7 +95,8 @@ where
             cell::arm(owner);
         }
         let control = has_body.then(|| control.clone());
-        let body = Self::of_parts(owner, left, side, false, exchange.clone(), control);
+        let mut body = Self::of_parts(owner, left, side, false, exchange.clone(), control);
+        body.is_chunked = is_chunked;
         (Request::from_parts(head, body), exchange)
     }
 
@@ -139,9 +144,19 @@ impl<B: Body, M: Side> TimedBody<B, M> {
         exchange: Exchange,
         control: Option<StreamControl<M>>,
     ) -> Self {
-        let is_complete = owner.is_none();
+        let (is_complete, is_chunked) = (owner.is_none(), false);
         let is_known_to_end = AtomicBool::new(is_complete);
-        Self { owner, left, is_complete, side, has_pieces, exchange, is_known_to_end, control }
+        Self {
+            owner,
+            left,
+            is_complete,
+            side,
+            has_pieces,
+            is_chunked,
+            exchange,
+            is_known_to_end,
+            control,
+        }
     }
 
     fn link(&self) -> Option<Link<'_, M>> {
@@ -158,7 +173,9 @@ impl<B: Body, M: Side> TimedBody<B, M> {
         let Some(control) = self.control.take() else { return };
         let link = Link { exchange: &self.exchange, control: &control };
         match self.side {
-            BodySide::Request => link.request_over(self.counts_as_idle()),
+            BodySide::Request => {
+                link.request_over(is_complete && self.is_chunked, self.counts_as_idle());
+            }
             BodySide::Response => link.response_over(is_complete),
         }
     }

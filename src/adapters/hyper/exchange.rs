@@ -485,10 +485,10 @@ impl<M: Side> Link<'_, M> {
     pub(super) fn begin(&self, has_body: bool) {
         // No later than here: hyper reads on before it polls the future of the response, and such a
         // read would arm the deadline of the head.
-        if self.is_http1() && has_body {
-            self.control.head_complete();
-        } else {
-            self.control.message_complete();
+        match (self.is_http1(), has_body) {
+            (true, true) => self.control.head_complete(),
+            (true, false) => self.control.message_ends_with_line(),
+            (false, _) => self.control.message_complete(),
         }
         self.control.hold_request();
     }
@@ -518,10 +518,13 @@ impl<M: Side> Link<'_, M> {
         self.control.drop_request();
     }
 
-    /// No more is read of the request's body.
-    pub(super) fn request_over(&self, may_wait: bool) {
-        if self.is_http1() {
-            self.control.message_complete();
+    /// No more is read of the request's body. Whether it ends with an empty line, and was read to
+    /// that.
+    pub(super) fn request_over(&self, ends_with_line: bool, may_wait: bool) {
+        match (self.is_http1(), ends_with_line) {
+            (true, true) => self.control.message_ends_with_line(),
+            (true, false) => self.control.message_complete(),
+            (false, _) => {}
         }
         if may_wait {
             self.body_came();

@@ -553,6 +553,26 @@ fn check_head_ahead<K: Kind>() {
     conn.check_open();
 }
 
+fn check_head_behind<K: Kind>() {
+    let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)));
+    let read_all = b"a\r\n\r\nb";
+    ready(write(&mut conn.peer, read_all));
+    let mut bytes = [0; 8];
+    let mut buf = ReadBuf::new(&mut bytes);
+    let cx = &mut Context::from_waker(Waker::noop());
+    ready(Pin::new(&mut conn.stream).poll_read(cx, &mut buf));
+    assert_eq!(buf.filled(), read_all);
+    let called = conn.get();
+    conn.check_open();
+    drop(called);
+    conn.check_ends(Head(ms(LIMIT)));
+}
+
+#[test]
+fn head_that_is_read_with_the_request_before_it_has_a_deadline_from_the_response() {
+    both!(check_head_behind);
+}
+
 #[test]
 fn head_that_begins_before_the_response_has_ended_has_a_deadline_from_that_end() {
     both!(check_head_ahead);
