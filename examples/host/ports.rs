@@ -76,6 +76,8 @@ fn wait_while_in_use<T>(
 fn reserve_now(address: SocketAddr) -> io::Result<Reserved> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_port(true)?;
+    // Connections that another program has ended keep its port for a minute, unless both set this.
+    socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     let address = socket.local_addr()?.as_socket().unwrap_or(address);
     if is_answered(address) {

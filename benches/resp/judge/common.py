@@ -63,6 +63,13 @@ class Server:
             line = next(line for line in status if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
 
+    def cpu_time(self):
+        """The time that its threads have run, in seconds."""
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            # Behind the name, which may have spaces.
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def __enter__(self):
         return self
 

@@ -36,7 +36,7 @@ def main():
     print("| server | keys | bytes a key without | bytes a key with | for the time to live |")
     print("|---|--:|--:|--:|--:|")
     for name, command in commands(options.valkey, options.runtime).items():
-        if (options.only and name != options.only) or name.endswith("tuned"):
+        if options.only and name != options.only:
             continue
         for keys in options.keys:
             plain, timed = grow(command, keys, False), grow(command, keys, True)

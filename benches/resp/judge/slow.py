@@ -85,7 +85,7 @@ def main():
     print("|---|--:|--:|--:|")
     # Two cores, as keys of another core take another way.
     for name, command in commands(options.valkey, options.runtime, 2).items():
-        if (options.only and name != options.only) or name.endswith("tuned"):
+        if options.only and name != options.only:
             continue
         held, ended = subscribers(command)
         print(f"| {name} | {held} | {ended} | {pipeline(command)} |", flush=True)

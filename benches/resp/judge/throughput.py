@@ -2,6 +2,7 @@
 """`redis-benchmark` for SET and GET, pipelined and not, on one core and on two.
 
     throughput.py [--rounds N] [--requests N] [--runtime NAME] [--only NAME] [--cores N ...]
+                  [--valkey PATH]
 
 On one core the server is pinned to the first cpu and the benchmark to the second. On two, both use
 both cpus: redis with a second thread for input and output, ours with a second core, and the
@@ -9,6 +10,7 @@ benchmark with two threads. The rounds of the servers alternate; the median is s
 """
 
 import argparse
+import contextlib
 import csv
 import io
 import statistics
@@ -34,29 +36,36 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=150_000)
     parser.add_argument("--runtime", default="tokio")
+    parser.add_argument("--valkey")
     parser.add_argument("--only")
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
-    print("| cores | command | pipeline | redis rps | ours rps | ours ÷ redis | redis p99 | ours p99 |")
-    print("|--:|---|--:|--:|--:|--:|--:|--:|")
+    print("| cores | command | pipeline | server | requests a second | ÷ redis | p99 |")
+    print("|--:|---|--:|---|--:|--:|--:|")
     for cores in options.cores:
-        both = commands(runtime=options.runtime, cores=cores)
-        redis = both["redis"] + (["--io-threads", "2"] if cores > 1 else [])
-        cpus = "0" if cores == 1 else None
-        with Server(redis, cpus) as one, Server(both["ours"], cpus) as other:
+        with contextlib.ExitStack() as stack:
+            servers = {}
+            for name, command in commands(options.valkey, options.runtime, cores).items():
+                if options.only and name != options.only:
+                    continue
+                threads = ["--io-threads", "2"] if cores > 1 and name != "ours" else []
+                server = Server(command + threads, "0" if cores == 1 else None)
+                servers[name] = stack.enter_context(server)
             for pipeline in (1, 16):
                 for test in ("set", "get"):
-                    measured = {one: [], other: []}
-                    for _ in range(options.rounds):
-                        for server, results in measured.items():
-                            results.append(
-                                rounds_of(server, test, pipeline, options.requests, cores)
-                            )
-                    rates = [statistics.median(r for r, _ in of) for of in measured.values()]
-                    tails = [statistics.median(p for _, p in of) for of in measured.values()]
-                    print(f"| {cores} | {test.upper()} | {pipeline} | {rates[0]:,.0f} | "
-                          f"{rates[1]:,.0f} | {rates[1] / rates[0]:.2f} | {tails[0]:.2f} ms | "
-                          f"{tails[1]:.2f} ms |", flush=True)
+                    rows(options, servers, cores, pipeline, test)
+
+
+def rows(options, servers, cores, pipeline, test):
+    measured = {name: [] for name in servers}
+    for _ in range(options.rounds):
+        for name, server in servers.items():
+            measured[name].append(rounds_of(server, test, pipeline, options.requests, cores))
+    medians = {name: [statistics.median(of) for of in zip(*all)] for name, all in measured.items()}
+    for name, (rate, tail) in medians.items():
+        share = f"{rate / medians['redis'][0]:.2f}" if "redis" in medians else "–"
+        print(f"| {cores} | {test.upper()} | {pipeline} | {name} | {rate:,.0f} | {share} | "
+              f"{tail:.2f} ms |", flush=True)
 
 
 main()

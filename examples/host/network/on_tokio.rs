@@ -20,6 +20,8 @@ impl Network for Tokio {
     fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseport(true)?;
+        // For a server that takes the port next, beside connections that this one has ended.
+        socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     }

@@ -164,7 +164,7 @@ impl Core {
         let index = usize::from(timers.shard_id().number());
         let gauges = Arc::clone(&shared.gauges[index]);
         let mut keys = Keyspace::new(timers.clone(), Box::new(SystemTime::now), gauges);
-        (keys.core, keys.cores) = (index, shared.cores());
+        (keys.core, keys.cores) = (index, shared.gauges.clone());
         keys.timers_max = shared.options.timers_max as usize;
         let core = Rc::new(Self {
             index,

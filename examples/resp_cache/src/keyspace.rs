@@ -172,9 +172,10 @@ pub(crate) struct Keyspace {
     pub(crate) timers_max: usize,
     /// How many keys have a deadline.
     timed: usize,
-    /// The number of this core, and how many there are.
+    /// The number of this core among `cores`.
     pub(crate) core: usize,
-    pub(crate) cores: usize,
+    /// The numbers of all cores, this one too.
+    pub(crate) cores: Vec<Arc<Gauges>>,
     /// What is to be published: filled while `flags` ask for it.
     pub(crate) events: Vec<Event>,
     pub(crate) flags: Flags,
@@ -194,7 +195,7 @@ impl Keyspace {
             timers_max: usize::MAX,
             timed: 0,
             core: 0,
-            cores: 1,
+            cores: vec![Arc::clone(&gauges)],
             events: Vec::new(),
             flags: Flags::default(),
             gauges,

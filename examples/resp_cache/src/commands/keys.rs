@@ -1,9 +1,12 @@
 //! Commands on keys, whatever their values.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 
 use super::{Call, Done, NOT_AN_INTEGER, Refusal, SYNTAX};
 use crate::core::Shared;
+use crate::gauges::Gauges;
 use crate::glob;
 use crate::keyspace::Key;
 use crate::notify::Class;
@@ -114,11 +117,20 @@ pub(super) fn copy(call: &mut Call<'_>) -> Done {
 /// The bits of a cursor that name the core. The others are the place at which it goes on.
 const CORE_BITS: u32 = 16;
 
-/// The core that a cursor names.
+/// The core that a cursor names; for the first cursor, that with the first keys.
 pub(super) fn core_of_cursor(shared: &Shared, args: Args<'_>) -> Result<usize, Refusal> {
-    let core = cursor_of(args)? & ((1 << CORE_BITS) - 1);
-    let core = usize::try_from(core).ok().filter(|core| *core < shared.cores());
+    let cursor = cursor_of(args)?;
+    if cursor == 0 {
+        return Ok(core_with_keys(&shared.gauges, 0).unwrap_or(0));
+    }
+    let core = usize::try_from(cursor & ((1 << CORE_BITS) - 1)).ok();
+    let core = core.filter(|core| *core < shared.cores());
     core.ok_or(Refusal::from("ERR invalid cursor"))
+}
+
+/// The first core with keys, from this one on. A core that has a key all the time is not passed by.
+fn core_with_keys(cores: &[Arc<Gauges>], from: usize) -> Option<usize> {
+    (from..cores.len()).find(|core| cores[*core].keys.get() > 0)
 }
 
 fn cursor_of(args: Args<'_>) -> Result<u64, Refusal> {
@@ -127,8 +139,8 @@ fn cursor_of(args: Args<'_>) -> Result<u64, Refusal> {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: goes through the keys of one core after
-/// the other. A key that is there all the time is returned exactly once. A reply of [`REPLY_BYTES`]
-/// ends before it has as many keys as are asked for.
+/// the other, and passes by those without keys. A key that is there all the time is returned exactly
+/// once. A reply of [`REPLY_BYTES`] ends before it has as many keys as are asked for.
 pub(super) fn scan(call: &mut Call<'_>) -> Done {
     const COUNT_MAX: usize = 100_000;
     let cursor = cursor_of(call.args)?;
@@ -157,11 +169,10 @@ pub(super) fn scan(call: &mut Call<'_>) -> Done {
         }
         list.out.len() < REPLY_BYTES
     });
-    let (core, cores) = (call.keys.core as u64, call.keys.cores as u64);
+    let core = call.keys.core;
     let next = match next {
-        Some(place) => (place as u64) << CORE_BITS | core,
-        None if core + 1 < cores => core + 1,
-        None => 0,
+        Some(place) => (place as u64) << CORE_BITS | core as u64,
+        None => core_with_keys(&call.keys.cores, core + 1).map_or(0, |core| core as u64),
     };
     call.reply.array(2);
     call.reply.bulk(next.to_string().as_bytes());

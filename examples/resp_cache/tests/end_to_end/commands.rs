@@ -215,6 +215,31 @@ fn scan_returns_each_key_once_while_others_come_and_go() {
 }
 
 #[test]
+fn scan_passes_by_the_cores_that_have_no_keys() {
+    on_both(|runtime, _, mut client| {
+        let scan = |client: &mut Connection, cursor: u64| -> (u64, Vec<String>) {
+            cmd("SCAN").arg(cursor).arg("COUNT").arg(1_000).query(client).unwrap()
+        };
+        assert_eq!(scan(&mut client, 0), (0, Vec::new()), "{runtime}: no core has keys");
+        // Of so many keys, each core has some.
+        for number in 0..64 {
+            let key = format!("k{number}");
+            let () = client.set(&key, 1).unwrap();
+            assert_eq!(scan(&mut client, 0), (0, vec![key]), "{runtime}: one core has keys");
+            let () = cmd("FLUSHALL").query(&mut client).unwrap();
+        }
+        for number in 0..64 {
+            let () = client.set(format!("k{number}"), 1).unwrap();
+        }
+        let (cursor, mut found) = scan(&mut client, 0);
+        let (end, others) = scan(&mut client, cursor);
+        assert!(cursor != 0 && !found.is_empty() && !others.is_empty(), "{runtime}: {found:?}");
+        found.extend(others);
+        assert_eq!((end, found.len()), (0, 64), "{runtime}");
+    });
+}
+
+#[test]
 fn parts_of_values_are_read_and_written() {
     on_both(|runtime, _, mut client| {
         let () = client.set("k", "Hello World").unwrap();

@@ -1,5 +1,7 @@
 //! The process: its end by a signal, and its command line.
 
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use redis::Commands;
@@ -70,4 +72,28 @@ fn second_server_on_an_address_is_refused_and_a_later_one_starts() {
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     Server::at(&address, &[]).socket().expect(b"PING\r\n", b"+PONG\r\n");
+}
+
+#[test]
+fn port_passes_from_and_to_a_server_that_has_ended_its_connections() {
+    for (runtime, _) in Server::on_each_runtime(&[]) {
+        // The program that closes a connection first keeps its address for a minute.
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap().to_string();
+        let mut client = TcpStream::connect(&address).unwrap();
+        drop(other.accept().unwrap());
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        drop((client, other));
+        let mut server = Server::start_at(&address, &["--runtime", runtime]).unwrap();
+        let mut client = server.socket();
+        client.expect(b"PING\r\nQUIT\r\n", b"+PONG\r\n+OK\r\n");
+        assert_eq!(client.rest(), "");
+        drop(client);
+        server.signal("TERM");
+        assert_eq!(server.wait(), Some(0), "{runtime}");
+        // Glommio's listeners share a port with others that do, and with no others.
+        if runtime == "tokio" {
+            drop(TcpListener::bind(&address).unwrap());
+        }
+    }
 }

@@ -40,7 +40,8 @@ impl Server {
         Self::start_at("127.0.0.1:0", arguments)
     }
 
-    fn start_at(address: &str, arguments: &[&str]) -> Result<Self, String> {
+    /// A server at this address; the first line of its errors if it does not start.
+    pub(crate) fn start_at(address: &str, arguments: &[&str]) -> Result<Self, String> {
         let timers: &[&str] =
             if arguments.contains(&"--timers-max") { &[] } else { &["--timers-max", "100000"] };
         let mut child = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
