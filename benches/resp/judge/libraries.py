@@ -41,7 +41,7 @@ REASONS = [
     (r"CONFIG SET - '([^']*)'", "the setting {0}"),
     (r"possibly related to argument '([^']*)'", "the setting {0}"),
     (r"DB index is out of range", "several databases"),
-    (r"CROSSSLOT", "keys of two cores together"),
+    (r"CROSSSLOT|CrossSlot", "keys of two cores together"),
     (r"'([^']*)' cannot be in a transaction", "{0} in a transaction"),
     (r"this server has no users", "users"),
 ]
@@ -132,7 +132,9 @@ def redis_py(path, name, options):
         process = start(name, options.cores)
         with tempfile.NamedTemporaryFile(suffix=".xml") as report:
             words = [options.python, "-m", "pytest", f"tests/test_{unit}.py", "-q"]
-            words += [f"--timeout={options.timeout}", "-o", "addopts="]
+            # The time to write a long trace down is none of the test's.
+            words += [f"--timeout={options.timeout}", "-o", "timeout_func_only=true"]
+            words += ["--tb=native", "-o", "addopts="]
             words += [f"--redis-url=redis://127.0.0.1:{PORT}/0", f"--junitxml={report.name}"]
             words += ["-m", "not onlycluster and not redismod and not ssl and not replica"]
             words += ["-p", "no:cacheprovider"]
