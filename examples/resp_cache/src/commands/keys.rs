@@ -139,8 +139,8 @@ fn cursor_of(args: Args<'_>) -> Result<u64, Refusal> {
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: goes through the keys of one core after
-/// the other, and passes by those without keys. A key that is there all the time is returned exactly
-/// once. A reply of [`REPLY_BYTES`] ends before it has as many keys as are asked for.
+/// the other, and passes by those without keys. A key that is there all the time is returned
+/// exactly once. A reply of [`REPLY_BYTES`] ends before it has as many keys as are asked for.
 pub(super) fn scan(call: &mut Call<'_>) -> Done {
     const COUNT_MAX: usize = 100_000;
     let cursor = cursor_of(call.args)?;
