@@ -298,12 +298,33 @@ impl<T> Shard<T> {
     /// If `choose` panics. The timer that it was called for stays pending, with its deadline, and
     /// comes up again in the next call.
     #[inline(always)]
-    pub fn pop_expired_by(&mut self, choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
-        // A tick without work costs this comparison and no call.
+    pub fn pop_expired_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
+        // A tick without work costs this comparison and no call, and a timer that is due when its
+        // batch is taken off the wheel costs no call either.
         if self.now < self.no_work_before {
             return None;
         }
-        self.pop_due_by(choose)
+        loop {
+            while self.expired_left > 0
+                && let Some(entry) = self.batch.first()
+            {
+                // The timer may have been cancelled or reset since the batch was taken.
+                let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
+                // Not before `expire`: if `choose` panics, the entry must stay in the batch.
+                self.batch.remove_first();
+                if let Popped::Due { key, deadline, payload } = popped {
+                    self.expired_left -= 1;
+                    self.counters.fired += 1;
+                    // With fewer live timers, fewer stale entries are allowed.
+                    self.count_towards_sweep();
+                    return Some(Expired { key, deadline: Tick::new(deadline), payload });
+                }
+                self.keep(entry, &popped);
+            }
+            if self.expired_left == 0 || !self.take_next_batch() {
+                return None;
+            }
+        }
     }
 
     /// When to advance next: a tick that is not later than the earliest deadline. `None` if no
@@ -404,39 +425,19 @@ impl<T> Shard<T> {
 }
 
 impl<T> Shard<T> {
-    /// Hands out the next timer that is due and that `choose` takes, in a turn that may have work.
+    /// Files the entry of a timer again that is not due, or drops a stale one.
     #[inline(never)]
-    fn pop_due_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
-        loop {
-            while self.expired_left > 0
-                && let Some(entry) = self.batch.first()
-            {
-                // The timer may have been cancelled or reset since the batch was taken.
-                let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
-                // Not before `expire`: if `choose` panics, the entry must stay in the batch.
-                self.batch.remove_first();
-                match popped {
-                    Popped::Due { key, deadline, payload } => {
-                        self.expired_left -= 1;
-                        self.counters.fired += 1;
-                        // With fewer live timers, fewer stale entries are allowed.
-                        self.count_towards_sweep();
-                        return Some(Expired { key, deadline: Tick::new(deadline), payload });
-                    }
-                    Popped::NotDue(deadline) => {
-                        self.counters.cascaded += 1;
-                        self.file_in_wheel(entry, deadline);
-                    }
-                    Popped::Postponed { deadline, entry } => {
-                        self.counters.cascaded += 1;
-                        self.file(entry, deadline);
-                    }
-                    Popped::Stale => self.counters.swept += 1,
-                }
+    fn keep(&mut self, entry: Entry, popped: &Popped<T>) {
+        match *popped {
+            Popped::NotDue(deadline) => {
+                self.counters.cascaded += 1;
+                self.file_in_wheel(entry, deadline);
             }
-            if self.expired_left == 0 || !self.take_next_batch() {
-                return None;
+            Popped::Postponed { deadline, entry } => {
+                self.counters.cascaded += 1;
+                self.file(entry, deadline);
             }
+            Popped::Due { .. } | Popped::Stale => self.counters.swept += 1,
         }
     }
 
@@ -537,6 +538,7 @@ impl<T> Shard<T> {
     /// Takes the next batch of entries in the order of their ticks: entries of the wheel up to the
     /// tick of the first group of late timers, then that group, and so on up to the turn's tick.
     /// False if no entry is due or the budget is used up.
+    #[inline(never)]
     fn take_next_batch(&mut self) -> bool {
         loop {
             if self.work_left == 0 {

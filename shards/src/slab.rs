@@ -22,15 +22,31 @@ use crate::key::TimerKey;
 use crate::outcome::Choice;
 use crate::tick::Tick;
 
-/// A reference from a slot of the wheel to a timer in the slab.
+/// A reference from a slot of the wheel to a timer in the slab: the index of the timer's slot in the
+/// low half, the filing number in the high half.
+///
+/// One number, so that it is stored and loaded at once. A load of both halves that follows their
+/// two stores would wait until these have left the store buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Entry {
-    pub(crate) index: u32,
-    filing: u32,
-}
+pub(crate) struct Entry(u64);
 
 impl Entry {
-    pub(crate) const EMPTY: Self = Self { index: 0, filing: 0 };
+    pub(crate) const EMPTY: Self = Self(0);
+
+    #[inline]
+    fn new(index: u32, filing: u32) -> Self {
+        Self(u64::from(index) | u64::from(filing) << 32)
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline]
+    fn filing(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
 /// The `deadline` of a granted slot whose key was neither cancelled nor reset.
@@ -197,7 +213,7 @@ impl<T> Slab<T> {
         let Some((index, node)) = self.occupy() else { return Err(payload) };
         node.deadline = deadline;
         node.payload = Some(payload);
-        let inserted = (key_of(index, node.generation), Entry { index, filing: node.filing });
+        let inserted = (key_of(index, node.generation), Entry::new(index, node.filing));
         self.armed += 1;
         Ok(inserted)
     }
@@ -233,7 +249,7 @@ impl<T> Slab<T> {
         node.payload = Some(payload);
         self.granted -= 1;
         self.armed += 1;
-        let entry = Entry { index: key.index(), filing: node.filing };
+        let entry = Entry::new(key.index(), node.filing);
         Armed::At { deadline: node.deadline, entry }
     }
 
@@ -286,7 +302,7 @@ impl<T> Slab<T> {
                 return Reset::Later;
             }
             node.filing = node.filing.wrapping_add(1);
-            return Reset::Earlier(Entry { index: key.index(), filing: node.filing });
+            return Reset::Earlier(Entry::new(key.index(), node.filing));
         }
         Reset::NotArmed
     }
@@ -296,7 +312,7 @@ impl<T> Slab<T> {
         let node = &mut self.nodes[index as usize];
         debug_assert!(node.payload.is_some(), "slot {index} has no timer to file again");
         node.filing = node.filing.wrapping_add(1);
-        Entry { index, filing: node.filing }
+        Entry::new(index, node.filing)
     }
 
     /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and `choose`
@@ -308,8 +324,8 @@ impl<T> Slab<T> {
         now: u64,
         choose: impl FnOnce(&T) -> Choice,
     ) -> Option<Popped<T>> {
-        let node = &mut self.nodes[entry.index as usize];
-        if node.filing != entry.filing {
+        let node = &mut self.nodes[entry.index() as usize];
+        if node.filing != entry.filing() {
             return Some(Popped::Stale);
         }
         let deadline = node.deadline;
@@ -321,7 +337,7 @@ impl<T> Slab<T> {
             Choice::Postpone(later) => {
                 node.deadline = later.index();
                 node.filing = node.filing.wrapping_add(1);
-                let entry = Entry { index: entry.index, filing: node.filing };
+                let entry = Entry::new(entry.index(), node.filing);
                 return Some(Popped::Postponed { deadline: node.deadline, entry });
             }
             Choice::Leave => return None,
@@ -330,13 +346,13 @@ impl<T> Slab<T> {
             debug_assert!(
                 false,
                 "slot {} has an entry that is not stale and no timer",
-                entry.index
+                entry.index()
             );
             return Some(Popped::Stale);
         };
-        let key = key_of(entry.index, node.generation);
+        let key = key_of(entry.index(), node.generation);
         self.armed -= 1;
-        self.free.vacate(node, entry.index, Ending::Fired);
+        self.free.vacate(node, entry.index(), Ending::Fired);
         Some(Popped::Due { key, deadline, payload })
     }
 
@@ -388,19 +404,19 @@ impl<T> Slab<T> {
     /// field is a deadline only if the entry is live.
     #[inline]
     pub(crate) fn deadline_and_live(&self, entry: Entry) -> (u64, bool) {
-        let node = &self.nodes[entry.index as usize];
-        (node.deadline, node.filing == entry.filing)
+        let node = &self.nodes[entry.index() as usize];
+        (node.deadline, node.filing == entry.filing())
     }
 
     /// Whether the entry is live, which means not stale.
     #[inline]
     pub(crate) fn is_live(&self, entry: Entry) -> bool {
-        self.nodes[entry.index as usize].filing == entry.filing
+        self.nodes[entry.index() as usize].filing == entry.filing()
     }
 
     /// The key of the timer of a live entry.
     pub(crate) fn key(&self, entry: Entry) -> TimerKey {
-        key_of(entry.index, self.nodes[entry.index as usize].generation)
+        key_of(entry.index(), self.nodes[entry.index() as usize].generation)
     }
 
     /// The payload of an armed slot; `None` for every other slot.

@@ -111,7 +111,7 @@ impl<T> Shard<T> {
     pub fn next_payloads(&self) -> impl Iterator<Item = &T> {
         let live = |entry: &Entry| self.slab.live_deadline(*entry).is_some();
         let entries = self.batch.iter().map(|(entry, _)| entry).filter(live);
-        entries.filter_map(|entry| self.slab.payload(entry.index))
+        entries.filter_map(|entry| self.slab.payload(entry.index()))
     }
 
     /// Returns whether the timer of an entry that comes up at `tick` is due then. If the timer was

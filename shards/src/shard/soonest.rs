@@ -139,7 +139,7 @@ impl<T> Shard<T> {
     pub(super) fn add_to_index(&mut self, entry: Entry, deadline: u64) {
         if self.index.heap.len() >= 2 * self.len() + INDEX_SLACK {
             self.index = Index { accept: self.index.accept, ..Index::EMPTY };
-        } else if self.slab.payload(entry.index).is_some_and(self.index.accept) {
+        } else if self.slab.payload(entry.index()).is_some_and(self.index.accept) {
             self.index.heap.push(Reverse((deadline, entry)));
         }
     }
@@ -168,7 +168,7 @@ impl<T> Shard<T> {
 
     /// Files a timer again, whose entry lies in a slot of an earlier deadline.
     fn refile(&mut self, entry: Entry, deadline: u64) {
-        let entry = self.slab.refile(entry.index);
+        let entry = self.slab.refile(entry.index());
         self.counters.refiled += 1;
         self.file(entry, deadline);
         self.count_towards_sweep();
@@ -184,7 +184,7 @@ impl<T> Shard<T> {
         let mut displaced = Vec::new();
         let mut add = |next: &mut Next, entry: Entry, last: u64| {
             counters.searched += 1;
-            let is_accepted = slab.payload(entry.index).is_some_and(*accept);
+            let is_accepted = slab.payload(entry.index()).is_some_and(*accept);
             match slab.live_deadline(entry).filter(|_| is_accepted) {
                 // A timer that is due keeps its place in the order of delivery.
                 Some(deadline) if deadline > last.max(*now) => displaced.push((deadline, entry)),
@@ -237,7 +237,7 @@ impl<T> Shard<T> {
         let indexed: BTreeSet<_> = heap.iter().map(|Reverse((known, at))| (*at, *known)).collect();
         let check = |entry: Entry| {
             let Some(deadline) = self.slab.live_deadline(entry) else { return };
-            if deadline < *bound && self.slab.payload(entry.index).is_some_and(accept) {
+            if deadline < *bound && self.slab.payload(entry.index()).is_some_and(accept) {
                 let found = indexed.range((entry, 0)..=(entry, deadline)).next();
                 assert!(found.is_some(), "{entry:?}, due at {deadline}, is not in the index");
             }

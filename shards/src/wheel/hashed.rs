@@ -59,6 +59,7 @@ impl HashedWheel {
         deadline
     }
 
+    #[inline(never)]
     pub(crate) fn step<T>(
         &mut self,
         slots: &mut Slots,

@@ -121,9 +121,11 @@ impl HierarchicalWheel {
             {
                 return Step::Exhausted;
             }
-            match self.first_occupied(slots) {
-                Some((slot, start, level)) if start <= limit => {
-                    if level == 0 {
+            let level_0 = self.first_on_level_0(slots);
+            let first = level_0.or_else(|| self.first_above(slots));
+            match first {
+                Some((slot, start)) if start <= limit => {
+                    if level_0.is_some() {
                         self.now = start;
                         return Step::Due { slot };
                     }
@@ -132,8 +134,7 @@ impl HierarchicalWheel {
                 }
                 later => {
                     self.now = self.now.max(limit);
-                    let next = later.map_or(u64::MAX, |(_, start, _)| start);
-                    return Step::Reached { next };
+                    return Step::Reached { next: later.map_or(u64::MAX, |(_, start)| start) };
                 }
             }
         }
@@ -144,7 +145,7 @@ impl HierarchicalWheel {
         if self.cascading.is_some() {
             return Some(self.now + 1);
         }
-        self.first_occupied(slots).map(|(_, start, _)| start)
+        self.first_occupied(slots).map(|(_, start)| start)
     }
 
     pub(crate) fn visit_slots(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
@@ -198,6 +199,7 @@ impl HierarchicalWheel {
 
     /// Files the entries of a slot again, at least one level lower. False if the budget ran out
     /// before the end of the slot.
+    #[inline(never)]
     fn cascade<T>(
         &mut self,
         slot: usize,
@@ -225,25 +227,35 @@ impl HierarchicalWheel {
         false
     }
 
-    /// The first occupied slot, the tick at which it begins and its level; `None` if all slots are
-    /// empty.
+    /// The first occupied slot and the tick at which it begins; `None` if all slots are empty.
     #[inline]
-    fn first_occupied(&self, slots: &Slots) -> Option<(usize, u64, u32)> {
-        let mut level = self.level(0);
-        let mut from = level.digit(self.now);
-        let mut number = 0;
-        loop {
-            let end = level.base + (1 << level.bits);
-            if let Some(slot) = slots.first_in(level.base + from, end) {
-                return Some((slot, level.start(slot - level.base, self.now), number));
-            }
-            number += 1;
-            level = self.level(number);
+    fn first_occupied(&self, slots: &Slots) -> Option<(usize, u64)> {
+        self.first_on_level_0(slots).or_else(|| self.first_above(slots))
+    }
+
+    /// The first occupied slot of level 0 and its tick.
+    #[inline]
+    fn first_on_level_0(&self, slots: &Slots) -> Option<(usize, u64)> {
+        let end = 1 << self.first_bits;
+        let digit = self.now & (end - 1);
+        let slot = slots.first_in(digit as usize, end as usize)?;
+        Some((slot, self.now - digit + slot as u64))
+    }
+
+    /// The first occupied slot of the levels above level 0 and the tick at which it begins.
+    #[inline(never)]
+    fn first_above(&self, slots: &Slots) -> Option<(usize, u64)> {
+        for number in 1.. {
+            let level = self.level(number);
             if level.shift >= TICK_BITS {
-                return None;
+                break;
             }
-            from = level.digit(self.now) + 1;
+            let from = level.base + level.digit(self.now) + 1;
+            if let Some(slot) = slots.first_in(from, level.base + (1 << level.bits)) {
+                return Some((slot, level.start(slot - level.base, self.now)));
+            }
         }
+        None
     }
 
     #[inline]

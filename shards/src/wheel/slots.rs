@@ -67,6 +67,14 @@ struct Chunk {
 }
 const _: () = assert!(size_of::<Chunk>() == 128);
 
+impl Chunk {
+    /// The entries that are in use.
+    #[inline]
+    fn entries(&self) -> &[Entry] {
+        &self.entries[..(self.len as usize).min(CHUNK_ENTRIES)]
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     head: u32,
@@ -222,7 +230,7 @@ impl Slots {
     /// The entries of one slot, in order.
     pub(crate) fn entries_of(&self, slot: usize) -> impl Iterator<Item = Entry> {
         let chunks = self.chunks_of(slot);
-        chunks.flat_map(|chunk| chunk.entries[..chunk.len as usize].iter().copied())
+        chunks.flat_map(|chunk| chunk.entries().iter().copied())
     }
 
     fn chunks_of(&self, slot: usize) -> impl Iterator<Item = &Chunk> {

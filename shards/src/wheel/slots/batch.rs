@@ -1,16 +1,28 @@
 //! A batch of entries that are taken off a slot together.
 
-use super::{CHUNK_ENTRIES, CHUNK_ROOM, NIL, Slot, Slots};
+use super::{CHUNK_ENTRIES, CHUNK_ROOM, Chain, NIL, Slot, Slots};
 use crate::slab::{Entry, Slab};
+use crate::tick::Tick;
 
 /// The most entries in a batch: a few chunks, and a power of two so that a remainder is a mask.
 const BATCH_MAX: usize = 4 * CHUNK_ROOM;
 
+/// The deadline of a stale entry, which no timer has.
+const STALE: u64 = u64::MAX;
+const _: () = assert!(Tick::NEVER.index() < STALE);
+
+/// An entry and what its timer's slot held when the batch was taken.
+#[derive(Clone, Copy, Debug)]
+struct LookedUp {
+    entry: Entry,
+    /// The deadline of the timer, or [`STALE`].
+    deadline: u64,
+}
+
 /// Live entries taken off a slot, and the deadlines of their timers at that time.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    entries: [Entry; BATCH_MAX],
-    deadlines: [u64; BATCH_MAX],
+    looked_up: [LookedUp; BATCH_MAX],
     /// The first entry that was not removed.
     next: usize,
     /// The end of the entries; at most [`BATCH_MAX`].
@@ -21,28 +33,27 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) const EMPTY: Self = Self {
-        entries: [Entry::EMPTY; BATCH_MAX],
-        deadlines: [0; BATCH_MAX],
+        looked_up: [LookedUp { entry: Entry::EMPTY, deadline: STALE }; BATCH_MAX],
         next: 0,
         len: 0,
         examined: 0,
     };
 
-    /// Drops the entries that are not live, by overwriting them. Without a branch, since it would
-    /// be mispredicted for half of the entries.
-    fn drop_stale(&mut self, is_live: &[bool]) {
+    /// Drops the stale ones among the first `examined` entries, by overwriting them. Without a
+    /// branch, since it would be mispredicted for half of the entries.
+    fn drop_stale(&mut self, examined: usize) {
         let mut len = 0;
-        for (place, is_live) in is_live.iter().enumerate() {
-            self.entries[len % BATCH_MAX] = self.entries[place % BATCH_MAX];
-            self.deadlines[len % BATCH_MAX] = self.deadlines[place % BATCH_MAX];
-            len += usize::from(*is_live);
+        for place in 0..examined {
+            let looked_up = self.looked_up[place % BATCH_MAX];
+            self.looked_up[len % BATCH_MAX] = looked_up;
+            len += usize::from(looked_up.deadline != STALE);
         }
     }
 
     /// The first entry; `None` if the batch is empty.
     #[inline]
     pub(crate) fn first(&self) -> Option<Entry> {
-        self.entries[..self.len].get(self.next).copied()
+        (self.next < self.len).then(|| self.looked_up[self.next % BATCH_MAX].entry)
     }
 
     /// Removes the entry that [`first`](Self::first) returns.
@@ -56,8 +67,8 @@ impl Batch {
     /// batch was taken.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Entry, u64)> {
-        let deadlines = self.deadlines.iter().copied();
-        self.entries.iter().copied().zip(deadlines).take(self.len).skip(self.next)
+        let left = &self.looked_up[self.next..self.len];
+        left.iter().map(|looked_up| (looked_up.entry, looked_up.deadline))
     }
 
     /// How many entries are left.
@@ -80,7 +91,8 @@ impl Batch {
 
 impl Slots {
     /// Takes entries off a slot and looks up their timers, until it has taken `examined_max` or
-    /// less than a chunk more, or [`Batch`] is full. False if the slot is empty.
+    /// less than a chunk more, [`Batch`] is full, or the last old entry is taken. False if the slot
+    /// is empty.
     ///
     /// The look-ups do not depend on each other and there are few instructions in between, so the
     /// processor waits for many of them, and for the next chunk, at once. In particular no store
@@ -108,23 +120,23 @@ impl Slots {
         slab: &Slab<T>,
         batch: &mut Batch,
     ) -> usize {
-        let Slot { mut old, mut new } = self.table[slot];
+        let Slot { old, new } = self.table[slot];
+        let is_old = !old.is_empty();
+        let chain = if is_old { old } else { new };
+        let (mut head, mut free) = (chain.head, self.free);
         let (mut live, mut examined) = (0, 0);
-        let mut is_live = [false; BATCH_MAX];
-        while examined < examined_max
-            && examined < taken_max
-            && examined <= BATCH_MAX - CHUNK_ENTRIES
+        let wanted = examined_max.min(taken_max).min(BATCH_MAX - CHUNK_ENTRIES + 1);
+        while examined < wanted
+            && let Some(chunk) = self.chunks.get_mut(head as usize)
         {
-            let chain = if old.is_empty() { &mut new } else { &mut old };
-            let Some(chunk) = self.chunks.get_mut(chain.head as usize) else { break };
-            let held = (chunk.len as usize).min(CHUNK_ENTRIES);
+            let held = chunk.entries().len();
             let taken = held.min(taken_max - examined);
-            for (place, entry) in (examined..).zip(&chunk.entries[..taken]) {
-                let (deadline, is_it) = slab.deadline_and_live(*entry);
-                batch.entries[place % BATCH_MAX] = *entry;
-                batch.deadlines[place % BATCH_MAX] = deadline;
-                is_live[place % BATCH_MAX] = is_it;
-                live += usize::from(is_it);
+            let room = &mut batch.looked_up[examined..examined + taken];
+            for (entry, looked_up) in chunk.entries[..taken].iter().zip(room) {
+                let (deadline, is_live) = slab.deadline_and_live(*entry);
+                let deadline = if is_live { deadline } else { STALE };
+                *looked_up = LookedUp { entry: *entry, deadline };
+                live += usize::from(is_live);
             }
             examined += taken;
             if taken < held {
@@ -132,19 +144,22 @@ impl Slots {
                 chunk.len = (held - taken) as u32;
                 break;
             }
-            let next = core::mem::replace(&mut chunk.next, self.free);
-            self.free = core::mem::replace(&mut chain.head, next);
-            if next == NIL {
-                chain.tail = NIL;
-            }
+            let next = core::mem::replace(&mut chunk.next, free);
+            free = core::mem::replace(&mut head, next);
         }
-        self.table[slot] = Slot { old, new };
+        self.free = free;
+        let left = if head == NIL { Chain::EMPTY } else { Chain { head, ..chain } };
+        if is_old {
+            self.table[slot].old = left;
+        } else {
+            self.table[slot].new = left;
+        }
         if self.table[slot].is_empty() {
             self.occupied.clear(slot);
         }
         self.entries -= examined as u64;
         if live < examined {
-            batch.drop_stale(&is_live[..examined]);
+            batch.drop_stale(examined);
         }
         batch.next = 0;
         batch.len = live;

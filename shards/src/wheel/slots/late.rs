@@ -166,7 +166,7 @@ impl Slots {
         while examined < examined_max
             && let Some(chunk) = self.chunks.get(next as usize)
         {
-            for entry in &chunk.entries[..chunk.len as usize] {
+            for entry in chunk.entries() {
                 while self.late.groups[self.late.first_new].new == 0 {
                     self.late.first_new += 1;
                 }

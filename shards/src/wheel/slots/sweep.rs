@@ -18,8 +18,8 @@ use crate::slab::{Entry, Slab};
 pub(crate) const SLICE_CHUNKS: u32 = 16;
 const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
 
-/// The most entries whose timers a sweep looks up before it drops the stale ones among them.
-const LOOKED_UP_MAX: usize = 4 * CHUNK_ROOM;
+/// The most chunks whose timers a sweep looks up before it drops the stale entries among theirs.
+const LOOKED_UP_CHUNKS: usize = 4;
 
 /// So many entries more than three quarters of the live ones may be stale before a sweep begins.
 /// With few timers a sweep is rare then, and each slot has many stale entries when it is swept.
@@ -65,18 +65,15 @@ pub(super) struct Sweep {
 
 /// What a slice of the sweep works with, so that a slot with few entries need not write it anew.
 struct SweepBuffers {
-    /// The entries of some chunks.
-    looked_up: [Entry; LOOKED_UP_MAX],
-    /// Whether each of them is live.
-    is_live: [bool; LOOKED_UP_MAX],
+    /// Whether the entries of some chunks are live.
+    is_live: [[bool; CHUNK_ENTRIES]; LOOKED_UP_CHUNKS],
     /// The entries of the last old chunk, followed by the new ones that are live.
     kept: [Entry; 2 * CHUNK_ROOM],
 }
 
 impl SweepBuffers {
     const EMPTY: Self = Self {
-        looked_up: [Entry::EMPTY; LOOKED_UP_MAX],
-        is_live: [false; LOOKED_UP_MAX],
+        is_live: [[false; CHUNK_ENTRIES]; LOOKED_UP_CHUNKS],
         kept: [Entry::EMPTY; 2 * CHUNK_ROOM],
     };
 }
@@ -195,7 +192,7 @@ impl Slots {
         buffers: &mut SweepBuffers,
     ) -> (u32, u32) {
         let Slot { mut old, mut new } = self.table[slot];
-        let SweepBuffers { looked_up, is_live, kept } = buffers;
+        let SweepBuffers { is_live, kept } = buffers;
         let mut len = 0;
         let mut last = NIL;
         if let Some(chunk) = self.chunks.get(old.tail as usize) {
@@ -206,30 +203,31 @@ impl Slots {
         let before = len;
         let (mut examined, mut stored) = (0, 0);
         loop {
-            let mut count = 0;
-            while count <= LOOKED_UP_MAX - CHUNK_ENTRIES
-                && examined + count < examined_max as usize
-                && let Some(chunk) = self.chunks.get_mut(new.head as usize)
+            let mut looked_up = 0;
+            let mut next = new.head;
+            while looked_up < LOOKED_UP_CHUNKS
+                && examined < examined_max as usize
+                && let Some(chunk) = self.chunks.get(next as usize)
             {
-                let held = (chunk.len as usize).min(CHUNK_ENTRIES);
-                for (place, entry) in (count..).zip(&chunk.entries[..held]) {
-                    looked_up[place % LOOKED_UP_MAX] = *entry;
-                    is_live[place % LOOKED_UP_MAX] = slab.is_live(*entry);
+                let entries = chunk.entries();
+                for (entry, is_live) in entries.iter().zip(&mut is_live[looked_up]) {
+                    *is_live = slab.is_live(*entry);
                 }
-                count += held;
-                let next = core::mem::replace(&mut chunk.next, self.free);
-                self.free = core::mem::replace(&mut new.head, next);
+                examined += entries.len();
+                looked_up += 1;
+                next = chunk.next;
             }
-            if count == 0 {
+            if looked_up == 0 {
                 break;
             }
-            examined += count;
-            let looked_up = looked_up[..count].chunks(CHUNK_ENTRIES);
-            for (entries, is_live) in looked_up.zip(is_live[..count].chunks(CHUNK_ENTRIES)) {
-                for (entry, is_live) in entries.iter().zip(is_live) {
+            for is_live in &is_live[..looked_up] {
+                let chunk = &mut self.chunks[new.head as usize];
+                for (entry, is_live) in chunk.entries().iter().zip(is_live) {
                     kept[len % (2 * CHUNK_ROOM)] = *entry;
                     len += usize::from(*is_live);
                 }
+                let next = core::mem::replace(&mut chunk.next, self.free);
+                self.free = core::mem::replace(&mut new.head, next);
                 if len >= CHUNK_ENTRIES {
                     self.store_old(&mut old, last, kept, CHUNK_ENTRIES);
                     // The chunk is full; the rest of the buffer goes into another one.
@@ -291,11 +289,12 @@ impl Slots {
     }
 
     /// How many operations that end a timer or leave a stale entry behind can happen before
-    /// [`needs_sweep`](Self::needs_sweep) can be true. Each of them adds at most one entry, or
-    /// lowers the number of allowed entries by one and three quarters, in steps of four.
+    /// [`needs_sweep`](Self::needs_sweep) can be true, or [`SLICE_CHUNKS`] if that is more: a sweep
+    /// that has begun takes its slices no oftener. Each of them adds at most one entry, or lowers
+    /// the number of allowed entries by one and three quarters, in steps of four.
     pub(crate) fn operations_to_sweep(&self, live: u64) -> u32 {
         let more = sweep_begin(live).saturating_sub(self.entries);
-        (more / 2).saturating_sub(2).clamp(1, u64::from(u32::MAX)) as u32
+        (more / 2).saturating_sub(2).clamp(u64::from(SLICE_CHUNKS), u64::from(u32::MAX)) as u32
     }
 
     /// Whether the entries are so near their bound that slices must come four times as often.
