@@ -30,6 +30,8 @@ pub enum Row {
     Churn,
     /// W1, where the cancelled timer is one of the last 1,000 scheduled, beside `n` idle ones.
     ChurnRecent,
+    /// The longest single pair of W1, in which a contender that cleans up all at once does so.
+    ChurnLongest,
     /// W2: reset a random timer to 30,000 ticks from now, later each time. The contender's time
     /// does not advance.
     Reset,
@@ -48,9 +50,10 @@ pub enum Row {
 
 impl Row {
     /// All rows.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Churn,
         Self::ChurnRecent,
+        Self::ChurnLongest,
         Self::Reset,
         Self::ResetOnTime,
         Self::Schedule,
@@ -64,6 +67,7 @@ impl Row {
         match self {
             Self::Churn => "W1 cancel + schedule",
             Self::ChurnRecent => "W1 recent cancel + schedule",
+            Self::ChurnLongest => "W1 the longest cancel + schedule",
             Self::Reset => "W2 reset",
             Self::ResetOnTime => "W2 reset, time going on",
             Self::Schedule => "W3 schedule",
@@ -78,6 +82,7 @@ impl Row {
         match self {
             Self::FarAway => count == 1,
             Self::LongTail => count == 1_000_000,
+            Self::ChurnLongest => 1 < count && count <= 1_000_000,
             _ => count > 1,
         }
     }
@@ -128,6 +133,7 @@ pub fn case<T: Timers>(row: Row, count: usize) -> Box<dyn Case> {
     match row {
         Row::Churn => Box::new(Churn::<T>::new(0, count)),
         Row::ChurnRecent => Box::new(Churn::<T>::new(count, RECENT)),
+        Row::ChurnLongest => Box::new(Longest::<T> { count, contender: std::marker::PhantomData }),
         Row::Reset => Box::new(Reset::<T>::new(count, false)),
         Row::ResetOnTime => Box::new(Reset::<T>::new(count, true)),
         Row::Schedule => Box::new(Expire::<T>::new(count, Timed::Schedule)),
@@ -181,6 +187,33 @@ impl<T: Timers> Case for Churn<T> {
             self.handles.push(self.timers.schedule(u64::from(operation.delay), Payload::MIN));
         }
         Sample { elapsed: start.elapsed(), operations: self.operations.len() as u64 }
+    }
+}
+
+struct Longest<T> {
+    count: usize,
+    contender: std::marker::PhantomData<T>,
+}
+
+impl<T: Timers> Case for Longest<T> {
+    /// Executes the same operations from the same state a few times. Each operation counts as the
+    /// least of its times: what else runs on the machine holds others up each time.
+    fn round(&mut self) -> Sample {
+        const REPETITIONS: usize = 3;
+        let mut least = Vec::new();
+        for _ in 0..REPETITIONS {
+            // The first pass is not timed: in it, a contender allocates what it needs.
+            let Churn { mut timers, mut handles, operations } = Churn::<T>::new(0, self.count);
+            least.resize(operations.len(), Duration::MAX);
+            for (operation, least) in operations.iter().zip(&mut least) {
+                let handle = handles.swap_remove(operation.picked as usize);
+                let start = Instant::now();
+                std::hint::black_box(timers.cancel(handle));
+                handles.push(timers.schedule(u64::from(operation.delay), Payload::MIN));
+                *least = start.elapsed().min(*least);
+            }
+        }
+        Sample { elapsed: least.into_iter().max().unwrap_or_default(), operations: 1 }
     }
 }
 

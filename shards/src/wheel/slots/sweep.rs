@@ -21,9 +21,10 @@ const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
 /// The most chunks whose timers a sweep looks up before it drops the stale entries among theirs.
 const LOOKED_UP_CHUNKS: usize = 4;
 
-/// So many entries more than three quarters of the live ones may be stale before a sweep begins.
-/// With few timers a sweep is rare then, and each slot has many stale entries when it is swept.
-const SLACK: u64 = 2_048;
+/// As many entries may be stale as there are live ones, and so many more, besides those of slots
+/// with few entries. With few timers a sweep is rare then, and each slot has many stale entries when
+/// it is swept.
+const SLACK: u64 = 4_096;
 
 /// With fewer entries than this, which fit into the cache, each pass is a full one.
 const PARTIAL_ENTRIES_MIN: u64 = 1 << 14;
@@ -34,19 +35,19 @@ const NEW_EXAMINED_MIN: u32 = 256;
 /// A sweep begins when there are more entries than this.
 #[inline]
 fn sweep_begin(live: u64) -> u64 {
-    live + live / 4 * 3 + SLACK
+    live + live / 4 * 3 + SLACK / 8 * 5
 }
 
 /// The bound on the entries: twice the live timers plus a constant.
 ///
-/// The sweep begins when the stale entries exceed three quarters of the live timers. From then on
-/// one in [`SLICE_CHUNKS`] of the operations that end a timer or leave a stale entry behind sweeps
-/// a slice of about as many chunks. Four times as many of them do when the stale entries exceed
-/// seven eighths. So a full pass has gone around before the stale entries are as many as the live
-/// ones, except for slots with only a few entries: each of them counts as a few entries of a slice,
-/// hence the constant.
+/// The sweep begins when the stale entries exceed three quarters of the live timers and a part of
+/// the constant. From then on one in [`SLICE_CHUNKS`] of the operations that end a timer or leave a
+/// stale entry behind sweeps a slice of about as many chunks. Four times as many of them do when
+/// the stale entries exceed seven eighths and a larger part. So a full pass has gone around before
+/// the bound, except for slots with only a few entries: each of them counts as a few entries of a
+/// slice, hence the slots in the constant.
 pub(super) fn entries_max(wheel_slots: usize, live: u64) -> u64 {
-    2 * live + 2 * SLACK + 2 * wheel_slots as u64
+    2 * live + SLACK + 2 * wheel_slots as u64
 }
 
 /// The state of a pass over all slots, between two slices.
@@ -300,7 +301,7 @@ impl Slots {
     /// Whether the entries are so near their bound that slices must come four times as often.
     #[inline]
     pub(crate) fn is_near_entries_max(&self, live: u64) -> bool {
-        self.entries > live + live / 8 * 7 + SLACK
+        self.entries > live + live / 8 * 7 + SLACK / 4 * 3
     }
 
     /// The bound on [`entries`](Self::entries) with `live` timers.
