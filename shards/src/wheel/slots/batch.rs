@@ -129,8 +129,8 @@ impl Slots {
         while examined < wanted
             && let Some(chunk) = self.chunks.get_mut(head as usize)
         {
-            let held = chunk.entries().len();
-            let taken = held.min(taken_max - examined);
+            let in_use = chunk.entries().len();
+            let taken = in_use.min(taken_max - examined);
             let room = &mut batch.looked_up[examined..examined + taken];
             for (entry, looked_up) in chunk.entries[..taken].iter().zip(room) {
                 let (deadline, is_live) = slab.deadline_and_live(*entry);
@@ -139,9 +139,9 @@ impl Slots {
                 live += usize::from(is_live);
             }
             examined += taken;
-            if taken < held {
-                chunk.entries.copy_within(taken..held, 0);
-                chunk.len = (held - taken) as u32;
+            if taken < in_use {
+                chunk.entries.copy_within(taken..in_use, 0);
+                chunk.len = (in_use - taken) as u32;
                 break;
             }
             let next = core::mem::replace(&mut chunk.next, free);
