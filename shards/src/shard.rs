@@ -312,14 +312,18 @@ impl<T> Shard<T> {
                 let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
                 // Not before `expire`: if `choose` panics, the entry must stay in the batch.
                 self.batch.remove_first();
-                if let Popped::Due { key, deadline, payload } = popped {
-                    self.expired_left -= 1;
-                    self.counters.fired += 1;
-                    // With fewer live timers, fewer stale entries are allowed.
-                    self.count_towards_sweep();
-                    return Some(Expired { key, deadline: Tick::new(deadline), payload });
+                match popped {
+                    Popped::Due { key, deadline, payload } => {
+                        self.expired_left -= 1;
+                        self.counters.fired += 1;
+                        // With fewer live timers, fewer stale entries are allowed.
+                        self.count_towards_sweep();
+                        return Some(Expired { key, deadline: Tick::new(deadline), payload });
+                    }
+                    Popped::NotDue(deadline) => self.file_not_due(entry, deadline),
+                    Popped::Postponed { deadline, entry } => self.file_postponed(entry, deadline),
+                    Popped::Stale => self.counters.swept += 1,
                 }
-                self.keep(entry, &popped);
             }
             if self.expired_left == 0 || !self.take_next_batch() {
                 return None;
@@ -425,20 +429,18 @@ impl<T> Shard<T> {
 }
 
 impl<T> Shard<T> {
-    /// Files the entry of a timer again that is not due, or drops a stale one.
+    /// Files the entry of a due slot again whose timer was reset to a later deadline.
     #[inline(never)]
-    fn keep(&mut self, entry: Entry, popped: &Popped<T>) {
-        match *popped {
-            Popped::NotDue(deadline) => {
-                self.counters.cascaded += 1;
-                self.file_in_wheel(entry, deadline);
-            }
-            Popped::Postponed { deadline, entry } => {
-                self.counters.cascaded += 1;
-                self.file(entry, deadline);
-            }
-            Popped::Due { .. } | Popped::Stale => self.counters.swept += 1,
-        }
+    fn file_not_due(&mut self, entry: Entry, deadline: u64) {
+        self.counters.cascaded += 1;
+        self.file_in_wheel(entry, deadline);
+    }
+
+    /// Files the new entry of a timer that `choose` has postponed.
+    #[inline(never)]
+    fn file_postponed(&mut self, entry: Entry, deadline: u64) {
+        self.counters.cascaded += 1;
+        self.file(entry, deadline);
     }
 
     /// Files an entry in the wheel, or defers it to the next turn if its deadline has passed.

@@ -165,10 +165,15 @@ impl Slots {
 
     #[inline(never)]
     fn push_into_another_chunk(&mut self, slot: usize, entry: Entry) {
-        self.occupied.set(slot);
-        let mut new = self.table[slot].new;
-        self.append_chunk(&mut new, entry);
-        self.table[slot].new = new;
+        let index = self.new_chunk(entry);
+        let new = &mut self.table[slot].new;
+        let last = core::mem::replace(&mut new.tail, index);
+        if last == NIL {
+            new.head = index;
+            self.occupied.set(slot);
+        } else {
+            self.chunks[last as usize].next = index;
+        }
     }
 
     #[inline]
@@ -315,25 +320,35 @@ impl Slots {
 
     /// Appends a chunk with one entry to a chain.
     fn append_chunk(&mut self, chain: &mut Chain, entry: Entry) -> &mut Chunk {
-        let index = if self.free == NIL {
-            debug_assert!(self.chunks.len() < self.chunks.capacity(), "the chunks are reserved");
-            self.chunks.push(Chunk { next: NIL, len: 0, entries: [Entry::default(); _] });
-            self.chunks.len() as u32 - 1
-        } else {
-            let free = self.free;
-            self.free = self.chunks[free as usize].next;
-            free
-        };
-        if let Some(last) = self.chunks.get_mut(chain.tail as usize) {
-            last.next = index;
-        } else {
+        let index = self.new_chunk(entry);
+        let last = core::mem::replace(&mut chain.tail, index);
+        if last == NIL {
             chain.head = index;
+        } else {
+            self.chunks[last as usize].next = index;
         }
-        chain.tail = index;
-        let chunk = &mut self.chunks[index as usize];
-        chunk.next = NIL;
-        chunk.len = 1;
-        chunk.entries[0] = entry;
-        chunk
+        &mut self.chunks[index as usize]
+    }
+
+    /// A chunk with one entry, which is in no chain.
+    #[inline]
+    fn new_chunk(&mut self, entry: Entry) -> u32 {
+        let index = self.free;
+        if let Some(chunk) = self.chunks.get_mut(index as usize) {
+            self.free = core::mem::replace(&mut chunk.next, NIL);
+            chunk.len = 1;
+            chunk.entries[0] = entry;
+            return index;
+        }
+        self.push_chunk(entry)
+    }
+
+    #[inline(never)]
+    fn push_chunk(&mut self, entry: Entry) -> u32 {
+        debug_assert!(self.chunks.len() < self.chunks.capacity(), "the chunks are reserved");
+        let mut entries = [Entry::default(); CHUNK_ENTRIES];
+        entries[0] = entry;
+        self.chunks.push(Chunk { next: NIL, len: 1, entries });
+        self.chunks.len() as u32 - 1
     }
 }
