@@ -22,8 +22,8 @@ use crate::key::TimerKey;
 use crate::outcome::Choice;
 use crate::tick::Tick;
 
-/// A reference from a slot of the wheel to a timer in the slab: the index of the timer's slot in the
-/// low half, the filing number in the high half.
+/// A reference from a slot of the wheel to a timer in the slab: the index of the timer's slot in
+/// the low half, the filing number in the high half.
 ///
 /// One number, so that it is stored and loaded at once. A load of both halves that follows their
 /// two stores would wait until these have left the store buffer.

@@ -22,8 +22,8 @@ const SLICE_ENTRIES: u32 = SLICE_CHUNKS * CHUNK_ENTRIES as u32;
 const LOOKED_UP_CHUNKS: usize = 4;
 
 /// As many entries may be stale as there are live ones, and so many more, besides those of slots
-/// with few entries. With few timers a sweep is rare then, and each slot has many stale entries when
-/// it is swept.
+/// with few entries. With few timers a sweep is rare then, and each slot has many stale entries
+/// when it is swept.
 const SLACK: u64 = 4_096;
 
 /// With fewer entries than this, which fit into the cache, each pass is a full one.
