@@ -189,6 +189,11 @@ impl Transfers {
         self.of(kind).any(|transfer| transfer.is_on() && transfer.due_running() > now)
     }
 
+    /// Whether a transfer of a kind goes on whose event has come.
+    pub(super) fn is_late(&self, kind: usize) -> bool {
+        self.of(kind).any(|transfer| transfer.event_at.get() != NEVER)
+    }
+
     /// Begins a transfer.
     pub(super) fn begin(&mut self, kind: usize, rate: DataRate, now: u64) -> Arc<Progress> {
         let ended = self.0.iter().position(|transfer| !transfer.is_live);

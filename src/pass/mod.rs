@@ -9,7 +9,8 @@
 //! may hold the reactor. Outside of a worker the wake-up comes at once. Any other poll of the same
 //! task ends the wait.
 //!
-//! A host is a runtime that can prove a pass; [`ask`] finds it. Without a host that is known here,
+//! A host is a runtime that can prove a pass: a tokio runtime, or one of a simulation with sockets.
+//! [`ask`] finds it. Without a host that is known here,
 //! one wake-up of the task takes the place of the pass, which is no proof.
 //!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
@@ -19,6 +20,8 @@
 
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
+#[cfg(all(feature = "sim", feature = "tokio", unix))]
+pub(crate) mod simulated;
 #[cfg(all(feature = "tokio", unix))]
 mod tokio;
 
@@ -72,7 +75,7 @@ impl Wait {
 
     /// The pass is over. Runs code of the user, which is the waker.
     #[cfg(all(feature = "tokio", unix))]
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.set_over();
         self.waker.wake();
     }
@@ -115,22 +118,50 @@ impl Asked {
 
 /// Names the host of the calling thread; `None` if there is none, or if the thread does not run it.
 #[cfg(all(feature = "tokio", unix))]
-type Host = Option<::tokio::runtime::Id>;
+type Host = Option<HostId>;
+
+/// Names a host.
+#[cfg(all(feature = "tokio", unix))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HostId {
+    Tokio(::tokio::runtime::Id),
+    /// A runtime of a simulation.
+    #[cfg(feature = "sim")]
+    Simulated(u64),
+}
 /// There is no host.
 #[cfg(not(all(feature = "tokio", unix)))]
 type Host = Option<std::convert::Infallible>;
 
 fn host() -> Host {
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    if let Some(number) = simulated::host() {
+        return Some(HostId::Simulated(number));
+    }
     #[cfg(all(feature = "tokio", unix))]
-    return tokio::host();
+    return tokio::host().map(HostId::Tokio);
     #[cfg(not(all(feature = "tokio", unix)))]
     None
+}
+
+/// Whether the calling thread runs a simulated runtime with sockets. There a clock that a test
+/// moves does not say what is in time.
+pub(crate) fn is_simulated() -> bool {
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    return simulated::host().is_some();
+    #[cfg(not(all(feature = "sim", feature = "tokio", unix)))]
+    false
 }
 
 /// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
 #[cfg(all(feature = "tokio", unix))]
 fn ask(wait: &Arc<Wait>) -> Asked {
-    tokio::ask(wait)
+    match wait.host {
+        Some(HostId::Tokio(id)) => tokio::ask(id, wait),
+        #[cfg(feature = "sim")]
+        Some(HostId::Simulated(_)) => simulated::ask(wait),
+        None => Asked::Unknown,
+    }
 }
 
 /// Asks the host of the calling thread for a pass.
@@ -176,6 +207,10 @@ impl Spawner {
 /// Whether the task that is polled may do more in this poll. Without a budget, a socket says that
 /// it is not ready, and wakes the task.
 pub(crate) fn has_budget() -> bool {
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    if let Some(has_budget) = simulated::has_budget() {
+        return has_budget;
+    }
     #[cfg(feature = "tokio")]
     return ::tokio::task::coop::has_budget_remaining();
     #[cfg(not(feature = "tokio"))]
@@ -243,10 +278,11 @@ impl Pass {
     /// Ready when it is decided that the time of a future is up. The future is pending, and was
     /// polled since `was_over`, which [`is_over`](Self::is_over) has returned before that poll.
     ///
-    /// A deadline by a clock that a test moves needs no pass: `is_needed` is false.
+    /// A deadline by a clock that a test moves needs no pass: `is_needed` is false. In a simulation
+    /// with sockets it needs one.
     #[cold]
     pub(crate) fn decide(&mut self, was_over: bool, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
-        if is_needed && !was_over && self.waits(cx) {
+        if (is_needed || is_simulated()) && !was_over && self.waits(cx) {
             return Poll::Pending;
         }
         if self.is_cut_short() {
@@ -268,6 +304,7 @@ impl Pass {
     #[cfg(feature = "hyper")]
     #[cold]
     pub(crate) fn decide_beside(&mut self, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
+        let is_needed = is_needed || is_simulated();
         if is_needed && !self.is_over() && self.waits(cx) {
             return Poll::Pending;
         }

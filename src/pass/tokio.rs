@@ -71,9 +71,8 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks the runtime that the calling thread is in for a pass.
-pub(super) fn ask(wait: &Arc<Wait>) -> Asked {
-    let Some(id) = wait.host else { return Asked::Unknown };
+/// Asks the runtime that the calling thread is in, which has this id, for a pass.
+pub(super) fn ask(id: Id, wait: &Arc<Wait>) -> Asked {
     let known = {
         let table = table();
         if table.without_io.contains(&id) {

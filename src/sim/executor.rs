@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -52,22 +53,70 @@ pub(super) enum Stepped {
     Resting,
 }
 
+/// Where a task runs.
+#[derive(Clone)]
+pub(super) struct Home {
+    /// Each poll is on one of them.
+    threads: Arc<[ThreadId]>,
+    /// Whether the threads end with their last task.
+    ends: bool,
+    /// What a thread is in while it runs the task; `None` for a task of no simulated runtime.
+    entered: Option<Entered>,
+}
+
+#[cfg(all(feature = "tokio", unix))]
+pub(super) type Entered = Arc<super::net::runtime::Worker>;
+#[cfg(not(all(feature = "tokio", unix)))]
+pub(super) type Entered = std::convert::Infallible;
+
+impl Home {
+    /// A thread that ends with its last task.
+    fn of_thread(thread: ThreadId) -> Self {
+        Self { threads: Arc::new([thread]), ends: true, entered: None }
+    }
+
+    /// The threads of a runtime.
+    #[cfg(all(feature = "tokio", unix))]
+    pub(super) fn of_runtime(threads: &[ThreadId], entered: Entered) -> Self {
+        Self { threads: threads.into(), ends: false, entered: Some(entered) }
+    }
+
+    fn is_on(&self, thread: ThreadId) -> bool {
+        self.threads.contains(&thread)
+    }
+
+    /// Runs code on one of the threads.
+    fn run<O>(&self, thread: ThreadId, run: impl FnOnce() -> O) -> O {
+        #[cfg(all(feature = "tokio", unix))]
+        return thread.run(|| super::net::runtime::within(self.entered.as_ref(), run));
+        #[cfg(not(all(feature = "tokio", unix)))]
+        thread.run(run)
+    }
+}
+
 /// Tasks that were woken and have not run since.
 type Woken = Arc<Mutex<Vec<Arc<TaskWaker>>>>;
 
 struct TaskWaker {
     task: u64,
-    thread: ThreadId,
+    home: Home,
+    /// Whether it is among `woken`. Changed under its lock.
+    is_woken: AtomicBool,
     woken: Woken,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
         // A simulation has one thread, and wakers must be `Send` all the same.
-        let all = Arc::clone(&self.woken);
-        let mut woken = lock(&all);
-        if woken.iter().all(|other| other.task != self.task) {
-            woken.push(self);
+        let mut woken = lock(&self.woken);
+        // Relaxed: it is read and written under the lock.
+        if !self.is_woken.load(Ordering::Relaxed) {
+            self.is_woken.store(true, Ordering::Relaxed);
+            woken.push(Arc::clone(self));
         }
     }
 }
@@ -80,6 +129,45 @@ struct Task {
     /// `None` while the task runs.
     future: Option<LocalFuture>,
     waker: Arc<TaskWaker>,
+}
+
+/// What is known of a simulated thread.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Until when it is or was stalled, in nanoseconds; `None` if it never was.
+    stalled_until: Option<u64>,
+    /// How many tasks it has that run on no other thread.
+    tasks: u32,
+    /// Whether its tasks run in the order in which they became ready, as those of a runtime with
+    /// one thread do.
+    is_ordered: bool,
+}
+
+#[derive(Default)]
+struct Threads {
+    known: Vec<Known>,
+    /// Those whose stall may not be over.
+    stalled: Vec<usize>,
+}
+
+impl Threads {
+    fn is_stalled(&self, thread: ThreadId, now: u64) -> bool {
+        self.known[thread.0].stalled_until.is_some_and(|until| until > now)
+    }
+
+    /// How many threads of a home run.
+    fn running(&self, home: &Home, now: u64) -> usize {
+        if self.stalled.is_empty() {
+            return home.threads.len();
+        }
+        home.threads.iter().filter(|thread| !self.is_stalled(**thread, now)).count()
+    }
+
+    /// Forgets the stalls that are over.
+    fn forget_over(&mut self, now: u64) {
+        let known = &self.known;
+        self.stalled.retain(|thread| known[*thread].stalled_until.is_some_and(|until| until > now));
+    }
 }
 
 struct Inner {
@@ -95,8 +183,9 @@ struct Inner {
     steps: Cell<u64>,
     /// By the time at which they go off, in nanoseconds, and by their numbers.
     alarms: RefCell<BTreeMap<(u64, u64), Waker>>,
-    /// Until when each thread is stalled, in nanoseconds.
-    stalled_until: RefCell<Vec<u64>>,
+    threads: RefCell<Threads>,
+    /// The runtimes of one thread each, by their threads.
+    reactors: RefCell<Vec<(ThreadId, Entered)>>,
 }
 
 /// The executor. Clones are handles of the same one.
@@ -114,7 +203,8 @@ impl Executor {
             next: Cell::new(0),
             steps: Cell::new(0),
             alarms: RefCell::default(),
-            stalled_until: RefCell::default(),
+            threads: RefCell::default(),
+            reactors: RefCell::default(),
         }))
     }
 
@@ -137,17 +227,25 @@ impl Executor {
     }
 
     pub(super) fn add_thread(&self) -> ThreadId {
-        let mut stalled_until = self.0.stalled_until.borrow_mut();
-        stalled_until.push(0);
-        ThreadId(stalled_until.len() - 1)
+        let known = &mut self.0.threads.borrow_mut().known;
+        known.push(Known::default());
+        ThreadId(known.len() - 1)
     }
 
     /// Starts a task on a thread. It runs in a later step. Returns its number.
     pub(super) fn spawn(&self, thread: ThreadId, future: LocalFuture) -> u64 {
+        self.spawn_at(&Home::of_thread(thread), future)
+    }
+
+    /// Starts a task. It runs in a later step. Returns its number.
+    pub(super) fn spawn_at(&self, home: &Home, future: LocalFuture) -> u64 {
         let task = self.next_number();
-        let woken = Arc::clone(&self.0.woken);
-        let waker = Arc::new(TaskWaker { task, thread, woken });
-        Waker::from(Arc::clone(&waker)).wake();
+        if let [thread] = *home.threads {
+            self.0.threads.borrow_mut().known[thread.0].tasks += 1;
+        }
+        let (home, woken) = (home.clone(), Arc::clone(&self.0.woken));
+        let waker = Arc::new(TaskWaker { task, home, is_woken: AtomicBool::new(false), woken });
+        waker.wake_by_ref();
         self.0.tasks.borrow_mut().insert(task, Task { future: Some(future), waker });
         task
     }
@@ -156,26 +254,36 @@ impl Executor {
     pub(super) fn kill(&self, thread: ThreadId) {
         let killed: Vec<_> = {
             let mut tasks = self.0.tasks.borrow_mut();
-            tasks.extract_if(.., |_, task| task.waker.thread == thread).collect()
+            tasks.extract_if(.., |_, task| task.waker.home.is_on(thread)).collect()
         };
-        thread.run(|| drop(killed));
+        for (_, task) in killed {
+            self.count_ended(&task.waker.home);
+            let home = task.waker.home.clone();
+            home.run(thread, || drop(task));
+        }
         thread.run(|| end_thread(thread.number()));
     }
 
     /// Lets no task of a thread run for this long.
     pub(super) fn stall(&self, thread: ThreadId, stall: Duration) {
-        let until = self.nanos().saturating_add(saturating_nanos(stall));
-        let mut stalled_until = self.0.stalled_until.borrow_mut();
-        stalled_until[thread.0] = stalled_until[thread.0].max(until);
+        let now = self.nanos();
+        let until = Some(now.saturating_add(saturating_nanos(stall)));
+        let mut threads = self.0.threads.borrow_mut();
+        threads.forget_over(now);
+        let stalled_until = &mut threads.known[thread.0].stalled_until;
+        *stalled_until = until.max(*stalled_until);
+        if !threads.stalled.contains(&thread.0) {
+            threads.stalled.push(thread.0);
+        }
     }
 
-    /// Until when the thread is or was stalled; 0 if it never was.
-    pub(super) fn stalled_until(&self, thread: ThreadId) -> u64 {
-        self.0.stalled_until.borrow()[thread.0]
+    /// Until when the thread is or was stalled; `None` if it never was.
+    pub(super) fn stalled_until(&self, thread: ThreadId) -> Option<u64> {
+        self.0.threads.borrow().known[thread.0].stalled_until
     }
 
     pub(super) fn is_stalled(&self, thread: ThreadId) -> bool {
-        self.stalled_until(thread) > self.nanos()
+        self.0.threads.borrow().is_stalled(thread, self.nanos())
     }
 
     /// How many times a task has run.
@@ -192,15 +300,55 @@ impl Executor {
 
     /// Whether a task of this thread has been woken and has not run since.
     pub(super) fn is_woken(&self, thread: ThreadId) -> bool {
-        lock(&self.0.woken).iter().any(|waker| waker.thread == thread)
+        lock(&self.0.woken).iter().any(|waker| waker.home.is_on(thread))
+    }
+
+    #[cfg(all(feature = "tokio", unix))]
+    pub(super) fn add_reactor(&self, thread: ThreadId, entered: Entered) {
+        self.0.threads.borrow_mut().known[thread.0].is_ordered = true;
+        self.0.reactors.borrow_mut().push((thread, entered));
+    }
+
+    /// Takes one look at the sockets of a thread's runtimes. False if there is no runtime.
+    fn look(&self, thread: ThreadId) -> bool {
+        #[cfg(all(feature = "tokio", unix))]
+        for (_, entered) in self.0.reactors.borrow().iter().filter(|(on, _)| *on == thread) {
+            entered.hand_out();
+        }
+        self.0.threads.borrow().known[thread.0].is_ordered
+    }
+
+    /// Hands out all that the sockets of a thread's runtimes hold.
+    fn hand_out_all(&self, thread: ThreadId) {
+        #[cfg(all(feature = "tokio", unix))]
+        for (_, entered) in self.0.reactors.borrow().iter().filter(|(on, _)| *on == thread) {
+            entered.hand_out_all();
+        }
+        let _ = thread;
+    }
+
+    /// The tasks of a thread that were woken and have not run since, by their numbers.
+    fn woken_on(&self, thread: ThreadId) -> Vec<u64> {
+        let woken = lock(&self.0.woken);
+        let on_thread = woken.iter().filter(|waker| waker.home.is_on(thread));
+        on_thread.map(|waker| waker.task).collect()
+    }
+
+    /// Wakes each task of a runtime for which `picks` returns true.
+    #[cfg(all(feature = "tokio", unix))]
+    pub(super) fn wake_some(&self, home: &Home, mut picks: impl FnMut() -> bool) {
+        let tasks = self.0.tasks.borrow();
+        let of_home =
+            tasks.values().filter(|task| Arc::ptr_eq(&task.waker.home.threads, &home.threads));
+        of_home.filter(|_| picks()).for_each(|task| task.waker.wake_by_ref());
     }
 
     /// Runs one task that was woken, picked by the seed. If no task can run, moves the clock to the
     /// next alarm or to the end of a stall, unless that is later than `limit`.
     pub(super) fn step(&self, limit: u64) -> Stepped {
-        if let Some(waker) = self.pick() {
-            let stepped = Stepped::Ran(waker.task, waker.thread);
-            self.run(waker);
+        if let Some((waker, thread)) = self.pick() {
+            let stepped = Stepped::Ran(waker.task, thread);
+            self.run(waker, thread);
             return stepped;
         }
         match self.next_change() {
@@ -215,12 +363,12 @@ impl Executor {
     /// When the next task can run; `None` if none can at any moment.
     pub(super) fn next_at(&self) -> Option<u64> {
         let now = self.nanos();
-        let stalled_until = self.0.stalled_until.borrow();
+        let threads = self.0.threads.borrow();
         let woken = lock(&self.0.woken);
-        if woken.iter().any(|waker| stalled_until[waker.thread.0] <= now) {
+        if woken.iter().any(|waker| threads.running(&waker.home, now) > 0) {
             return Some(now);
         }
-        drop((stalled_until, woken));
+        drop((threads, woken));
         self.next_change()
     }
 
@@ -228,40 +376,58 @@ impl Executor {
     fn next_change(&self) -> Option<u64> {
         let now = self.nanos();
         let alarm = self.0.alarms.borrow().keys().next().map(|(at, _)| *at);
-        let stall = self.0.stalled_until.borrow().iter().copied().filter(|at| *at > now).min();
-        alarm.into_iter().chain(stall).min().filter(|at| *at <= END)
+        let mut threads = self.0.threads.borrow_mut();
+        threads.forget_over(now);
+        let ends = threads.stalled.iter().filter_map(|thread| threads.known[*thread].stalled_until);
+        alarm.into_iter().chain(ends).min().filter(|at| *at <= END)
     }
 
     fn next_number(&self) -> u64 {
         self.0.next.replace(self.0.next.get() + 1)
     }
 
-    fn pick(&self) -> Option<Arc<TaskWaker>> {
+    /// A task that was woken, and the thread on which it runs.
+    fn pick(&self) -> Option<(Arc<TaskWaker>, ThreadId)> {
         let now = self.nanos();
-        let stalled_until = self.0.stalled_until.borrow();
+        let mut threads = self.0.threads.borrow_mut();
+        threads.forget_over(now);
         let mut woken = lock(&self.0.woken);
-        let can_run = |waker: &Arc<TaskWaker>| stalled_until[waker.thread.0] <= now;
-        let count = woken.iter().filter(|waker| can_run(waker)).count();
-        if count == 0 {
-            return None;
-        }
-        let picked = self.0.rng.borrow_mut().usize(..count);
-        let runnable = woken.iter().enumerate().filter(|(_, waker)| can_run(waker));
-        let (index, _) = runnable.into_iter().nth(picked)?;
-        Some(woken.remove(index))
+        let mut rng = self.0.rng.borrow_mut();
+        let index = if threads.stalled.is_empty() {
+            (!woken.is_empty()).then(|| rng.usize(..woken.len()))?
+        } else {
+            let can_run = |waker: &Arc<TaskWaker>| threads.running(&waker.home, now) > 0;
+            let count = woken.iter().filter(|waker| can_run(waker)).count();
+            let picked = (count > 0).then(|| rng.usize(..count))?;
+            let runnable = woken.iter().enumerate().filter(|(_, waker)| can_run(waker));
+            runnable.into_iter().nth(picked)?.0
+        };
+        let thread = woken[index].home.threads[0];
+        let is_ordered = threads.known[thread.0].is_ordered;
+        let first = || woken.iter().position(|waker| waker.home.is_on(thread));
+        let index = if is_ordered { first()? } else { index };
+        let waker = woken.remove(index);
+        // Relaxed: see `wake_by_ref`.
+        waker.is_woken.store(false, Ordering::Relaxed);
+        let running = threads.running(&waker.home, now);
+        let place = if running > 1 { rng.usize(..running) } else { 0 };
+        let mut on = waker.home.threads.iter().filter(|thread| !threads.is_stalled(**thread, now));
+        let thread = *on.nth(place)?;
+        Some((waker, thread))
     }
 
-    fn run(&self, waker: Arc<TaskWaker>) {
+    fn run(&self, waker: Arc<TaskWaker>, thread: ThreadId) {
         let number = waker.task;
         let future = self.0.tasks.borrow_mut().get_mut(&number).and_then(|task| task.future.take());
         // A task that is done or killed may be woken by an old waker.
         let Some(mut future) = future else { return };
         self.0.steps.set(self.0.steps.get() + 1);
-        let thread = waker.thread;
+        let home = waker.home.clone();
         let waker = Waker::from(waker);
         let mut poll = || future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
-        let is_pending = thread.run(&mut poll);
+        let is_pending = home.run(thread, &mut poll);
         let mut ended = Some(future);
+        let mut is_removed = false;
         {
             let mut tasks = self.0.tasks.borrow_mut();
             // The task may have killed its own thread.
@@ -270,19 +436,30 @@ impl Executor {
                     task.future = ended.take();
                 } else {
                     tasks.remove(&number);
+                    is_removed = true;
                 }
             }
         }
-        thread.run(|| drop(ended));
-        if !is_pending {
-            self.end_if_idle(thread);
+        home.run(thread, || drop(ended));
+        if is_removed {
+            self.count_ended(&home);
+            self.end_if_idle(&home);
+        }
+    }
+
+    /// A task has ended.
+    fn count_ended(&self, home: &Home) {
+        if let [thread] = *home.threads {
+            self.0.threads.borrow_mut().known[thread.0].tasks -= 1;
         }
     }
 
     /// Ends a thread that has no task any more, as the end of its last task does.
-    fn end_if_idle(&self, thread: ThreadId) {
-        let has_tasks = self.0.tasks.borrow().values().any(|task| task.waker.thread == thread);
-        if !has_tasks {
+    fn end_if_idle(&self, home: &Home) {
+        if let [thread] = *home.threads
+            && home.ends
+            && self.0.threads.borrow().known[thread.0].tasks == 0
+        {
             thread.run(|| end_thread(thread.number()));
         }
     }
@@ -301,13 +478,18 @@ impl Executor {
         }
     }
 
+    fn threads(&self) -> usize {
+        self.0.threads.borrow().known.len()
+    }
+
     /// Drops all tasks, those of the last threads first, so that the test's own tasks end before
     /// the shards.
     pub(super) fn kill_all(&self) {
-        for thread in (0..self.0.stalled_until.borrow().len()).rev() {
+        for thread in (0..self.threads()).rev() {
             self.kill(ThreadId(thread));
         }
         self.0.alarms.take();
+        self.0.reactors.take();
         lock(&self.0.woken).clear();
     }
 }
@@ -347,11 +529,13 @@ pub(super) struct SimulatedHost {
     executor: Executor,
     thread: ThreadId,
     alarm: Option<Alarm>,
+    /// Whether the sockets were looked at since the alarm has gone off.
+    has_looked: bool,
 }
 
 impl SimulatedHost {
     pub(super) fn new(executor: &Executor, thread: ThreadId) -> Self {
-        Self { executor: executor.clone(), thread, alarm: None }
+        Self { executor: executor.clone(), thread, alarm: None, has_looked: false }
     }
 }
 
@@ -359,16 +543,32 @@ impl Host for SimulatedHost {
     fn arm(&mut self, after: Duration) {
         let at = self.executor.nanos().saturating_add(saturating_nanos(after));
         self.alarm = Some(Alarm::new(&self.executor, at));
+        self.has_looked = false;
     }
 
+    /// A runtime takes its sockets before its timers, so the tasks that have something to read run
+    /// before the driver.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.alarm.as_ref().map_or(Poll::Pending, |alarm| alarm.poll(cx))
+        let Some(alarm) = &self.alarm else { return Poll::Pending };
+        if alarm.poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if !self.has_looked && self.executor.look(self.thread) {
+            self.has_looked = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
     }
 
-    /// The tasks of the shard that were woken run before the driver goes on, or after it, as the
-    /// seed says.
     async fn read_sockets(&mut self, _connections: usize) {
-        self.step_aside().await;
+        self.executor.hand_out_all(self.thread);
+        let mut first = self.executor.woken_on(self.thread);
+        while !first.is_empty() {
+            self.step_aside().await;
+            let woken = self.executor.woken_on(self.thread);
+            first.retain(|task| woken.contains(task));
+        }
     }
 
     async fn step_aside(&mut self) {

@@ -235,6 +235,8 @@ mod check;
 mod executor;
 mod explore;
 mod join;
+#[cfg(all(feature = "tokio", unix))]
+pub mod net;
 mod thread;
 mod time;
 
@@ -442,8 +444,7 @@ impl<T: Send + 'static> Simulation<T> {
     ///
     /// If the service has no such shard.
     pub fn stall_end(&self, shard: ShardId) -> Option<Duration> {
-        let end = self.executor.stalled_until(self.shard(shard).thread);
-        (end > 0).then(|| Duration::from_nanos(end))
+        self.executor.stalled_until(self.shard(shard).thread).map(Duration::from_nanos)
     }
 
     /// Moves the clock at once, as a stall of the whole process does. Tasks run in later steps.

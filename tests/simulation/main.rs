@@ -16,6 +16,7 @@ mod operations;
 mod requests;
 mod scaled;
 mod shared;
+mod sockets;
 mod spawned;
 mod world;
 
@@ -60,6 +61,36 @@ fn random_histories_of_connections_agree_with_their_model() {
         seeds.set(seeds.get() + 1);
     });
     println!("{} seeds in {} s", seeds.get(), seconds / 2);
+}
+
+#[test]
+fn random_histories_of_sockets_obey_the_laws() {
+    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
+    let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
+    let (begin, all) = (Instant::now(), Cell::new(sockets::Done::default()));
+    let (end, seeds) = (begin + Duration::from_secs(seconds / 2), Cell::new(0));
+    println!("the first seed is {first}");
+    let range = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
+    explore(range, sockets::plan, |seed, list| {
+        let mut done = all.get();
+        done.add(sockets::run(seed, list));
+        all.set(done);
+        seeds.set(seeds.get() + 1);
+    });
+    println!("{} seeds of sockets, {:?} in {:?}", seeds.get(), all.get(), begin.elapsed());
+}
+
+#[test]
+fn history_of_sockets_of_a_seed_is_the_same_in_every_run() {
+    for seed in 0..50 {
+        let list = sockets::plan(&mut Rng::with_seed(seed));
+        let runs = [(); 2].map(|()| sockets::run_recorded(seed, &list, true).1);
+        let lines = runs[0].lines().zip(runs[1].lines());
+        for (number, (first, second)) in lines.enumerate() {
+            assert_eq!(first, second, "seed {seed}: line {number}");
+        }
+        assert!(runs[0] == runs[1] && !runs[0].is_empty(), "seed {seed}");
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{AnyHandle, registry};
 use crate::link::owners::OwnerCount;
-use crate::pass::Pass;
+use crate::pass::{Pass, is_simulated};
 use crate::stats::tally::Tally;
 use crate::values::refused::RefusedKind;
 
@@ -254,8 +254,9 @@ impl Inner {
         if state.flags.get().pending() == 0 {
             return Found::Nothing;
         }
-        // A test that moves the clock decides itself what is in time.
-        if self.time.as_ref().is_some_and(|time| time.clock().is_manual()) {
+        // A test that moves the clock decides itself what is in time, except with simulated sockets.
+        let is_manual = self.time.as_ref().is_some_and(|time| time.clock().is_manual());
+        if is_manual && !is_simulated() {
             return self.next_event(state, wanted).map_or(Found::Nothing, Found::Event);
         }
         self.find_over(state);

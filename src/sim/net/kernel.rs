@@ -1,0 +1,662 @@
+//! The kernel of a simulated network: the buffers of all sockets, and the lists of those that are
+//! ready.
+//!
+//! Why not the memory that tokio's `duplex` shares: there a byte is seen by the reader in the moment
+//! in which it is written, and no reactor lies between the two.
+//!
+//! Invariants: no waker runs under the lock. A socket is in the list of its runtime at most once,
+//! and keeps its place when more happens to it, as with epoll.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+
+use fastrand::Rng;
+use slab::Slab;
+
+use super::options::NetOptions;
+use super::witness::{Known, lock};
+use crate::clock::ManualClock;
+use crate::clock::saturating_nanos;
+use crate::pass::Wait;
+
+/// What a runtime remembers of a socket.
+pub(super) const READ: u8 = 1;
+pub(super) const WRITE: u8 = 2;
+/// The peer has ended its side, which no read makes undone.
+pub(super) const READ_CLOSED: u8 = 4;
+pub(super) const WRITE_CLOSED: u8 = 8;
+
+/// What lies in the list of a runtime.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Socket(usize),
+    Listener(SocketAddr),
+    /// The barrier of a pass.
+    Barrier,
+}
+
+/// What is on its way to the peer, and when it comes there.
+struct Sent {
+    at: u64,
+    /// How many bytes; `None` for the end of the direction.
+    len: Option<usize>,
+}
+
+pub(super) struct Socket {
+    /// `None` when the peer's socket is gone.
+    peer: Option<usize>,
+    /// The runtime that it is registered with; `None` if it has none.
+    runtime: Option<usize>,
+    /// What the runtime remembers, as bits.
+    ready: u8,
+    is_listed: bool,
+    /// For a read and a write.
+    wakers: [Option<Waker>; 2],
+    received: VecDeque<u8>,
+    /// No byte comes after those that are received.
+    has_end: bool,
+    /// What the send buffer holds.
+    sending: VecDeque<u8>,
+    sent: VecDeque<Sent>,
+    /// The owner has ended its direction.
+    is_shut: bool,
+    /// A write has found too little room.
+    wants_room: bool,
+    is_reset: bool,
+    /// The error that the next call returns.
+    error: Option<ErrorKind>,
+    /// The owner has dropped it.
+    is_closed: bool,
+    latency: u64,
+    known: Arc<Mutex<Known>>,
+}
+
+impl Socket {
+    fn new(runtime: Option<usize>, latency: u64) -> Self {
+        Self {
+            peer: None,
+            runtime,
+            ready: 0,
+            is_listed: false,
+            wakers: [None, None],
+            received: VecDeque::new(),
+            has_end: false,
+            sending: VecDeque::new(),
+            sent: VecDeque::new(),
+            is_shut: false,
+            wants_room: false,
+            is_reset: false,
+            error: None,
+            is_closed: false,
+            latency,
+            known: Arc::default(),
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        !self.received.is_empty() || self.has_end || self.is_reset
+    }
+
+    /// Linux says so when a third of the send buffer is free.
+    fn has_room(&self, capacity: usize) -> bool {
+        let free = capacity - self.sending.len();
+        free >= capacity.div_ceil(3) || self.is_shut || self.is_reset
+    }
+}
+
+#[derive(Default)]
+struct Listener {
+    queue: VecDeque<usize>,
+    runtime: Option<usize>,
+    is_registered: bool,
+    is_ready: bool,
+    is_listed: bool,
+    waker: Option<Waker>,
+}
+
+/// The reactor of a runtime.
+struct Reactor {
+    list: VecDeque<Entry>,
+    events_max: usize,
+    /// Until when no look is taken.
+    held_until: u64,
+    waker: Option<Waker>,
+    /// The waits of the barrier that is in the list.
+    written: Vec<Arc<Wait>>,
+    /// The waits of the barrier after that.
+    next: Vec<Arc<Wait>>,
+}
+
+/// What a look has left.
+pub(super) enum Looked {
+    Nothing,
+    More,
+    /// The look is to be taken at this time.
+    Held(u64),
+}
+
+pub(super) struct Kernel {
+    clock: ManualClock,
+    rng: Rng,
+    options: NetOptions,
+    sockets: Slab<Socket>,
+    listeners: BTreeMap<SocketAddr, Listener>,
+    reactors: Vec<Reactor>,
+    /// When bytes of which sockets come to their peers.
+    due: BTreeSet<(u64, usize)>,
+    /// The task that moves them.
+    mover: Option<Waker>,
+    /// To be woken without the lock.
+    wakes: Vec<Waker>,
+    ended: Vec<Arc<Wait>>,
+    /// To be dropped without the lock.
+    dropped: Vec<Waker>,
+    transfers: u64,
+}
+
+/// The kernel, as sockets and runtimes share it.
+pub(super) struct World(Mutex<Kernel>);
+
+impl World {
+    pub(super) fn new(clock: ManualClock, rng: Rng, options: NetOptions) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Kernel {
+            clock,
+            rng,
+            options,
+            sockets: Slab::new(),
+            listeners: BTreeMap::new(),
+            reactors: Vec::new(),
+            due: BTreeSet::new(),
+            mover: None,
+            wakes: Vec::new(),
+            ended: Vec::new(),
+            dropped: Vec::new(),
+            transfers: 0,
+        })))
+    }
+
+    /// Calls the kernel, and then wakes what it has made ready, in that order.
+    pub(super) fn call<O>(&self, call: impl FnOnce(&mut Kernel) -> O) -> O {
+        let mut kernel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = call(&mut kernel);
+        let wakes = std::mem::take(&mut kernel.wakes);
+        let ended = std::mem::take(&mut kernel.ended);
+        let dropped = std::mem::take(&mut kernel.dropped);
+        drop(kernel);
+        drop(dropped);
+        wakes.into_iter().for_each(Waker::wake);
+        ended.into_iter().for_each(|wait| wait.end());
+        output
+    }
+}
+
+/// Connections.
+impl Kernel {
+    pub(super) fn listen(&mut self, address: SocketAddr) -> Result<(), ErrorKind> {
+        if self.listeners.contains_key(&address) {
+            return Err(ErrorKind::AddrInUse);
+        }
+        self.listeners.insert(address, Listener::default());
+        Ok(())
+    }
+
+    pub(super) fn unlisten(&mut self, address: SocketAddr) {
+        let Some(listener) = self.listeners.remove(&address) else { return };
+        if let (true, Some(runtime)) = (listener.is_listed, listener.runtime) {
+            self.unlist(runtime, Entry::Listener(address));
+        }
+        listener.queue.into_iter().for_each(|socket| self.close(socket));
+    }
+
+    /// A connection to a listener, whose other side is in its queue.
+    pub(super) fn connect(
+        &mut self,
+        address: SocketAddr,
+        runtime: Option<usize>,
+    ) -> Result<usize, ErrorKind> {
+        if !self.listeners.contains_key(&address) {
+            return Err(ErrorKind::ConnectionRefused);
+        }
+        let latency_max = saturating_nanos(self.options.latency_max);
+        let latency = self.rng.u64(..=latency_max);
+        let [here, there] = [runtime, None].map(|runtime| {
+            let socket = Socket::new(runtime, latency);
+            lock(&socket.known).room_since = Some(self.clock.nanos());
+            self.sockets.insert(socket)
+        });
+        self.sockets[here].peer = Some(there);
+        self.sockets[there].peer = Some(here);
+        if runtime.is_some() {
+            self.event(here);
+        }
+        let listener = self.listeners.get_mut(&address).expect("it was there above");
+        listener.queue.push_back(there);
+        self.listener_event(address);
+        Ok(here)
+    }
+
+    /// The next connection of a listener; `None` if the task is to wait.
+    pub(super) fn accept(&mut self, address: SocketAddr, runtime: Option<usize>) -> Option<usize> {
+        let listener = self.listeners.get_mut(&address)?;
+        if !listener.is_registered {
+            (listener.is_registered, listener.runtime) = (true, runtime);
+            if !listener.queue.is_empty() {
+                self.listener_event(address);
+            }
+        }
+        let listener = self.listeners.get_mut(&address)?;
+        let knows = listener.runtime.is_none() || listener.is_ready;
+        let accepted = if knows { listener.queue.pop_front() } else { None };
+        let Some(socket) = accepted else {
+            listener.is_ready = false;
+            return None;
+        };
+        self.sockets[socket].runtime = runtime;
+        if runtime.is_some() {
+            // A descriptor that is registered is listed at once, as it can be written to.
+            self.event(socket);
+        }
+        Some(socket)
+    }
+
+    /// The task waits for the next connection.
+    pub(super) fn wait_for_next(&mut self, address: SocketAddr, waker: Waker) {
+        if let Some(listener) = self.listeners.get_mut(&address) {
+            self.dropped.extend(listener.waker.replace(waker));
+        }
+    }
+
+    pub(super) fn known(&self, socket: usize) -> Arc<Mutex<Known>> {
+        Arc::clone(&self.sockets[socket].known)
+    }
+
+    pub(super) fn known_of_peer(&self, socket: usize) -> Option<Arc<Mutex<Known>>> {
+        self.sockets[socket].peer.map(|peer| self.known(peer))
+    }
+
+    /// How many reads and writes have moved bytes.
+    pub(super) fn transfers(&self) -> u64 {
+        self.transfers
+    }
+
+    /// How many sockets there are, those that their owners have closed included.
+    pub(super) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.nanos()
+    }
+}
+
+/// Bytes.
+impl Kernel {
+    /// Reads by `take`, which is given the parts of what is received. `None` if there is
+    /// nothing.
+    pub(super) fn read(
+        &mut self,
+        id: usize,
+        room: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<Option<usize>, ErrorKind> {
+        let now = self.now();
+        let socket = &mut self.sockets[id];
+        let count = socket.received.len().min(room);
+        if count == 0 && room > 0 {
+            if let Some(error) = socket.error.take() {
+                return Err(error);
+            }
+            return Ok((socket.has_end || socket.is_reset).then_some(0));
+        }
+        let (first, second) = socket.received.as_slices();
+        let of_first = first.len().min(count);
+        take(&first[..of_first]);
+        take(&second[..count - of_first]);
+        socket.received.drain(..count);
+        lock(&socket.known).note_read(count, now);
+        self.transfers += u64::from(count > 0);
+        if let Some(peer) = self.sockets[id].peer {
+            self.deliver(peer);
+        }
+        Ok(Some(count))
+    }
+
+    /// Writes bytes; `None` if there is no room.
+    pub(super) fn write(&mut self, id: usize, bytes: &[u8]) -> Result<Option<usize>, ErrorKind> {
+        let now = self.now();
+        let capacity = self.options.send_buffer;
+        let portion = match self.options.portion_max {
+            0 => usize::MAX,
+            max => self.rng.usize(1..=max),
+        };
+        let third = capacity.div_ceil(3);
+        let socket = &mut self.sockets[id];
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        if socket.is_reset || socket.is_shut {
+            return Err(ErrorKind::BrokenPipe);
+        }
+        let free = capacity - socket.sending.len();
+        let count = bytes.len().min(free);
+        // A socket that has taken a portion and can take more says so, which a third allows.
+        let count = if count.min(portion) + third <= free { count.min(portion) } else { count };
+        if count < bytes.len() && socket.sending.len() + count == capacity {
+            socket.wants_room = true;
+        }
+        if count == 0 {
+            return Ok(bytes.is_empty().then_some(0));
+        }
+        socket.sending.extend(&bytes[..count]);
+        socket.sent.push_back(Sent { at: now + socket.latency, len: Some(count) });
+        let is_full = socket.sending.len() == capacity;
+        {
+            let mut known = lock(&socket.known);
+            known.accepted += count as u64;
+            known.room_since = known.room_since.filter(|_| !is_full);
+        }
+        self.transfers += 1;
+        if count < bytes.len() && !is_full {
+            // It has taken a portion, and can take more.
+            self.event(id);
+        }
+        self.deliver(id);
+        Ok(Some(count))
+    }
+
+    /// Ends the direction from a socket.
+    pub(super) fn shut_down(&mut self, id: usize) {
+        let now = self.now();
+        let socket = &mut self.sockets[id];
+        if socket.is_shut || socket.is_reset {
+            return;
+        }
+        socket.is_shut = true;
+        socket.sent.push_back(Sent { at: now + socket.latency, len: None });
+        self.event(id);
+        self.deliver(id);
+    }
+
+    /// The owner drops a socket. What it has not read is lost, and resets the connection, as on
+    /// Linux.
+    pub(super) fn close(&mut self, id: usize) {
+        self.forget_tasks(id);
+        let socket = &mut self.sockets[id];
+        socket.is_closed = true;
+        if socket.is_reset {
+            self.remove(id);
+        } else if socket.received.is_empty() {
+            self.shut_down(id);
+            self.remove_if_done(id);
+        } else {
+            self.reset(id);
+        }
+    }
+
+    /// The owner drops a socket, and the peer's is reset.
+    pub(super) fn reset(&mut self, id: usize) {
+        self.forget_tasks(id);
+        self.sockets[id].is_closed = true;
+        if let Some(peer) = self.sockets[id].peer {
+            self.is_reset_by_peer(peer);
+        }
+        self.remove(id);
+    }
+
+    fn forget_tasks(&mut self, id: usize) {
+        let socket = &mut self.sockets[id];
+        let is_listed = std::mem::take(&mut socket.is_listed);
+        let runtime = socket.runtime.take();
+        self.dropped.extend(socket.wakers.iter_mut().filter_map(Option::take));
+        if let (true, Some(runtime)) = (is_listed, runtime) {
+            self.unlist(runtime, Entry::Socket(id));
+        }
+    }
+
+    fn unlist(&mut self, runtime: usize, entry: Entry) {
+        self.reactors[runtime].list.retain(|other| *other != entry);
+    }
+
+    fn is_reset_by_peer(&mut self, id: usize) {
+        let now = self.now();
+        let socket = &mut self.sockets[id];
+        socket.is_reset = true;
+        socket.error = Some(ErrorKind::ConnectionReset);
+        socket.sending.clear();
+        socket.sent.clear();
+        lock(&socket.known).reset_at = Some(now);
+        if socket.is_closed {
+            self.remove(id);
+        } else {
+            self.event(id);
+        }
+    }
+
+    fn remove(&mut self, id: usize) {
+        let socket = self.sockets.remove(id);
+        if let Some(peer) = socket.peer {
+            self.sockets[peer].peer = None;
+        }
+    }
+
+    fn remove_if_done(&mut self, id: usize) {
+        if self.sockets.get(id).is_some_and(|it| it.is_closed && it.sent.is_empty()) {
+            self.remove(id);
+        }
+    }
+
+    /// Moves what has come from a socket's send buffer to the peer's receive buffer.
+    fn deliver(&mut self, id: usize) {
+        let now = self.now();
+        let capacity = self.options.receive_buffer;
+        let mut has_come = false;
+        while let Some(front) = self.sockets[id].sent.front() {
+            if front.at > now {
+                self.due.insert((front.at, id));
+                self.wakes.extend(self.mover.take());
+                break;
+            }
+            let Some(peer) = self.sockets[id].peer.filter(|it| !self.sockets[*it].is_closed) else {
+                if front.len.is_none() {
+                    self.sockets[id].sent.clear();
+                    break;
+                }
+                // The peer's socket is closed: what comes resets the connection.
+                if let Some(peer) = self.sockets[id].peer {
+                    self.remove(peer);
+                }
+                return self.is_reset_by_peer(id);
+            };
+            let (from, to) = self.sockets.get2_mut(id, peer).expect("a connection has two sockets");
+            let front = from.sent.front_mut().expect("it was there above");
+            let Some(left) = &mut front.len else {
+                from.sent.pop_front();
+                to.has_end = true;
+                lock(&to.known).end_came_at = Some(now);
+                has_come = true;
+                continue;
+            };
+            let count = (*left).min(capacity - to.received.len());
+            if count == 0 {
+                break;
+            }
+            to.received.extend(from.sending.drain(..count));
+            lock(&to.known).note_came(count, now);
+            has_come = true;
+            *left -= count;
+            if *left == 0 {
+                from.sent.pop_front();
+            }
+        }
+        if has_come && let Some(peer) = self.sockets[id].peer {
+            self.event(peer);
+        }
+        let socket = &mut self.sockets[id];
+        if socket.has_room(self.options.send_buffer) {
+            lock(&socket.known).room_since.get_or_insert(now);
+            if std::mem::take(&mut socket.wants_room) {
+                self.event(id);
+            }
+        }
+        self.remove_if_done(id);
+    }
+
+    /// Moves all that has come. Returns when the next bytes come.
+    pub(super) fn move_due(&mut self, waker: Waker) -> Option<u64> {
+        let now = self.now();
+        while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, id));
+            if self.sockets.contains(id) {
+                self.deliver(id);
+            }
+        }
+        self.dropped.extend(self.mover.replace(waker));
+        self.due.first().map(|(at, _)| *at)
+    }
+}
+
+/// Readiness.
+impl Kernel {
+    /// Something has happened to a socket.
+    fn event(&mut self, id: usize) {
+        let socket = &mut self.sockets[id];
+        match socket.runtime {
+            Some(runtime) if !socket.is_listed => {
+                socket.is_listed = true;
+                self.list(runtime, Entry::Socket(id));
+            }
+            Some(_) => {}
+            None => self.wakes.extend(socket.wakers.iter_mut().filter_map(Option::take)),
+        }
+    }
+
+    fn listener_event(&mut self, address: SocketAddr) {
+        let Some(listener) = self.listeners.get_mut(&address) else { return };
+        match listener.runtime {
+            Some(runtime) if !listener.is_listed => {
+                listener.is_listed = true;
+                self.list(runtime, Entry::Listener(address));
+            }
+            Some(_) => {}
+            None => self.wakes.extend(listener.waker.take()),
+        }
+    }
+
+    fn list(&mut self, runtime: usize, entry: Entry) {
+        let reactor = &mut self.reactors[runtime];
+        reactor.list.push_back(entry);
+        self.wakes.extend(reactor.waker.take());
+    }
+
+    pub(super) fn add_reactor(&mut self, events_max: usize) -> usize {
+        self.reactors.push(Reactor {
+            list: VecDeque::new(),
+            events_max,
+            held_until: 0,
+            waker: None,
+            written: Vec::new(),
+            next: Vec::new(),
+        });
+        self.reactors.len() - 1
+    }
+
+    /// Takes no look until then.
+    pub(super) fn hold(&mut self, runtime: usize, until: u64) {
+        let held_until = &mut self.reactors[runtime].held_until;
+        *held_until = until.max(*held_until);
+    }
+
+    pub(super) fn held_until(&self, runtime: usize) -> u64 {
+        self.reactors[runtime].held_until
+    }
+
+    /// Takes a look: hands out what is at the head of the list.
+    pub(super) fn look(&mut self, runtime: usize, waker: Waker) -> Looked {
+        let (now, reactor) = (self.now(), &mut self.reactors[runtime]);
+        self.dropped.extend(reactor.waker.replace(waker));
+        if reactor.list.is_empty() {
+            return Looked::Nothing;
+        }
+        if reactor.held_until > now {
+            return Looked::Held(reactor.held_until);
+        }
+        self.hand_out(runtime);
+        if self.reactors[runtime].list.is_empty() { Looked::Nothing } else { Looked::More }
+    }
+
+    /// Hands out as many events as one look takes. True if some are left.
+    pub(super) fn hand_out(&mut self, runtime: usize) -> bool {
+        for _ in 0..self.reactors[runtime].events_max {
+            let Some(entry) = self.reactors[runtime].list.pop_front() else { break };
+            match entry {
+                Entry::Socket(id) => {
+                    let capacity = self.options.send_buffer;
+                    let socket = &mut self.sockets[id];
+                    socket.is_listed = false;
+                    let bits = [
+                        (READ, socket.is_readable()),
+                        (WRITE, socket.has_room(capacity)),
+                        (READ_CLOSED, socket.has_end || socket.is_reset),
+                        (WRITE_CLOSED, socket.is_reset),
+                    ];
+                    let ready =
+                        bits.iter().filter(|(_, is)| *is).fold(0, |all, (bit, _)| all | bit);
+                    socket.ready |= ready;
+                    let [read, write] = &mut socket.wakers;
+                    if ready & (READ | READ_CLOSED) != 0 {
+                        self.wakes.extend(read.take());
+                    }
+                    if ready & (WRITE | WRITE_CLOSED) != 0 {
+                        self.wakes.extend(write.take());
+                    }
+                }
+                Entry::Listener(address) => {
+                    if let Some(listener) = self.listeners.get_mut(&address) {
+                        (listener.is_listed, listener.is_ready) = (false, true);
+                        self.wakes.extend(listener.waker.take());
+                    }
+                }
+                Entry::Barrier => {
+                    let reactor = &mut self.reactors[runtime];
+                    self.ended.append(&mut reactor.written);
+                    if !reactor.next.is_empty() {
+                        reactor.written = std::mem::take(&mut reactor.next);
+                        reactor.list.push_back(Entry::Barrier);
+                    }
+                }
+            }
+        }
+        !self.reactors[runtime].list.is_empty()
+    }
+
+    /// Ends a wait when what is in the list now was handed out.
+    pub(super) fn ask(&mut self, runtime: usize, wait: Arc<Wait>) {
+        let reactor = &mut self.reactors[runtime];
+        if reactor.written.is_empty() {
+            reactor.written.push(wait);
+            self.list(runtime, Entry::Barrier);
+        } else {
+            reactor.next.push(wait);
+        }
+    }
+
+    /// Whether the runtime remembers one of these bits. A socket without a runtime is always asked.
+    pub(super) fn is_ready(&self, id: usize, bits: u8) -> bool {
+        let socket = &self.sockets[id];
+        socket.runtime.is_none() || socket.ready & bits != 0
+    }
+
+    /// The task waits for these bits.
+    pub(super) fn wait(&mut self, id: usize, bits: u8, waker: Waker) {
+        let socket = &mut self.sockets[id];
+        self.dropped.extend(socket.wakers[usize::from(bits & WRITE != 0)].replace(waker));
+    }
+
+    /// A short read or write has emptied or filled the buffer.
+    pub(super) fn clear(&mut self, id: usize, bits: u8) {
+        self.sockets[id].ready &= !(bits & (READ | WRITE));
+    }
+}

@@ -1,0 +1,192 @@
+//! A network in a simulation: listeners and streams, the kernel below them, and the runtimes above.
+//!
+//! A server that takes any stream with tokio's traits runs in it as it is, with its clients beside
+//! it. Between a byte and the task that reads it lies what lies there in production:
+//!
+//! - What comes to a socket lies in the kernel until the driver of its [`Runtime`] looks. Until then
+//!   the socket says from memory that it is not ready, whoever polls it. A short read or write, and
+//!   one that finds nothing, makes it forget that it was ready, as in tokio.
+//! - A look takes so many events at a time, in the order in which they came. The driver may be
+//!   [held](Runtime::hold_driver), and all threads may be [stalled](Runtime::stall), while the clock
+//!   and the peers go on. [`Simulation::stop`] stops a whole process.
+//! - Buffers are bounded. A write is accepted in portions, and a socket that was full is ready when
+//!   a third of its send buffer is free.
+//! - A task has a budget for each poll, and tasks are [polled](Runtime::wake_some) without a reason.
+//! - Each poll is on any thread of the runtime, in an order that the seed chooses.
+//!
+//! What a task does that no runtime has started, as by [`Simulation::spawn`], is outside: its
+//! sockets see what comes at once. Clients of a server are such tasks.
+//!
+//! Why not the network of a crate that simulates servers: a deadline and a byte meet in the order
+//! of the looks, the wake-ups and the timers, which such a network does not have.
+//!
+//! Not simulated: addresses that a route does not reach, packets that are lost, and the errors of a
+//! system without memory. A connection is made at once.
+//!
+//! Cost: a read or a write costs a lock and a copy of its bytes.
+//!
+//! ```
+//! use corewheel::TimerService;
+//! use corewheel::sim::Simulation;
+//! use corewheel::sim::net::{NetOptions, RuntimeOptions};
+//! use corewheel::stream::{StreamLimits, TimedIo};
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//!
+//! for seed in 0..20 {
+//!     let builder = TimerService::beside_runtime().shards(1).capacity(100);
+//!     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ())?;
+//!     let (timers, time) = (sim.service().handle(), sim.time());
+//!     let net = sim.net(NetOptions::default());
+//!     let server = net.runtime(RuntimeOptions::default());
+//!     let address = SocketAddr::from(([10, 0, 0, 1], 80));
+//!     let listener = net.listen(address)?;
+//!     let served = server.spawn(async move {
+//!         let limits = StreamLimits::default().read_idle(Duration::from_secs(30));
+//!         let mut stream = TimedIo::new(listener.accept().await, timers, limits);
+//!         let mut received = Vec::new();
+//!         stream.read_to_end(&mut received).await.map(|_| received)
+//!     });
+//!     let client = sim.spawn(async move {
+//!         let mut stream = net.connect(address)?;
+//!         time.sleep(Duration::from_millis(29_999)).await;
+//!         // The driver of the server looks only when the time is over.
+//!         server.stall(Duration::from_secs(60));
+//!         stream.write_all(b"in time").await
+//!     });
+//!     sim.run(client)?;
+//!     assert_eq!(sim.run(served)?, b"in time", "seed {seed}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod kernel;
+mod options;
+pub(super) mod runtime;
+mod stream;
+mod witness;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use self::kernel::World;
+pub use self::options::{NetOptions, RuntimeOptions};
+pub use self::runtime::Runtime;
+pub use self::stream::{Listener, Stream};
+pub use self::witness::Witness;
+use super::Simulation;
+use super::executor::{Alarm, Executor};
+use crate::values::ids::ShardId;
+
+/// A network of a simulation; made by [`Simulation::net`]. A clone is the same network. See the
+/// [module](self) for an example.
+#[derive(Clone)]
+pub struct Net {
+    executor: Executor,
+    world: Arc<World>,
+}
+
+impl<T: Send + 'static> Simulation<T> {
+    /// A network, without sockets.
+    pub fn net(&self, options: NetOptions) -> Net {
+        let options = NetOptions {
+            send_buffer: options.send_buffer.max(1),
+            receive_buffer: options.receive_buffer.max(1),
+            ..options
+        };
+        let executor = self.executor.clone();
+        let world = World::new(executor.clock().clone(), executor.fork_rng(), options);
+        let net = Net { executor: executor.clone(), world };
+        let mover = net.clone();
+        let thread = executor.add_thread();
+        executor.spawn(thread, Box::pin(async move { mover.move_bytes().await }));
+        net
+    }
+
+    /// A runtime on the thread of a shard, whose tasks use the [`Timers`](crate::Timers) of the
+    /// shard. Of its options, there is one worker.
+    ///
+    /// # Panics
+    ///
+    /// If the service has no such shard.
+    pub fn runtime_of(&self, shard: ShardId, net: &Net, options: RuntimeOptions) -> Runtime {
+        let thread = self.shard(shard).thread;
+        Runtime::new(&self.executor, &net.world, [thread].into(), options)
+    }
+
+    /// Stops the process of all shards and of these runtimes for this long: none of their threads
+    /// runs. The clock and the clients go on.
+    pub fn stop(&self, runtimes: &[Runtime], time: Duration) {
+        self.shards.iter().for_each(|shard| self.executor.stall(shard.thread, time));
+        runtimes.iter().for_each(|runtime| runtime.stall(time));
+    }
+}
+
+impl Net {
+    /// A runtime with threads of its own.
+    pub fn runtime(&self, options: RuntimeOptions) -> Runtime {
+        let threads = (0..options.workers.max(1)).map(|_| self.executor.add_thread()).collect();
+        Runtime::new(&self.executor, &self.world, threads, options)
+    }
+
+    /// A listener.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if there is a listener with this address.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
+        self.world.call(|kernel| kernel.listen(address))?;
+        Ok(Listener { world: Arc::clone(&self.world), address })
+    }
+
+    /// Connects to a listener. The connection is there at once, also where the listener has not
+    /// accepted it.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionRefused` if there is no listener with this address.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
+        let runtime = runtime::here(&self.world);
+        let id = self.world.call(|kernel| kernel.connect(address, runtime))?;
+        Ok(Stream { world: Arc::clone(&self.world), id: Some(id) })
+    }
+
+    /// How many reads and writes have moved bytes.
+    pub fn transfers(&self) -> u64 {
+        self.world.call(|kernel| kernel.transfers())
+    }
+
+    /// How many sockets there are. A socket that its owner has closed counts until its peer has
+    /// received what it has sent.
+    pub fn sockets(&self) -> usize {
+        self.world.call(|kernel| kernel.len())
+    }
+
+    /// Moves bytes to their peers when they come.
+    async fn move_bytes(&self) {
+        let mut alarm = None;
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let next = self.world.call(|kernel| kernel.move_due(waker));
+            // An alarm before is dropped.
+            alarm = next.map(|at| Alarm::new(&self.executor, at));
+            if alarm.as_ref().is_some_and(|alarm| alarm.poll(cx).is_ready()) {
+                cx.waker().wake_by_ref();
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+}
+
+impl fmt::Debug for Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Net").field("sockets", &self.sockets()).finish_non_exhaustive()
+    }
+}

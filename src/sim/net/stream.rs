@@ -1,0 +1,182 @@
+//! The listener and the streams of a simulated network.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::kernel::{Kernel, READ, READ_CLOSED, WRITE, WRITE_CLOSED, World};
+use super::runtime::{give_back, here, takes_budget};
+use super::witness::Witness;
+
+/// A listener of a simulated network; made by [`Net::listen`](super::Net::listen). It belongs to
+/// the runtime whose task first accepts.
+pub struct Listener {
+    pub(super) world: Arc<World>,
+    pub(super) address: SocketAddr,
+}
+
+impl Listener {
+    /// Waits for a connection. May be dropped and called again. One task waits at a time.
+    pub async fn accept(&self) -> Stream {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// Polls for a connection, as [`accept`](Self::accept) does.
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Stream> {
+        let runtime = here(&self.world);
+        let Some(id) = self.world.call(|kernel| kernel.accept(self.address, runtime)) else {
+            let waker = cx.waker().clone();
+            self.world.call(|kernel| kernel.wait_for_next(self.address, waker));
+            return Poll::Pending;
+        };
+        Poll::Ready(Stream { world: Arc::clone(&self.world), id: Some(id) })
+    }
+
+    /// The address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Listener {
+    /// Connections that were not accepted are closed.
+    fn drop(&mut self) {
+        self.world.call(|kernel| kernel.unlisten(self.address));
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listener").field(&self.address).finish()
+    }
+}
+
+/// One side of a connection of a simulated network; made by [`Listener::accept`] and
+/// [`Net::connect`](super::Net::connect).
+///
+/// It reads and writes as a `TcpStream` of tokio does, by tokio's traits. Dropped, it is closed as
+/// Linux closes a socket: what it has sent goes to the peer, unless it has received what it has not
+/// read, or receives more. Then the connection is reset.
+pub struct Stream {
+    pub(super) world: Arc<World>,
+    /// `None` when it was reset by its owner.
+    pub(super) id: Option<usize>,
+}
+
+impl Stream {
+    /// What the network knows of this side.
+    ///
+    /// # Panics
+    ///
+    /// If the connection was [reset](Self::reset) here.
+    pub fn witness(&self) -> Witness {
+        let id = self.id.expect("the stream was not reset here");
+        Witness(self.world.call(|kernel| kernel.known(id)))
+    }
+
+    /// What the network knows of the other side; `None` if that is gone.
+    pub fn peer_witness(&self) -> Option<Witness> {
+        let id = self.id?;
+        self.world.call(|kernel| kernel.known_of_peer(id)).map(Witness)
+    }
+
+    /// Closes the connection by a reset, as a client does that is killed: what was not read on
+    /// either way is lost.
+    pub fn reset(mut self) {
+        if let Some(id) = self.id.take() {
+            self.world.call(|kernel| kernel.reset(id));
+        }
+    }
+
+    /// Polls by `call`, which returns `None` where it would block, if the runtime remembers that
+    /// the socket is ready.
+    fn poll(
+        &self,
+        bits: u8,
+        cx: &mut Context<'_>,
+        asked: usize,
+        call: impl FnOnce(&mut Kernel, usize) -> Result<Option<usize>, io::ErrorKind>,
+    ) -> Poll<io::Result<usize>> {
+        let Some(id) = self.id else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if !takes_budget() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let done = self.world.call(|kernel| {
+            if !kernel.is_ready(id, bits) {
+                return None;
+            }
+            let done = call(kernel, id).transpose();
+            let is_short = |count: usize| count > 0 && count < asked;
+            if done.is_none_or(|done| done.is_ok_and(is_short)) {
+                kernel.clear(id, bits);
+            }
+            done
+        });
+        if let Some(done) = done {
+            return Poll::Ready(done.map_err(io::Error::from));
+        }
+        // No thread runs besides, so nothing comes in between.
+        let waker = cx.waker().clone();
+        self.world.call(|kernel| kernel.wait(id, bits, waker));
+        give_back();
+        Poll::Pending
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = buf.remaining();
+        self.poll(READ | READ_CLOSED, cx, room, |kernel, id| {
+            kernel.read(id, room, |part| buf.put_slice(part))
+        })
+        .map_ok(drop)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll(WRITE | WRITE_CLOSED, cx, buf.len(), |kernel, id| kernel.write(id, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(id) = self.id {
+            self.world.call(|kernel| kernel.shut_down(id));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.world.call(|kernel| kernel.close(id));
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stream").field(&self.id).finish()
+    }
+}

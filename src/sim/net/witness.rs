@@ -1,0 +1,119 @@
+//! What a simulated network knows of a socket, and the code under test does not.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What was seen of one socket, in nanoseconds and bytes.
+#[derive(Default)]
+pub(super) struct Known {
+    /// How many bytes have come.
+    pub(super) came: u64,
+    /// How many of them were read.
+    pub(super) read: u64,
+    /// How many bytes of the owner were accepted.
+    pub(super) accepted: u64,
+    /// For what is not read, up to which byte it came when.
+    marks: VecDeque<(u64, u64)>,
+    last_came_at: Option<u64>,
+    last_read_at: Option<u64>,
+    /// Since when a write finds room; `None` if it finds none.
+    pub(super) room_since: Option<u64>,
+    pub(super) end_came_at: Option<u64>,
+    pub(super) reset_at: Option<u64>,
+}
+
+impl Known {
+    pub(super) fn note_came(&mut self, count: usize, at: u64) {
+        self.came += count as u64;
+        self.last_came_at = Some(at);
+        match self.marks.back_mut() {
+            Some((end, mark)) if *mark == at => *end = self.came,
+            _ => self.marks.push_back((self.came, at)),
+        }
+    }
+
+    pub(super) fn note_read(&mut self, count: usize, at: u64) {
+        self.read += count as u64;
+        self.last_read_at = Some(at);
+        while self.marks.front().is_some_and(|(end, _)| *end <= self.read) {
+            self.marks.pop_front();
+        }
+    }
+}
+
+pub(super) fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the network knows of a socket, also after it was dropped; made by
+/// [`Stream::witness`](super::Stream::witness). Times count from the start of the simulation.
+///
+/// A test compares it with what the server has done: a server must not have cut a client that has
+/// sent in time.
+#[derive(Clone)]
+pub struct Witness(pub(super) Arc<Mutex<Known>>);
+
+impl Witness {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        lock(&self.0)
+    }
+
+    /// When the first byte came that is not read; `None` if all is read.
+    pub fn unread_since(&self) -> Option<Duration> {
+        self.known().marks.front().map(|(_, at)| Duration::from_nanos(*at))
+    }
+
+    /// When the last byte came; `None` if none has come.
+    pub fn last_came_at(&self) -> Option<Duration> {
+        self.known().last_came_at.map(Duration::from_nanos)
+    }
+
+    /// When the last byte was read; `None` if none was.
+    pub fn last_read_at(&self) -> Option<Duration> {
+        self.known().last_read_at.map(Duration::from_nanos)
+    }
+
+    /// Since when a write would be accepted; `None` if the send buffer was full and less than a third
+    /// of it is free. The runtime of the owner may not have seen it.
+    pub fn room_since(&self) -> Option<Duration> {
+        self.known().room_since.map(Duration::from_nanos)
+    }
+
+    /// When the end of what the peer sends came; `None` if it has not.
+    pub fn end_came_at(&self) -> Option<Duration> {
+        self.known().end_came_at.map(Duration::from_nanos)
+    }
+
+    /// When the peer has reset the connection; `None` if it has not.
+    pub fn reset_at(&self) -> Option<Duration> {
+        self.known().reset_at.map(Duration::from_nanos)
+    }
+
+    /// How many bytes have come, those included that are not read.
+    pub fn came(&self) -> u64 {
+        self.known().came
+    }
+
+    /// How many bytes the owner has read.
+    pub fn read(&self) -> u64 {
+        self.known().read
+    }
+
+    /// How many bytes of the owner's writes the socket has accepted.
+    pub fn accepted(&self) -> u64 {
+        self.known().accepted
+    }
+}
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.known();
+        f.debug_struct("Witness")
+            .field("came", &known.came)
+            .field("read", &known.read)
+            .field("accepted", &known.accepted)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! Clients that read and write at any rate, stop, end their side and reset.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::sim::net::Stream;
+use fastrand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::World;
+use super::laws::Seen;
+
+/// After so long, a client falls silent.
+pub(crate) const LIFE_MAX: Duration = Duration::from_secs(5);
+
+/// A pause that is often about as long as a limit.
+fn pause(rng: &mut Rng, limit: Duration) -> Duration {
+    let limit = limit.as_micros() as u64;
+    let micros = match rng.u8(..6) {
+        0 => 0,
+        1 => rng.u64(..=limit / 10),
+        2 => rng.u64(..=limit),
+        3 => limit - rng.u64(1..=limit.min(3_000)),
+        4 => limit,
+        _ => limit + rng.u64(..=3_000),
+    };
+    Duration::from_micros(micros)
+}
+
+/// Talks to a server, and waits until that ends the connection, or ends it.
+pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream, mut rng: Rng) {
+    let begin = world.now();
+    let mut buffer = [0; 512];
+    let steps = rng.usize(..20);
+    for _ in 0..steps {
+        if world.now() - begin > LIFE_MAX {
+            break;
+        }
+        match rng.u8(..8) {
+            0..=2 => world.time.sleep(pause(&mut rng, seen.limit)).await,
+            3..=5 => {
+                let longest = super::one_of(&mut rng, &[1, 10, 300]);
+                let count = rng.usize(1..=longest);
+                let sent = vec![b'a'; count];
+                // The server may not read.
+                let wait = world.time.sleep(pause(&mut rng, seen.limit));
+                let done = tokio::select! {
+                    biased;
+                    written = stream.write_all(&sent) => written.is_ok(),
+                    () = wait => true,
+                };
+                if !done {
+                    break;
+                }
+            }
+            6 => {
+                let room = rng.usize(1..buffer.len());
+                let wait = world.time.sleep(pause(&mut rng, seen.limit));
+                let read = tokio::select! {
+                    biased;
+                    read = stream.read(&mut buffer[..room]) => read.is_ok_and(|count| count > 0),
+                    () = wait => true,
+                };
+                if !read {
+                    break;
+                }
+            }
+            _ => {
+                // It takes all that comes, at a steady rate.
+                for _ in 0..rng.u8(..20) {
+                    let wait = world.time.sleep(seen.limit / 3);
+                    tokio::select! {
+                        biased;
+                        _ = stream.read(&mut buffer) => {}
+                        () = wait => {}
+                    }
+                    world.time.sleep(seen.limit / rng.u32(2..10)).await;
+                }
+            }
+        }
+    }
+    match rng.u8(..8) {
+        0 => return stream.reset(),
+        1 => return,
+        2 => drop(stream.shutdown().await),
+        _ => {}
+    }
+    if rng.u8(..8) == 0 {
+        // It reads nothing any more.
+        world.time.sleep(LIFE_MAX).await;
+        return;
+    }
+    let reads = async { while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
+    reads.await;
+    seen.client_is_told(&world);
+}

@@ -1,0 +1,221 @@
+//! The laws: what a server may do with a client, by what the network knows.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use corewheel::sim::net::{Runtime, Witness};
+use corewheel::stats::ServiceStats;
+
+use super::World;
+use super::servers::Guard;
+
+/// Why a server has ended its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// The peer has ended its side, or has reset the connection.
+    ByPeer,
+    /// Nothing was read for the limit.
+    Idle,
+    /// Nothing could be written for the limit.
+    Stalled,
+    /// The connection is too old.
+    Aged,
+    /// Something else, which no law allows.
+    Other,
+}
+
+/// A connection, as the network and the server's own code see it.
+pub(crate) struct Seen {
+    pub(crate) guard: Guard,
+    pub(crate) limit: Duration,
+    pub(crate) witness: Witness,
+    pub(crate) runtime: Runtime,
+    pub(crate) opened: Cell<Option<Duration>>,
+    /// When its limits began; the age counts from there.
+    pub(crate) began: Cell<Option<Duration>>,
+    pub(crate) max_age: Cell<Option<Duration>>,
+    pub(crate) reads: Cell<Option<Duration>>,
+    pub(crate) writes: Cell<Option<Duration>>,
+    /// When a write has last gone on.
+    pub(crate) wrote_at: Cell<Duration>,
+    ended: Cell<Option<(End, Duration)>>,
+    told: Cell<Option<Duration>>,
+}
+
+impl Seen {
+    pub(crate) fn new(guard: Guard, limit: Duration, witness: Witness, runtime: Runtime) -> Self {
+        Self {
+            guard,
+            limit,
+            witness,
+            runtime,
+            opened: Cell::new(None),
+            began: Cell::new(None),
+            max_age: Cell::new(None),
+            reads: Cell::new(None),
+            writes: Cell::new(None),
+            wrote_at: Cell::default(),
+            ended: Cell::new(None),
+            told: Cell::new(None),
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    /// From when on the peer counts as silent.
+    fn silent_since(&self) -> Option<Duration> {
+        self.reads.get().map(|since| since.max(self.wrote_at.get()))
+    }
+
+    /// The server's task has ended.
+    pub(crate) fn end(&self, world: &World, end: End) {
+        let now = world.now();
+        world.ends.set(world.ends.get() + 1);
+        if self.ended.replace(Some((end, now))).is_some() {
+            world.violate(format!("{:?} has ended twice", self.guard));
+        }
+        if let Err(wrong) = self.judge(end, now) {
+            world.violate(format!("{:?}, limit {:?}: {wrong}; {self:?}", self.guard, self.limit));
+        }
+    }
+
+    fn judge(&self, end: End, now: Duration) -> Result<(), String> {
+        let witness = &self.witness;
+        match end {
+            End::ByPeer => {
+                if witness.end_came_at().is_none() && witness.reset_at().is_none() {
+                    return Err("the peer has neither ended nor reset it".to_owned());
+                }
+            }
+            End::Idle => {
+                let Some(since) = self.silent_since() else {
+                    return Err("it is idle, and no read waits".to_owned());
+                };
+                let due = since + self.limit;
+                if now < due {
+                    return Err(format!("idle at {now:?}, before {due:?}"));
+                }
+                if let Some(came) = witness.unread_since().filter(|came| *came < due) {
+                    return Err(format!("idle at {due:?}, and bytes had come at {came:?}"));
+                }
+                if let Some(came) = witness.end_came_at().filter(|came| *came < due) {
+                    return Err(format!("idle at {due:?}, and the peer has ended at {came:?}"));
+                }
+                if let Some(since) = self.writes.get() {
+                    return Err(format!("idle, while a response is on its way since {since:?}"));
+                }
+            }
+            End::Stalled => {
+                let Some(since) = self.writes.get() else {
+                    return Err("it is stalled, and no write waits".to_owned());
+                };
+                let due = since + self.limit;
+                if now < due {
+                    return Err(format!("stalled at {now:?}, before {due:?}"));
+                }
+                if let Some(room) = witness.room_since().filter(|room| *room < due) {
+                    return Err(format!("stalled at {due:?}, and there was room at {room:?}"));
+                }
+            }
+            End::Aged => {
+                let age = self.began.get().zip(self.max_age.get()).map(|(at, age)| at + age);
+                if age.is_none_or(|due| now < due) {
+                    return Err(format!("too old at {now:?}, and its age ends at {age:?}"));
+                }
+            }
+            End::Other => return Err("it has ended for a reason that it cannot have".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Checks a connection that is open, when the clock has moved and no task can run.
+    pub(crate) fn check(&self, world: &World, held_until: impl Fn() -> Duration) {
+        let now = world.now();
+        let slack = 3 * world.tick
+            + if self.guard.is_on_shard() { Duration::from_millis(20) } else { Duration::ZERO };
+        let late = |due: Duration| now > due + slack && now > held_until() + slack;
+        let wrong = if let Some(since) = self.writes.get() {
+            late(since + self.limit).then(|| format!("a write waits since {since:?}"))
+        } else if let Some(since) = self.silent_since() {
+            late(since + self.limit).then(|| format!("a read waits since {since:?}"))
+        } else {
+            None
+        };
+        let age = self.began.get().zip(self.max_age.get()).map(|(at, age)| at + age);
+        let wrong = wrong.or_else(|| {
+            age.filter(|due| late(*due)).map(|due| format!("its age has ended at {due:?}"))
+        });
+        if let Some(wrong) = wrong {
+            world.violate(format!(
+                "{:?}, limit {:?}, not cut at {now:?}: {wrong}; {self:?}",
+                self.guard, self.limit
+            ));
+        }
+    }
+
+    /// The client has seen the end of the connection.
+    pub(crate) fn client_is_told(&self, world: &World) {
+        self.told.set(Some(world.now()));
+        if !self.is_over() && self.witness.end_came_at().is_none() {
+            world.violate(format!("{:?}: its client sees an end before the server", self.guard));
+        }
+    }
+
+    /// Checks a connection of a history that has ended.
+    pub(crate) fn check_end(&self) {
+        assert!(self.is_over(), "{:?} has not ended: {self:?}", self.guard);
+    }
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seen")
+            .field("opened", &self.opened.get())
+            .field("reads", &self.reads.get())
+            .field("writes", &self.writes.get())
+            .field("wrote_at", &self.wrote_at.get())
+            .field("ended", &self.ended.get())
+            .field("unread_since", &self.witness.unread_since())
+            .field("last_read_at", &self.witness.last_read_at())
+            .field("room_since", &self.witness.room_since())
+            .field("witness", &self.witness)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many connections the deadlines of each kind have ended.
+#[derive(Default)]
+pub(crate) struct Counted {
+    by_kind: BTreeMap<&'static str, u64>,
+    closed: u64,
+}
+
+impl Counted {
+    pub(crate) fn add(&mut self, seen: &Seen) {
+        let Some((end, _)) = seen.ended.get() else { return };
+        if !seen.guard.has_connection() {
+            self.closed += u64::from(seen.guard == Guard::ControlTimeout);
+            return;
+        }
+        match end {
+            End::Idle => *self.by_kind.entry(seen.guard.idle_name()).or_default() += 1,
+            End::Stalled => *self.by_kind.entry("write timeout").or_default() += 1,
+            End::Aged => *self.by_kind.entry("max age").or_default() += 1,
+            End::ByPeer | End::Other => self.closed += 1,
+        }
+    }
+
+    /// The statistics say what happened.
+    pub(crate) fn check(&self, stats: &ServiceStats) {
+        for deadline in &stats.deadlines {
+            let expected = self.by_kind.get(deadline.kind).copied().unwrap_or(0);
+            assert_eq!(deadline.ended, expected, "ended by {}", deadline.kind);
+        }
+        let found = |kind| stats.deadlines.iter().any(|deadline| deadline.kind == kind);
+        assert!(self.by_kind.keys().all(|kind| found(*kind)), "{:?}", self.by_kind);
+        assert_eq!(stats.connections_closed, self.closed, "closed without a deadline");
+    }
+}

@@ -1,0 +1,327 @@
+//! Random histories of servers and clients on a simulated network. What a server does is compared,
+//! after each step, with what the network knows and the code does not.
+//!
+//! Each seed has its own buffers, ticks and faults, and begins at a time of its own.
+
+pub(crate) mod clients;
+pub(crate) mod laws;
+pub(crate) mod servers;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
+use corewheel::sim::{Simulation, Step};
+use corewheel::{Fired, ShardId, ShutdownPolicy, TimerService, Timers};
+use fastrand::Rng;
+
+use self::laws::Seen;
+use self::servers::{GUARDS, Guard};
+
+/// No command stalls or holds anything for longer.
+const FAULT_MAX: u64 = 400;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    /// A client connects. It does what its seed says.
+    Open {
+        guard: Guard,
+        on: u8,
+        seed: u64,
+    },
+    Run(Duration),
+    HoldDriver {
+        time: Duration,
+    },
+    Stall {
+        on: u8,
+        time: Duration,
+    },
+    StallWorker {
+        on: u8,
+        time: Duration,
+    },
+    StallShard {
+        shard: u8,
+        time: Duration,
+    },
+    /// The process of the server is stopped.
+    Stop(Duration),
+    /// Tasks are polled without a reason.
+    WakeSome {
+        on: u8,
+    },
+}
+
+/// The commands of a seed. Some kinds of faults are switched off.
+pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
+    let faults = rng.u8(..);
+    let guards: Vec<_> = GUARDS.into_iter().filter(|_| rng.bool()).collect();
+    let guards = if guards.is_empty() { GUARDS.to_vec() } else { guards };
+    let command = |rng: &mut Rng| {
+        let time = Duration::from_micros(rng.u64(..FAULT_MAX * 1_000));
+        let on = rng.u8(..);
+        let fault = rng.u8(..6);
+        match rng.u8(..10) {
+            0..=3 => {
+                Command::Open { guard: guards[rng.usize(..guards.len())], on, seed: rng.u64(..) }
+            }
+            4..=6 => Command::Run(time),
+            _ if faults & 1 << fault == 0 => Command::Run(time / 4),
+            _ => match fault {
+                0 => Command::HoldDriver { time },
+                1 => Command::Stall { on, time },
+                2 => Command::StallWorker { on, time },
+                3 => Command::StallShard { shard: on, time },
+                4 => Command::Stop(time),
+                _ => Command::WakeSome { on },
+            },
+        }
+    };
+    (0..rng.usize(20..150)).map(|_| command(rng)).collect()
+}
+
+type Handler = fn(Fired<u8>, &Timers<u8>);
+
+/// What the tasks of a history share.
+pub(crate) struct World {
+    pub(crate) time: corewheel::sim::Time,
+    pub(crate) start: std::time::Instant,
+    pub(crate) tick: Duration,
+    /// The longest answer of a server.
+    pub(crate) answer_max: usize,
+    pub(crate) violation: RefCell<Option<String>>,
+    /// Timers that were armed and came, or were not needed.
+    pub(crate) timers: Cell<u64>,
+    pub(crate) ends: Cell<u64>,
+}
+
+impl World {
+    pub(crate) fn now(&self) -> Duration {
+        self.time.now() - self.start
+    }
+
+    /// Notes the first thing that is not as it must be.
+    pub(crate) fn violate(&self, text: String) {
+        self.violation.borrow_mut().get_or_insert(text);
+    }
+}
+
+/// How much a history has done.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Done {
+    pub(crate) transfers: u64,
+    pub(crate) timers: u64,
+    pub(crate) ends: u64,
+    pub(crate) steps: u64,
+}
+
+impl Done {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.transfers += other.transfers;
+        self.timers += other.timers;
+        self.ends += other.ends;
+        self.steps += other.steps;
+    }
+}
+
+struct History {
+    sim: Simulation<u8>,
+    net: Net,
+    world: Rc<World>,
+    /// That of any thread comes first, then those of the shards.
+    runtimes: Vec<Runtime>,
+    seen: Vec<Rc<Seen>>,
+    address: SocketAddr,
+}
+
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
+    run_recorded(seed, commands, false).0
+}
+
+/// Runs the history of a seed. Returns the record of the simulation, if it is wanted.
+pub(crate) fn run_recorded(seed: u64, commands: &[Command], records: bool) -> (Done, String) {
+    let mut history = History::new(seed, records);
+    for command in commands {
+        history.execute(command);
+    }
+    history.finish()
+}
+
+/// A random one of these values.
+pub(crate) fn one_of<V: Copy>(rng: &mut Rng, values: &[V]) -> V {
+    values[rng.usize(..values.len())]
+}
+
+/// Settings with a random part of each.
+pub(crate) fn settings(rng: &mut Rng) -> (corewheel::TimerServiceBuilder, Duration) {
+    let tick = Duration::from_micros(one_of(rng, &[100, 1_000, 1_000, 10_000]));
+    let builder =
+        TimerService::beside_runtime().shards(rng.usize(1..=3)).tick(tick).capacity(10_000);
+    (builder, tick)
+}
+
+pub(crate) fn net_options(rng: &mut Rng) -> NetOptions {
+    NetOptions {
+        send_buffer: one_of(rng, &[1, 7, 64, 1_024, 65_536]),
+        receive_buffer: one_of(rng, &[1, 7, 64, 1_024, 65_536]),
+        portion_max: one_of(rng, &[0, 0, 1, 50, 5_000]),
+        latency_max: Duration::from_millis(one_of(rng, &[0, 0, 1, 30])),
+    }
+}
+
+pub(crate) fn runtime_options(rng: &mut Rng) -> RuntimeOptions {
+    RuntimeOptions {
+        workers: rng.usize(1..=3),
+        events_max: one_of(rng, &[1, 2, 5, 1_024]),
+        budget: one_of(rng, &[1, 2, 8, 128]),
+    }
+}
+
+impl History {
+    fn new(seed: u64, records: bool) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (builder, tick) = settings(&mut rng);
+        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
+        let mut sim = sim.expect("the settings are in range");
+        if records {
+            sim.record();
+        }
+        let start = sim.now();
+        // The service has run for up to a day, or for decades, when the first connection begins.
+        let days = one_of(&mut rng, &[1, 1, 30_000]);
+        sim.run_for(Duration::from_secs(rng.u64(1..days * 24 * 3_600)));
+        let options = net_options(&mut rng);
+        let buffers = options.send_buffer + options.receive_buffer;
+        // An answer takes at most some hundred writes.
+        let portion = if options.portion_max == 0 { 1_000 } else { options.portion_max };
+        let portion = portion.min(options.send_buffer).min(options.receive_buffer);
+        let net = sim.net(options);
+        let mut runtimes = vec![net.runtime(runtime_options(&mut rng))];
+        for shard in sim.service().shards() {
+            // The shard's turn comes after one look at the sockets, unless it is late.
+            let options = RuntimeOptions { events_max: 1_024, ..runtime_options(&mut rng) };
+            runtimes.push(sim.runtime_of(shard, &net, options));
+        }
+        let world = Rc::new(World {
+            time: sim.time(),
+            start,
+            tick,
+            answer_max: (2 * buffers).min(300 * portion),
+            violation: RefCell::default(),
+            timers: Cell::new(0),
+            ends: Cell::new(0),
+        });
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        Self { sim, net, world, runtimes, seen: Vec::new(), address }
+    }
+
+    fn runtime(&self, on: u8) -> &Runtime {
+        &self.runtimes[usize::from(on) % self.runtimes.len()]
+    }
+
+    fn execute(&mut self, command: &Command) {
+        match *command {
+            Command::Open { guard, on, seed } => self.open(guard, on, seed),
+            Command::Run(time) => self.run_for(time),
+            Command::HoldDriver { time } => self.runtimes[0].hold_driver(time),
+            Command::Stall { on, time } => self.runtime(on).stall(time),
+            Command::StallWorker { on, time } => self.runtime(on).stall_worker(time),
+            Command::StallShard { shard, time } => {
+                let shards = self.sim.service().shard_count();
+                self.sim.stall(ShardId::new((usize::from(shard) % shards) as u16), time);
+            }
+            Command::Stop(time) => self.sim.stop(&self.runtimes, time),
+            Command::WakeSome { on } => self.runtime(on).wake_some(),
+        }
+    }
+
+    fn open(&mut self, guard: Guard, on: u8, seed: u64) {
+        let mut rng = Rng::with_seed(seed);
+        let number = self.seen.len() as u16;
+        // A listener each, so that the server knows which client it serves.
+        let mut address = self.address;
+        address.set_port(number + 1);
+        let listener = self.net.listen(address).expect("each has an address of its own");
+        let stream = self.net.connect(address).expect("the listener is there");
+        let limit = Duration::from_millis(rng.u64(5..300));
+        let witness = stream.peer_witness().expect("it is in the listener's queue");
+        let shards = self.sim.service().shard_count();
+        let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
+        let runtime = self.runtimes[place].clone();
+        let seen = Rc::new(Seen::new(guard, limit, witness, runtime.clone()));
+        self.seen.push(Rc::clone(&seen));
+        let client = clients::client(Rc::clone(&self.world), Rc::clone(&seen), stream, rng.fork());
+        drop(self.sim.spawn(client));
+        let world = Rc::clone(&self.world);
+        let handle = self.sim.service().handle();
+        let timers =
+            guard.is_on_shard().then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
+        drop(runtime.spawn(async move {
+            let stream = listener.accept().await;
+            seen.opened.set(Some(world.now()));
+            let end = servers::serve(&world, &seen, stream, handle, timers, rng).await;
+            seen.end(&world, end);
+        }));
+    }
+
+    /// When the last stall or hold of any shard or runtime ends.
+    fn held_until(&self, runtime: &Runtime) -> Duration {
+        let shards = self.sim.service().shards();
+        let stalls = shards.filter_map(|shard| self.sim.stall_end(shard));
+        stalls.max().unwrap_or_default().max(runtime.held_until())
+    }
+
+    fn step(&mut self) {
+        let step = self.sim.step();
+        if step != Step::Ran {
+            for seen in self.seen.iter().filter(|seen| !seen.is_over()) {
+                seen.check(&self.world, || self.held_until(&seen.runtime));
+            }
+        }
+        if let Some(violation) = self.world.violation.take() {
+            panic!("{violation}");
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = self.sim.elapsed().saturating_add(time);
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.sim.leap(end.saturating_sub(self.sim.elapsed()));
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+    }
+
+    /// Lets all connections end, and checks what they leave.
+    fn finish(mut self) -> (Done, String) {
+        // Each client falls silent after so long, and each limit is shorter than a second.
+        let left = Duration::from_millis(FAULT_MAX) + clients::LIFE_MAX + Duration::from_secs(5);
+        self.run_for(left);
+        for seen in &self.seen {
+            seen.check_end();
+        }
+        let mut counted = laws::Counted::default();
+        self.seen.iter().for_each(|seen| counted.add(seen));
+        let stats = self.sim.service().stats();
+        counted.check(&stats);
+        assert_eq!(self.net.sockets(), 0, "sockets are left");
+        let pending: u64 = stats.shards.iter().map(|shard| shard.counts.pending).sum();
+        assert_eq!(pending, 0, "timers are left when all connections have ended");
+        let done = Done {
+            transfers: self.net.transfers(),
+            timers: self.world.timers.get(),
+            ends: self.world.ends.get(),
+            steps: self.world.time.steps(),
+        };
+        let record = self.sim.recorded().to_owned();
+        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
+        self.sim.settle();
+        (done, record)
+    }
+}
