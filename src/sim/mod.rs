@@ -90,6 +90,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Sockets
+//!
+//! With the feature `tokio`, the module `net` has a network, and what lies between a byte and the
+//! task that reads it: a kernel, and runtimes that look there late, for a few events at a time, or
+//! not at all for a while.
+//!
 //! # A service with its threads
 //!
 //! A [`Handle`](crate::Handle) sends to a shard over the lanes of its thread, and futures that
@@ -227,7 +233,7 @@
 //! threads do to each other inside of these is for a model checker, which checks the protocols
 //! between the threads of this crate. `src/link/loom_tests` has the models, and `weakenings.md`
 //! there lists which of them fails for each atomic and each fence that is weakened.
-//! Sockets, files and blocking calls are not simulated; in a simulation
+//! Files and blocking calls are not simulated; in a simulation
 //! [`Reply::wait`](crate::Reply::wait) returns an error, since it would block the thread that runs
 //! the shards.
 

@@ -10,6 +10,7 @@ mod commands;
 mod connections;
 mod containers;
 mod history;
+mod http;
 mod kept;
 mod ledger;
 mod operations;
@@ -78,6 +79,23 @@ fn random_histories_of_sockets_obey_the_laws() {
         seeds.set(seeds.get() + 1);
     });
     println!("{} seeds of sockets, {:?} in {:?}", seeds.get(), all.get(), begin.elapsed());
+}
+
+#[test]
+fn random_histories_of_http_servers_obey_the_laws() {
+    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
+    let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
+    let (begin, all) = (Instant::now(), Cell::new(http::Done::default()));
+    let (end, seeds) = (begin + Duration::from_secs(seconds / 2), Cell::new(0));
+    println!("the first seed is {first}");
+    let range = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
+    explore(range, http::plan, |seed, list| {
+        let mut done = all.get();
+        done.add(http::run(seed, list));
+        all.set(done);
+        seeds.set(seeds.get() + 1);
+    });
+    println!("{} seeds of HTTP, {:?} in {:?}", seeds.get(), all.get(), begin.elapsed());
 }
 
 #[test]

@@ -1,8 +1,11 @@
-//! A simple model of a measured transfer.
+//! A simple model of a measured transfer, and limits by chance.
 
 use corewheel::conn::DataRate;
+use fastrand::Rng;
 
 use super::model::NEVER;
+use super::stamps::MS;
+use super::{ConnLimits, Duration, NONE};
 
 /// A transfer that has not ended and has a rate.
 pub(super) struct Measured {
@@ -29,4 +32,31 @@ impl Measured {
     pub(super) fn due(&self) -> u64 {
         if self.is_paused || self.event_at.is_some() { NEVER } else { self.slow_at() }
     }
+}
+
+/// Limits by chance, most of them below 60 ticks or milliseconds.
+pub(super) fn random_limits(rng: &mut Rng, tick: u64) -> ConnLimits {
+    let unit = tick.max(MS);
+    let mut limit = || match rng.u32(..3) {
+        0 => Duration::ZERO,
+        _ => Duration::from_nanos(rng.u64(1..unit * 60)),
+    };
+    let limits = ConnLimits {
+        read_idle: limit(),
+        write_idle: limit(),
+        all_idle: limit(),
+        heartbeat: limit(),
+        request_idle: limit(),
+        write_timeout: limit(),
+        handshake: limit() * 3,
+        max_age: limit() * 10,
+        max_age_jitter: limit() * 5,
+        max_age_grace: limit(),
+        ..NONE
+    };
+    let mut rate = || match rng.u32(..4) {
+        0 => DataRate::OFF,
+        _ => DataRate::new(rng.u64(1..3_000), Duration::from_nanos(rng.u64(..unit * 40))),
+    };
+    limits.min_read_rate(rate()).min_write_rate(rate())
 }

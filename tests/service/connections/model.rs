@@ -15,7 +15,7 @@ use corewheel::settings::WheelKind;
 use corewheel::{TimerService, Timers};
 use fastrand::Rng;
 
-use super::measured::Measured;
+use super::measured::{Measured, random_limits};
 use super::stamps::{Activity, Looks, MS, Stamp};
 use super::*;
 use crate::support::check_law;
@@ -48,6 +48,8 @@ struct Conn {
     pending: u32,
     first: u32,
     writes: Vec<(u32, u64)>,
+    /// The numbers of the writes whose time is up.
+    late: Vec<u32>,
     reads: u32,
     requests: u32,
     /// A measured read and a measured write.
@@ -99,35 +101,8 @@ impl Model {
         self.conns[id].as_mut().expect("it is open")
     }
 
-    fn random_limits(&mut self) -> ConnLimits {
-        let unit = self.tick.max(MS);
-        let rng = &mut self.rng;
-        let mut limit = || match rng.u32(..3) {
-            0 => Duration::ZERO,
-            _ => Duration::from_nanos(rng.u64(1..unit * 60)),
-        };
-        let limits = ConnLimits {
-            read_idle: limit(),
-            write_idle: limit(),
-            all_idle: limit(),
-            heartbeat: limit(),
-            request_idle: limit(),
-            write_timeout: limit(),
-            handshake: limit() * 3,
-            max_age: limit() * 10,
-            max_age_jitter: limit() * 5,
-            max_age_grace: limit(),
-            ..NONE
-        };
-        let mut rate = || match rng.u32(..4) {
-            0 => DataRate::OFF,
-            _ => DataRate::new(rng.u64(1..3_000), Duration::from_nanos(rng.u64(..unit * 40))),
-        };
-        limits.min_read_rate(rate()).min_write_rate(rate())
-    }
-
     fn open(&mut self, id: usize, shard: usize, timers: &Timers<u8>) {
-        let (now, limits) = (self.now(), self.random_limits());
+        let (now, limits) = (self.now(), random_limits(&mut self.rng, self.tick));
         self.looks[shard].has_connection(now);
         // The longest jitter that there is shows the connection's part.
         let longest = NONE.max_age(Duration::from_nanos(1)).max_age_jitter(Duration::MAX);
@@ -154,6 +129,7 @@ impl Model {
             pending: 0,
             first: 0,
             writes: Vec::new(),
+            late: Vec::new(),
             reads: 0,
             requests: 0,
             transfers: [None, None],
@@ -252,8 +228,14 @@ impl Model {
 
     fn take(&self, conn: &mut Conn, now: u64) {
         let (mut kinds, mut first) = (0_u32, 0_u32);
+        let was_writing = !conn.writes.is_empty();
         for (kind, name) in KINDS.into_iter().enumerate() {
             if self.due(conn, kind) > now {
+                continue;
+            }
+            if was_writing && (7..10).contains(&kind) {
+                // The write has held it back until now, so its time begins again.
+                conn.event_at[kind] = Some(now);
                 continue;
             }
             kinds |= 1 << kind;
@@ -271,7 +253,8 @@ impl Model {
                 }
                 conn.event_at[kind] = Some(now);
             } else if kind == WRITES {
-                conn.writes.retain(|(_, due)| *due > now);
+                let late = conn.writes.extract_if(.., |(_, due)| *due <= now);
+                conn.late.extend(late.map(|(number, _)| number));
             } else if RATES.contains(&kind) {
                 let transfer = conn.transfers[kind - RATES[0]].as_mut().unwrap();
                 assert!(!transfer.is_paused && transfer.slow_at() <= now, "{name} is early");
@@ -306,6 +289,7 @@ impl Model {
             let is_held = is_read || is_asked || is_sent;
             let is_active = || is_held || !self.is_quiet(conn, kind);
             let mut is_withdrawn = is_idle_kind(kind) && is_active();
+            is_withdrawn |= kind == WRITES && conn.late.is_empty();
             let conn = self.conn(id);
             conn.pending &= !bit;
             if RATES.contains(&kind) {
@@ -383,7 +367,7 @@ impl Model {
     }
 
     fn set_limits(&mut self, id: usize) {
-        let limits = self.random_limits();
+        let limits = random_limits(&mut self.rng, self.tick);
         let conn = self.conn(id);
         (conn.limits, conn.spans) = (limits, spans_of(limits));
         conn.real.set_limits(limits);
@@ -707,6 +691,7 @@ impl World {
             _ => {
                 let count = conn.writes.len();
                 conn.writes.retain(|(known, _)| *known != number);
+                conn.late.retain(|known| *known != number);
                 let is_in_time = !is_limited || conn.writes.len() < count;
                 conn.written = Some(stamp);
                 assert_eq!(guard.finish(), is_in_time);
@@ -754,6 +739,7 @@ impl World {
             written,
             request_ended,
             writes: Vec::new(),
+            late: Vec::new(),
             reads: 0,
             requests: 0,
             transfers: [None, None],
