@@ -31,7 +31,8 @@ where
     let limits = StreamLimits::default().write_stall(IDLE).idle(IDLE);
     let stream = TimedIo::new(socket, timers, limits);
     let answer = service_fn(|_request| async {
-        Ok::<_, hyper::Error>(Response::new(Full::from("an answer")))
+        let body = Full::<Bytes>::from("an answer");
+        Ok::<_, hyper::Error>(Response::new(body))
     });
     let service = TimedService::new(answer, stream.control());
     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
@@ -47,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let server = net.runtime(RuntimeOptions::default());
         let address = SocketAddr::from(([10, 0, 0, 1], 80));
         let listener = net.listen(address)?;
-        let served = server.spawn(async move { serve(timers, listener.accept().await).await });
+        let serving = server.spawn(async move { serve(timers, listener.accept().await).await });
         let clients = net.runtime(RuntimeOptions::default());
         let in_clients = clients.clone();
         let client = clients.spawn(async move {
@@ -67,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok::<_, Box<dyn std::error::Error>>(())
         });
         sim.run(client).map_err(|error| format!("seed {seed}: {error}"))?;
-        assert!(sim.run(served).is_ok(), "seed {seed}: the client has left");
+        assert!(sim.run(serving).is_ok(), "seed {seed}: the client has left");
     }
     println!("no seed has cut a client that was in time");
     Ok(())

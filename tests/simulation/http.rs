@@ -25,6 +25,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::sockets::{one_of, runtime_options, settings};
 
@@ -194,9 +195,9 @@ async fn client(
             world.violate(format!("{received} bytes of {length} came"));
         }
         world.answered.set(world.answered.get() + 1);
-        // Before the idle time is over, which begins when the server's socket has accepted all. What
-        // a slow client takes from there is idle time already.
-        let pause = (world.limit - Duration::from_millis(1)).mul_f64(rng.f64());
+        // Before the idle time is over, which begins when the server's socket has accepted all.
+        // What a slow client takes from there is idle time already.
+        let pause = world.limit.saturating_sub(Duration::from_millis(1)).mul_f64(rng.f64());
         if !is_slow {
             world.time.sleep(one_of(&mut rng, &[Duration::ZERO, pause])).await;
         }
@@ -300,7 +301,6 @@ impl History {
                     let mut stream = stream;
                     let part = &b"POST /1 HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nabc"[..];
                     let length = rng.usize(..part.len());
-                    use tokio::io::{AsyncReadExt, AsyncWriteExt};
                     let _ = stream.write_all(&part[..length]).await;
                     while stream.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
                 }

@@ -254,7 +254,8 @@ impl Inner {
         if state.flags.get().pending() == 0 {
             return Found::Nothing;
         }
-        // A test that moves the clock decides itself what is in time, except with simulated sockets.
+        // A test that moves the clock decides itself what is in time, except with simulated
+        // sockets.
         let is_manual = self.time.as_ref().is_some_and(|time| time.clock().is_manual());
         if is_manual && !is_simulated() {
             return self.next_event(state, wanted).map_or(Found::Nothing, Found::Event);

@@ -3,15 +3,15 @@
 //! A server that takes any stream with tokio's traits runs in it as it is, with its clients beside
 //! it. Between a byte and the task that reads it lies what lies there in production:
 //!
-//! - What comes to a socket lies in the kernel until the driver of its [`Runtime`] looks. Until then
-//!   the socket says from memory that it is not ready, whoever polls it. A short read or write, and
-//!   one that finds nothing, makes it forget that it was ready, as in tokio.
+//! - What comes to a socket lies in the kernel until the driver of its [`Runtime`] looks. Until
+//!   then the socket says from memory that it is not ready, in every poll. A short read or write,
+//!   and one that finds nothing, makes it forget that it was ready, as in tokio.
 //! - A look takes so many events at a time, in the order in which they came. The driver may be
-//!   [held](Runtime::hold_driver), and all threads may be [stalled](Runtime::stall), while the clock
-//!   and the peers go on. [`Simulation::stop`] stops a whole process.
+//!   [held](Runtime::hold_driver), and all threads may be [stalled](Runtime::stall), while the
+//!   clock and the peers go on. [`Simulation::stop`] stops a whole process.
 //! - Buffers are bounded. A write is accepted in portions, and a socket that was full is ready when
 //!   a third of its send buffer is free.
-//! - A task has a budget for each poll, and tasks are [polled](Runtime::wake_some) without a reason.
+//! - A task has a budget for each poll, and is [polled](Runtime::wake_some) without a reason.
 //! - Each poll is on any thread of the runtime, in an order that the seed chooses.
 //!
 //! What a task does that no runtime has started, as by [`Simulation::spawn`], is outside: its
@@ -124,7 +124,9 @@ impl<T: Send + 'static> Simulation<T> {
     /// runs. The clock and the clients go on.
     pub fn stop(&self, runtimes: &[Runtime], time: Duration) {
         self.shards.iter().for_each(|shard| self.executor.stall(shard.thread, time));
-        runtimes.iter().for_each(|runtime| runtime.stall(time));
+        for runtime in runtimes {
+            runtime.stall(time);
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// use std::time::Duration;
 ///
 /// // A write is accepted in parts of up to 100 bytes, and bytes come up to 20 ms later.
-/// let options = NetOptions { portion_max: 100, latency_max: Duration::from_millis(20), ..NetOptions::default() };
+/// let latency_max = Duration::from_millis(20);
+/// let options = NetOptions { portion_max: 100, latency_max, ..NetOptions::default() };
 /// assert_eq!(options.receive_buffer, 65_536);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +20,8 @@ pub struct NetOptions {
     pub send_buffer: usize,
     /// How many bytes the receive buffer of a socket holds, at least 1.
     pub receive_buffer: usize,
-    /// The most bytes that one write accepts: each accepts a random part of it. 0 for no such limit.
+    /// The most bytes that one write accepts while there is room for more: each accepts a random
+    /// part of it. 0 for no such limit.
     pub portion_max: usize,
     /// The longest way of a byte. Each connection has a random part of it, which it keeps. A reset
     /// comes at once.

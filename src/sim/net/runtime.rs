@@ -104,10 +104,11 @@ fn next_number() -> u64 {
 
 /// A runtime of a simulation, as tokio's is: its tasks run on several threads, and its driver looks
 /// at the sockets. Made by [`Net::runtime`](super::Net::runtime) and
-/// [`Net::runtime_of`](super::Net::runtime_of).
+/// [`Simulation::runtime_of`](super::super::Simulation::runtime_of).
 ///
-/// A socket belongs to the runtime whose task has accepted or connected it. What comes to it lies in
-/// the kernel until the driver looks. Until then the socket says from memory that it is not ready.
+/// A socket belongs to the runtime whose task has accepted or connected it. What comes to it lies
+/// in the kernel until the driver looks. Until then the socket says from memory that it is not
+/// ready.
 ///
 /// A clone is the same runtime. See the [module](super) for an example.
 #[derive(Clone)]

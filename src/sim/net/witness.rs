@@ -52,6 +52,16 @@ pub(super) fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 ///
 /// A test compares it with what the server has done: a server must not have cut a client that has
 /// sent in time.
+///
+/// ```
+/// use corewheel::sim::net::Witness;
+/// use std::time::Duration;
+///
+/// /// Whether bytes lay in a socket of the server when its time was up.
+/// fn was_in_time(socket: &Witness, due: Duration) -> bool {
+///     socket.unread_since().is_some_and(|came| came < due)
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Witness(pub(super) Arc<Mutex<Known>>);
 
@@ -75,8 +85,8 @@ impl Witness {
         self.known().last_read_at.map(Duration::from_nanos)
     }
 
-    /// Since when a write would be accepted; `None` if the send buffer was full and less than a third
-    /// of it is free. The runtime of the owner may not have seen it.
+    /// Since when a write would be accepted; `None` if the send buffer was full and less than a
+    /// third of it is free. The runtime of the owner may not have seen it.
     pub fn room_since(&self) -> Option<Duration> {
         self.known().room_since.map(Duration::from_nanos)
     }

@@ -29,11 +29,11 @@ fn pause(rng: &mut Rng, limit: Duration) -> Duration {
 
 /// Talks to a server, and waits until that ends the connection, or ends it.
 pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream, mut rng: Rng) {
-    let begin = world.now();
+    let end = world.now() + LIFE_MAX;
     let mut buffer = [0; 512];
     let steps = rng.usize(..20);
     for _ in 0..steps {
-        if world.now() - begin > LIFE_MAX {
+        if world.now() > end {
             break;
         }
         match rng.u8(..8) {

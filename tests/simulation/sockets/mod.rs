@@ -252,9 +252,9 @@ impl History {
         let shards = self.sim.service().shard_count();
         let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
         let runtime = self.runtimes[place].clone();
-        let seen = Rc::new(Seen::new(guard, limit, witness, runtime.clone()));
-        self.seen.push(Rc::clone(&seen));
-        let client = clients::client(Rc::clone(&self.world), Rc::clone(&seen), stream, rng.fork());
+        let known = Rc::new(Seen::new(guard, limit, witness, runtime.clone()));
+        self.seen.push(Rc::clone(&known));
+        let client = clients::client(Rc::clone(&self.world), Rc::clone(&known), stream, rng.fork());
         drop(self.sim.spawn(client));
         let world = Rc::clone(&self.world);
         let handle = self.sim.service().handle();
@@ -262,9 +262,9 @@ impl History {
             guard.is_on_shard().then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
         drop(runtime.spawn(async move {
             let stream = listener.accept().await;
-            seen.opened.set(Some(world.now()));
-            let end = servers::serve(&world, &seen, stream, handle, timers, rng).await;
-            seen.end(&world, end);
+            known.opened.set(Some(world.now()));
+            let end = servers::serve(&world, &known, stream, handle, timers, rng).await;
+            known.end(&world, end);
         }));
     }
 
