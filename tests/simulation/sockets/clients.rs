@@ -39,7 +39,7 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
         match rng.u8(..8) {
             0..=2 => world.time.sleep(pause(&mut rng, seen.limit)).await,
             3..=5 => {
-                let longest = super::one_of(&mut rng, &[1, 10, 300]);
+                let longest = super::one_of(&mut rng, &[1, 10, world.send_max]);
                 let count = rng.usize(1..=longest);
                 let sent = vec![b'a'; count];
                 // The server may not read.

@@ -92,6 +92,10 @@ pub(crate) struct World {
     pub(crate) tick: Duration,
     /// The longest answer of a server.
     pub(crate) answer_max: usize,
+    /// The most bytes that a client sends in a row.
+    pub(crate) send_max: usize,
+    /// When shards were held up, from when to when, in order.
+    pub(crate) stalls: RefCell<Vec<(Duration, Duration)>>,
     pub(crate) violation: RefCell<Option<String>>,
     /// Timers that were armed and came, or were not needed.
     pub(crate) timers: Cell<u64>,
@@ -196,7 +200,7 @@ impl History {
         sim.run_for(Duration::from_secs(rng.u64(1..days * 24 * 3_600)));
         let options = net_options(&mut rng);
         let buffers = options.send_buffer + options.receive_buffer;
-        // An answer takes at most some hundred writes.
+        // An answer takes at most a hundred writes.
         let portion = if options.portion_max == 0 { 1_000 } else { options.portion_max };
         let portion = portion.min(options.send_buffer).min(options.receive_buffer);
         let net = sim.net(options);
@@ -210,7 +214,9 @@ impl History {
             time: sim.time(),
             start,
             tick,
-            answer_max: (2 * buffers).min(300 * portion),
+            answer_max: (2 * buffers).min(100 * portion),
+            send_max: (20 * options.receive_buffer).min(300),
+            stalls: RefCell::default(),
             violation: RefCell::default(),
             timers: Cell::new(0),
             ends: Cell::new(0),
@@ -224,6 +230,14 @@ impl History {
     }
 
     fn execute(&mut self, command: &Command) {
+        if let Command::Stall { time, .. }
+        | Command::StallShard { time, .. }
+        | Command::Stop(time)
+        | Command::StallWorker { time, .. } = *command
+        {
+            let now = self.world.now();
+            self.world.stalls.borrow_mut().push((now, now + time));
+        }
         match *command {
             Command::Open { guard, on, seed } => self.open(guard, on, seed),
             Command::Run(time) => self.run_for(time),
