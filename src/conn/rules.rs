@@ -293,17 +293,11 @@ pub(super) fn first_due(conn: &Facts<'_, impl Place>) -> u64 {
 pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
     let now = conn.present;
     let (mut kinds, mut first) = (0, 0);
-    let was_writing = is_writing(conn);
     for kind in 0..KINDS {
         if due(conn, kind) > now {
             continue;
         }
         match rule(kind) {
-            // The time of the write that has held it back is up at this look, and decides.
-            Rule::Idle { request: true, read, written } if was_writing && (read || written) => {
-                conn.place.rare_mut().event_at[kind - IDLE.start] = Some(Moment::at(now));
-                continue;
-            }
             Rule::Idle { .. } => {
                 if event_at(conn, kind).is_none_or(|at| at < idle_at(conn, kind)) {
                     first |= 1 << kind;

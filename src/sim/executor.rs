@@ -10,14 +10,18 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
 use std::future::poll_fn;
+use std::mem;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use fastrand::Rng;
 
+#[cfg(all(feature = "tokio", unix))]
+use super::net::runtime as sockets;
+#[cfg(not(all(feature = "tokio", unix)))]
+use super::no_net as sockets;
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::driver::executor::Host;
 use crate::face::handle::here::{as_thread, end_thread};
@@ -64,10 +68,7 @@ pub(super) struct Home {
     entered: Option<Entered>,
 }
 
-#[cfg(all(feature = "tokio", unix))]
-pub(super) type Entered = Arc<super::net::runtime::Worker>;
-#[cfg(not(all(feature = "tokio", unix)))]
-pub(super) type Entered = std::convert::Infallible;
+pub(super) type Entered = Arc<sockets::Worker>;
 
 impl Home {
     /// A thread that ends with its last task.
@@ -87,10 +88,7 @@ impl Home {
 
     /// Runs code on one of the threads.
     fn run<O>(&self, thread: ThreadId, run: impl FnOnce() -> O) -> O {
-        #[cfg(all(feature = "tokio", unix))]
-        return thread.run(|| super::net::runtime::within(self.entered.as_ref(), run));
-        #[cfg(not(all(feature = "tokio", unix)))]
-        thread.run(run)
+        thread.run(|| sockets::within(self.entered.as_ref(), run))
     }
 }
 
@@ -100,8 +98,8 @@ type Woken = Arc<Mutex<Vec<Arc<TaskWaker>>>>;
 struct TaskWaker {
     task: u64,
     home: Home,
-    /// Whether it is among `woken`. Changed under its lock.
-    is_woken: AtomicBool,
+    /// Whether it is among `woken`. Locked under its lock.
+    is_woken: Mutex<bool>,
     woken: Woken,
 }
 
@@ -113,9 +111,7 @@ impl Wake for TaskWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         // A simulation has one thread, and wakers must be `Send` all the same.
         let mut woken = lock(&self.woken);
-        // Relaxed: it is read and written under the lock.
-        if !self.is_woken.load(Ordering::Relaxed) {
-            self.is_woken.store(true, Ordering::Relaxed);
+        if !mem::replace(&mut *lock(&self.is_woken), true) {
             woken.push(Arc::clone(self));
         }
     }
@@ -212,6 +208,12 @@ impl Executor {
         &self.0.clock
     }
 
+    /// What the clock showed when the simulation began, in nanoseconds.
+    #[cfg(all(feature = "tokio", unix))]
+    pub(super) fn begun(&self) -> u64 {
+        self.0.begun.get()
+    }
+
     /// Nanoseconds since the simulation began.
     pub(super) fn nanos(&self) -> u64 {
         self.0.clock.nanos() - self.0.begun.get()
@@ -244,7 +246,7 @@ impl Executor {
             self.0.threads.borrow_mut().known[thread.0].tasks += 1;
         }
         let (home, woken) = (home.clone(), Arc::clone(&self.0.woken));
-        let waker = Arc::new(TaskWaker { task, home, is_woken: AtomicBool::new(false), woken });
+        let waker = Arc::new(TaskWaker { task, home, is_woken: Mutex::new(false), woken });
         waker.wake_by_ref();
         self.0.tasks.borrow_mut().insert(task, Task { future: Some(future), waker });
         task
@@ -311,7 +313,6 @@ impl Executor {
 
     /// Takes one look at the sockets of a thread's runtimes. False if there is no runtime.
     fn look(&self, thread: ThreadId) -> bool {
-        #[cfg(all(feature = "tokio", unix))]
         for (_, entered) in self.0.reactors.borrow().iter().filter(|(on, _)| *on == thread) {
             entered.hand_out();
         }
@@ -320,11 +321,9 @@ impl Executor {
 
     /// Hands out all that the sockets of a thread's runtimes hold.
     fn hand_out_all(&self, thread: ThreadId) {
-        #[cfg(all(feature = "tokio", unix))]
         for (_, entered) in self.0.reactors.borrow().iter().filter(|(on, _)| *on == thread) {
             entered.hand_out_all();
         }
-        let _ = thread;
     }
 
     /// Wakes each task of a runtime for which `picks` returns true.
@@ -400,8 +399,7 @@ impl Executor {
         let first = || woken.iter().position(|waker| waker.home.is_on(thread));
         let index = if is_ordered { first()? } else { index };
         let waker = woken.remove(index);
-        // Relaxed: see `wake_by_ref`.
-        waker.is_woken.store(false, Ordering::Relaxed);
+        *lock(&waker.is_woken) = false;
         let running = threads.running(&waker.home, now);
         let place = if running > 1 { rng.usize(..running) } else { 0 };
         let mut on = waker.home.threads.iter().filter(|thread| !threads.is_stalled(**thread, now));
@@ -555,7 +553,7 @@ impl Host for SimulatedHost {
     }
 
     /// On the thread of a runtime, tasks run in order, so those that the look has made ready run
-    /// before the driver goes on. Without sockets, they run before it or after it, as the seed says.
+    /// before the driver goes on. Without sockets, the seed says whether they run before it.
     async fn read_sockets(&mut self, _connections: usize) {
         self.executor.hand_out_all(self.thread);
         self.step_aside().await;

@@ -92,9 +92,8 @@
 //!
 //! # Sockets
 //!
-//! With the feature `tokio`, the module `net` has a network, and what lies between a byte and the
-//! task that reads it: a kernel, and runtimes that look there late, for a few events at a time, or
-//! not at all for a while.
+//! With the feature `tokio`, the module `net` has a network: a kernel, and runtimes that look there
+//! late, for a few events at a time, or not at all for a while.
 //!
 //! # A service with its threads
 //!
@@ -145,8 +144,8 @@
 //! [`explore`] runs a list of commands for each seed. If one panics, it looks for a shorter list
 //! that panics too, and prints both the seed and the list.
 //!
-//! A panic hook keeps quiet about the panics of runs that [`explore`] makes. If a run aborts the
-//! process, as two panics at once do, the hook prints the seed.
+//! A panic hook is quiet about panics of runs of [`explore`]. If a run aborts the process, as two
+//! panics at once do, it prints the seed.
 //!
 //! # How to test a server with it
 //!
@@ -233,9 +232,8 @@
 //! threads do to each other inside of these is for a model checker, which checks the protocols
 //! between the threads of this crate. `src/link/loom_tests` has the models, and `weakenings.md`
 //! there lists which of them fails for each atomic and each fence that is weakened.
-//! Files and blocking calls are not simulated; in a simulation
-//! [`Reply::wait`](crate::Reply::wait) returns an error, since it would block the thread that runs
-//! the shards.
+//! Files and blocking calls are not simulated; [`Reply::wait`](crate::Reply::wait) is an error,
+//! since it would block the thread that runs the shards.
 
 mod check;
 mod executor;
@@ -243,6 +241,8 @@ mod explore;
 mod join;
 #[cfg(all(feature = "tokio", unix))]
 pub mod net;
+#[cfg(not(all(feature = "tokio", unix)))]
+mod no_net;
 mod thread;
 mod time;
 

@@ -18,6 +18,7 @@ use std::task::Waker;
 use fastrand::Rng;
 use slab::Slab;
 
+use super::super::executor::Executor;
 use super::options::NetOptions;
 use super::witness::{Known, lock};
 use crate::clock::ManualClock;
@@ -143,6 +144,8 @@ pub(super) enum Looked {
 
 pub(super) struct Kernel {
     clock: ManualClock,
+    /// What the clock showed when the simulation began.
+    begun: u64,
     rng: Rng,
     options: NetOptions,
     sockets: Slab<Socket>,
@@ -164,10 +167,11 @@ pub(super) struct Kernel {
 pub(super) struct World(Mutex<Kernel>);
 
 impl World {
-    pub(super) fn new(clock: ManualClock, rng: Rng, options: NetOptions) -> Arc<Self> {
+    pub(super) fn new(executor: &Executor, options: NetOptions) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Kernel {
-            clock,
-            rng,
+            clock: executor.clock().clone(),
+            begun: executor.begun(),
+            rng: executor.fork_rng(),
             options,
             sockets: Slab::new(),
             listeners: BTreeMap::new(),
@@ -227,9 +231,10 @@ impl Kernel {
         }
         let latency_max = saturating_nanos(self.options.latency_max);
         let latency = self.rng.u64(..=latency_max);
+        let now = self.now();
         let [here, there] = [runtime, None].map(|runtime| {
             let socket = Socket::new(runtime, latency);
-            lock(&socket.known).room_since = Some(self.clock.nanos());
+            lock(&socket.known).room_since = Some(now);
             self.sockets.insert(socket)
         });
         self.sockets[here].peer = Some(there);
@@ -292,8 +297,9 @@ impl Kernel {
         self.sockets.len()
     }
 
+    /// Nanoseconds since the simulation began.
     fn now(&self) -> u64 {
-        self.clock.nanos()
+        self.clock.nanos() - self.begun
     }
 }
 

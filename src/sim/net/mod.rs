@@ -101,7 +101,7 @@ impl<T: Send + 'static> Simulation<T> {
             ..options
         };
         let executor = self.executor.clone();
-        let world = World::new(executor.clock().clone(), executor.fork_rng(), options);
+        let world = World::new(&executor, options);
         let net = Net { executor: executor.clone(), world };
         let mover = net.clone();
         let thread = executor.add_thread();

@@ -228,14 +228,8 @@ impl Model {
 
     fn take(&self, conn: &mut Conn, now: u64) {
         let (mut kinds, mut first) = (0_u32, 0_u32);
-        let was_writing = !conn.writes.is_empty();
         for (kind, name) in KINDS.into_iter().enumerate() {
             if self.due(conn, kind) > now {
-                continue;
-            }
-            if was_writing && (7..10).contains(&kind) {
-                // The write has held it back until now, so its time begins again.
-                conn.event_at[kind] = Some(now);
                 continue;
             }
             kinds |= 1 << kind;

@@ -104,22 +104,12 @@ impl Seen {
                 if let Some(came) = witness.end_came_at().filter(|came| *came < due) {
                     return Err(format!("idle at {due:?}, and the peer has ended at {came:?}"));
                 }
-                if let Some(since) = self.writes.get() {
-                    return Err(format!("idle, while a response is on its way since {since:?}"));
+                // A write holds the idle time back until its own limit, and no longer.
+                if self.writes.get().is_some() {
+                    self.judge_stall(now).map_err(|wrong| format!("idle, and {wrong}"))?;
                 }
             }
-            End::Stalled => {
-                let Some(since) = self.writes.get() else {
-                    return Err("it is stalled, and no write waits".to_owned());
-                };
-                let due = since + self.limit;
-                if now < due {
-                    return Err(format!("stalled at {now:?}, before {due:?}"));
-                }
-                if let Some(room) = witness.room_since().filter(|room| *room < due) {
-                    return Err(format!("stalled at {due:?}, and there was room at {room:?}"));
-                }
-            }
+            End::Stalled => self.judge_stall(now)?,
             End::Aged => {
                 let age = self.began.get().zip(self.max_age.get()).map(|(at, age)| at + age);
                 if age.is_none_or(|due| now < due) {
@@ -129,6 +119,19 @@ impl Seen {
             End::Other => return Err("it has ended for a reason that it cannot have".to_owned()),
         }
         Ok(())
+    }
+
+    /// Whether a write waits whose time is up.
+    fn judge_stall(&self, now: Duration) -> Result<(), String> {
+        let since = self.writes.get().ok_or("it is stalled, and no write waits")?;
+        let due = since + self.limit;
+        if now < due {
+            return Err(format!("stalled at {now:?}, before {due:?}"));
+        }
+        match self.witness.room_since().filter(|room| *room < due) {
+            Some(room) => Err(format!("stalled at {due:?}, and there was room at {room:?}")),
+            None => Ok(()),
+        }
     }
 
     /// Until when the stamp of a touch counts. On a shard that is later by up to 10 ms and a tick,
