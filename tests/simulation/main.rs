@@ -1,7 +1,7 @@
 //! Random histories of a whole service under the simulation, each compared with a model after every
 //! step.
 //!
-//! * `COREWHEEL_SIM_SECONDS` is how long to run, 20 s by default;
+//! * `COREWHEEL_SIM_SECONDS` is how long to run, 20 s by default, of which each test has a part;
 //! * `COREWHEEL_SIM_SEED` is the first seed, 1 by default. Others give other histories.
 
 #![allow(clippy::print_stdout, reason = "a run says what it has run")]
@@ -15,14 +15,16 @@ mod kept;
 mod ledger;
 mod operations;
 mod requests;
+mod same;
 mod scaled;
 mod shared;
 mod sockets;
 mod spawned;
 mod world;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::env;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use corewheel::sim::explore;
@@ -32,70 +34,65 @@ fn variable(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-#[test]
-fn random_histories_of_a_service_agree_with_the_model() {
+/// Runs a history for each seed, for a part of the time. `run` returns what it has done.
+fn explore_for<C: Clone + Debug, D: Debug>(
+    eighths: u64,
+    plan: impl Fn(&mut Rng) -> Vec<C>,
+    mut run: impl FnMut(u64, &[C]) -> D,
+) {
     let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
     let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
-    let end = Instant::now() + Duration::from_secs(seconds);
-    let (seeds, operations, steps) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(seconds) * eighths as u32 / 8;
+    let (seeds, run) = (Cell::new(0), RefCell::new(&mut run));
+    let done = RefCell::new(None);
     println!("the first seed is {first}");
-    let all = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
-    explore(all, commands::plan, |seed, list| {
-        let (taken, _) = history::run(seed, list);
+    let range = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
+    explore(range, plan, |seed, list| {
+        let all = run.borrow_mut()(seed, list);
+        done.replace(Some(all));
         seeds.set(seeds.get() + 1);
-        operations.set(operations.get() + list.len());
-        steps.set(steps.get() + taken);
     });
-    let (seeds, operations, steps) = (seeds.get(), operations.get(), steps.get());
-    println!("{seeds} seeds, {operations} operations, {steps} steps in {seconds} s");
+    let done = done.into_inner();
+    println!("{} seeds in {:?}: {:?}", seeds.get(), begin.elapsed(), done.expect("one has run"));
+}
+
+#[test]
+fn random_histories_of_a_service_agree_with_the_model() {
+    #[derive(Clone, Copy, Debug)]
+    struct Done {
+        operations: usize,
+        steps: u64,
+    }
+    let mut all = Done { operations: 0, steps: 0 };
+    explore_for(3, commands::plan, |seed, list| {
+        all.operations += list.len();
+        all.steps += history::run(seed, list).0;
+        all
+    });
 }
 
 #[test]
 fn random_histories_of_connections_agree_with_their_model() {
-    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
-    let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
-    let (end, seeds) = (Instant::now() + Duration::from_secs(seconds / 2), Cell::new(0));
-    println!("the first seed is {first}");
-    let all = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
-    explore(all, connections::plan, |seed, list| {
-        connections::run(seed, list);
-        seeds.set(seeds.get() + 1);
-    });
-    println!("{} seeds in {} s", seeds.get(), seconds / 2);
+    explore_for(1, connections::plan, connections::run);
 }
 
 #[test]
 fn random_histories_of_sockets_obey_the_laws() {
-    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
-    let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
-    let (begin, all) = (Instant::now(), Cell::new(sockets::Done::default()));
-    let (end, seeds) = (begin + Duration::from_secs(seconds / 2), Cell::new(0));
-    println!("the first seed is {first}");
-    let range = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
-    explore(range, sockets::plan, |seed, list| {
-        let mut done = all.get();
-        done.add(sockets::run(seed, list));
-        all.set(done);
-        seeds.set(seeds.get() + 1);
+    let mut all = sockets::Done::default();
+    explore_for(4, sockets::plan, |seed, list| {
+        all.add(sockets::run(seed, list));
+        all
     });
-    println!("{} seeds of sockets, {:?} in {:?}", seeds.get(), all.get(), begin.elapsed());
 }
 
 #[test]
 fn random_histories_of_http_servers_obey_the_laws() {
-    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
-    let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
-    let (begin, all) = (Instant::now(), Cell::new(http::Done::default()));
-    let (end, seeds) = (begin + Duration::from_secs(seconds / 2), Cell::new(0));
-    println!("the first seed is {first}");
-    let range = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
-    explore(range, http::plan, |seed, list| {
-        let mut done = all.get();
-        done.add(http::run(seed, list));
-        all.set(done);
-        seeds.set(seeds.get() + 1);
+    let mut all = http::Done::default();
+    explore_for(4, http::plan, |seed, list| {
+        all.add(http::run(seed, list));
+        all
     });
-    println!("{} seeds of HTTP, {:?} in {:?}", seeds.get(), all.get(), begin.elapsed());
 }
 
 #[test]

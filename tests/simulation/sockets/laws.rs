@@ -155,7 +155,8 @@ impl Seen {
         let wrong = if let Some(since) = self.writes.get() {
             late(since + self.limit).then(|| format!("a write waits since {since:?}"))
         } else if let Some(since) = self.silent_since() {
-            late(self.stamp_of(world, since) + self.limit)
+            let is_late = late(since + self.limit);
+            (is_late && late(self.stamp_of(world, since) + self.limit))
                 .then(|| format!("a read waits since {since:?}"))
         } else {
             None

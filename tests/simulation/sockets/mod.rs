@@ -164,7 +164,7 @@ pub(crate) fn one_of<V: Copy>(rng: &mut Rng, values: &[V]) -> V {
 pub(crate) fn settings(rng: &mut Rng) -> (corewheel::TimerServiceBuilder, Duration) {
     let tick = Duration::from_micros(one_of(rng, &[100, 1_000, 1_000, 10_000]));
     let builder =
-        TimerService::beside_runtime().shards(rng.usize(1..=3)).tick(tick).capacity(10_000);
+        TimerService::beside_runtime().shards(rng.usize(1..=3)).tick(tick).capacity(2_000);
     (builder, tick)
 }
 

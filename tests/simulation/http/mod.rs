@@ -1,0 +1,326 @@
+//! Random histories of HTTP/1 and HTTP/2 servers of hyper on a simulated network, with hyper's
+//! clients in it.
+//!
+//! An honest client sends each request at once, takes its response at a good rate, and asks again
+//! before it is idle. It gets each response, whatever holds the server up. A client that stops is
+//! cut within its bound.
+
+mod clients;
+mod seen;
+mod servers;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
+use corewheel::sim::{Simulation, Step, Time};
+use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
+use fastrand::Rng;
+
+use self::seen::{Limits, Seen};
+use crate::sockets::{one_of, runtime_options, settings};
+
+/// No fault lasts longer.
+const FAULT_MAX: Duration = Duration::from_millis(400);
+const REQUESTS_MAX: u64 = 12;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    Open {
+        on: u8,
+        seed: u64,
+    },
+    Run(Duration),
+    HoldDriver(Duration),
+    Stall {
+        on: u8,
+        time: Duration,
+    },
+    StallWorker(Duration),
+    StallShard {
+        shard: u8,
+        time: Duration,
+    },
+    Stop(Duration),
+    WakeSome {
+        on: u8,
+    },
+    CloseIdlest(usize),
+    /// All connections are told to end within this time, and none begins any more.
+    Drain(Duration),
+}
+
+pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
+    let command = |rng: &mut Rng| {
+        let (time, on) = (FAULT_MAX.mul_f64(rng.f64()), rng.u8(..));
+        match rng.u8(..14) {
+            0..=3 => Command::Open { on, seed: rng.u64(..) },
+            4..=6 => Command::Run(time),
+            7 => Command::HoldDriver(time),
+            8 => Command::Stall { on, time },
+            9 => Command::StallWorker(time),
+            10 => Command::StallShard { shard: on, time },
+            11 => Command::Stop(time),
+            12 => Command::CloseIdlest(rng.usize(1..5)),
+            _ => Command::WakeSome { on },
+        }
+    };
+    let mut commands: Vec<_> = (0..rng.usize(10..40)).map(|_| command(rng)).collect();
+    if rng.bool() {
+        commands.push(Command::Drain(Duration::from_millis(rng.u64(..2_000))));
+    }
+    commands
+}
+
+/// What the tasks of a history share.
+pub(crate) struct World {
+    time: Time,
+    start: Instant,
+    /// How many bytes lie between the server's write and the client's read at most.
+    buffers: u64,
+    /// How much later than its time a deadline may come, while nothing is held up.
+    slack: Duration,
+    /// How long a connection goes on that was told to end.
+    grace: Duration,
+    handled: Cell<u64>,
+    ended: Cell<u64>,
+    answered: Cell<u64>,
+    /// When connections were last told to make room; `None` if they never were.
+    ordered_at: Cell<Option<Duration>>,
+    /// The shards may not have carried that out.
+    is_ordered: Cell<bool>,
+    /// When the drain ends; `None` if the service does not drain.
+    drained_at: Cell<Option<Duration>>,
+    violation: RefCell<Option<String>>,
+}
+
+impl World {
+    fn now(&self) -> Duration {
+        self.time.now() - self.start
+    }
+
+    fn violate(&self, text: String) {
+        self.violation.borrow_mut().get_or_insert(text);
+    }
+
+    fn has_large_buffers(&self) -> bool {
+        self.buffers >= 2_048
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.is_ordered.get()
+    }
+
+    fn was_ordered(&self) -> bool {
+        self.ordered_at.get().is_some()
+    }
+
+    fn drains(&self) -> bool {
+        self.drained_at.get().is_some()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.drained_at.get().is_some_and(|end| end <= self.now())
+    }
+}
+
+type Handler = fn(Fired<u8>, &Timers<u8>);
+
+struct History {
+    sim: Simulation<u8>,
+    net: Net,
+    world: Rc<World>,
+    /// That of any thread comes first, then those of the shards.
+    servers: Vec<Runtime>,
+    clients: Runtime,
+    seen: Vec<Rc<Seen>>,
+}
+
+/// How much a history has done.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Done {
+    pub(crate) requests: u64,
+    pub(crate) connections: u64,
+    pub(crate) steps: u64,
+}
+
+impl Done {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.connections += other.connections;
+        self.steps += other.steps;
+    }
+}
+
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
+    let mut history = History::new(seed);
+    for command in commands {
+        history.execute(command);
+    }
+    history.finish()
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (builder, tick) = settings(&mut rng);
+        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
+        let mut sim = sim.expect("the settings are in range");
+        let start = sim.now();
+        sim.run_for(Duration::from_secs(rng.u64(1..24 * 3_600)));
+        let buffer = one_of(&mut rng, &[64, 1_024, 65_536]);
+        let net = sim.net(NetOptions {
+            send_buffer: buffer,
+            receive_buffer: buffer,
+            portion_max: one_of(&mut rng, &[0, 500]),
+            latency_max: Duration::ZERO,
+        });
+        let mut servers = vec![net.runtime(runtime_options(&mut rng))];
+        for shard in sim.service().shards() {
+            // The shard's turn comes after one look at the sockets, unless it is late.
+            let options = RuntimeOptions { events_max: 1_024, ..runtime_options(&mut rng) };
+            servers.push(sim.runtime_of(shard, &net, options));
+        }
+        let clients = net.runtime(RuntimeOptions::default());
+        let world = Rc::new(World {
+            time: sim.time(),
+            start,
+            buffers: 2 * buffer as u64,
+            slack: 3 * tick + Duration::from_millis(20),
+            grace: Duration::from_secs(3_600),
+            handled: Cell::new(0),
+            ended: Cell::new(0),
+            answered: Cell::new(0),
+            ordered_at: Cell::new(None),
+            is_ordered: Cell::new(false),
+            drained_at: Cell::new(None),
+            violation: RefCell::default(),
+        });
+        Self { sim, net, world, servers, clients, seen: Vec::new() }
+    }
+
+    fn runtime(&self, on: u8) -> &Runtime {
+        &self.servers[usize::from(on) % self.servers.len()]
+    }
+
+    fn execute(&mut self, command: &Command) {
+        let shards = self.sim.service().shard_count();
+        match *command {
+            Command::Open { on, seed } => self.open(on, seed),
+            Command::Run(time) => self.run_for(time),
+            Command::HoldDriver(time) => self.servers[0].hold_driver(time),
+            Command::Stall { on, time } => self.runtime(on).stall(time),
+            Command::StallWorker(time) => self.servers[0].stall_worker(time),
+            Command::StallShard { shard, time } => {
+                self.sim.stall(ShardId::new((usize::from(shard) % shards) as u16), time);
+            }
+            Command::Stop(time) => self.sim.stop(&self.servers, time),
+            Command::WakeSome { on } => self.runtime(on).wake_some(),
+            Command::CloseIdlest(count) => {
+                self.world.ordered_at.set(Some(self.world.now()));
+                self.world.is_ordered.set(true);
+                self.sim.service().close_idlest(count);
+            }
+            Command::Drain(window) => {
+                self.world.drained_at.set(Some(self.world.now() + window));
+                self.sim.service().drain(window);
+            }
+        }
+    }
+
+    fn open(&mut self, on: u8, seed: u64) {
+        let mut rng = Rng::with_seed(seed);
+        let number = self.seen.len() as u64;
+        let address = SocketAddr::from(([10, 0, 0, 1], number as u16 + 1));
+        let listener = self.net.listen(address).expect("each has an address of its own");
+        let stream = self.net.connect(address).expect("the listener is there");
+        let place = usize::from(on) % self.servers.len();
+        let runtime = self.servers[place].clone();
+        let limits = Limits {
+            limit: Duration::from_millis(rng.u64(50..200)),
+            max_age: (rng.u8(..4) == 0).then(|| Duration::from_millis(rng.u64(100..3_000))),
+        };
+        let seen =
+            Rc::new(Seen::new(number, rng.bool(), limits, stream.witness(), runtime.clone()));
+        self.seen.push(Rc::clone(&seen));
+        let (world, known) = (Rc::clone(&self.world), Rc::clone(&seen));
+        let handle = self.sim.service().handle().untyped();
+        let timers = (place > 0).then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
+        drop(runtime.spawn(async move {
+            let stream = listener.accept().await;
+            let (shared, of_client) = (Rc::clone(&world), Rc::clone(&known));
+            match timers {
+                Some(timers) => {
+                    servers::serve_on_shard(shared, of_client, stream, (timers, handle)).await;
+                }
+                None => servers::serve(shared, of_client, stream, handle).await,
+            }
+            known.end(&world);
+        }));
+        let (world, clients) = (Rc::clone(&self.world), self.clients.clone());
+        drop(self.clients.spawn(async move {
+            match rng.u8(..6) {
+                0 => clients::silent(&world, &seen, stream, rng).await,
+                1 if !seen.is_http2 => clients::stuck(&world, &seen, stream).await,
+                _ => clients::honest(&world, &seen, stream, &clients, rng).await,
+            }
+        }));
+    }
+
+    /// When the last stall or hold of any shard or runtime ends.
+    fn held_until(&self) -> Duration {
+        let shards = self.sim.service().shards();
+        let stalls = shards.filter_map(|shard| self.sim.stall_end(shard));
+        stalls.chain(self.servers.iter().map(Runtime::held_until)).max().unwrap_or_default()
+    }
+
+    fn step(&mut self) {
+        if self.sim.step() != Step::Ran {
+            for seen in self.seen.iter().filter(|seen| !seen.is_over()) {
+                seen.check(&self.world, || self.held_until());
+            }
+            if self.world.is_ordered.get() {
+                let since = self.world.ordered_at.get().max(Some(self.held_until()));
+                let is_done = since.is_some_and(|at| self.world.now() > at + self.world.slack);
+                self.world.is_ordered.set(!is_done);
+            }
+        }
+        if let Some(violation) = self.world.violation.take() {
+            panic!("{violation}");
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = self.sim.elapsed() + time;
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
+    }
+
+    fn finish(mut self) -> Done {
+        // Each client asks so often, each answer takes at most so long, and then it is idle.
+        let longest = Duration::from_millis(200) * 130 * REQUESTS_MAX as u32;
+        self.run_for(FAULT_MAX + longest);
+        let world = &self.world;
+        for seen in &self.seen {
+            assert!(seen.is_over(), "{seen:?} has not ended");
+        }
+        assert_eq!(world.handled.get(), world.ended.get(), "requests have not ended");
+        self.run_for(Duration::from_secs(3));
+        let world = &self.world;
+        let (connections, stats) = (self.seen.len() as u64, self.sim.service().stats());
+        let ended: u64 = stats.deadlines.iter().map(|deadline| deadline.ended).sum();
+        assert_eq!(ended + stats.connections_closed, connections);
+        assert_eq!(self.net.sockets(), 0, "sockets are left");
+        let pending: u64 = stats.shards.iter().map(|shard| shard.counts.pending).sum();
+        assert_eq!(pending, 0, "timers are left when all connections have ended");
+        let done = Done { requests: world.handled.get(), connections, steps: world.time.steps() };
+        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
+        self.sim.settle();
+        done
+    }
+}

@@ -1,0 +1,185 @@
+//! A connection of a history, as its client and the network see it, and the laws.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use corewheel::sim::net::{Runtime, Witness};
+
+use super::World;
+
+/// The limits of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// That of a head, a frame, a stalled write and an idle time of any kind.
+    pub(crate) limit: Duration,
+    pub(crate) max_age: Option<Duration>,
+}
+
+/// A request that a handler has begun.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    number: u64,
+    /// How many bytes the response has.
+    length: u64,
+    /// What the client's socket had read before.
+    read_before: u64,
+    /// No order to the idlest connections was on its way.
+    is_quiet: bool,
+}
+
+pub(crate) struct Seen {
+    pub(crate) number: u64,
+    pub(crate) is_http2: bool,
+    pub(crate) limits: Limits,
+    /// The client's side.
+    pub(crate) client: Witness,
+    pub(crate) runtime: Runtime,
+    began: Cell<Option<Duration>>,
+    begun: Cell<Option<Begun>>,
+    /// When the handler returned its last response.
+    answered_at: Cell<Option<Duration>>,
+    told_at: Cell<Option<Duration>>,
+    /// From when on the client does nothing any more; `None` if it is honest.
+    silent_since: Cell<Option<Duration>>,
+    ended_at: Cell<Option<Duration>>,
+}
+
+impl Seen {
+    pub(crate) fn new(
+        number: u64,
+        is_http2: bool,
+        limits: Limits,
+        client: Witness,
+        runtime: Runtime,
+    ) -> Self {
+        Self {
+            number,
+            is_http2,
+            limits,
+            client,
+            runtime,
+            began: Cell::new(None),
+            begun: Cell::new(None),
+            answered_at: Cell::new(None),
+            told_at: Cell::new(None),
+            silent_since: Cell::new(None),
+            ended_at: Cell::new(None),
+        }
+    }
+
+    pub(crate) fn begin(&self, world: &World) {
+        self.began.set(Some(world.now()));
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended_at.get().is_some()
+    }
+
+    /// A handler has a request.
+    pub(crate) fn begin_request(&self, world: &World, length: usize) {
+        let number = self.begun.get().map_or(0, |begun| begun.number + 1);
+        self.begun.set(Some(Begun {
+            number,
+
+            length: length as u64,
+            read_before: self.client.read(),
+            is_quiet: !world.is_ordered(),
+        }));
+        self.answered_at.set(None);
+    }
+
+    /// How many requests a handler has had.
+    pub(crate) fn requests(&self) -> u64 {
+        self.begun.get().map_or(0, |begun| begun.number + 1)
+    }
+
+    /// The handler has returned its response.
+    pub(crate) fn answer(&self, world: &World) {
+        self.answered_at.set(Some(world.now()));
+    }
+
+    /// Whether the server's socket can not have accepted all of the last response. The network
+    /// knows how much the client has read, and the buffers hold only so much.
+    fn is_on_its_way(&self, world: &World) -> bool {
+        let Some(begun) = self.begun.get() else { return false };
+        let taken = self.client.read() - begun.read_before;
+        self.answered_at.get().is_none() || begun.length > taken + world.buffers
+    }
+
+    /// The client does nothing any more.
+    pub(crate) fn fall_silent(&self, world: &World) {
+        self.silent_since.set(Some(world.now()));
+    }
+
+    /// The owner is told that the connection is to end.
+    pub(crate) fn tell(&self, world: &World) {
+        let now = world.now();
+        self.told_at.set(Some(now));
+        let due = self.began.get().zip(self.limits.max_age).map(|(at, age)| at + age);
+        let is_aged = due.is_some_and(|due| due <= now);
+        let is_quiet = self.begun.get().is_none_or(|begun| begun.is_quiet);
+        if !world.drains() && !is_aged && is_quiet && self.is_on_its_way(world) {
+            world.violate(format!("{self:?} counts as idle, and its response is on its way"));
+        }
+        if !world.drains() && !is_aged && !world.was_ordered() {
+            world.violate(format!("{self:?} is told at {now:?} to end, for no reason"));
+        }
+    }
+
+    /// The owner is told that no request has come for the limit.
+    pub(crate) fn is_without_request(&self, world: &World) {
+        let now = world.now();
+        self.told_at.set(Some(now));
+        let since = self.began.get().max(self.answered_at.get());
+        let due = since.expect("it has begun") + self.limits.limit;
+        if now < due {
+            world.violate(format!("{self:?} has no request at {now:?}, before {due:?}"));
+        }
+        if self.is_on_its_way(world) {
+            world.violate(format!("{self:?} has no request, and its response is on its way"));
+        }
+    }
+
+    /// The server's task has ended.
+    pub(crate) fn end(&self, world: &World) {
+        if self.ended_at.replace(Some(world.now())).is_some() {
+            world.violate(format!("{self:?} has ended twice"));
+        }
+    }
+
+    /// A request of an honest client has failed. `had` is how many the handlers had before it.
+    pub(crate) fn is_cut(&self, world: &World, had: u64, error: &hyper::Error) {
+        let is_handled = self.requests() > had;
+        if is_handled && !world.is_drained() {
+            world.violate(format!("{self:?}: a response of an honest client is cut: {error:?}"));
+        } else if self.told_at.get().is_none() && !world.drains() {
+            world.violate(format!("{self:?}: an honest client is cut: {error:?}"));
+        }
+    }
+
+    /// Checks a connection when the clock has moved and no task can run.
+    pub(crate) fn check(&self, world: &World, held_until: impl Fn() -> Duration) {
+        let (Some(since), false) = (self.silent_since.get(), self.is_over()) else { return };
+        // A part of a head, then a body without an end and its answer, and then nothing.
+        let (bound, now) = (6 * self.limits.limit + world.slack, world.now());
+        if now > since + bound && now > held_until() + bound {
+            world.violate(format!("{self:?} is not cut at {now:?}"));
+        }
+    }
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seen")
+            .field("number", &self.number)
+            .field("is_http2", &self.is_http2)
+            .field("limits", &self.limits)
+            .field("began", &self.began.get())
+            .field("begun", &self.begun.get())
+            .field("answered_at", &self.answered_at.get())
+            .field("told_at", &self.told_at.get())
+            .field("silent_since", &self.silent_since.get())
+            .field("client_read", &self.client.read())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! The servers: hyper with the adapters' services, on any thread and on a shard.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::adapters::hyper::{
+    BodyLimits, BodyTimers, HyperTimer, TimedExchanges, TimedService,
+};
+use corewheel::conn::Side;
+use corewheel::sim::net::{Runtime, Stream};
+use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
+use corewheel::{AnyHandle, Timers};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Bytes};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+
+use super::World;
+use super::seen::Seen;
+
+/// hyper's tasks run in a runtime of the simulation.
+#[derive(Clone)]
+pub(crate) struct InRuntime(pub(crate) Runtime);
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for InRuntime {
+    fn execute(&self, future: F) {
+        drop(self.0.spawn(future));
+    }
+}
+
+/// A request that is handled; its drop counts its end.
+struct Handled(Rc<World>);
+
+impl Drop for Handled {
+    fn drop(&mut self) {
+        self.0.ended.set(self.0.ended.get() + 1);
+    }
+}
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// Answers with as many bytes as the request's path says.
+async fn answer<B>(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    request: Request<B>,
+) -> Result<Response<Full<Bytes>>, Failed>
+where
+    B: Body,
+    B::Error: Into<Failed>,
+{
+    world.handled.set(world.handled.get() + 1);
+    let _handled = Handled(Rc::clone(&world));
+    let length = request.uri().path()[1..].parse::<usize>()?;
+    seen.begin_request(&world, length);
+    let _body = request.into_body().collect().await.map_err(Into::into)?;
+    if length % 5 == 0 {
+        // Longer than the idle time.
+        world.time.sleep(seen.limits.limit + Duration::from_millis(3)).await;
+    }
+    seen.answer(&world);
+    Ok(Response::new(Full::new(vec![b'b'; length].into())))
+}
+
+/// Waits until the connection is to end.
+async fn is_told<M: Side>(world: &World, seen: &Seen, control: &StreamControl<M>) {
+    tokio::select! {
+        biased;
+        Ok(()) = control.max_age_reached() => seen.tell(world),
+        Ok(()) = control.request_idle() => seen.is_without_request(world),
+        else => std::future::pending().await,
+    }
+}
+
+/// Drives a connection of hyper until it ends, and lets it end when it is told to.
+macro_rules! drive {
+    ($world:expr, $seen:expr, $control:expr, $serving:expr) => {{
+        let mut serving = pin!($serving);
+        let is_told = pin!(is_told($world, $seen, $control));
+        let ended = tokio::select! {
+            biased;
+            ended = &mut serving => Some(ended),
+            () = is_told => None,
+        };
+        match ended {
+            Some(ended) => drop(ended),
+            None => {
+                serving.as_mut().graceful_shutdown();
+                drop(serving.await);
+            }
+        }
+    }};
+}
+
+macro_rules! serve_by {
+    ($world:expr, $seen:expr, $control:expr, $timers:expr, $io:expr, $service:expr) => {
+        if $seen.is_http2 {
+            let server = http2::Builder::new(InRuntime($seen.runtime.clone()));
+            drive!($world, $seen, $control, server.serve_connection($io, $service));
+        } else {
+            let mut server = http1::Builder::new();
+            let serving = server.timer(HyperTimer::new($timers)).serve_connection($io, $service);
+            drive!($world, $seen, $control, serving);
+        }
+    };
+}
+
+fn limits_of(world: &World, seen: &Seen) -> StreamLimits {
+    let limit = seen.limits.limit;
+    let limits = StreamLimits::default()
+        .first_byte(limit)
+        .head(limit)
+        .write_stall(limit)
+        .max_age(seen.limits.max_age.unwrap_or_default())
+        .max_age_grace(world.grace);
+    match (seen.is_http2, world.has_large_buffers()) {
+        (true, true) => limits.request_idle(limit),
+        (false, true) if seen.number % 2 == 0 => limits.request_idle(limit).idle(limit),
+        _ => limits.idle(limit),
+    }
+}
+
+/// Serves a connection of any thread.
+pub(crate) async fn serve(world: Rc<World>, seen: Rc<Seen>, stream: Stream, timers: AnyHandle) {
+    seen.begin(&world);
+    let stream = TimedIo::new(stream, timers, limits_of(&world, &seen));
+    let control = stream.control();
+    let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
+    let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
+    let service = TimedService::new(inner, control.clone()).bodies_have_limits();
+    let body_limits = BodyLimits::default().next_frame(seen.limits.limit);
+    let service = TimedExchanges::new(service, BodyTimers::new(timers)).request_limits(body_limits);
+    serve_by!(&world, &seen, &control, timers, TokioIo::new(stream), service);
+}
+
+/// Serves a connection of a shard. Idle times bound the bodies of its requests.
+pub(crate) async fn serve_on_shard(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    stream: Stream,
+    (timers, handle): (Timers<u8>, AnyHandle),
+) {
+    seen.begin(&world);
+    let limits = limits_of(&world, &seen);
+    let stream = TimedIo::on_shard(stream, &timers, limits).expect("there is room");
+    let control = stream.control();
+    let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
+    let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
+    let service = TimedService::new(inner, control.clone());
+    serve_by!(&world, &seen, &control, handle, TokioIo::new(stream), service);
+}

@@ -1,0 +1,245 @@
+//! The same operations on sockets of tokio and of a simulated network, with the same results.
+//!
+//! What a socket says before its runtime has looked is deterministic in both. Where the system may
+//! need time, the script waits.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use corewheel::TimerService;
+use corewheel::sim::Simulation;
+use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
+use std::io::{Read as _, Write as _};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+/// How many connections the script needs.
+const CONNECTIONS: usize = 6;
+
+/// The other side of a connection, which no runtime keeps from its socket.
+trait Peer {
+    fn send(&mut self, bytes: &[u8]);
+    /// Takes as many bytes as there is room for.
+    fn take(&mut self, room: &mut [u8]);
+    fn end(&mut self);
+}
+
+impl Peer for std::net::TcpStream {
+    fn send(&mut self, bytes: &[u8]) {
+        self.write_all(bytes).unwrap();
+    }
+
+    fn take(&mut self, room: &mut [u8]) {
+        self.read_exact(room).unwrap();
+    }
+
+    fn end(&mut self) {
+        self.shutdown(Shutdown::Write).unwrap();
+    }
+}
+
+/// The output of a future that waits for nothing.
+fn at_once<F: Future>(future: F) -> F::Output {
+    let mut future = Box::pin(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+impl Peer for Stream {
+    fn send(&mut self, bytes: &[u8]) {
+        at_once(self.write_all(bytes)).unwrap();
+    }
+
+    fn take(&mut self, room: &mut [u8]) {
+        at_once(self.read_exact(room)).unwrap();
+    }
+
+    fn end(&mut self) {
+        at_once(self.shutdown()).unwrap();
+    }
+}
+
+fn shown(done: &io::Result<usize>) -> String {
+    match done {
+        Ok(count) => count.to_string(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// What one poll of a read says.
+fn polled(stream: &mut (impl AsyncRead + Unpin), room: usize, cx: &mut Context<'_>) -> String {
+    let mut buffer = [0; 256];
+    let mut part = ReadBuf::new(&mut buffer[..room]);
+    match Pin::new(stream).poll_read(cx, &mut part) {
+        Poll::Ready(done) => shown(&done.map(|()| part.filled().len())),
+        Poll::Pending => "pending".to_owned(),
+    }
+}
+
+/// One poll of a read, in a poll of the task.
+async fn poll_once(stream: &mut (impl AsyncRead + Unpin), room: usize) -> String {
+    poll_fn(|cx| Poll::Ready(polled(stream, room, cx))).await
+}
+
+/// Another poll of the task, after those that are ready.
+async fn yields() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut has_yielded, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// Does the same with any sockets. Returns a line for each result.
+async fn script<S, P>(sockets: Vec<(S, P)>) -> Vec<String>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    P: Peer,
+{
+    let mut lines = Vec::new();
+    let mut say = |what: &str, result: String| lines.push(format!("{what}: {result}"));
+    let mut sockets = sockets.into_iter();
+    let mut next = || sockets.next().expect("there are enough");
+    let mut buffer = [0; 256];
+
+    let (mut stream, mut peer) = next();
+    say("a read before any byte", poll_once(&mut stream, 10).await);
+    peer.send(b"abc");
+    for poll in 1..4 {
+        let result = poll_fn(|cx| Poll::Ready(polled(&mut stream, 10, cx)));
+        // These polls follow without a look at the sockets.
+        say(&format!("poll {poll} before the look"), at_once(result));
+    }
+    say("the read that waits", shown(&stream.read(&mut buffer[..10]).await));
+    peer.send(b"defg");
+    say("a read after a short one, before the look", at_once(poll_once(&mut stream, 10)));
+    say("a read with less room than bytes", shown(&stream.read(&mut buffer[..2]).await));
+    say("a read of the rest", at_once(poll_once(&mut stream, 2)));
+    say("a read when all is read", at_once(poll_once(&mut stream, 2)));
+    peer.send(b"h");
+    say("and before the next look", at_once(poll_once(&mut stream, 2)));
+    say("a read without room", shown(&stream.read(&mut []).await));
+    say("a read of the next byte", shown(&stream.read(&mut buffer).await));
+
+    peer.end();
+    say("the end", shown(&stream.read(&mut buffer).await));
+    say("the end again", at_once(poll_once(&mut stream, 2)));
+    say("a write to a peer that has ended", shown(&stream.write(b"xyz").await));
+    peer.take(&mut buffer[..3]);
+    say("a shutdown", shown(&stream.shutdown().await.map(|()| 0)));
+    say("a write after the shutdown", shown(&stream.write(b"x").await));
+
+    // The peer closes while bytes lie unread in its socket.
+    let (mut stream, mut peer) = next();
+    say("a write", shown(&stream.write(b"xyz").await));
+    peer.take(&mut buffer[..1]);
+    drop(peer);
+    say("a read after a reset", shown(&stream.read(&mut buffer).await));
+    say("a second read after a reset", shown(&stream.read(&mut buffer).await));
+    say("a write after a reset", shown(&stream.write(b"x").await));
+
+    let (mut stream, mut peer) = next();
+    peer.send(b"left");
+    say("a write", shown(&stream.write(b"xyz").await));
+    peer.take(&mut buffer[..3]);
+    drop(peer);
+    say("what a peer has left", shown(&stream.read(&mut buffer).await));
+    say("its end", shown(&stream.read(&mut buffer).await));
+    say("a write to a peer that is gone", shown(&stream.write(b"x").await));
+    // That write has reset the connection.
+    while stream.write(b"x").await.is_ok() {
+        yields().await;
+    }
+    say("a read after it", shown(&stream.read(&mut buffer).await));
+
+    // A socket that takes no more is ready when its peer has taken all.
+    let (mut stream, mut peer) = next();
+    let mut sent = 0_usize;
+    let part = [7; 4_096];
+    loop {
+        let write = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &part)));
+        match write.await {
+            Poll::Ready(count) => sent += count.unwrap(),
+            // More may fit where the system has moved bytes to the peer meanwhile.
+            Poll::Pending => break,
+        }
+        yields().await;
+    }
+    say("a write to a full socket waits", (sent > 0).to_string());
+    peer.take(&mut vec![0; sent]);
+    say("a write when the peer has taken all", shown(&stream.write(b"x").await));
+
+    // How many reads one poll of a task may do.
+    let (mut stream, mut peer) = next();
+    peer.send(&[1; 200]);
+    say("the first of many", shown(&stream.read(&mut buffer[..1]).await));
+    yields().await;
+    let mut reads = 0;
+    poll_fn(|cx| {
+        while polled(&mut stream, 1, cx) == "1" {
+            reads += 1;
+        }
+        Poll::Ready(())
+    })
+    .await;
+    say("reads in one poll", reads.to_string());
+    yields().await;
+    say("a read in the next poll", poll_once(&mut stream, 1).await);
+
+    // A half-closed connection goes on in the other direction.
+    let (mut stream, mut peer) = next();
+    stream.shutdown().await.unwrap();
+    peer.send(b"late");
+    say("a read after the shutdown", shown(&stream.read(&mut buffer).await));
+    lines
+}
+
+fn with_tokio() -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = |_| {
+            let peer = std::net::TcpStream::connect(address).unwrap();
+            peer.set_nodelay(true).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            (TcpStream::from_std(stream).unwrap(), peer)
+        };
+        let sockets = (0..CONNECTIONS).map(connect).collect();
+        tokio::spawn(script(sockets)).await.unwrap()
+    })
+}
+
+fn simulated(seed: u64) -> Vec<String> {
+    let builder = TimerService::beside_runtime().shards(1).capacity(10);
+    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let net = sim.net(NetOptions::default());
+    let runtime = net.runtime(RuntimeOptions { workers: 1, ..RuntimeOptions::default() });
+    let address = SocketAddr::from(([10, 0, 0, 1], 80));
+    let listener = net.listen(address).unwrap();
+    let peers: Vec<_> = (0..CONNECTIONS).map(|_| net.connect(address).unwrap()).collect();
+    let task = runtime.spawn(async move {
+        let mut sockets = Vec::new();
+        for peer in peers {
+            sockets.push((listener.accept().await, peer));
+        }
+        yields().await;
+        script(sockets).await
+    });
+    sim.run(task)
+}
+
+#[test]
+fn simulated_sockets_say_what_those_of_tokio_say() {
+    let of_tokio = with_tokio();
+    for seed in 0..20 {
+        assert_eq!(simulated(seed), of_tokio, "seed {seed}");
+    }
+}
