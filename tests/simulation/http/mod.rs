@@ -190,7 +190,7 @@ impl History {
             start,
             buffers: 2 * buffer as u64,
             slack: 3 * tick + Duration::from_millis(20),
-            grace: Duration::from_secs(3_600),
+            grace: Duration::from_hours(1),
             handled: Cell::new(0),
             ended: Cell::new(0),
             answered: Cell::new(0),
@@ -243,10 +243,10 @@ impl History {
             limit: Duration::from_millis(rng.u64(50..200)),
             max_age: (rng.u8(..4) == 0).then(|| Duration::from_millis(rng.u64(100..3_000))),
         };
-        let seen =
+        let conn =
             Rc::new(Seen::new(number, rng.bool(), limits, stream.witness(), runtime.clone()));
-        self.seen.push(Rc::clone(&seen));
-        let (world, known) = (Rc::clone(&self.world), Rc::clone(&seen));
+        self.seen.push(Rc::clone(&conn));
+        let (world, known) = (Rc::clone(&self.world), Rc::clone(&conn));
         let handle = self.sim.service().handle().untyped();
         let timers = (place > 0).then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
         drop(runtime.spawn(async move {
@@ -263,9 +263,9 @@ impl History {
         let (world, clients) = (Rc::clone(&self.world), self.clients.clone());
         drop(self.clients.spawn(async move {
             match rng.u8(..6) {
-                0 => clients::silent(&world, &seen, stream, rng).await,
-                1 if !seen.is_http2 => clients::stuck(&world, &seen, stream).await,
-                _ => clients::honest(&world, &seen, stream, &clients, rng).await,
+                0 => clients::silent(&world, &conn, stream, rng).await,
+                1 if !conn.is_http2 => clients::stuck(&world, &conn, stream).await,
+                _ => clients::honest(&world, &conn, stream, &clients, rng).await,
             }
         }));
     }

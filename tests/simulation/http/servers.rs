@@ -118,7 +118,7 @@ fn limits_of(world: &World, seen: &Seen) -> StreamLimits {
         .max_age_grace(world.grace);
     match (seen.is_http2, world.has_large_buffers()) {
         (true, true) => limits.request_idle(limit),
-        (false, true) if seen.number % 2 == 0 => limits.request_idle(limit).idle(limit),
+        (false, true) if seen.number.is_multiple_of(2) => limits.request_idle(limit).idle(limit),
         _ => limits.idle(limit),
     }
 }
