@@ -80,8 +80,15 @@ pub(crate) async fn honest(
 
 async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> hyper::Result<()> {
     let limit = seen.limits.limit;
-    let length = one_of(rng, &[0, 1, 100, 5_001, 60_003]);
-    let body = vec![b'a'; one_of(rng, &[0, 1, 3_000])];
+    // Most requests are short, so that there are many of them.
+    let length = match rng.u8(..24) {
+        0 => 60_003,
+        1..4 => 5_001,
+        4..11 => 100,
+        11..18 => 1,
+        _ => 0,
+    };
+    let body = vec![b'a'; one_of(rng, &[0, 0, 1, 1, 1, 3_000])];
     let request = Request::post(format!("/{length}")).header("host", "a");
     let request = request.body(Full::from(body)).expect("the request is valid");
     let mut body = sender.send(request).await?.into_body();

@@ -24,7 +24,7 @@ use crate::sockets::{one_of, runtime_options, settings};
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
-const REQUESTS_MAX: u64 = 12;
+const REQUESTS_MAX: u64 = 40;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command {

@@ -15,7 +15,7 @@ pub(crate) struct Limits {
     pub(crate) max_age: Option<Duration>,
 }
 
-/// A request that a handler has begun.
+/// A request that has come whole to its handler.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     number: u64,
@@ -75,7 +75,7 @@ impl Seen {
         self.ended_at.get().is_some()
     }
 
-    /// A handler has a request.
+    /// A handler has a whole request.
     pub(crate) fn begin_request(&self, world: &World, length: usize) {
         let number = self.begun.get().map_or(0, |begun| begun.number + 1);
         self.begun.set(Some(Begun {
@@ -88,7 +88,7 @@ impl Seen {
         self.answered_at.set(None);
     }
 
-    /// How many requests a handler has had.
+    /// How many requests have come whole to a handler.
     pub(crate) fn requests(&self) -> u64 {
         self.begun.get().map_or(0, |begun| begun.number + 1)
     }

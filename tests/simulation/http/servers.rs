@@ -55,8 +55,9 @@ where
     world.handled.set(world.handled.get() + 1);
     let _handled = Handled(Rc::clone(&world));
     let length = request.uri().path()[1..].parse::<usize>()?;
-    seen.begin_request(&world, length);
     let _body = request.into_body().collect().await.map_err(Into::into)?;
+    // Until here, the server waits for its client.
+    seen.begin_request(&world, length);
     if length % 5 == 0 {
         // Longer than the idle time.
         world.time.sleep(seen.limits.limit + Duration::from_millis(3)).await;
