@@ -222,9 +222,9 @@
 //! COREWHEEL_SIM_SEED=7 cargo test --release --test simulation -- --nocapture
 //! ```
 //!
-//! The first command runs for an hour, from the seed 1, and prints how many seeds and commands that
+//! The first command runs for an hour on two cores, from the seed 1, and prints how many seeds that
 //! were. The second one begins with the seed 7; a first seed that no run has had gives new
-//! histories. `.ci/run` runs it for eight minutes.
+//! histories. `.ci/run` runs it for seven minutes.
 //!
 //! # What it cannot find
 //!

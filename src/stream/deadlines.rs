@@ -39,6 +39,7 @@ use crate::conn::{
     ConnTimers, DeadlineKind, Direction, Ends, InProgress, Passes, Side, Transfer, Wakes,
 };
 use crate::face::handle::AnyHandle;
+use crate::pass::POLLS_MAX;
 use crate::values::refused::RefusedKind;
 
 /// So many reads in a row that were ready stamp the connection once.
@@ -93,6 +94,11 @@ pub(super) struct Deadlines<M: Side> {
     /// How many passes over the sockets were over at the last look. The end of a pass wakes the
     /// stream, so that it looks before it reads or writes next.
     passes: Passes,
+    /// The passes that the last write, flush or shutdown knew.
+    passes_of_writes: Passes,
+    /// How often a read has left the idle times to the write that waits, since that was polled. Its
+    /// task may run after that of the read.
+    left_to_write: u32,
     /// Whether a write, flush or shutdown waits.
     is_stalled: bool,
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
@@ -127,6 +133,8 @@ impl<M: Side> Deadlines<M> {
         let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };
         Self {
             passes: timers.passes(),
+            passes_of_writes: timers.passes(),
+            left_to_write: 0,
             timers,
             shared,
             waker,
@@ -173,6 +181,9 @@ impl<M: Side> Deadlines<M> {
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         self.check()?;
+        if direction == Direction::Write {
+            self.writes_know_passes();
+        }
         let is_first = !self.way(direction).waits;
         ready!(self.timers.begin_poll(is_first, cx));
         if direction == Direction::Write {
@@ -451,9 +462,29 @@ impl<M: Side> Deadlines<M> {
             // The event of a write that is not polled again stays, and bounds nothing.
             self.rated = None;
         }
-        let ended = self.take_events(|this, kind| this.is_wanted(direction, kind));
+        let leaves = direction == Direction::Read && self.leaves_idle_times();
+        let is_left = |kind| leaves && is_idle(kind);
+        let ended =
+            self.take_events(|this, kind| this.is_wanted(direction, kind) && !is_left(kind));
+        if leaves && ended.is_pending() {
+            self.left_to_write += 1;
+            self.waker.wake_by_ref();
+        }
         self.way(direction).is_watched |= ended.is_pending();
         ended.map(|error| error.unwrap_or_else(no_timer))
+    }
+
+    /// A write, flush or shutdown is polled.
+    #[inline]
+    pub(super) fn writes_know_passes(&mut self) {
+        (self.passes_of_writes, self.left_to_write) = (self.passes, 0);
+    }
+
+    /// Whether a write waits that was not polled since the last pass. It may go on then, and the
+    /// peer is not idle. A write that is not polled again holds nothing back.
+    fn leaves_idle_times(&self) -> bool {
+        let waits = self.writes.waits || self.is_stalled;
+        waits && self.passes_of_writes != self.passes && self.left_to_write < POLLS_MAX
     }
 
     /// Takes the wanted events that have come, until one ends the stream, or none is left.
@@ -512,6 +543,10 @@ impl<M: Side> Deadlines<M> {
         self.waker.wake_by_ref();
         timeout.into()
     }
+}
+
+fn is_idle(kind: DeadlineKind) -> bool {
+    matches!(kind, DeadlineKind::ReadIdle | DeadlineKind::WriteIdle | DeadlineKind::AllIdle)
 }
 
 impl<M: Side> Drop for Deadlines<M> {

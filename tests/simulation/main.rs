@@ -1,7 +1,7 @@
 //! Random histories of a whole service under the simulation, each compared with a model after every
 //! step.
 //!
-//! * `COREWHEEL_SIM_SECONDS` is how long to run, 20 s by default, of which each test has a part;
+//! * `COREWHEEL_SIM_SECONDS` is how long to run on two cores, 20 s by default;
 //! * `COREWHEEL_SIM_SEED` is the first seed, 1 by default. Others give other histories.
 
 #![allow(clippy::print_stdout, reason = "a run says what it has run")]
@@ -9,6 +9,7 @@
 mod commands;
 mod connections;
 mod containers;
+mod halves;
 mod history;
 mod http;
 mod kept;

@@ -494,7 +494,11 @@ impl Kernel {
             if count == 0 {
                 break;
             }
-            to.received.extend(from.sending.drain(..count));
+            let (first, second) = from.sending.as_slices();
+            let of_first = first.len().min(count);
+            to.received.extend(&first[..of_first]);
+            to.received.extend(&second[..count - of_first]);
+            from.sending.drain(..count);
             lock(&to.known).note_came(count, now);
             has_come = true;
             *left -= count;

@@ -149,6 +149,7 @@ impl<M: Side> Deadlines<M> {
             self.writes.registered = None;
             self.passes = self.timers.passes();
         }
+        self.writes_know_passes();
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
             if !self.is_stalled || self.is_windowed {

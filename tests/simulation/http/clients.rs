@@ -91,6 +91,7 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
     let body = vec![b'a'; one_of(rng, &[0, 0, 1, 1, 1, 3_000])];
     let request = Request::post(format!("/{length}")).header("host", "a");
     let request = request.body(Full::from(body)).expect("the request is valid");
+    seen.ask(world);
     let mut body = sender.send(request).await?.into_body();
     let (mut received, is_slow) = (0, rng.bool());
     while let Some(frame) = body.frame().await {
@@ -105,7 +106,9 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
     world.answered.set(world.answered.get() + 1);
     // Before the idle time is over, which begins when the server's socket has accepted all. What a
     // slow client takes from there is idle time already.
-    let pause = limit.saturating_sub(Duration::from_millis(1)).mul_f64(rng.f64());
+    let longest = limit.saturating_sub(Duration::from_millis(1));
+    let random = longest.mul_f64(rng.f64());
+    let pause = one_of(rng, &[longest, random]);
     if !is_slow {
         world.time.sleep(one_of(rng, &[Duration::ZERO, pause])).await;
     }
@@ -115,7 +118,10 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
 /// Sends a part of a request, or nothing, and waits.
 pub(crate) async fn silent(world: &World, seen: &Seen, mut stream: Stream, mut rng: Rng) {
     let part = &b"POST /1 HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nabc"[..];
-    let sent = stream.write_all(&part[..rng.usize(..part.len())]).await;
+    // Often a part of the body.
+    let random = rng.usize(..part.len());
+    let length = one_of(&mut rng, &[random, part.len() - 1]);
+    let sent = stream.write_all(&part[..length]).await;
     seen.fall_silent(world);
     if sent.is_ok() {
         while stream.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}

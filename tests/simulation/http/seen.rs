@@ -36,6 +36,8 @@ pub(crate) struct Seen {
     pub(crate) runtime: Runtime,
     began: Cell<Option<Duration>>,
     begun: Cell<Option<Begun>>,
+    /// When the client has sent the request that is not at its handler; `None` if there is none.
+    asked_at: Cell<Option<Duration>>,
     /// When the handler returned its last response.
     answered_at: Cell<Option<Duration>>,
     told_at: Cell<Option<Duration>>,
@@ -60,6 +62,7 @@ impl Seen {
             runtime,
             began: Cell::new(None),
             begun: Cell::new(None),
+            asked_at: Cell::new(None),
             answered_at: Cell::new(None),
             told_at: Cell::new(None),
             silent_since: Cell::new(None),
@@ -86,6 +89,12 @@ impl Seen {
             is_quiet: !world.is_ordered(),
         }));
         self.answered_at.set(None);
+        self.asked_at.set(None);
+    }
+
+    /// The client sends a request, which the buffers can take at once or nearly so.
+    pub(crate) fn ask(&self, world: &World) {
+        self.asked_at.set(Some(world.now()));
     }
 
     /// How many requests have come whole to a handler.
@@ -135,6 +144,9 @@ impl Seen {
         if now < due {
             world.violate(format!("{self:?} has no request at {now:?}, before {due:?}"));
         }
+        if self.asked_at.get().is_some_and(|at| at < due) {
+            world.violate(format!("{self:?} has no request by {due:?}, and one had come"));
+        }
         if self.is_on_its_way(world) {
             world.violate(format!("{self:?} has no request, and its response is on its way"));
         }
@@ -176,6 +188,7 @@ impl std::fmt::Debug for Seen {
             .field("limits", &self.limits)
             .field("began", &self.began.get())
             .field("begun", &self.begun.get())
+            .field("asked_at", &self.asked_at.get())
             .field("answered_at", &self.answered_at.get())
             .field("told_at", &self.told_at.get())
             .field("silent_since", &self.silent_since.get())

@@ -28,7 +28,10 @@ pub(crate) enum End {
 /// A connection, as the network and the server's own code see it.
 pub(crate) struct Seen {
     pub(crate) guard: Guard,
+    /// That of a silent peer.
     pub(crate) limit: Duration,
+    /// That of a write that waits.
+    pub(crate) stall: Duration,
     pub(crate) witness: Witness,
     pub(crate) runtime: Runtime,
     pub(crate) opened: Cell<Option<Duration>>,
@@ -44,10 +47,16 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn new(guard: Guard, limit: Duration, witness: Witness, runtime: Runtime) -> Self {
+    pub(crate) fn new(
+        guard: Guard,
+        [limit, stall]: [Duration; 2],
+        witness: Witness,
+        runtime: Runtime,
+    ) -> Self {
         Self {
             guard,
             limit,
+            stall,
             witness,
             runtime,
             opened: Cell::new(None),
@@ -78,7 +87,7 @@ impl Seen {
             world.violate(format!("{:?} has ended twice", self.guard));
         }
         if let Err(wrong) = self.judge(end, now) {
-            world.violate(format!("{:?}, limit {:?}: {wrong}; {self:?}", self.guard, self.limit));
+            world.violate(format!("{:?}: {wrong}; {self:?}", self.guard));
         }
     }
 
@@ -124,7 +133,7 @@ impl Seen {
     /// Whether a write waits whose time is up.
     fn judge_stall(&self, now: Duration) -> Result<(), String> {
         let since = self.writes.get().ok_or("it is stalled, and no write waits")?;
-        let due = since + self.limit;
+        let due = since + self.stall;
         if now < due {
             return Err(format!("stalled at {now:?}, before {due:?}"));
         }
@@ -153,7 +162,7 @@ impl Seen {
             + if self.guard.is_on_shard() { Duration::from_millis(20) } else { Duration::ZERO };
         let late = |due: Duration| now > due + slack && now > held_until() + slack;
         let wrong = if let Some(since) = self.writes.get() {
-            late(since + self.limit).then(|| format!("a write waits since {since:?}"))
+            late(since + self.stall).then(|| format!("a write waits since {since:?}"))
         } else if let Some(since) = self.silent_since() {
             let is_late = late(since + self.limit);
             (is_late && late(self.stamp_of(world, since) + self.limit))
@@ -166,10 +175,7 @@ impl Seen {
             age.filter(|due| late(*due)).map(|due| format!("its age has ended at {due:?}"))
         });
         if let Some(wrong) = wrong {
-            world.violate(format!(
-                "{:?}, limit {:?}, not cut at {now:?}: {wrong}; {self:?}",
-                self.guard, self.limit
-            ));
+            world.violate(format!("{:?}, not cut at {now:?}: {wrong}; {self:?}", self.guard));
         }
     }
 
@@ -190,6 +196,8 @@ impl Seen {
 impl std::fmt::Debug for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Seen")
+            .field("limit", &self.limit)
+            .field("stall", &self.stall)
             .field("opened", &self.opened.get())
             .field("reads", &self.reads.get())
             .field("writes", &self.writes.get())

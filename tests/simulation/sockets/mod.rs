@@ -262,11 +262,13 @@ impl History {
         let listener = self.net.listen(address).expect("each has an address of its own");
         let stream = self.net.connect(address).expect("the listener is there");
         let limit = Duration::from_millis(rng.u64(5..300));
+        let other = Duration::from_millis(rng.u64(5..300));
+        let limits = [limit, one_of(&mut rng, &[limit, other])];
         let witness = stream.peer_witness().expect("it is in the listener's queue");
         let shards = self.sim.service().shard_count();
         let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
         let runtime = self.runtimes[place].clone();
-        let known = Rc::new(Seen::new(guard, limit, witness, runtime.clone()));
+        let known = Rc::new(Seen::new(guard, limits, witness, runtime.clone()));
         self.seen.push(Rc::clone(&known));
         let client = clients::client(Rc::clone(&self.world), Rc::clone(&known), stream, rng.fork());
         drop(self.sim.spawn(client));

@@ -84,8 +84,8 @@ pub(crate) async fn serve(
         seen.max_age.set(age);
     }
     let age = age.unwrap_or_default();
-    let limits = ConnLimits::default().read_idle(seen.limit).write_timeout(seen.limit).max_age(age);
-    let stream_limits = StreamLimits::default().write_stall(seen.limit).max_age(age);
+    let limits = ConnLimits::default().read_idle(seen.limit).write_timeout(seen.stall).max_age(age);
+    let stream_limits = StreamLimits::default().write_stall(seen.stall).max_age(age);
     let by_read = stream_limits.read_idle(seen.limit);
     seen.began.set(Some(world.now()));
     let served = Served { world, seen, rng };
@@ -242,7 +242,7 @@ impl Served<'_> {
     }
 
     async fn within_handle(mut self, mut stream: Stream, handle: Handle<u8>) -> End {
-        let limit = self.seen.limit;
+        let (limit, stall) = (self.seen.limit, self.seen.stall);
         talk!(
             self,
             stream,
@@ -251,14 +251,14 @@ impl Served<'_> {
                 End::Idle
             ),
             async |_: &mut Self, stream: &mut Stream, part: &[u8]| of_timeout(
-                handle.timeout(limit, stream.write(part)).await,
+                handle.timeout(stall, stream.write(part)).await,
                 End::Stalled
             )
         )
     }
 
     async fn within_shard(mut self, mut stream: Stream, timers: Timers<u8>) -> End {
-        let limit = self.seen.limit;
+        let (limit, stall) = (self.seen.limit, self.seen.stall);
         talk!(
             self,
             stream,
@@ -267,14 +267,14 @@ impl Served<'_> {
                 End::Idle
             ),
             async |_: &mut Self, stream: &mut Stream, part: &[u8]| of_timeout(
-                timers.timeout(limit, stream.write(part)).await,
+                timers.timeout(stall, stream.write(part)).await,
                 End::Stalled
             )
         )
     }
 
     async fn within_control(mut self, mut stream: TimedIo<Stream>) -> End {
-        let (limit, control) = (self.seen.limit, stream.control());
+        let (limit, stall, control) = (self.seen.limit, self.seen.stall, stream.control());
         talk!(
             self,
             stream,
@@ -283,7 +283,7 @@ impl Served<'_> {
                 End::Idle
             ),
             async |_: &mut Self, stream: &mut TimedIo<Stream>, part: &[u8]| of_timeout(
-                control.timeout(limit, stream.write(part)).await,
+                control.timeout(stall, stream.write(part)).await,
                 End::Stalled
             )
         )
