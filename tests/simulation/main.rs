@@ -90,7 +90,7 @@ fn random_histories_of_sockets_obey_the_laws() {
 #[test]
 fn random_histories_of_http_servers_obey_the_laws() {
     let mut all = http::Done::default();
-    explore_for(4, http::plan, |seed, list| {
+    explore_for(5, http::plan, |seed, list| {
         all.add(http::run(seed, list));
         all
     });
