@@ -24,7 +24,7 @@ fn halves(seed: u64) -> (io::Result<usize>, io::Result<()>) {
     let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
     let within = server.clone();
     let limits = StreamLimits::default().write_stall(LIMIT).idle(LIMIT);
-    let served = server.spawn(async move {
+    let task = server.spawn(async move {
         let stream = TimedIo::new(listener.accept().await, timers, limits);
         let (mut reads, mut writes) = split(stream);
         let read = within.spawn(async move { reads.read(&mut [0; 8]).await });
@@ -41,7 +41,7 @@ fn halves(seed: u64) -> (io::Result<usize>, io::Result<()>) {
         time.sleep(LIMIT / 2).await;
         peer.read_exact(&mut [0; 62]).await
     });
-    let (read, write) = sim.run(served);
+    let (read, write) = sim.run(task);
     drop(client);
     (read, write)
 }
