@@ -7,7 +7,7 @@
 
 #![allow(clippy::print_stdout, reason = "it says what it has run")]
 
-use corewheel::adapters::hyper::TimedService;
+use corewheel::adapters::hyper::TimedHttp;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{NetOptions, RuntimeOptions};
 use corewheel::stream::{StreamLimits, TimedIo};
@@ -34,7 +34,7 @@ where
         let body = Full::<Bytes>::from("an answer");
         Ok::<_, hyper::Error>(Response::new(body))
     });
-    let service = TimedService::new(answer, stream.control());
+    let service = TimedHttp::new(answer, stream.control());
     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
 }
 

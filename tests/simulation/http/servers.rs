@@ -4,9 +4,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{
-    BodyLimits, BodyTimers, HyperTimer, TimedExchanges, TimedService,
-};
+use corewheel::adapters::hyper::{BodyLimits, HyperTimer, TimedHttp};
 use corewheel::conn::Side;
 use corewheel::sim::net::{Runtime, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
@@ -131,9 +129,8 @@ pub(crate) async fn serve(world: Rc<World>, seen: Rc<Seen>, stream: Stream, time
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
     let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
-    let service = TimedService::new(inner, control.clone()).bodies_have_limits();
     let body_limits = BodyLimits::default().next_frame(seen.limits.limit);
-    let service = TimedExchanges::new(service, BodyTimers::new(timers)).request_limits(body_limits);
+    let service = TimedHttp::new(inner, control.clone()).request(body_limits);
     serve_by!(&world, &seen, &control, timers, TokioIo::new(stream), service);
 }
 
@@ -150,6 +147,6 @@ pub(crate) async fn serve_on_shard(
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
     let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
-    let service = TimedService::new(inner, control.clone());
+    let service = TimedHttp::new(inner, control.clone());
     serve_by!(&world, &seen, &control, handle, TokioIo::new(stream), service);
 }
