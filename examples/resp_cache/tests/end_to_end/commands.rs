@@ -102,11 +102,13 @@ fn set_honours_its_options() {
         let () = client.set_options("k", 1, nx.clone()).unwrap();
         let refused: Option<String> = client.set_options("k", 2, nx).unwrap();
         assert_eq!(refused, None);
-        let with_ttl = SetOptions::default().with_expiration(SetExpiry::EX(100)).get(true);
+        // A point in time, which is the same however long the test takes.
+        let at = 20_000_000_000;
+        let with_ttl = SetOptions::default().with_expiration(SetExpiry::EXAT(at)).get(true);
         assert_eq!(client.set_options("k", 3, with_ttl), Ok(Some(1)));
         let keeps = SetOptions::default().with_expiration(SetExpiry::KEEPTTL);
         let () = client.set_options("k", 4, keeps).unwrap();
-        assert_eq!(client.ttl("k"), Ok(100));
+        assert_eq!(cmd("EXPIRETIME").arg("k").query(&mut client), Ok(at));
         let () = client.set("k", 5).unwrap();
         assert_eq!(client.ttl("k"), Ok(-1));
         let bad: RedisResult<()> = cmd("SET").arg("k").arg(1).arg("EX").arg(0).query(&mut client);
@@ -302,8 +304,9 @@ fn clients_are_told_what_commands_there_are_and_why_scripts_are_refused() {
 fn several_times_in_one_unit_are_taken_and_two_units_are_refused() {
     on_both(|_, server, mut client| {
         let mut socket = server.socket();
+        socket.expect(b"SET k v EXAT 20000000005 EXAT 20000000009\r\n", b"+OK\r\n");
+        assert_eq!(cmd("EXPIRETIME").arg("k").query(&mut client), Ok(20_000_000_009_u64));
         socket.expect(b"SET k v EX 5 EX 9\r\n", b"+OK\r\n");
-        assert_eq!(client.ttl("k"), Ok(9));
         socket.expect(b"SET k v EX 5 PX 9\r\n", b"-ERR syntax error\r\n");
         socket.expect(b"SET h \"a b\"\r\nGET h\r\n", b"+OK\r\n$3\r\na b\r\n");
         socket.expect(b"SET h \"a\r\n", b"-ERR Protocol error: unbalanced quotes");
