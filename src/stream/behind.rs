@@ -46,7 +46,9 @@ mod tests {
     fn bytes_behind_an_empty_line_are_found_in_the_last_read() {
         let check = |reads: &[&[u8]], expected: bool| {
             let behind = Behind::new();
-            reads.iter().for_each(|read| behind.note_read(read));
+            for read in reads {
+                behind.note_read(read);
+            }
             assert_eq!(behind.is_there(), expected, "{reads:?}");
         };
         let head = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
