@@ -82,7 +82,7 @@ impl Row {
         match self {
             Self::FarAway => count == 1,
             Self::LongTail => count == 1_000_000,
-            Self::ChurnLongest => 1 < count && count <= 1_000_000,
+            Self::ChurnLongest => 1 < count && count <= 100_000,
             _ => count > 1,
         }
     }
