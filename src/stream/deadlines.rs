@@ -99,6 +99,9 @@ pub(super) struct Deadlines<M: Side> {
     /// How often a read has left the idle times to the write that waits, since that was polled. Its
     /// task may run after that of the read.
     left_to_write: u32,
+    /// Whether the last write was put off so that other tasks of the shard run. What it was given
+    /// is not accepted, though nothing waits.
+    is_put_off: bool,
     /// Whether a write, flush or shutdown waits.
     is_stalled: bool,
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
@@ -141,6 +144,7 @@ impl<M: Side> Deadlines<M> {
             reads: way(),
             writes: way(),
             unstamped: 0,
+            is_put_off: false,
             is_stalled: false,
             stall: None,
             rated: None,
@@ -185,7 +189,11 @@ impl<M: Side> Deadlines<M> {
             self.writes_know_passes();
         }
         let is_first = !self.way(direction).waits;
-        ready!(self.timers.begin_poll(is_first, cx));
+        let begins = self.timers.begin_poll(is_first, cx);
+        if direction == Direction::Write {
+            self.is_put_off = begins.is_pending();
+        }
+        ready!(begins);
         if direction == Direction::Write {
             self.does_not_read(cx);
         }
@@ -247,7 +255,8 @@ impl<M: Side> Deadlines<M> {
         if direction == Direction::Read && self.question.is_some() {
             self.answer();
         }
-        if direction == Direction::Read && self.shared.unsent.has_ends() && !self.is_stalled {
+        let has_accepted = !self.is_stalled && !self.is_put_off;
+        if direction == Direction::Read && self.shared.unsent.has_ends() && has_accepted {
             // The framework has not flushed, as it waits for more to answer.
             let (ends, _) = self.shared.unsent.take_ends();
             self.timers.end_requests(ends);

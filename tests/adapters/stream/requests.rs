@@ -351,6 +351,23 @@ fn http1_request_goes_on_until_its_response_is_flushed() {
     both!(check_flush);
 }
 
+#[test]
+fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard() {
+    let mut conn = Conn::<Timers>::new(IDLE.write_stall(ms(20 * LIMIT)));
+    let mut called = conn.get();
+    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    feed.push(b"whole");
+    feed.end();
+    assert_eq!(frame(&mut body).unwrap(), b"whole");
+    drop(body);
+    let accepted = (0..ROOM).take_while(|_| write(&mut conn.stream, b"x").is_ready()).count();
+    assert!(accepted < ROOM, "a write is put off, though the peer has room");
+    conn.check_open();
+    ready(write(&mut conn.stream, b"x"));
+    ready(flush(&mut conn.stream));
+    conn.check_ends(Idle(ms(LIMIT)));
+}
+
 /// Checks that something ends a request.
 fn check_released<K: Kind>(end: fn(&Conn<K>, Called<K>)) {
     let mut conn = Conn::<K>::new(IDLE);
