@@ -2,8 +2,9 @@
 //!
 //! Each adapter is made of a [`Handle`](crate::Handle), so it works on every runtime that its
 //! framework has, and on the threads of shards. Where the interface of a framework has no error for
-//! a timer that a shard refuses, a thread of the process keeps the deadline. The services of
-//! `hyper` and `axum` need no timer: they tell a `stream::TimedIo` about the requests on it.
+//! a timer that a shard refuses, a thread of the process keeps the deadline. The limits of a
+//! connection of `hyper` and `axum` are those of its `stream::TimedIo`, which is told about its
+//! requests.
 
 #[cfg(feature = "axum")]
 pub mod axum;
