@@ -70,15 +70,14 @@ const fn seconds(seconds: u64) -> Duration {
 ///
 /// ```
 /// use axum::{Router, routing::get};
-/// use corewheel::adapters::axum;
-/// # use std::time::Duration;
+/// use corewheel::adapters::axum::serve;
 ///
 /// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
 /// # runtime.block_on(async {
 /// let app = Router::new().route("/", get(|| async { "hello" }));
 /// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 /// # let stop = async {};
-/// axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+/// serve(listener, app).with_graceful_shutdown(stop).await?;
 /// # Ok::<(), std::io::Error>(())
 /// # })?;
 /// # Ok::<(), std::io::Error>(())

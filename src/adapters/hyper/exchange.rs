@@ -2,11 +2,9 @@
 //! which end together.
 //!
 //! A limit on a socket does not see an HTTP/2 stream, and ends no body whose task waits for another
-//! socket. So each body has limits of its own.
-//!
-//! Why not a future that waits for the limits: the body of a request that is forwarded lies with
-//! the client of another server, which polls it only when that server takes more. No task polls it
-//! when that server does not.
+//! socket. So each body has limits of its own. Why not a future that waits for them: the body of a
+//! request that is forwarded lies with the client of another server. No task polls it while that
+//! server takes nothing.
 //!
 //! The response ends at the wire, and not where hyper takes it. hyper flushes an HTTP/1 response in
 //! the poll in which it takes the last of it, so that flush is the end. Of an HTTP/2 response it
@@ -18,8 +16,7 @@
 //! the server works, except while a read of the request's body waits for the peer and has no limit
 //! of its own. The server works from the call of the service until the response has ended. The next
 //! message begins when both bodies have ended. A response whose writes no limit bounds ends where
-//! hyper takes it: then idle times alone bound the client. No code of the user runs while a lock is
-//! held.
+//! hyper takes it: then idle times alone bound the client. No user's code runs under a lock.
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
