@@ -262,7 +262,8 @@ mod loom_tests {
                 let other = Arc::clone(&shared);
                 thread::spawn(move || {
                     let (reads, readiness) = &*other;
-                    readiness[asker].store(true, Ordering::Relaxed);
+                    let is_ready = &readiness[asker];
+                    is_ready.store(true, Ordering::Relaxed);
                     reads.ask()
                 })
             });
