@@ -32,7 +32,8 @@ pub(super) struct First {
 
 impl First {
     fn note(&self) {
-        if !self.has_come.load(Ordering::Relaxed) && !self.has_come.swap(true, Ordering::Relaxed) {
+        if !self.has_come.load(Ordering::Relaxed) {
+            self.has_come.store(true, Ordering::Relaxed);
             self.comes.notify_one();
         }
     }
