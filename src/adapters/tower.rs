@@ -66,7 +66,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// timer.
 ///
 /// With the feature `test-util`, the time follows a paused clock of tokio, as
-/// [`time`](crate::time#tests-with-paused-time) does.
+/// `corewheel::time` does.
 ///
 /// # Cost
 ///

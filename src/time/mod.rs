@@ -109,7 +109,7 @@
 //! - On multi-thread runtimes, whose clock cannot be paused, and without a runtime, time is the
 //!   system's.
 //!
-//! hyper's timer and the layer of tower, in [`adapters`](crate::adapters), follow tokio's clock as
+//! hyper's timer and the layer of tower, in `corewheel::adapters`, follow tokio's clock as
 //! well, unless their service has a [`ManualClock`](crate::clock::ManualClock). Everything else
 //! goes by the clock of its service, also in a runtime whose clock is paused: the futures of
 //! [`handle`] and of every other [`Handle`](crate::Handle), and with them connections, streams and

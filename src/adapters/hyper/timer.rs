@@ -58,7 +58,7 @@ use crate::pass::Pass;
 /// clock shows. If the service has ended, a thread that has not used it reads the system's clock.
 ///
 /// With the feature `test-util`, the timer follows a paused clock of tokio, as
-/// [`time`](crate::time#tests-with-paused-time) does.
+/// `corewheel::time` does.
 ///
 /// # Cost
 ///
