@@ -57,8 +57,6 @@ struct Conn {
     /// The guards that were not dropped, with their numbers.
     guards: Vec<(u32, usize, Transfer)>,
     filed: u64,
-    /// An event of a rate was withdrawn, and the entry was not filed since.
-    is_withdrawn: bool,
     is_called: bool,
 }
 
@@ -135,7 +133,6 @@ impl Model {
             transfers: [None, None],
             guards: Vec::new(),
             filed: NEVER,
-            is_withdrawn: false,
             is_called: false,
         });
         self.file(id);
@@ -194,15 +191,6 @@ impl Model {
         let tick = if is_owed { self.now() / self.tick } else { self.ceil(self.first_due(conn)) };
         let conn = self.conn(id);
         conn.filed = conn.filed.min(tick);
-    }
-
-    /// A deadline of a rate whose event was withdrawn makes the entry earlier: after a poll, or
-    /// when the callback has got all events of the turn. Until then the callback may change it.
-    fn file_withdrawn(&mut self, id: usize) {
-        let conn = self.conns[id].as_mut();
-        if conn.is_some_and(|conn| std::mem::take(&mut conn.is_withdrawn)) {
-            self.file(id);
-        }
     }
 
     /// One turn of a shard.
@@ -267,7 +255,18 @@ impl Model {
         conn.pending |= kinds;
     }
 
-    /// The connection's next event.
+    /// Takes the connection's next event. An event of a rate that is withdrawn leaves a deadline,
+    /// for which the entry is made earlier, before a callback may change it.
+    fn take_event(&mut self, id: usize) -> Option<(DeadlineKind, bool)> {
+        let rates = RATES.iter().fold(0, |bits, kind| bits | 1 << kind);
+        let has_rate = self.conns[id].as_ref()?.pending & rates != 0;
+        let event = self.next_event(id);
+        if has_rate {
+            self.file(id);
+        }
+        event
+    }
+
     fn next_event(&mut self, id: usize) -> Option<(DeadlineKind, bool)> {
         for (kind, name) in KINDS.into_iter().enumerate() {
             let conn = self.conns[id].as_ref()?;
@@ -291,7 +290,6 @@ impl Model {
                 is_withdrawn = transfer.event_at.is_none_or(|at| transfer.slow_at() > at);
                 if is_withdrawn {
                     transfer.event_at = None;
-                    conn.is_withdrawn = true;
                 }
             }
             let conn = self.conn(id);
@@ -477,8 +475,8 @@ fn spans_of(limits: ConnLimits) -> [u64; 12] {
 fn called(model: &Weak<RefCell<Model>>, id: usize, conn: &ConnTimers, event: ConnEvent) {
     let model = model.upgrade().unwrap();
     let model = &mut *model.borrow_mut();
-    assert_eq!(model.next_event(id), Some((event.kind, event.first)), "connection {id}");
     model.calling = Some(id);
+    assert_eq!(model.take_event(id), Some((event.kind, event.first)), "connection {id}");
     match model.rng.u32(..14) {
         0 | 1 => model.touch(id, true),
         2 | 3 => model.touch(id, false),
@@ -559,9 +557,8 @@ impl World {
                 for id in 0..model.conns.len() {
                     let is_called = model.conns[id].as_ref().is_some_and(|conn| conn.is_called);
                     if is_called && model.conn(id).shard == shard {
-                        assert_eq!(model.next_event(id), None, "{id} missed an event");
+                        assert_eq!(model.take_event(id), None, "{id} missed an event");
                     }
-                    model.file_withdrawn(id);
                 }
                 if turn != Turn::More {
                     break;
@@ -605,8 +602,7 @@ impl World {
                 let real = model.borrow_mut().conn(id).real.clone();
                 let taken = event(&real);
                 let model = &mut *model.borrow_mut();
-                assert_eq!(taken, model.next_event(id), "connection {id}");
-                model.file_withdrawn(id);
+                assert_eq!(taken, model.take_event(id), "connection {id}");
             }
             16 => model.borrow_mut().check(id),
             17..21 => model.borrow_mut().transfer(id),
@@ -691,10 +687,10 @@ impl World {
                 assert_eq!(guard.finish(), is_in_time);
                 // What the write has held back, and would have come by now, begins again.
                 let read_idle_at = model.idle_at(model.conns[id].as_ref().unwrap(), 7);
-                model.file(id);
                 if is_limited && count > 0 && read_idle_at <= model.now() {
                     model.conn(id).read = Some(stamp);
                 }
+                model.file(id);
             }
         }
     }

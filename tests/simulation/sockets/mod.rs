@@ -316,9 +316,14 @@ impl History {
 
     /// Lets all connections end, and checks what they leave.
     fn finish(mut self) -> (Done, String) {
-        // Each client falls silent after so long, and each limit is shorter than a second.
+        // A client falls silent after so long, and each limit is shorter than a second. So no
+        // connection is left that has moved no byte for as long as this.
         let left = Duration::from_millis(FAULT_MAX) + clients::LIFE_MAX + Duration::from_secs(5);
-        self.run_for(left);
+        let mut transfers = None;
+        while transfers != Some(self.net.transfers()) {
+            transfers = Some(self.net.transfers());
+            self.run_for(left);
+        }
         for seen in &self.seen {
             seen.check_end();
         }
