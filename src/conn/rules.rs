@@ -117,6 +117,8 @@ pub(super) struct Rare {
     /// The kind of the last event that was taken and may end the connection; `None` for a greatest
     /// age, which the flag of a connection that was told to end says.
     ends_by: Option<u8>,
+    /// How often in a row a poll without budget has left an event.
+    pub(super) unbudgeted: u8,
     armed: Armed,
     transfers: Transfers,
 }
@@ -127,7 +129,7 @@ impl Rare {
     /// What a connection takes along to another shard.
     pub(super) fn without_transfers(&self) -> Self {
         let Self { event_at, first, ends_by, armed, .. } = *self;
-        Self { event_at, first, ends_by, armed, transfers: Transfers::default() }
+        Self { event_at, first, ends_by, armed, ..Self::default() }
     }
 }
 

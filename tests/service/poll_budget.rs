@@ -179,3 +179,43 @@ fn timer_fires_while_a_task_of_its_shard_is_always_ready() {
         }
     }
 }
+
+/// Takes all that tokio lets a task do in a poll.
+#[cfg(feature = "tokio")]
+fn use_up_budget(cx: &mut Context<'_>) {
+    while tokio::task::coop::has_budget_remaining() {
+        let _ = pin!(tokio::task::coop::consume_budget()).poll(cx);
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn event_is_not_taken_in_a_poll_that_has_used_up_the_budget_of_tokio() {
+    let mut lab = lab();
+    let limits = ConnLimits::default().read_idle(ms(10));
+    let conn = lab.timers().connection(limits).unwrap();
+    lab.advance(ms(20));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let polls = Cell::new(0);
+    let next = |always: bool| {
+        let conn = conn.clone();
+        let polls = &polls;
+        polls.set(0);
+        async move {
+            let mut next = pin!(conn.next());
+            std::future::poll_fn(|cx| {
+                polls.set(polls.get() + 1);
+                if always || polls.get() < 3 {
+                    use_up_budget(cx);
+                }
+                next.as_mut().poll(cx)
+            })
+            .await
+        }
+    };
+    assert!(runtime.block_on(next(false)).is_some());
+    assert_eq!(polls.get(), 3, "a read could have done more in the first two polls");
+    lab.advance(ms(20));
+    assert!(runtime.block_on(next(true)).is_some());
+    assert_eq!(polls.get(), 251, "the event is not held back for ever");
+}

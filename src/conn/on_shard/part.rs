@@ -13,7 +13,7 @@ use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits};
 use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
-use super::super::rules::{self, Facts, Held};
+use super::super::rules::{self, Facts, Held, Place};
 use super::super::side::{Connection, Passes, Wakes};
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
@@ -23,6 +23,7 @@ use crate::clock::Timeline;
 use crate::directory::orders::{Orders, Visit};
 use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
+use crate::pass::{POLLS_MAX, has_budget};
 use crate::shard::hooks::{Part, PartId};
 use crate::shard::sweep::{Population, Sweep};
 use crate::stats::ShardCounts;
@@ -210,6 +211,20 @@ impl Connections {
 }
 
 impl RecordRef {
+    /// Whether what the connection guards could have done more in this poll if its task had more
+    /// budget. A task that always uses the budget up does not hold its events back for long.
+    fn is_cut_short(&self) -> bool {
+        let has_budget = has_budget();
+        self.look(|facts| {
+            let polls = facts.place.rare().map_or(0, |rare| rare.unbudgeted);
+            let waits = !has_budget && u32::from(polls) < POLLS_MAX;
+            if waits || polls > 0 {
+                facts.place.rare_mut().unbudgeted = if waits { polls + 1 } else { 0 };
+            }
+            waits
+        })
+    }
+
     /// Takes the connection off its shard: false if it was closed before.
     pub(super) fn leave(&self) -> bool {
         let (all, index, record) = (&self.connections, self.index, self.record());
@@ -348,6 +363,11 @@ impl Connection for RecordRef {
         let (table, record) = (&self.connections.table, self.record());
         if !record.is_open() {
             return Poll::Ready(Ok(None));
+        }
+        let has_events = record.flags.get().pending() != 0;
+        if has_events && self.is_cut_short() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         if let Some(event) = self.take(wanted) {
             return Poll::Ready(Ok(Some(event)));
