@@ -53,9 +53,10 @@ use crate::values::error::ConfigError;
 ///   [`touch_write_at`](Self::touch_write_at) stamp a time that the caller knows, and add nothing.
 ///
 /// Data that lay in a socket before the deadline is activity, also where the process was stopped or
-/// held up until after the deadline: on glommio and tokio, a shard that runs more than 10 ms late
-/// lets the executor read its sockets, and the tasks of the shard's queue run, before it delivers
-/// anything. In a loop of your own the order is yours, see [`ShardLoop`](crate::attach::ShardLoop).
+/// held up until after the deadline: on glommio and tokio, a shard delivers what was due when the
+/// executor last read its sockets. For anything later it has them read first, and lets the tasks
+/// of its queue run. In a loop of your own the order is yours, see
+/// [`ShardLoop`](crate::attach::ShardLoop).
 ///
 /// On any thread, an event comes late by at most the lateness of every timer of the shard, and by
 /// the time until the task is polled. That lateness is a tick and the time for which the thread is

@@ -115,10 +115,9 @@ impl<T: Send + 'static> Attachment<T> {
     /// two milliseconds later. In a runtime without I/O, the attempt has tokio panic once: the
     /// driver catches that, but a panic hook sees it.
     ///
-    /// A shard that runs more than 10 ms late has the runtime read its sockets before it delivers
-    /// anything, up to 1,024 events at a time, the default of tokio's builder. A
-    /// runtime that takes fewer may close connections as idle, after a stall, whose data came in
-    /// time.
+    /// A shard that runs late has the runtime read its sockets before it delivers anything, up to
+    /// 1,024 events at a time, the default of tokio's builder. A runtime that takes fewer may close
+    /// connections as idle, after a stall, whose data came in time.
     ///
     /// # Errors
     ///

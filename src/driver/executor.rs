@@ -1,4 +1,14 @@
 //! The loop of a driver in an executor, the same for glommio and tokio.
+//!
+//! What is due may guard a socket, whose data came in time and lies there unread. So a turn delivers
+//! what was due when the executor last looked at its sockets. An executor does that before it looks
+//! at its alarms. A driver that finds more due has the sockets read first: it runs late, or another
+//! task has woken it.
+//!
+//! Why not only where it is some milliseconds late: on a busy thread, a client that was in time by
+//! less is cut.
+//!
+//! Cost: under a flood, the sockets are read once a tick.
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, Waker};
@@ -40,10 +50,6 @@ pub(crate) trait Host {
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_hours(24);
 
-/// A driver that runs this much later than it expected, in nanoseconds, has the sockets read before
-/// it delivers anything: data that came in time lies there unread.
-const LATE: u64 = 10_000_000;
-
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
 pub(crate) fn drive<T, V, X>(driven: Driven<T>, values: V, host: X) -> impl Future<Output = ()>
 where
@@ -68,17 +74,21 @@ where
     let core = timers.core();
     // When the alarm is set for, in nanoseconds; it is left alone unless it must be earlier.
     let mut armed_for = None;
-    // When the driver runs next if no other task delays it, in nanoseconds.
-    let mut expected = core.nanos();
+    // The executor has looked at its sockets since this tick began.
+    let mut looked = core.time().floor(core.nanos());
+    // When the shard first wants a turn.
+    let mut due = Tick::NEVER;
     loop {
-        if core.nanos().saturating_sub(expected) > LATE {
+        let now = core.time().floor(core.nanos());
+        if due <= now && looked < now {
             core.set_waits_for_sockets(true);
             let mut gauges = ShardCounts::default();
             core.set_gauges(&mut gauges);
             host.read_sockets(gauges.connections as usize).await;
             core.set_waits_for_sockets(false);
+            looked = now;
         }
-        let next = take_turn(timers, &mut values);
+        let next = take_turn(timers, &mut values, looked);
         for job in core.take_jobs() {
             let spawn = || host.spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
             if !core.contain(spawn) {
@@ -92,28 +102,39 @@ where
             Next::Never => return,
         };
         // A job may have scheduled an earlier timer before its future first waited.
-        let slept_until = match until {
+        let slept = match until {
             Some(until) => sleep(timers, until, &mut host, &mut armed_for).await,
             None => None,
         };
-        if let Some(until) = slept_until {
-            expected = core.time().start_of(until);
+        if let Some(Slept { until, alarm }) = slept {
+            due = until;
+            if let Some(alarm) = alarm {
+                looked = looked.max(core.time().floor(alarm.min(core.nanos())));
+            }
         } else {
-            expected = core.nanos();
+            due = until.unwrap_or(Tick::ZERO);
             // Also where requests arrive after each turn, without an end.
             host.step_aside().await;
         }
     }
 }
 
+struct Slept {
+    /// The first tick at which the shard wanted a turn.
+    until: Tick,
+    /// When the alarm was set for that has gone off, in nanoseconds; `None` if another task has
+    /// woken the driver.
+    alarm: Option<u64>,
+}
+
 /// Sleeps until `latest`, or until an earlier tick at which the shard wants a turn, or until it is
-/// woken. Returns the tick; `None` if a request has arrived since the turn, and it has not slept.
+/// woken. `None` if a request has arrived since the turn, and it has not slept.
 async fn sleep<T, X>(
     timers: &Timers<T>,
     latest: Tick,
     host: &mut X,
     armed_for: &mut Option<u64>,
-) -> Option<Tick>
+) -> Option<Slept>
 where
     T: Send + 'static,
     X: Host,
@@ -131,7 +152,7 @@ where
                     // A task has woken the driver, which the alarm should have done.
                     host.request_poll();
                 }
-                return Poll::Ready(Some(until));
+                return Poll::Ready(Some(Slept { until, alarm: None }));
             }
         } else {
             until = match core.fall_asleep(latest, host.waker(cx)) {
@@ -149,9 +170,8 @@ where
             }
         }
         if armed_for.is_some() && host.poll_alarm(cx).is_ready() {
-            *armed_for = None;
             core.wake_up();
-            return Poll::Ready(Some(until));
+            return Poll::Ready(Some(Slept { until, alarm: armed_for.take() }));
         }
         Poll::Pending
     })

@@ -210,7 +210,7 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
 fn turn<T: Send + 'static>(driven: &Driven<T>, values: &mut impl Values<T>) -> Turn {
     let timers = driven.timers();
     timers.core().wake_up();
-    Turn::new(take_turn(timers, values), timers.core().time())
+    Turn::new(take_turn(timers, values, Tick::NEVER), timers.core().time())
 }
 
 fn end<T: Send + 'static>(

@@ -41,7 +41,7 @@ where
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
     loop {
-        let until = match take_turn(timers, &mut values) {
+        let until = match take_turn(timers, &mut values, Tick::NEVER) {
             Next::Now => continue,
             Next::At(tick) => tick,
             Next::WhenWoken => Tick::NEVER,

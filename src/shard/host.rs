@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use corewheel_shard::Tick;
+
 use super::callback::{Fired, Handler, SendCall};
 use super::stored::Due;
 use super::timers::Timers;
@@ -90,11 +92,11 @@ impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
     }
 }
 
-/// Takes a turn of a shard.
-pub(crate) fn take_turn<T, V>(timers: &Timers<T>, values: &mut V) -> Next
+/// Takes a turn of a shard, which delivers no timer that is due after the tick `last`.
+pub(crate) fn take_turn<T, V>(timers: &Timers<T>, values: &mut V, last: Tick) -> Next
 where
     T: Send + 'static,
     V: Values<T>,
 {
-    turn::turn(timers.core(), &mut Deliveries { timers, values })
+    turn::turn(timers.core(), &mut Deliveries { timers, values }, last)
 }

@@ -33,13 +33,14 @@ pub(crate) enum Next {
 /// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries and
 /// migrate timers of a `migrate_all`. Then the turn shuts down if a shutdown order has come,
 /// advances the wheel, delivers, publishes, and says when the next turn is due. The order never
-/// changes, and each step keeps to its budget.
+/// changes, and each step keeps to its budget. No timer that is due after `last` is delivered.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is. Those of futures are taken out of the wheel some at a time, see [`WAKES_MAX`].
 pub(crate) fn turn<T: 'static>(
     core: &Core<T>,
     host: &mut Deliveries<'_, T, impl Values<T>>,
+    last: Tick,
 ) -> Next {
     if core.is_closed() {
         return Next::Never;
@@ -58,7 +59,7 @@ pub(crate) fn turn<T: 'static>(
         contain(core.id(), || drop(order.report.send(report)));
         return Next::Never;
     }
-    core.advance(now, budget.of_wheel());
+    core.advance(core.time().floor(now).min(last), budget.of_wheel());
     deliver(core, host, budget.time_max, budget.expired_max as usize);
     let more = more_requests || core.is_behind();
     let next = core.next_deadline();
@@ -154,8 +155,8 @@ pub(super) enum Popped<T: 'static> {
 }
 
 impl<T: 'static> Core<T> {
-    fn advance(&self, now: u64, budget: Budget) {
-        self.state.borrow_mut().wheel.advance(self.time().floor(now), budget);
+    fn advance(&self, tick: Tick, budget: Budget) {
+        self.state.borrow_mut().wheel.advance(tick, budget);
     }
 
     /// Makes all timers due, for a shutdown that fires them.
