@@ -13,6 +13,7 @@ mod halves;
 mod history;
 mod http;
 mod kept;
+mod late;
 mod ledger;
 mod operations;
 mod requests;

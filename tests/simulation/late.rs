@@ -1,0 +1,62 @@
+//! A shard that runs late, and is woken by a message before its alarm.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use corewheel::sim::Simulation;
+use corewheel::sim::net::{NetOptions, RuntimeOptions};
+use corewheel::{ConnEvent, ConnLimits, TimerService};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const LIMIT: Duration = Duration::from_millis(100);
+const MS: Duration = Duration::from_millis(1);
+
+/// The result of a read whose byte comes a millisecond before its idle time is over. The shard does
+/// not run from before that until this long after it.
+fn read_in_time(seed: u64, late: Duration) -> Result<usize, Option<ConnEvent>> {
+    let builder = TimerService::beside_runtime().shards(1).capacity(100);
+    let mut sim: Simulation<()> = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let (time, handle) = (sim.time(), sim.service().handle());
+    let net = sim.net(NetOptions::default());
+    let shard = sim.service().shards().next().unwrap();
+    let timers = sim.timers(shard).clone();
+    let server = sim.runtime_of(shard, &net, RuntimeOptions::default());
+    let address = SocketAddr::from(([10, 0, 0, 1], 80));
+    let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
+    let task = server.spawn(async move {
+        let conn = timers.connection(ConnLimits::default().read_idle(LIMIT)).unwrap();
+        let mut stream = listener.accept().await;
+        conn.touch_read();
+        let mut buffer = [0; 8];
+        // An unbiased one asks for the event first in half of the polls.
+        tokio::select! {
+            biased;
+            event = conn.next() => Err(event),
+            read = stream.read(&mut buffer) => Ok(read.unwrap()),
+        }
+    });
+    let client = sim.spawn(async move {
+        time.sleep(LIMIT - 5 * MS).await;
+        server.stall(5 * MS + late);
+        time.sleep(4 * MS).await;
+        peer.write_all(b"a").await?;
+        // A request wakes the shard, as its alarm would.
+        time.sleep(2 * MS).await;
+        handle.schedule(MS, ()).unwrap();
+        time.sleep(LIMIT).await;
+        io::Result::Ok(peer)
+    });
+    let read = sim.run(task);
+    drop(client);
+    read
+}
+
+#[test]
+fn late_shard_that_a_request_wakes_cuts_no_client_that_was_in_time() {
+    for seed in 0..400 {
+        let late = Duration::from_micros(10_000 + seed % 40 * 500);
+        let read = read_in_time(seed, late);
+        assert!(matches!(read, Ok(1)), "seed {seed}: {read:?} after {late:?}");
+    }
+}
