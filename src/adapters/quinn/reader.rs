@@ -130,15 +130,17 @@ impl AsyncUdpSocket for Socket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        if driver::is_late(&self.clock) {
-            // The task stamps what it reads with the time at which its poll has begun. Its next
-            // poll has another.
+        // The task stamps what it reads with the time at which its poll has begun. Its next poll has
+        // another.
+        let is_late = driver::is_late(&self.clock);
+        let read = if is_late {
             cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let read = self.inner.poll_recv(cx, bufs, meta);
+            Poll::Pending
+        } else {
+            self.inner.poll_recv(cx, bufs, meta)
+        };
         // Without a budget, a socket says that it is empty.
-        let is_empty = read.is_pending() && pass::has_budget();
+        let is_empty = read.is_pending() && !is_late && pass::has_budget();
         driver::note_read(|reads| reads.note(std::ptr::from_ref(self).addr(), is_empty));
         read
     }

@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::IoSliceMut;
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::task::{Context, Poll};
 
@@ -22,8 +23,10 @@ fn run<O: Send + 'static>(
 ) -> O {
     let (sender, receiver) = mpsc::channel();
     let future = poll_fn(move |cx| poll(cx).map(|output| sender.send(output).unwrap()));
-    let tokio = Builder::new_current_thread().enable_io().build().unwrap();
-    tokio.block_on(async {
+    let mut builder = Builder::new_current_thread();
+    // A task that wakes itself does not keep the runtime from its sockets and from other threads.
+    builder.enable_io().event_interval(1).global_queue_interval(1);
+    builder.build().unwrap().block_on(async {
         runtime.spawn(Box::pin(future));
         loop {
             match receiver.try_recv() {
@@ -198,5 +201,40 @@ fn connection_beside_an_endpoint_that_has_ended_reaches_its_deadline() {
             }
         };
         run(&runtime, connection(&runtime, spawn));
+    });
+}
+
+#[test]
+fn connection_waits_for_an_endpoint_that_does_not_read_in_a_late_poll() {
+    within_patience(|| {
+        let (_service, runtime) = beside_runtime();
+        let (reading, socket) = (runtime.clone(), Socket::default());
+        let has_read = Arc::new(AtomicBool::new(false));
+        let (reads, mut polls) = (Arc::clone(&has_read), 0);
+        let mut reader = Some(poll_fn(move |cx| {
+            let socket = socket.get(&reading);
+            polls += 1;
+            // It becomes an endpoint by its first read. Then some polls are late.
+            if (2..8).contains(&polls) {
+                let _stamp = reading.now();
+                thread::sleep(HELD_UP);
+            }
+            assert!(poll_recv(&*socket, cx).is_pending(), "nothing was sent");
+            if polls == 1 {
+                cx.waker().wake_by_ref();
+            }
+            reads.store(polls >= 8, Ordering::Relaxed);
+            Poll::<()>::Pending
+        }));
+        let spawner = runtime.clone();
+        let spawn = move || {
+            if let Some(reader) = reader.take() {
+                spawner.spawn(Box::pin(reader));
+            }
+        };
+        let mut poll = connection(&runtime, spawn);
+        let is_after =
+            move |cx: &mut Context<'_>| poll(cx).map(|()| has_read.load(Ordering::Relaxed));
+        assert!(run(&runtime, is_after), "the deadline decides before the socket was read");
     });
 }
