@@ -216,6 +216,7 @@ impl Session {
             config.set(&args[2..])?;
             reply.ok();
         } else if is(args, 1, "resetstat") && args.len() == 2 {
+            self.core.shared.gauges.iter().for_each(|core| core.reset_stats());
             reply.ok();
         } else {
             return Err(unknown_subcommand("config", "GET, SET, RESETSTAT"));
@@ -239,13 +240,16 @@ impl Session {
             ("mem_clients", total(|core| core.client_memory.get())),
             ("\r\n# Memory\r\nused_memory", total(|core| core.memory.get())),
             ("maxmemory_policy:volatile-ttl\r\nmaxmemory", shared.config.memory_max.get()),
-            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.get())),
-            ("expired_keys", total(|core| core.expired.get())),
-            ("evicted_keys", total(|core| core.evicted.get())),
-            ("evicted_clients", total(|core| core.clients_evicted.get())),
-            ("rejected_connections", total(|core| core.clients_refused.get())),
-            ("client_output_buffer_limit_disconnections", total(|core| core.clients_slow.get())),
-            ("events_dropped", total(|core| core.dropped.get())),
+            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| core.commands.since_reset())),
+            ("expired_keys", total(|core| core.expired.since_reset())),
+            ("evicted_keys", total(|core| core.evicted.since_reset())),
+            ("evicted_clients", total(|core| core.clients_evicted.since_reset())),
+            ("rejected_connections", total(|core| core.clients_refused.since_reset())),
+            (
+                "client_output_buffer_limit_disconnections",
+                total(|core| core.clients_slow.since_reset()),
+            ),
+            ("events_dropped", total(|core| core.dropped.since_reset())),
         ];
         let mut text = format!(
             "# Server\r\nserver_name:resp_cache\r\nredis_version:{LEVEL}\r\n\

@@ -222,3 +222,20 @@ fn events_for_another_core_are_held_to_their_bytes() {
         again.expect(b"PING\r\n", b"+PONG\r\n");
     }
 }
+
+#[test]
+fn statistics_of_info_begin_again_at_a_reset() {
+    for (runtime, server) in Server::on_each_runtime(&[]) {
+        let mut client = server.client();
+        for number in 0..100 {
+            let () = client.set(number, "x").unwrap();
+        }
+        assert!(info(&mut client, "total_commands_processed") >= 100, "{runtime}");
+        let () = cmd("CONFIG").arg("RESETSTAT").query(&mut client).unwrap();
+        assert!(info(&mut client, "total_commands_processed") < 100, "{runtime}");
+        let () = client.pset_ex(0, "x", 1).unwrap();
+        wait_until("a key expires after the reset", || info(&mut client, "expired_keys") == 1);
+        let left: u64 = cmd("DBSIZE").query(&mut client).unwrap();
+        assert_eq!(left, 99, "{runtime}: no key is lost");
+    }
+}
