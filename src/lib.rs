@@ -94,7 +94,7 @@
 //! | deadlines that must not come together | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many), [`group`] |
-//! | timers that go to another core | [`migrate`] |
+//! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
 //! | timeouts of hyper: servers, clients, pools | [`adapters::hyper`], with the feature `hyper` |
@@ -277,7 +277,7 @@ pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
 pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 pub use crate::values::runtime::Runtime;
 pub use crate::values::shutdown::ShutdownPolicy;
-pub use crate::values::{class, migration as migrate, settings};
+pub use crate::values::{class, settings};
 
 /// The README's code, compiled.
 #[cfg(all(doctest, feature = "tokio"))]

@@ -16,7 +16,6 @@
 use alloc::vec::Vec;
 use core::mem;
 use core::num::NonZeroU32;
-use core::ops::Range;
 
 use crate::key::TimerKey;
 use crate::outcome::Choice;
@@ -429,14 +428,6 @@ impl<T> Slab<T> {
         let tail = self.nodes.get(from as usize..)?;
         let offset = tail.iter().position(|node| node.payload.is_some())?;
         Some(from + offset as u32)
-    }
-
-    /// The key of the timer in the first armed slot of `slots`.
-    pub(crate) fn first_armed_in(&self, slots: Range<u32>) -> Option<TimerKey> {
-        let end = (slots.end as usize).min(self.nodes.len());
-        let nodes = self.nodes.get(slots.start as usize..end)?;
-        let (offset, node) = nodes.iter().enumerate().find(|(_, node)| node.payload.is_some())?;
-        Some(key_of(slots.start + offset as u32, node.generation))
     }
 
     #[inline]

@@ -38,7 +38,7 @@ use crate::stats::host::cores;
 use crate::stats::monitor::{self, Monitor};
 use crate::stats::tally::Tally;
 use crate::stats::{ServiceStats, ShardStats, Warning};
-use crate::values::ids::{ServiceId, ShardId, TimerId};
+use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 use crate::values::runtime::Runtime;
 use crate::values::settings::{STAMP_SPAN, Settings};
@@ -141,18 +141,6 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         let (mailbox, doorbell) = (&post.mailbox, &post.doorbell);
         let lane = mailbox.connect(room, grant_share, keys_first, grant_window, doorbell);
         lane.ok_or_else(|| self.why_closed())
-    }
-
-    /// The id of a timer on a shard that is open; `None` if the timer's last shard is closed.
-    pub(crate) fn current_timer(&self, mut timer: TimerId) -> Option<TimerId> {
-        loop {
-            let post = self.post(timer.shard())?;
-            if !post.mailbox.is_closed() {
-                return Some(timer);
-            }
-            // Each id leads to a newer id, so the loop ends.
-            timer = *post.migrated()?.get(&timer.key())?;
-        }
     }
 
     /// Gives an order to a shard, which takes it over in its next turn. `order` returns whether it

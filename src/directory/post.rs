@@ -21,7 +21,6 @@ use crate::stats::publish::{Published, Reading};
 use crate::values::class::{ClassId, Classes};
 use crate::values::contain::each;
 use crate::values::ids::ShardId;
-use crate::values::migration::NewIds;
 use crate::values::refused::RefusedKind;
 use crate::values::state::ShardState;
 
@@ -47,9 +46,6 @@ struct Notes {
     state: ShardState,
     /// Whether it was logged that a future waits for the shard to be attached.
     is_wait_logged: bool,
-    /// The new ids of timers that have migrated from the shard. `None` while the shard is open,
-    /// or if no timer has migrated.
-    migrated: Option<Arc<NewIds>>,
 }
 
 /// The alignment keeps the fields of two posts on separate cache lines.
@@ -57,7 +53,7 @@ const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
     pub(super) fn new(classes: usize, capacity: u32) -> Self {
-        let notes = Notes { state: ShardState::Waiting, is_wait_logged: false, migrated: None };
+        let notes = Notes { state: ShardState::Waiting, is_wait_logged: false };
         Self {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
@@ -86,11 +82,9 @@ impl<R: Request, C> Post<R, C> {
         is_open
     }
 
-    /// Notes that the shard has ended, and the new ids of timers that have migrated from it.
-    pub(crate) fn note_end(&self, state: ShardState, migrated: Option<Arc<NewIds>>) {
-        let mut notes = self.notes();
-        notes.state = state;
-        notes.migrated = migrated;
+    /// Notes that the shard has ended.
+    pub(crate) fn note_end(&self, state: ShardState) {
+        self.notes().state = state;
         // Relaxed: a thread that must see it is woken by the shard afterwards, or learns from the
         // mailbox that the shard has ended.
         self.has_ended.store(true, Ordering::Relaxed);
@@ -143,12 +137,6 @@ impl<R: Request, C> Post<R, C> {
     /// Whether futures can be spawned on the shard.
     pub(crate) fn has_executor(&self) -> bool {
         self.has_executor.load(Ordering::Relaxed)
-    }
-
-    /// The new ids of timers that have migrated from the shard; `None` while the shard is open,
-    /// or if no timer has migrated.
-    pub(crate) fn migrated(&self) -> Option<Arc<NewIds>> {
-        self.notes().migrated.clone()
     }
 
     /// What the shard and its connections are told.

@@ -228,7 +228,7 @@ impl<T: Send + 'static> Timers<T> {
     }
 
     /// When a timer of this shard is due: its deadline, rounded up to a tick. `None` if the timer
-    /// is not pending here: it has fired, was cancelled, has migrated, or is of another shard or
+    /// is not pending here: it has fired, was cancelled, or is of another shard or
     /// another service.
     pub fn due(&self, timer: TimerId) -> Option<Instant> {
         let deadline = self.pending(timer)?;

@@ -35,9 +35,6 @@ use crossbeam_utils::CachePadded;
 use super::sync::{AtomicBool, AtomicU64, AtomicWaker, Ordering, fence};
 
 const AWAKE: u64 = 0;
-/// The owner sleeps until any request comes. The value is greater than that of every tick.
-const UNTIL_ANY_REQUEST: u64 = u64::MAX;
-const _: () = assert!(Tick::NEVER.index() + 1 < UNTIL_ANY_REQUEST);
 
 /// Whether [`Doorbell::wake_for`] woke the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +48,7 @@ pub(crate) enum WakeUp {
 /// The doorbell of one shard, shared by its owner and all senders.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
-    /// One more than the tick until which the owner sleeps, or [`UNTIL_ANY_REQUEST`] or [`AWAKE`].
+    /// One more than the tick until which the owner sleeps, or [`AWAKE`].
     sleeps_until: CachePadded<AtomicU64>,
     waker: AtomicWaker,
 }
@@ -65,7 +62,7 @@ impl Doorbell {
     /// returns, which is called only if it sleeps.
     #[inline]
     pub(crate) fn wake_for(&self, deadline: impl FnOnce() -> Tick) -> WakeUp {
-        // Pairs with the fence in `sleep`.
+        // Pairs with the fence in `fall_asleep`.
         fence(Ordering::SeqCst);
         let until = self.sleeps_until.load(Ordering::Relaxed);
         if until == AWAKE || until <= deadline().index() + 1 {
@@ -83,17 +80,8 @@ impl Doorbell {
     /// The owner's column up to the fence. The owner must check all lanes before it sleeps, and
     /// call [`set_awake`](Self::set_awake) instead of sleeping if there is a request.
     pub(crate) fn fall_asleep(&self, until: Tick, waker: &Waker) {
-        self.sleep(until.index() + 1, waker);
-    }
-
-    /// Like [`fall_asleep`](Self::fall_asleep), for a sleep that every request ends, whatever its
-    /// deadline.
-    pub(crate) fn fall_asleep_until_any_request(&self, waker: &Waker) {
-        self.sleep(UNTIL_ANY_REQUEST, waker);
-    }
-
-    fn sleep(&self, until: u64, waker: &Waker) {
         self.waker.register(waker);
+        let until = until.index() + 1;
         // Release: pairs with the acquiring compare-and-swap in `wake_from`, for the waker.
         self.sleeps_until.store(until, Ordering::Release);
         // Pairs with the fence in `wake_for`.
@@ -121,7 +109,7 @@ impl Doorbell {
     /// Wakes the owner if its sleep is still the one until `until`.
     #[cold]
     fn wake_from(&self, until: u64) -> WakeUp {
-        // Acquire: pairs with the store in `sleep`, so that the waker is there.
+        // Acquire: pairs with the store in `fall_asleep`, so that the waker is there.
         let won =
             self.sleeps_until.compare_exchange(until, AWAKE, Ordering::Acquire, Ordering::Relaxed);
         if won.is_err() {

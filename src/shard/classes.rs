@@ -26,8 +26,6 @@ pub(super) enum Ended {
     Cancelled {
         tenths: usize,
     },
-    /// To another shard, which counts as a cancel here.
-    Migrated,
     Returned,
     Dropped,
 }
@@ -62,7 +60,6 @@ impl ClassStats {
                 self.cancelled += 1;
                 self.cancelled_at[tenths] += 1;
             }
-            Ended::Migrated => self.cancelled += 1,
             Ended::Returned => self.returned += 1,
             Ended::Dropped => self.dropped += 1,
         }

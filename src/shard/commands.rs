@@ -2,7 +2,7 @@
 
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
-use super::request::freed_by;
+use super::request::{RemainingReply, freed_by};
 use super::stored::{Stored, Taken};
 use super::{Core, State};
 use crate::values::class::ClassId;
@@ -125,8 +125,8 @@ impl<T: 'static> Core<T> {
                     self.finish_cancel(ShardCancel::Cancelled { deadline, payload }, now)
                 }
             },
-            ShardCancel::Stale => self.cancel_migrated(key, now),
             ShardCancel::Overtook => self.await_cancelled(),
+            ShardCancel::Stale => CancelOutcome::Stale,
             ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
         }
     }
@@ -158,9 +158,8 @@ impl<T: 'static> Core<T> {
                 self.note_deadline(deadline);
                 ResetOutcome::Reset
             }
-            ShardReset::Stale => self.reset_migrated(key, deadline),
             ShardReset::Overtook => self.note_overtaken(deadline),
-            outcome @ ShardReset::AlreadyFired => outcome.into(),
+            outcome @ (ShardReset::AlreadyFired | ShardReset::Stale) => outcome.into(),
         }
     }
 
@@ -187,6 +186,14 @@ impl<T: 'static> Core<T> {
     /// The deadline of a timer; `None` if it is not pending here.
     pub(crate) fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
         self.state.borrow().wheel.deadline(key)
+    }
+
+    /// Replies how long it is until a timer is due.
+    pub(super) fn reply_remaining(&self, key: TimerKey, reply: RemainingReply) {
+        let deadline = self.deadline_of(key);
+        let remaining = deadline.map(|at| self.time().remaining(at, self.nanos_near()));
+        // If the reply cannot be sent, no caller waits for it.
+        drop(reply.send(remaining));
     }
 
     /// The soonest timer whose payload is accepted: see [`Shard::soonest`]. All calls pass the same

@@ -1,18 +1,15 @@
 //! The effects of commands, which run when the state of a shard is no longer borrowed: dropping
-//! payloads, sending replies, waking futures, and sending requests to other shards.
+//! payloads, sending replies, waking futures, and handing messages to parts.
 
 use std::task::Waker;
 
 use corewheel_shard::TimerKey;
 
 use super::hooks::Message;
-use super::request::{
-    CancelReplies, CancelReply, MigrateAllReply, MigrateReply, RemainingReply, Request,
-};
+use super::request::{CancelReplies, CancelReply, RemainingReply};
 use super::state::into_remote;
 use super::stored::Taken;
 use super::{Core, State};
-use crate::values::ids::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 pub(super) enum Effect<T: 'static> {
@@ -22,11 +19,7 @@ pub(super) enum Effect<T: 'static> {
     Wake(Waker),
     /// Replies to a bulk request.
     Reply(CancelReplies<T>),
-    /// Forwards a request to the shard to which its timer has migrated.
-    Forward(ShardId, Request<T>),
     Remaining(TimerKey, RemainingReply),
-    Migrate(TimerKey, ShardId, MigrateReply),
-    MigrateAll(Box<[ShardId]>, MigrateAllReply),
     Message(Box<dyn Message>),
 }
 
@@ -44,10 +37,7 @@ impl<T: 'static> Effect<T> {
             Self::Reset(reply, outcome) => drop(reply.send(outcome)),
             Self::Wake(waker) => waker.wake(),
             Self::Reply(replies) => core.drop_each(replies.send()),
-            Self::Forward(shard, request) => core.outbox().send(shard, request),
             Self::Remaining(key, reply) => core.reply_remaining(key, reply),
-            Self::Migrate(key, to, reply) => core.migrate_and_reply(key, to, reply),
-            Self::MigrateAll(into, reply) => core.begin_migrate_all(into, reply),
             Self::Message(message) => message.receive(core.parts()),
         }
     }

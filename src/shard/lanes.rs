@@ -1,13 +1,13 @@
-//! The lanes of a thread, or of a shard, to all shards. Each is opened when it is first needed.
+//! The lanes of a thread to all shards. Each is opened when it is first needed.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::Tick;
 
 use super::hooks::Message;
-use super::request::{Bulk, BulkCancel, BulkReply, Replies, Request, freed_by};
+use super::request::{Bulk, Request, freed_by};
 use super::{Directory, Post};
 use crate::clock::NearClock;
 use crate::clock::when::When;
@@ -16,7 +16,6 @@ use crate::link::wake_up::Doorbell;
 use crate::values::class::ClassId;
 use crate::values::contain::each;
 use crate::values::ids::{ServiceId, ShardId, TimerId};
-use crate::values::migration::MigrateError;
 use crate::values::refused::{Refused, RefusedKind};
 
 type Lane<T> = LaneSender<Request<T>>;
@@ -135,13 +134,11 @@ impl<T: 'static> Lanes<T> {
         lane.cancel(timer.key(), &post.doorbell, || self.freed_by())
     }
 
-    /// Sends a cancel or a reset. If the shard is closed, the request goes to where its timer has
-    /// gone, or is dropped, and with it the way for the reply.
+    /// Sends a cancel or a reset. If the shard is closed, the request is dropped, which wakes the
+    /// caller that waits for a reply, so nothing may be borrowed.
     #[inline]
     pub(crate) fn send(&self, shard: ShardId, request: Request<T>) {
-        if let Err(refused) = self.send_always((shard, Keys::Some), request) {
-            self.send_after(shard, refused.into_value());
-        }
+        drop(self.send_always((shard, Keys::Some), request));
     }
 
     /// Sends a request that needs no key. `Err` with it if the shard is closed or there is no such
@@ -213,105 +210,5 @@ impl<T: 'static> Lanes<T> {
     ) -> Result<&'a mut Lane<T>, RefusedKind> {
         let keys_first = if keys == Keys::Some { usize::MAX } else { 0 };
         Ok(lane.insert(self.directory.connect(shard, keys_first)?))
-    }
-
-    /// Sends a request that a closed shard has not received to where its timers have migrated. It
-    /// is dropped if there are none, which wakes the caller that waits for a reply, so nothing may
-    /// be borrowed.
-    #[cold]
-    fn send_after(&self, shard: ShardId, request: Request<T>) {
-        let home = self.service.home(shard);
-        let current = |key| self.directory.current_timer(home.timer(key));
-        match request {
-            Request::Cancel { key, reply } => {
-                if let Some(timer) = current(key) {
-                    self.send(timer.shard(), Request::Cancel { key: timer.key(), reply });
-                }
-            }
-            Request::Reset { key, deadline, reply } => {
-                if let Some(timer) = current(key) {
-                    let key = timer.key();
-                    self.send(timer.shard(), Request::Reset { key, deadline, reply });
-                }
-            }
-            Request::Bulk(bulk) => match *bulk {
-                Bulk::Remaining { key, reply } => {
-                    if let Some(timer) = current(key) {
-                        let bulk = Bulk::Remaining { key: timer.key(), reply };
-                        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
-                    }
-                }
-                Bulk::Migrate { key, to, reply } => {
-                    if let Some(timer) = current(key) {
-                        let bulk = Bulk::Migrate { key: timer.key(), to, reply };
-                        self.send(timer.shard(), Request::Bulk(Box::new(bulk)));
-                    }
-                }
-                Bulk::Cancel(many) => self.cancel_many_after(many, current),
-                // A shard that ends wakes the futures that wait for room, and a message that is
-                // dropped replies to its caller.
-                Bulk::Schedule(_) | Bulk::MigrateAll { .. } | Bulk::Message(_) => {}
-            },
-            Request::Schedule { .. } | Request::Call { .. } => {}
-        }
-    }
-
-    fn cancel_many_after(
-        &self,
-        mut many: BulkCancel<T>,
-        current: impl Fn(TimerKey) -> Option<TimerId>,
-    ) {
-        for key in many.keys {
-            let timer = current(key);
-            let (reply, later) = many.replies.is_some().then(oneshot::channel).unzip();
-            if let (Some(replies), Some(later)) = (&mut many.replies, later) {
-                replies.push(BulkReply::Later(later));
-            }
-            if let Some(timer) = timer {
-                self.send(timer.shard(), Request::Cancel { key: timer.key(), reply });
-            }
-        }
-        drop(many.replies.map(Replies::send));
-    }
-
-    /// Sends a timer to another shard and returns its key there.
-    ///
-    /// Waking the other shard may run code of the user on this thread. So `check` is called once
-    /// the lane is open, to find out whether the timer is still there. After it no other code runs
-    /// until the timer is on the lane, so that a key that was taken is used. `pack` gets the key
-    /// and makes the request. If the lane was closed meanwhile, `pack` is called again with another
-    /// key and the request. A request that cannot be sent comes back with the error.
-    pub(super) fn send_timer(
-        &self,
-        shard: ShardId,
-        check: impl Fn() -> Result<(), MigrateError>,
-        mut pack: impl FnMut(TimerKey, Option<Request<T>>) -> Request<T>,
-    ) -> Result<TimerKey, (MigrateError, Option<Request<T>>)> {
-        let sent =
-            self.on_lane((shard, Keys::Some), ClassId::NONE, None, |lane, doorbell, packed| {
-                if packed.is_none()
-                    && let Err(error) = check()
-                {
-                    return Ok(Err(error));
-                }
-                match lane.reserve(doorbell) {
-                    Ok(slot) => match slot.send(|key| pack(*key, packed)) {
-                        Ok(key) => Ok(Ok(key)),
-                        Err(back) => Err((Refusal::Closed, Some(back))),
-                    },
-                    Err(refusal) => Err((refusal, packed)),
-                }
-            });
-        match sent {
-            Ok(sent) => sent.map_err(|error| (error, None)),
-            Err(refused) => {
-                let error = match refused.kind() {
-                    RefusedKind::NoSuchShard => MigrateError::NoSuchShard(shard),
-                    RefusedKind::Closed | RefusedKind::Dropped => MigrateError::Closed(shard),
-                    _ => MigrateError::Full(shard),
-                };
-                Err((error, refused.into_value()))
-            }
-        }
     }
 }

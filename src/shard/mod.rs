@@ -1,5 +1,4 @@
-//! The code that the thread of one shard runs: its state, its turns, its requests to other shards
-//! and its end.
+//! The code that the thread of one shard runs: its state, its turns and its end.
 //!
 //! [`State`] is a plain struct. [`Core`] owns it in a `RefCell`, since a callback may call back
 //! into the shard. Each command borrows the state, works, releases the state, runs the effects that
@@ -24,7 +23,6 @@ pub(crate) mod host;
 mod keys;
 pub(crate) mod lanes;
 mod lateness;
-mod migrate;
 mod nurseries;
 mod park;
 mod poll_budget;
@@ -49,7 +47,6 @@ use std::sync::Arc;
 use corewheel_shard::Tick;
 
 pub(crate) use self::base::Base;
-use self::lanes::Lanes;
 use self::request::{Control, Request};
 pub(crate) use self::state::State;
 use crate::directory;
@@ -70,7 +67,6 @@ pub(crate) type Post<T> = directory::Post<Request<T>, Control<T>>;
 pub(crate) struct Core<T: 'static> {
     base: Base,
     directory: Arc<Directory<T>>,
-    outbox: Lanes<T>,
     state: RefCell<State<T>>,
     /// The tick until which the driver sleeps; [`Tick::ZERO`] while the driver is awake.
     asleep_until: Cell<Tick>,
@@ -103,7 +99,6 @@ impl<T: 'static> Core<T> {
     ) -> Result<Self, StartError> {
         let core = Self {
             base: Base::new(&directory, id),
-            outbox: Lanes::new(Arc::clone(&directory)),
             state: RefCell::new(State::new(Arc::clone(&directory), id)?),
             asleep_until: Cell::new(Tick::ZERO),
             compound: Cell::new(0),
@@ -135,10 +130,6 @@ impl<T: 'static> Core<T> {
 
     pub(crate) fn directory(&self) -> &Arc<Directory<T>> {
         &self.directory
-    }
-
-    pub(crate) fn outbox(&self) -> &Lanes<T> {
-        &self.outbox
     }
 
     /// The post where other threads reach this shard.

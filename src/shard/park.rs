@@ -97,13 +97,8 @@ impl<T: 'static> Core<T> {
         let post = self.post();
         self.asleep_until.set(until);
         // The doorbell clones a waker and drops another, which runs code of the user.
-        let has_news = if self.wakes_for_any_request() {
-            post.doorbell.fall_asleep_until_any_request(waker);
-            self.has_news() || self.has_look_before(until)
-        } else {
-            post.doorbell.fall_asleep(until, waker);
-            self.has_news_before(until)
-        };
+        post.doorbell.fall_asleep(until, waker);
+        let has_news = self.has_news_before(until);
         let is_woken = self.asleep_until.get() != until;
         if has_news || is_woken || self.has_work_left() {
             self.wake_up();
@@ -113,14 +108,10 @@ impl<T: 'static> Core<T> {
     }
 
     /// Whether something is left that only a turn does, apart from timers: effects of commands,
-    /// work of parts, a `migrate_all`. A turn that leaves any has another one follow at once, and
-    /// no driver falls asleep beside it.
+    /// work of parts. A turn that leaves any has another one follow at once, and no driver falls
+    /// asleep beside it.
     pub(super) fn has_work_left(&self) -> bool {
-        let is_left = {
-            let state = self.state.borrow();
-            state.has_effects() || state.migrates_at_once()
-        };
-        is_left || self.parts_have_work()
+        self.state.borrow().has_effects() || self.parts_have_work()
     }
 
     /// Called by the driver when it stops sleeping.
@@ -257,22 +248,5 @@ mod tests {
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
         let _next = shard.turn();
         assert!(outcome.try_recv().unwrap().won());
-    }
-
-    /// An effect of a lane that a command closes may be a `migrate_all`.
-    #[test]
-    fn driver_does_not_fall_asleep_beside_a_migrate_all_that_has_begun() {
-        let builder = TimerService::builder().shards(2).capacity(64);
-        let service = builder.start_attached_with::<u8>().unwrap();
-        let attachment = service.attach(ShardId::new(0)).unwrap();
-        let mut shard = attachment.into_loop(|_, _| {}).unwrap();
-        let _next = shard.turn();
-        let core = std::rc::Rc::clone(shard.timers().core());
-        let (reply, report) = oneshot::channel();
-        core.begin_migrate_all([ShardId::new(1)].into(), reply);
-        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
-        let _next = shard.turn();
-        assert_eq!(report.try_recv().unwrap().unwrap().migrated, 0);
-        assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
     }
 }

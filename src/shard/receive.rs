@@ -29,15 +29,14 @@ impl<T: 'static> Core<T> {
         has_mail
     }
 
-    /// Receives requests from the lanes, looks at the nurseries and migrates timers of a
-    /// `migrate_all`, `requests_max` of all together. True if more is left to do.
+    /// Receives requests from the lanes and looks at the nurseries, `requests_max` of both
+    /// together. True if more is left to do.
     pub(super) fn receive(&self, now: u64, requests_max: u32) -> bool {
         let tick = self.time().floor(now);
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
             self.run_effects();
-            let more = self.look_at_nurseries(now, requests_max as usize);
-            return self.migrate_some(now, requests_max as usize) || more;
+            return self.look_at_nurseries(now, requests_max as usize);
         }
         let (more, left) = {
             let mut state = self.state.borrow_mut();
@@ -48,8 +47,7 @@ impl<T: 'static> Core<T> {
         self.run_effects();
         // At least half of the budget, so that a flooded lane does not hold up young timers.
         let more_young = self.look_at_nurseries(now, left.max(requests_max as usize / 2).max(1));
-        let more_to_migrate = self.migrate_some(now, left);
-        more || more_young || more_to_migrate
+        more || more_young
     }
 
     /// When a turn looks at the lanes though nothing in them may wake the shard; `None` if no turn
@@ -126,7 +124,7 @@ impl<T: 'static> Core<T> {
 
 impl<T: 'static> State<T> {
     /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
-    /// are left, and how many timers of a `migrate_all` may migrate, which is at least 1.
+    /// are left, and how much of `max` is.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
         let held_waiters = self.keys_retry_at.take().is_some();
         self.soon = freed_by(&self.directory.time, now);
@@ -135,10 +133,8 @@ impl<T: 'static> State<T> {
             return (false, max);
         }
         let mut lanes = std::mem::take(&mut self.lanes);
-        // Each lane has an equal share, and so has a `migrate_all`, so that a flooded lane does not
-        // starve the others.
-        let shares = lanes.len() + usize::from(self.migrating_all.is_some());
-        let share = (max / shares).max(1);
+        // Each lane has an equal share, so that a flooded lane does not starve the others.
+        let share = (max / lanes.len()).max(1);
         let (mut more, mut spent) = (false, 0);
         let (mut is_short, mut has_waiters) = (false, false);
         for lane in &mut lanes {
@@ -167,7 +163,7 @@ impl<T: 'static> State<T> {
         if std::mem::take(&mut self.has_freed) {
             self.frees_at = Some(self.soon);
         }
-        (more, max.saturating_sub(spent).max(1))
+        (more, max.saturating_sub(spent))
     }
 
     /// Grants a thread new keys if it has few left. True if there are not enough.

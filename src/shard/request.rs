@@ -23,8 +23,6 @@ use crate::link::lane;
 use crate::link::lane::{About, Keys};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
-use crate::values::ids::{ShardId, TimerId};
-use crate::values::migration::{MigrateError, MigrateReport};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
 
@@ -63,8 +61,6 @@ pub(crate) type CancelReply<T> = oneshot::Sender<CancelOutcome<Remote<T>>>;
 pub(crate) type CancelReplies<T> = Replies<CancelOutcome<Remote<T>>>;
 /// The reply is `None` if the timer is not pending.
 pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
-pub(crate) type MigrateReply = oneshot::Sender<Result<TimerId, MigrateError>>;
-pub(crate) type MigrateAllReply = oneshot::Sender<Result<MigrateReport, MigrateError>>;
 
 /// Many commands, or a rare command.
 pub(crate) enum Bulk<T: 'static> {
@@ -74,17 +70,6 @@ pub(crate) enum Bulk<T: 'static> {
     Remaining {
         key: TimerKey,
         reply: RemainingReply,
-    },
-    /// Migrates a timer to another shard.
-    Migrate {
-        key: TimerKey,
-        to: ShardId,
-        reply: MigrateReply,
-    },
-    /// Migrates all timers to other shards.
-    MigrateAll {
-        into: Box<[ShardId]>,
-        reply: MigrateAllReply,
     },
     /// A message to a part of the shard. It concerns no timer.
     Message(Box<dyn Message>),
@@ -103,32 +88,25 @@ pub(crate) struct BulkSchedule<T: 'static> {
     pub(crate) class: ClassId,
 }
 
-/// The outcome of one command of a bulk request.
-pub(crate) enum BulkReply<O> {
-    Now(O),
-    /// The command was forwarded to another shard, which will reply.
-    Later(oneshot::Receiver<O>),
-}
-
 /// The outcomes of a bulk request's commands so far, and the channel to the caller.
 pub(crate) struct Replies<O> {
-    sender: oneshot::Sender<Each<BulkReply<O>>>,
-    replies: Each<BulkReply<O>>,
+    sender: oneshot::Sender<Each<O>>,
+    replies: Each<O>,
 }
 
 impl<O> Replies<O> {
     /// With room for `count` outcomes.
-    pub(crate) fn new(count: usize) -> (Self, oneshot::AsyncReceiver<Each<BulkReply<O>>>) {
+    pub(crate) fn new(count: usize) -> (Self, oneshot::AsyncReceiver<Each<O>>) {
         let (sender, receiver) = oneshot::async_channel();
         (Self { sender, replies: Each(Vec::with_capacity(count)) }, receiver)
     }
 
-    pub(crate) fn push(&mut self, reply: BulkReply<O>) {
+    pub(crate) fn push(&mut self, reply: O) {
         self.replies.0.push(reply);
     }
 
     /// Sends the outcomes, which wakes the caller. Returns them if no caller waits any more.
-    pub(crate) fn send(self) -> Vec<BulkReply<O>> {
+    pub(crate) fn send(self) -> Vec<O> {
         let back = self.sender.send(self.replies).err().map(SendError::into_inner);
         back.map(|mut replies| replies.take()).unwrap_or_default()
     }
@@ -218,10 +196,7 @@ impl<T: 'static> lane::Request for Request<T> {
         match &**bulk {
             Bulk::Schedule(bulk) => bulk.timers.len().max(1),
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
-            Bulk::Remaining { .. }
-            | Bulk::Migrate { .. }
-            | Bulk::MigrateAll { .. }
-            | Bulk::Message(_) => 1,
+            Bulk::Remaining { .. } | Bulk::Message(_) => 1,
         }
     }
 

@@ -64,23 +64,21 @@ impl<T: 'static> Core<T> {
         }
         let now = self.nanos();
         // A sender finds the mailbox closed from here on. Mail that came before is taken.
-        let (order, migrating_all, lanes) = {
+        let (order, lanes) = {
             let state = &mut *self.state.borrow_mut();
             let post = self.post();
-            let migrated = state.migrated.new_ids();
-            let taken = post.mailbox.close(|| post.note_end(state_then, migrated));
+            let taken = post.mailbox.close(|| post.note_end(state_then));
             for key in taken.keys {
                 state.wheel.revoke(key);
             }
             state.accept(taken.lanes, taken.control, Tick::ZERO);
-            (state.shutdown.take(), state.migrating_all.take(), std::mem::take(&mut state.lanes))
+            (state.shutdown.take(), std::mem::take(&mut state.lanes))
         };
         // Each of these drops may run code of the user: the captures of a job or of a callback, a
         // waker.
         self.drop_each(self.take_jobs());
         self.drop_each(self.take_calls());
         self.drop_each(order);
-        self.drop_each(migrating_all);
         for lane in lanes {
             self.state.borrow_mut().close_lane(lane, now);
         }

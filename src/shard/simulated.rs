@@ -33,8 +33,6 @@ impl<T: 'static> Core<T> {
         let shard = self.id;
         assert!(!state.has_effects(), "shard {shard} has effects that nothing will run");
         assert!(state.jobs.is_empty() || !self.is_closed(), "shard {shard} has ended with futures");
-        let (count, max) = (state.migrated.len(), state.wheel.capacity());
-        assert!(count <= max, "shard {shard} remembers {count} old handles: more than {max}");
         let granted = state.wheel.granted();
         let overtaken = state.overtaken.len();
         assert!(overtaken <= granted, "shard {shard} keeps {overtaken} replies for {granted} keys");

@@ -17,11 +17,9 @@ use super::callback::{Call, SendCall};
 use super::classes::ClassTable;
 use super::effect::Effect;
 use super::lateness::TurnTimes;
-use super::migrate::{MigrateAll, Migrated};
 use super::nurseries::Nurseries;
 use super::request::{
-    Bulk, BulkCancel, BulkReply, BulkSchedule, CancelReply, Control, Request, ShutdownOrder,
-    freed_by,
+    Bulk, BulkCancel, BulkSchedule, CancelReply, Control, Request, ShutdownOrder, freed_by,
 };
 use super::stored;
 use super::stored::{Job, Remote, Stored, Tables, Taken};
@@ -35,7 +33,7 @@ use crate::stats::times::Recorder;
 use crate::values::class::ClassId;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-use crate::values::outcome::{CancelOutcome, ResetOutcome};
+use crate::values::outcome::CancelOutcome;
 
 pub(crate) struct State<T: 'static> {
     pub(super) id: ShardId,
@@ -66,10 +64,6 @@ pub(crate) struct State<T: 'static> {
     /// The replies of cancels that came before their timers, by the keys of the timers. The callers
     /// still wait.
     pub(super) overtaken: HashMap<TimerKey, CancelReply<T>>,
-    /// The new ids of timers that have migrated.
-    pub(super) migrated: Migrated,
-    /// The `migrate_all` that is not finished; `None` if there is none.
-    pub(super) migrating_all: Option<MigrateAll>,
     pub(super) effects: Vec<Effect<T>>,
     /// The wakers of futures that have ended on other threads than they have begun. Dropped with
     /// the effects; apart from them, as there may be many.
@@ -111,8 +105,6 @@ impl<T: 'static> State<T> {
             calls: Vec::new(),
             shutdown: None,
             overtaken: HashMap::new(),
-            migrated: Migrated::new(directory.service.home(id), config.capacity as usize),
-            migrating_all: None,
             effects: Vec::new(),
             unused_wakers: Vec::new(),
             wakes: Vec::new(),
@@ -288,11 +280,6 @@ impl<T: 'static> State<T> {
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
             Request::Reset { key, deadline, reply } => {
                 let outcome = self.wheel.reset(key, deadline).into();
-                if outcome == ResetOutcome::Stale
-                    && let Some((shard, key)) = self.trace(key)
-                {
-                    return self.forward(shard, Request::Reset { key, deadline, reply }, now);
-                }
                 self.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
             }
             Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
@@ -341,11 +328,6 @@ impl<T: 'static> State<T> {
     #[inline]
     fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<T>>, now: u64) {
         let outcome = self.cancel(key, || now);
-        if matches!(outcome, ShardCancel::Stale)
-            && let Some((shard, key)) = self.trace(key)
-        {
-            return self.forward(shard, Request::Cancel { key, reply }, now);
-        }
         let overtook = matches!(outcome, ShardCancel::Overtook);
         self.has_freed |= overtook || reply.is_none();
         let outcome = self.finish_cancel(outcome, now);
@@ -407,16 +389,11 @@ impl<T: 'static> State<T> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
             Bulk::Schedule(many) => self.arm_some(many, max, now),
-            Bulk::Remaining { .. }
-            | Bulk::Migrate { .. }
-            | Bulk::MigrateAll { .. }
-            | Bulk::Message(_) => {
-                // These send requests or replies themselves, or run code of a part, so they wait
-                // until nothing is borrowed.
+            Bulk::Remaining { .. } | Bulk::Message(_) => {
+                // A reply wakes its caller, and a message runs code of a part, so they wait until
+                // nothing is borrowed.
                 self.effects.push(match *bulk {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
-                    Bulk::Migrate { key, to, reply } => Effect::Migrate(key, to, reply),
-                    Bulk::MigrateAll { into, reply } => Effect::MigrateAll(into, reply),
                     Bulk::Message(message) => Effect::Message(message),
                     Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
                 });
@@ -430,20 +407,7 @@ impl<T: 'static> State<T> {
     fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) -> bool {
         self.has_freed |= many.replies.is_none();
         for key in many.keys.by_ref().take(max) {
-            let mut outcome = self.cancel(key, || now);
-            if matches!(outcome, ShardCancel::Stale)
-                && let Some((shard, key)) = self.trace(key)
-            {
-                if shard != self.id {
-                    let (reply, later) = many.replies.is_some().then(oneshot::channel).unzip();
-                    self.forward(shard, Request::Cancel { key, reply }, now);
-                    if let (Some(replies), Some(later)) = (&mut many.replies, later) {
-                        replies.push(BulkReply::Later(later));
-                    }
-                    continue;
-                }
-                outcome = self.cancel(key, || now);
-            }
+            let outcome = self.cancel(key, || now);
             self.has_freed |= matches!(outcome, ShardCancel::Overtook);
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {
@@ -451,7 +415,7 @@ impl<T: 'static> State<T> {
                 continue;
             };
             let (outcome, left) = into_remote::<T>(outcome);
-            replies.push(BulkReply::Now(outcome));
+            replies.push(outcome);
             // The part of the payload that must not leave this thread is dropped here.
             self.effects.extend(left.map(Effect::Drop));
         }

@@ -16,7 +16,6 @@ use super::callback::{Call, Payload as Carried, SendCall};
 use super::calls::Owners;
 use super::hooks::PartId;
 use super::timers::Timers;
-use crate::values::migration::MigrateError;
 
 /// A payload, as the slot of its timer holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,12 +95,6 @@ pub(crate) enum Due<T: 'static> {
 /// The payload of a timer that does not fire, for another thread.
 pub(crate) type Remote<T> = Carried<T, SendCall<T>>;
 
-/// A payload that migrates to another shard.
-pub(crate) enum Packed<T: 'static> {
-    Value(T),
-    Call(SendCall<T>),
-}
-
 /// Starts a future on the shard's own core.
 pub(crate) type Job<T> = Box<dyn FnOnce(Timers<T>) -> LocalFuture + Send>;
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -167,35 +160,6 @@ impl<T: 'static> Stored<T> {
                 Due::Wake(tables.end_sleep(index, end))
             }
             Self::Slot(..) | Self::Part(..) => Due::Wake(None),
-        }
-    }
-
-    /// `Err` with the reason if the payload cannot migrate.
-    pub(super) fn check_travels(&self, tables: &Tables<T>) -> Result<(), MigrateError> {
-        match self {
-            Self::Value(_) => Ok(()),
-            Self::Call(index) => match tables.calls.get(*index as usize) {
-                Some(Call::Send(_)) => Ok(()),
-                _ => Err(MigrateError::LocalCallback),
-            },
-            Self::Shared(..) => Err(MigrateError::LocalCallback),
-            Self::Sleeper(_) | Self::Slot(..) => Err(MigrateError::Sleep),
-            // The only part whose entries lie in the wheel is that of connections.
-            Self::Part(..) => Err(MigrateError::Connection),
-        }
-    }
-
-    /// Takes a payload that can migrate out of the tables.
-    pub(super) fn pack(self, tables: &mut Tables<T>) -> Packed<T> {
-        match self {
-            Self::Value(value) => Packed::Value(value),
-            Self::Call(index) => match tables.calls.remove(index as usize) {
-                Call::Send(call) => Packed::Call(call),
-                _ => unreachable!("a callback that cannot travel is not packed"),
-            },
-            Self::Shared(..) | Self::Sleeper(_) | Self::Slot(..) | Self::Part(..) => {
-                unreachable!("a payload that cannot travel is not packed")
-            }
         }
     }
 }

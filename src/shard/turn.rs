@@ -30,10 +30,10 @@ pub(crate) enum Next {
     Never,
 }
 
-/// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries and
-/// migrate timers of a `migrate_all`. Then the turn shuts down if a shutdown order has come,
-/// advances the wheel, delivers, publishes, and says when the next turn is due. The order never
-/// changes, and each step keeps to its budget. No timer that is due after `last` is delivered.
+/// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries.
+/// Then the turn shuts down if a shutdown order has come, advances the wheel, delivers, publishes,
+/// and says when the next turn is due. The order never changes, and each step keeps to its budget.
+/// No timer that is due after `last` is delivered.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is. Those of futures are taken out of the wheel some at a time, see [`WAKES_MAX`].
@@ -292,8 +292,7 @@ impl<T: 'static> Core<T> {
         let next = {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
-            let retries = [state.migrate_all_retries_at(), self.lanes_due()];
-            retries.into_iter().flatten().fold(next, Tick::min)
+            self.lanes_due().map_or(next, |due| next.min(due))
         };
         let next = next.min(self.next_look());
         let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));

@@ -99,9 +99,8 @@ counts! {
     /// Futures of handles that ended before the shard took over their timers; they count as
     /// cancelled too.
     ended_young,
-    /// Timers that migrated to another shard; they count as cancelled too, and there as timers
-    /// from other threads. One that found the other shard closed and came back counts as well, and
-    /// as scheduled here.
+    /// Connections that were packed for another shard. Their timers count as cancelled too, and as
+    /// scheduled on the shard that adopts them.
     migrated_out,
     /// Pending timers that a shutdown returned in its report.
     returned,

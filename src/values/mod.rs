@@ -12,7 +12,6 @@ pub(crate) mod error;
 pub(crate) mod expired;
 pub(crate) mod ids;
 pub(crate) mod list;
-pub mod migration;
 pub(crate) mod outcome;
 pub(crate) mod random;
 pub(crate) mod refused;

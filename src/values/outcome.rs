@@ -47,8 +47,8 @@ pub enum CancelOutcome<K> {
     /// The id names no timer: the timer was cancelled before, fired long ago, or was returned or
     /// dropped at the end of its shard.
     Stale,
-    /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
-    /// had no effect; send it with [`Timers::handle`](crate::Timers::handle).
+    /// The timer is on this other shard, where it was scheduled. The command had no effect; send it
+    /// with [`Timers::handle`](crate::Timers::handle).
     Elsewhere(ShardId),
     /// The id belongs to another service. The command had no effect.
     Foreign,
@@ -98,8 +98,8 @@ pub enum ResetOutcome {
     AlreadyFired,
     /// The id names no timer: the timer was cancelled before, or fired long ago.
     Stale,
-    /// The timer is on this other shard: it was scheduled there, or has migrated to it. The command
-    /// had no effect; send it with [`Timers::handle`](crate::Timers::handle).
+    /// The timer is on this other shard, where it was scheduled. The command had no effect; send it
+    /// with [`Timers::handle`](crate::Timers::handle).
     Elsewhere(ShardId),
     /// The id belongs to another service. The command had no effect.
     Foreign,

@@ -48,8 +48,7 @@ pub(crate) enum Placement {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TurnBudget {
-    /// The most requests that are received from lanes, at least one of each lane. The timers that a
-    /// drain migrates count as requests; a drain migrates one at least.
+    /// The most requests that are received from lanes, at least one of each lane.
     pub requests_max: u32,
     /// The most timers that are delivered; scaled timeouts count as timers.
     pub expired_max: u32,

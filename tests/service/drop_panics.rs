@@ -456,9 +456,11 @@ fn task_queue_drops_its_handler_and_queued_payloads_one_at_a_time() {
 #[test]
 fn attachments_that_are_never_used_drop_their_requests_one_at_a_time() {
     let service = builder(1).start_attached_with::<PanicsOnDrop>().unwrap();
-    let client = service.handle();
-    let replies = [client.migrate_all(SHARD, &[OTHER]), client.migrate_all(SHARD, &[OTHER])];
-    drop(service);
+    let replies = [1, 2].map(|n| {
+        let value = PanicsOnDrop(n);
+        service.keep_on(SHARD, move |_| value).unwrap()
+    });
+    assert_eq!(dropped_by(|| drop(service)), 2);
     for reply in replies {
         let waited = thread::spawn(move || reply.wait().is_err()).join();
         assert!(waited.unwrap());

@@ -8,14 +8,13 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use corewheel::group::TimerGroup;
-use corewheel::migrate::MigrateError;
 use corewheel::sim::Thread;
 use corewheel::{
     CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy, TimerId,
     Timers,
 };
 
-use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, key_of, look, ms};
+use crate::support::{FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms};
 
 /// Two services, and a timer of each with the same shard and key.
 fn two_labs() -> [(Lab<u64>, TimerId); 2] {
@@ -40,8 +39,6 @@ fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
     assert!(matches!(timers.cancel(foreign), CancelOutcome::Foreign));
     assert!(matches!(timers.cancel_at(foreign, timers.now()), CancelOutcome::Foreign));
     assert_eq!((timers.due(foreign), timers.remaining(foreign)), (None, None));
-    assert_eq!(timers.migrate(foreign, OTHER), Err(MigrateError::Foreign));
-    assert_eq!(timers.migrated_to(foreign), None);
     // The shard of a foreign handle makes no difference.
     let elsewhere = lab.shards[1].timers().schedule(ms(5), 8).unwrap();
     let outcomes = timers.cancel_many(&[foreign, elsewhere]);
@@ -65,7 +62,6 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
         assert!(matches!(client.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)));
         assert_eq!(client.reset(foreign, FAR).wait(), Ok(ResetOutcome::Foreign));
         assert_eq!(client.reset(foreign, client.now()).wait(), Ok(ResetOutcome::Foreign));
-        assert_eq!(client.migrate(foreign, OTHER).wait(), Ok(Err(MigrateError::Foreign)));
         let outcomes = client.cancel_many(&[foreign, foreign]).wait().unwrap();
         assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign), Ok(CancelOutcome::Foreign)]));
         let mut group: TimerGroup = [foreign].into_iter().collect();

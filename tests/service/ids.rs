@@ -1,6 +1,5 @@
 //! Ids of timers of other shards, and ids whose timers are gone.
 
-use corewheel::migrate::MigrateError;
 use corewheel::{CancelOutcome, ResetOutcome, ShardId};
 
 use crate::support::{FAR, Lab, OTHER, builder, check_law, look, ms, slot_of};
@@ -39,8 +38,7 @@ fn id_of_a_reused_slot_is_stale() {
         lab.settle();
         assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Stale)), "{timer:?}");
     }
-    let mut none = client.migrate_all(ShardId::new(999), &[]).into_future();
-    assert!(matches!(look(&mut none), Some(Ok(Err(MigrateError::NoSuchShard(_))))));
+    assert!(client.on(ShardId::new(999)).schedule(ms(1), ()).is_err());
     assert!(client.on(ShardId::new(1)).schedule(ms(1), ()).is_err());
     check_law(&lab.counts());
 }

@@ -34,7 +34,6 @@ mod manual_clock;
 mod many;
 mod marked;
 mod migrate;
-mod migrate_all;
 #[path = "../../examples/host/network/mod.rs"]
 mod network;
 mod nurseries;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
 
-use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, look, ms};
+use crate::support::{FAR, Host, Lab, Running, SHARD, builder, look, ms};
 
 #[test]
 fn remaining_from_another_thread_is_the_time_to_the_deadline() {
@@ -25,25 +25,6 @@ fn remaining_from_another_thread_is_the_time_to_the_deadline() {
     let mut fired = client.remaining(timer);
     lab.settle();
     assert_eq!(look(&mut fired), Some(Ok(None)));
-}
-
-#[test]
-fn remaining_with_an_old_handle_follows_the_timer_to_its_shard() {
-    let mut lab = Lab::<u32>::new(builder(3));
-    let client = lab.client();
-    let timers = lab.timers().clone();
-    let old = timers.schedule(ms(30), 1).unwrap();
-    let there = timers.migrate(old, OTHER).unwrap();
-    lab.settle();
-    let home = lab.shards[1].timers().migrate(there, SHARD).unwrap();
-    lab.settle();
-    let mut by = [old, there, home].map(|handle| client.remaining(handle));
-    for _ in 0..3 {
-        lab.settle();
-    }
-    for reply in &mut by {
-        assert_eq!(look(reply), Some(Ok(Some(ms(30)))));
-    }
 }
 
 #[test]

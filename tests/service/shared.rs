@@ -13,7 +13,7 @@ use corewheel::{
 
 use crate::nurseries::Elsewhere;
 use crate::support::{
-    Alarm, FAR, Lab, OTHER, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
+    Alarm, FAR, Lab, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
 
 /// Runs code on a thread that drives no shard, and waits for it.
@@ -324,20 +324,6 @@ fn service_that_has_ended_returns_closed_on_every_thread() {
     drop((here, there, in_the_lane, fresh));
     let after = elsewhere(|| look(&mut handle.sleep(FAR)));
     assert_eq!(after, Some(Err(RefusedKind::Closed)));
-}
-
-#[test]
-fn migrate_all_leaves_shared_sleeps_where_they_are() {
-    let mut lab = Lab::<()>::new(builder(2));
-    let handle = lab.service.handle().untyped().on(SHARD);
-    let mut sleep = handle.sleep(ms(10));
-    assert_eq!(look(&mut sleep), None);
-    let mut report = lab.client().migrate_all(SHARD, &[OTHER]);
-    lab.settle();
-    let report = report.try_take().unwrap().unwrap().unwrap();
-    assert_eq!((report.migrated, report.sleeps), (0, 1));
-    lab.advance(ms(10));
-    assert_eq!(look(&mut sleep), Some(Ok(())));
 }
 
 #[test]

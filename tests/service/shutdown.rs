@@ -293,7 +293,7 @@ fn dropped_service_ends_its_shards() {
         drop(service);
         wait_until("the timer is dropped", || dropped.load(Ordering::SeqCst) == 1);
         wait_until("both shards are closed", || {
-            client.shards().all(|shard| client.migrate_all(shard, &[]).wait().is_err())
+            client.shards().all(|shard| client.on(shard).schedule_fn(FAR, |_| {}).is_err())
         });
         drop(stops);
         for thread in threads {
@@ -310,7 +310,7 @@ fn attached() -> TimerService<u8> {
 fn attachment_dropped_unused_closes_its_shard() {
     let service = attached();
     let client = corewheel::sim::Thread::of(&service);
-    let mut waiting = client.migrate_all(SHARD, &[]).into_future();
+    let mut waiting = client.on(SHARD).keep(|_| ()).unwrap();
     assert!(look(&mut waiting).is_none());
     drop(service.attach(SHARD).unwrap());
     assert!(look(&mut waiting).unwrap().is_err(), "whoever waits is told");

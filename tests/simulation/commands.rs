@@ -99,16 +99,6 @@ pub(crate) enum Command {
         client: u8,
         timer: u16,
     },
-    Migrate {
-        client: u8,
-        timer: u16,
-        shard: u8,
-    },
-    MigrateAll {
-        client: u8,
-        from: u8,
-        into: u8,
-    },
     /// A timeout of a task on a thread of its own.
     Timeout {
         client: u8,
@@ -140,11 +130,6 @@ pub(crate) enum Command {
         shard: u8,
         timer: u16,
         due: Due,
-    },
-    LocalMigrate {
-        shard: u8,
-        timer: u16,
-        to: u8,
     },
     Spawn {
         shard: u8,
@@ -268,12 +253,12 @@ pub(crate) enum ContainerCommand {
 }
 
 /// How many kinds of commands [`Plan::command`] chooses from.
-const KINDS: usize = 51;
+const KINDS: usize = 48;
 /// The commands on each container, and on all of them. Most histories use one or two of them, so
 /// that they do not take the place of all others.
-const CONTAINERS: [Range<usize>; 5] = [26..31, 31..35, 35..40, 40..45, 45..46];
+const CONTAINERS: [Range<usize>; 5] = [23..28, 28..32, 32..37, 37..42, 42..43];
 /// Commands that end a shard or the service; a history without them is the rule.
-const ENDS: [usize; 2] = [49, 50];
+const ENDS: [usize; 2] = [46, 47];
 
 /// The random choices of one history. Each seed switches some kinds of commands off and makes
 /// others frequent ("swarm testing", Groce and others, 2012).
@@ -353,34 +338,34 @@ impl Plan<'_> {
 
     fn container_command(&mut self, kind: usize, number: u8) -> ContainerCommand {
         match kind {
-            26 => ContainerCommand::QueueInsert { due: self.due(), temper: self.temper() },
-            27 => ContainerCommand::QueueTake { max: self.rng.u8(..9) },
-            28 => ContainerCommand::QueueRemove { value: number },
-            29 => ContainerCommand::QueueClear,
-            30 => ContainerCommand::QueueReset { value: number, due: self.due() },
-            31 => {
+            23 => ContainerCommand::QueueInsert { due: self.due(), temper: self.temper() },
+            24 => ContainerCommand::QueueTake { max: self.rng.u8(..9) },
+            25 => ContainerCommand::QueueRemove { value: number },
+            26 => ContainerCommand::QueueClear,
+            27 => ContainerCommand::QueueReset { value: number, due: self.due() },
+            28 => {
                 let (due, temper) = (self.due(), self.temper());
                 ContainerCommand::KeyedInsert { key: number % 16, due, temper }
             }
-            32 => ContainerCommand::KeyedReset { key: number % 16, due: self.due() },
-            33 => ContainerCommand::KeyedRemove { key: number % 16 },
-            34 => ContainerCommand::KeyedClear,
-            35 => ContainerCommand::ScaledStart { temper: self.temper() },
-            36 => ContainerCommand::ScaledReset { timeout: number },
-            37 => ContainerCommand::ScaledCancel { timeout: number },
-            38 => ContainerCommand::ScaledClear,
-            39 => ContainerCommand::SetScale {
+            29 => ContainerCommand::KeyedReset { key: number % 16, due: self.due() },
+            30 => ContainerCommand::KeyedRemove { key: number % 16 },
+            31 => ContainerCommand::KeyedClear,
+            32 => ContainerCommand::ScaledStart { temper: self.temper() },
+            33 => ContainerCommand::ScaledReset { timeout: number },
+            34 => ContainerCommand::ScaledCancel { timeout: number },
+            35 => ContainerCommand::ScaledClear,
+            36 => ContainerCommand::SetScale {
                 quarters: number % 5,
                 is_remote: self.rng.u8(..4) == 0,
             },
-            40 => {
+            37 => {
                 let (due, temper) = (self.due(), self.temper());
                 let (keys, times) = (self.rng.u8(..1 << KEYS), self.rng.u32(..4));
                 ContainerCommand::Watch { due, temper, keys, times }
             }
-            41 => ContainerCommand::Check { key: number % KEYS },
-            42 => ContainerCommand::CancelOperation { operation: number },
-            43 => ContainerCommand::CancelForKey { key: number % KEYS },
+            38 => ContainerCommand::Check { key: number % KEYS },
+            39 => ContainerCommand::CancelOperation { operation: number },
+            40 => ContainerCommand::CancelForKey { key: number % KEYS },
             _ => ContainerCommand::ClearOperations,
         }
     }
@@ -417,38 +402,35 @@ impl Plan<'_> {
                 Command::CancelMany { client, timer, count, mode: self.mode() }
             }
             9 => Command::Remaining { client, timer },
-            10 => Command::Migrate { client, timer, shard },
-            11 => Command::MigrateAll { client, from: shard, into: self.rng.u8(..) },
-            12 => Command::Timeout { client, shard, due: self.due(), work: self.due() },
-            13 => {
+            10 => Command::Timeout { client, shard, due: self.due(), work: self.due() },
+            11 => {
                 let (due, temper) = (self.due(), self.temper());
                 Command::LocalSchedule { shard, due, temper, is_call: self.rng.bool() }
             }
-            14 => Command::LocalMany { shard, count: self.rng.u8(..20), due: self.due() },
-            15 => Command::LocalCancel { shard, timer },
-            16 => Command::LocalCancelMany { shard, timer, count: self.rng.u8(..40) },
-            17 => Command::LocalReset { shard, timer, due: self.due() },
-            18 => Command::LocalMigrate { shard, timer, to: self.rng.u8(..) },
-            19 => Command::Spawn { shard, work: self.work() },
-            20 => Command::Foreign { client, shard, detached: self.rng.bool() },
-            21 if self.load != Load::Any => Command::Steps(self.rng.u8(..4)),
-            21 => Command::Steps(self.rng.u8(..)),
-            22 => Command::Run(self.duration()),
-            23 => Command::Stall { shard, stall: self.duration() },
-            24 => Command::Leap(self.duration()),
-            25 => Command::Hold { shard, holds: self.rng.bool() },
-            26..45 => Command::Contain { shard, command: self.container_command(kind, client) },
-            45 => Command::ReplaceContainers { shard },
-            46 => {
+            12 => Command::LocalMany { shard, count: self.rng.u8(..20), due: self.due() },
+            13 => Command::LocalCancel { shard, timer },
+            14 => Command::LocalCancelMany { shard, timer, count: self.rng.u8(..40) },
+            15 => Command::LocalReset { shard, timer, due: self.due() },
+            16 => Command::Spawn { shard, work: self.work() },
+            17 => Command::Foreign { client, shard, detached: self.rng.bool() },
+            18 if self.load != Load::Any => Command::Steps(self.rng.u8(..4)),
+            18 => Command::Steps(self.rng.u8(..)),
+            19 => Command::Run(self.duration()),
+            20 => Command::Stall { shard, stall: self.duration() },
+            21 => Command::Leap(self.duration()),
+            22 => Command::Hold { shard, holds: self.rng.bool() },
+            23..42 => Command::Contain { shard, command: self.container_command(kind, client) },
+            42 => Command::ReplaceContainers { shard },
+            43 => {
                 let (due, count) = (self.due(), self.rng.u8(..5));
                 Command::Tangle { shard, due, count, panics: !self.calm && self.rng.bool() }
             }
-            47 => Command::SharedSleep(self.shared_plan(shard)),
-            48 => {
+            44 => Command::SharedSleep(self.shared_plan(shard)),
+            45 => {
                 let shard = self.rng.bool().then_some(shard);
                 Command::SharedTimeout { shard, due: self.due(), work: self.due() }
             }
-            49 => Command::Kill(shard),
+            46 => Command::Kill(shard),
             _ => {
                 let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
                 Command::Shutdown { policy: all[self.rng.usize(..3)], waits: self.rng.bool() }
@@ -464,9 +446,9 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     let mut weights: Vec<u32> = (0..KINDS).map(|_| [0, 1, 4, 20][rng.usize(..4)]).collect();
     // Most commands need timers, and nothing happens while no task runs.
     weights[3] += 4;
-    weights[13] += 4;
-    weights[21] += 8;
-    weights[22] += 8;
+    weights[11] += 4;
+    weights[18] += 8;
+    weights[19] += 8;
     for container in CONTAINERS {
         if rng.u8(..4) > 0 {
             weights[container].fill(0);
@@ -481,9 +463,9 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
         weights.fill(0);
         let kinds: &[(usize, u32)] = match load {
             // Local schedules, cancels and resets, while the clock moves on.
-            Load::Timers => &[(13, 20), (14, 6), (15, 4), (17, 4), (21, 30), (22, 2), (24, 12)],
+            Load::Timers => &[(11, 20), (12, 6), (13, 4), (15, 4), (18, 30), (19, 2), (21, 12)],
             // Resets and cancels of a few timers, and few turns.
-            _ => &[(3, 8), (6, 2), (7, 40), (21, 20), (22, 2)],
+            _ => &[(3, 8), (6, 2), (7, 40), (18, 20), (19, 2)],
         };
         for (kind, weight) in kinds {
             weights[*kind] = *weight;

@@ -88,7 +88,7 @@ impl History {
         let shards: Vec<_> =
             sim.service().shards().map(|shard| sim.timers(shard).clone()).collect();
         let held = vec![false; shards.len()];
-        let ledger = Ledger::begin(sim.time(), tick, shards.len(), timers_max(&sim, 0));
+        let ledger = Ledger::begin(sim.time(), tick, shards.len());
         let world = Rc::new(World {
             ledger,
             service: Rc::clone(sim.service()),
@@ -199,27 +199,6 @@ impl History {
                 let reply = sender.client.remaining(handle);
                 self.wait_for(reply, |_| {});
             }
-            Command::Migrate { client, timer, shard } => {
-                let Some(sender) = world.sender(client) else { return };
-                let Some((id, handle)) = world.timer(timer) else { return };
-                sender.next();
-                world.ledger.migrates(id);
-                let to = ShardId::new(self.shard(shard) as u16);
-                let (reply, ledger) = (sender.client.migrate(handle, to), Rc::clone(&world.ledger));
-                self.wait_for(reply, move |reply| {
-                    ledger.migrated(id, reply.ok().and_then(Result::ok));
-                });
-            }
-            Command::MigrateAll { client, from, into } => {
-                let Some(sender) = world.sender(client) else { return };
-                let (from, into) = (self.shard(from), self.shard(into));
-                sender.next();
-                world.ledger.migrate_all(from);
-                let (source, into) = (ShardId::new(from as u16), ShardId::new(into as u16));
-                let reply = sender.client.migrate_all(source, &[into]);
-                let ledger = Rc::clone(&world.ledger);
-                self.wait_for(reply, move |_| ledger.migrated_all(from));
-            }
             Command::Timeout { client, shard, due, work } => {
                 let Some(sender) = world.sender(client) else { return };
                 self.timeout(sender, self.shard(shard), due, work);
@@ -247,15 +226,6 @@ impl History {
                     return;
                 };
                 world.reset_here(&timers, timer, due);
-            }
-            Command::LocalMigrate { shard, timer, to } => {
-                let (Some(timers), Some(timer)) = (self.local(shard), world.timer(timer)) else {
-                    return;
-                };
-                let to = ShardId::new(self.shard(to) as u16);
-                world.ledger.migrates(timer.0);
-                let migrated = timers.migrate(timer.1, to);
-                world.ledger.migrated(timer.0, migrated.ok());
             }
             Command::Contain { shard, command } => {
                 if self.local(shard).is_some() {

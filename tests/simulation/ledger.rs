@@ -34,10 +34,8 @@ pub(crate) struct Timer {
     pub(crate) state: State,
     /// `None` until it is scheduled.
     pub(crate) handle: Option<TimerId>,
-    /// The handle before it last migrated; `None` if it has not, or if no reply has told.
-    pub(crate) handle_before: Option<TimerId>,
-    /// The shard that it is on, or on its way to. `None` while it may be on several.
-    pub(crate) shard: Option<usize>,
+    /// The shard that it is on, or on its way to.
+    shard: usize,
     /// The earliest and the latest deadline that it may have, in nanoseconds from the start. They
     /// differ while a reset is on its way.
     due_min: u64,
@@ -54,8 +52,6 @@ pub(crate) struct Timer {
     cancels: u32,
     /// A cancel of it is on its way, or was sent without a reply.
     may_drop: bool,
-    /// It has migrated, or may have.
-    has_migrated: bool,
     /// Since which step of the simulation nothing for it is on its way.
     since: u64,
     /// The time of that step, in nanoseconds. A timer whose deadline had passed by then is due
@@ -89,14 +85,6 @@ pub(crate) struct Ledger {
     violation: RefCell<Option<String>>,
     /// For each shard, whether it has ended, or is ending.
     pub(crate) ended: RefCell<Vec<bool>>,
-    /// How many handles of migrated timers a shard remembers.
-    remembered_max: usize,
-    /// How many timers may have migrated.
-    migrations: Cell<usize>,
-    /// Whether timers of timeouts may have migrated.
-    pub(crate) may_have_migrated: Cell<bool>,
-    /// For each shard, how many requests to migrate all of its timers are not finished.
-    migrating_all: RefCell<Vec<u32>>,
     /// A shutdown fires all timers, early ones too.
     pub(crate) fires_all: Cell<bool>,
     /// How many tasks wait for a reply or for a timeout.
@@ -149,12 +137,7 @@ thread_local! {
 
 impl Ledger {
     /// Makes the ledger of a history, which jobs on this thread report to.
-    pub(crate) fn begin(
-        time: Time,
-        tick: Duration,
-        shards: usize,
-        remembered_max: usize,
-    ) -> Rc<Self> {
+    pub(crate) fn begin(time: Time, tick: Duration, shards: usize) -> Rc<Self> {
         let ledger = Rc::new(Self {
             start: time.now(),
             time,
@@ -162,10 +145,6 @@ impl Ledger {
             timers: RefCell::default(),
             violation: RefCell::default(),
             ended: RefCell::new(vec![false; shards]),
-            remembered_max,
-            migrations: Cell::new(0),
-            may_have_migrated: Cell::new(false),
-            migrating_all: RefCell::new(vec![0; shards]),
             fires_all: Cell::new(false),
             waiting: Cell::new(0),
             timeouts: RefCell::default(),
@@ -275,27 +254,23 @@ impl Ledger {
     ) -> Job {
         let is_zero = due == Due::In(Duration::ZERO) && sent.is_none();
         let due = self.nanos_at(due);
-        let may_migrate = self.migrating_all.borrow()[shard] > 0;
         let mut timers = self.timers.borrow_mut();
         timers.push(Timer {
             state: State::Live,
             handle: None,
-            handle_before: None,
-            shard: (!may_migrate).then_some(shard),
+            shard,
             due_min: due,
             due_max: due,
             is_due_at_once: due <= self.now(),
             is_zero,
-            in_flight: u32::from(sent.is_some()) + u32::from(may_migrate),
+            in_flight: u32::from(sent.is_some()),
             requests: 0,
             cancels: 0,
-            may_drop: self.ended.borrow()[shard]
-                || may_migrate && self.ended.borrow().contains(&true),
-            has_migrated: may_migrate,
+            may_drop: self.ended.borrow()[shard],
             since: self.time.steps(),
             since_ns: self.now(),
             sent: sent.map(|(client, number)| (client, shard, number)).into_iter().collect(),
-            sender: sent.map(|(client, _)| client).filter(|_| !may_migrate),
+            sender: sent.map(|(client, _)| client),
             reset_to: None,
             takers: None,
         });
@@ -367,7 +342,7 @@ impl Ledger {
     pub(crate) fn refused(&self, id: Id, is_closed: bool) {
         let shard = self.get(id).shard;
         self.finish(id, State::Refused);
-        let has_ended = shard.is_none_or(|shard| self.ended.borrow()[shard]);
+        let has_ended = self.ended.borrow()[shard];
         self.require(!is_closed || has_ended, || format!("{id} is refused as closed, and is not"));
     }
 
@@ -465,18 +440,13 @@ impl Ledger {
 
     /// An outcome says that the timer has fired, or that it is stale.
     fn check_gone(&self, id: Id, has_fired: bool, is_stale: bool, sent: u32) {
-        let Timer { state, shard, has_migrated, cancels, .. } = self.get(id);
+        let Timer { state, shard, cancels, .. } = self.get(id);
         // A shutdown that returns its timers may have them already.
-        let has_ended = match shard {
-            Some(shard) => self.ended.borrow()[shard],
-            None => self.ended.borrow().contains(&true),
-        };
-        let has_migrated = has_migrated && self.migrations.get() > self.remembered_max;
+        let has_ended = self.ended.borrow()[shard];
         self.require(!has_fired || state == State::Fired, || {
             format!("an outcome says that {id} has fired, but it is {state:?}")
         });
-        // A shard remembers a bounded number of old handles of timers that have migrated.
-        let may_be_stale = has_ended || has_migrated || cancels > sent || state != State::Live;
+        let may_be_stale = has_ended || cancels > sent || state != State::Live;
         self.require(!is_stale || may_be_stale, || {
             format!("an outcome says that {id} is stale, but it is live")
         });
@@ -484,15 +454,8 @@ impl Ledger {
 
     /// A request for a timer gets no reply, as a shard has ended.
     pub(crate) fn unanswered(&self, id: Id) {
-        let ended = self.ended.borrow();
-        self.require(ended.contains(&true), || format!("a request for {id} gets no reply"));
-        let Timer { state, handle, handle_before, has_migrated, .. } = self.get(id);
-        // A shard that has ended leaves the new handles of timers that have migrated.
-        let is_known = has_migrated && handle_before.is_some();
-        let is_known = is_known && self.migrations.get() <= self.remembered_max;
-        let lives = handle.is_some_and(|timer| !ended[usize::from(timer.shard().number())]);
-        let is_lost = is_known && lives && state == State::Live;
-        self.require(!is_lost, || format!("a request for {id}, which lives, gets no reply"));
+        let has_ended = self.ended.borrow()[self.get(id).shard];
+        self.require(has_ended, || format!("a request for {id} gets no reply"));
     }
 
     /// The outcome of a reset on the core.
@@ -547,55 +510,15 @@ impl Ledger {
     fn must_be_here(&self, timer: &Timer, shard: usize) -> bool {
         timer.state == State::Live
             && timer.in_flight == 0
-            && timer.shard == Some(shard)
-            && !timer.has_migrated
+            && timer.shard == shard
             && !self.ended.borrow()[shard]
-    }
-
-    /// The timer is about to migrate, by a request or on the core.
-    pub(crate) fn migrates(&self, id: Id) {
-        self.edit(id, |timer| {
-            timer.has_migrated = true;
-            timer.shard = None;
-            timer.requests += 1;
-            timer.in_flight += 1;
-            timer.sender = None;
-        });
-        self.migrations.set(self.migrations.get() + 1);
-    }
-
-    pub(crate) fn migrated(&self, id: Id, handle: Option<TimerId>) {
-        self.edit(id, |timer| {
-            if let Some(handle) = handle {
-                timer.handle_before = timer.handle.replace(handle);
-            }
-        });
-    }
-
-    pub(crate) fn migrated_all(&self, from: usize) {
-        self.migrating_all.borrow_mut()[from] -= 1;
-    }
-
-    pub(crate) fn migrate_all(&self, from: usize) {
-        self.migrating_all.borrow_mut()[from] += 1;
-        self.may_have_migrated.set(true);
-        for timer in self.timers.borrow_mut().iter_mut() {
-            if timer.state == State::Live && timer.shard.is_none_or(|shard| shard == from) {
-                timer.has_migrated = true;
-                timer.shard = None;
-                timer.requests += 1;
-                timer.in_flight += 1;
-                timer.sender = None;
-            }
-        }
-        self.migrations.set(usize::MAX / 2);
     }
 
     /// A shard ends: its timers may be dropped from now on.
     pub(crate) fn shard_ends(&self, shard: usize) {
         self.ended.borrow_mut()[shard] = true;
         for timer in self.timers.borrow_mut().iter_mut() {
-            timer.may_drop |= timer.shard.is_none_or(|on| on == shard);
+            timer.may_drop |= timer.shard == shard;
         }
     }
 
@@ -617,10 +540,9 @@ impl Ledger {
     }
 
     /// Whether a timer of a handle may be refused as closed: its shard has ended, or any has if
-    /// `shard` is `None` or timers have migrated.
+    /// `shard` is `None`.
     pub(crate) fn may_be_closed(&self, shard: Option<usize>) -> bool {
         let ended = self.ended.borrow();
-        let shard = shard.filter(|_| !self.may_have_migrated.get());
         shard.map_or_else(|| ended.contains(&true), |shard| ended[shard])
     }
 
@@ -662,8 +584,8 @@ impl Ledger {
         if timer.in_flight == 0 && timer.due_min == timer.due_max {
             self.check_order(id, shard, if is_due_at_once { min } else { max });
         }
-        self.require(timer.shard.is_none_or(|on| on == shard), || {
-            format!("{id} fires on shard {shard}, but is on {:?}", timer.shard)
+        self.require(timer.shard == shard, || {
+            format!("{id} fires on shard {shard}, but is on {}", timer.shard)
         });
     }
 
@@ -679,7 +601,7 @@ impl Ledger {
         let (timers, step) = (self.timers.borrow(), self.time.steps());
         let is_earlier = |timer: &Timer| {
             timer.state == State::Live
-                && timer.shard == Some(shard)
+                && timer.shard == shard
                 && timer.in_flight == 0
                 && timer.since < step
                 && timer.due_min == timer.due_max
@@ -714,7 +636,7 @@ impl Ledger {
             timer.state == State::Live
                 && !timer.may_drop
                 && timer.takers.as_ref().is_none_or(|takers| takers.get() > 0)
-                && timer.shard.map_or(all_work, &works)
+                && works(timer.shard)
                 && self.tick_of(timer.last_reset().unwrap_or(timer.due_max)) < now
         };
         let timers = self.timers.borrow();
@@ -724,8 +646,7 @@ impl Ledger {
             format!("nothing runs until {now} ns, but a timer is due: {timer:?}")
         });
         let is_late = |timeout: &Option<(Option<usize>, u64)>| {
-            let is_known = |_: &usize| !self.may_have_migrated.get();
-            let works = |shard: Option<usize>| shard.filter(is_known).map_or(all_work, &works);
+            let works = |shard: Option<usize>| shard.map_or(all_work, &works);
             timeout.is_some_and(|(shard, due)| works(shard) && self.tick_of(due) < now)
         };
         let late = self.timeouts.borrow().iter().position(is_late);

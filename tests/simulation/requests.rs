@@ -38,14 +38,11 @@ impl History {
             Mode::Awaited => {
                 let (reply, client) = (sender.client.cancel(handle), sender.number);
                 let shard = usize::from(handle.shard().number());
-                let follows = ledger.get(id).shard.is_none();
                 self.wait_for(reply, move |outcome| {
                     let Ok(outcome) = outcome else { return ledger.unanswered(id) };
                     ledger.cancelled(id, outcome);
                     ledger.landed(id);
-                    if !follows {
-                        ledger.received(client, shard, number);
-                    }
+                    ledger.received(client, shard, number);
                 });
             }
         }
@@ -55,8 +52,7 @@ impl History {
         let ledger = Rc::clone(&self.world.ledger);
         let (client, number) = (sender.number, sender.next());
         let shard = usize::from(handle.shard().number());
-        let follows = ledger.get(id).shard.is_none();
-        let is_silent = mode != Mode::Awaited && !follows;
+        let is_silent = mode != Mode::Awaited;
         ledger.send_reset(id, due, client, is_silent.then_some((client, shard, number)));
         match mode {
             Mode::Detached => self.world.with_due(due, |when| match when {
@@ -73,9 +69,7 @@ impl History {
                 }
                 self.wait_for(reply, move |outcome| {
                     let Ok(outcome) = outcome else { return ledger.unanswered(id) };
-                    if !follows {
-                        ledger.received(client, shard, number);
-                    }
+                    ledger.received(client, shard, number);
                     ledger.reset(id, outcome);
                 });
             }

@@ -163,13 +163,11 @@ impl World {
         (index < senders.len()).then(|| senders.remove(index))
     }
 
-    /// One of the timers that have a handle, mostly one of the last. The handle may be an old one.
+    /// One of the timers that have a handle, mostly one of the last.
     pub(crate) fn timer(&self, number: u16) -> Option<(Id, TimerId)> {
         let len = self.ledger.len();
         let id = len.checked_sub(1 + usize::from(number) % len.clamp(1, 60))?;
-        let timer = self.ledger.get(id);
-        let before = timer.handle_before.filter(|_| number.is_multiple_of(2));
-        before.or(timer.handle).map(|handle| (id, handle))
+        self.ledger.get(id).handle.map(|handle| (id, handle))
     }
 
     pub(crate) fn some_timers(&self, number: u16, count: u8) -> Vec<(Id, TimerId)> {

@@ -1,7 +1,5 @@
 //! Queries for pending timers, which do not hand them out.
 
-use core::ops::Range;
-
 use super::Shard;
 use crate::key::TimerKey;
 use crate::slab::Entry;
@@ -90,13 +88,6 @@ impl<T> Shard<T> {
         });
         let best = best.filter(|best| best.place.deadline <= limit).map(|best| best.entry);
         best.or(late.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
-    }
-
-    /// The first pending timer in a range of slab slots, for a caller that walks over all timers in
-    /// slices. The slot of a timer is the index of its key, less than
-    /// [`capacity`](Self::capacity). O(slots).
-    pub fn pending_in(&self, slots: Range<u32>) -> Option<TimerKey> {
-        self.slab.first_armed_in(slots)
     }
 
     /// The payloads of timers that are handed out next. The shard looks at due timers in batches,

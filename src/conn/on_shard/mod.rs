@@ -67,6 +67,38 @@ impl ConnTimers {
     /// Events that have come and were not taken go along. The callback stays behind, and so do
     /// reads, writes and requests in progress and measured transfers: they end here, and have no
     /// effect there.
+    ///
+    /// ```
+    /// use corewheel::clock::ManualClock;
+    /// use corewheel::{ConnLimits, DeadlineKind, TimerService};
+    /// use std::time::Duration;
+    ///
+    /// let clock = ManualClock::new();
+    /// let service = TimerService::builder().shards(2).clock(&clock).start_attached()?;
+    /// let mut shards = Vec::new();
+    /// for shard in service.shards() {
+    ///     shards.push(service.attach(shard)?.into_loop(|_, _| {})?);
+    /// }
+    /// let [accepting, serving] = [0, 1].map(|n: usize| shards[n].timers().clone());
+    ///
+    /// // A connection was accepted on one core, and goes to another 20 s later.
+    /// let limits = ConnLimits::default().read_idle(Duration::from_secs(30));
+    /// let connection = accepting.connection(limits)?;
+    /// clock.advance(Duration::from_secs(20));
+    /// let packed = connection.pack().expect("it is open"); // `Send`, for a channel of yours
+    /// let connection = serving.adopt(packed)?;
+    /// assert_eq!((accepting.len(), serving.len()), (0, 1));
+    ///
+    /// // The idle time goes on there.
+    /// connection.on_event(|connection, event| {
+    ///     assert_eq!(event.kind, DeadlineKind::ReadIdle);
+    ///     connection.close();
+    /// });
+    /// clock.advance(Duration::from_secs(10));
+    /// let _ = shards[1].turn();
+    /// assert!(connection.is_closed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pack(self) -> Option<PackedConn> {
         if self.is_closed() {
             return None;

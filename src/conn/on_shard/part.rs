@@ -44,6 +44,8 @@ pub(super) struct Connections {
     table: RefCell<Table>,
     /// How many connections have a handle.
     count: Cell<usize>,
+    /// How many connections were packed for another shard.
+    packed: Cell<u64>,
     /// The salt of the next connection.
     next_salt: Cell<u8>,
 }
@@ -62,6 +64,7 @@ impl Connections {
                 shard,
                 table: RefCell::default(),
                 count: Cell::new(0),
+                packed: Cell::new(0),
                 next_salt: Cell::new(0),
             }
         });
@@ -142,7 +145,9 @@ impl Connections {
         self.advance(self.shard.nanos());
         let table = self.table.borrow();
         let class = table.record(index).key.get().map(|key| self.shard.class_of(key));
-        table.pack(index, class.unwrap_or_default(), &self.activity)
+        let packed = table.pack(index, class.unwrap_or_default(), &self.activity);
+        self.packed.set(self.packed.get() + 1);
+        packed
     }
 
     pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
@@ -159,8 +164,7 @@ impl Connections {
     /// A connection has got its first handle, or has lost its last one.
     fn count_handled(&self, change: isize) {
         self.count.set(self.count.get().wrapping_add_signed(change));
-        let count = self.count.get() as u64;
-        self.shard.publish_gauge(|counts| counts.connections = count);
+        self.shard.publish_gauge(|counts| self.publish(counts));
     }
 
     /// Resets the entry of a connection to its first deadline: if that is earlier now, or `anew`,
@@ -470,6 +474,7 @@ impl Part for Connections {
 
     fn publish(&self, counts: &mut ShardCounts) {
         counts.connections = self.count.get() as u64;
+        counts.migrated_out = self.packed.get();
     }
 
     /// Closes all connections, and wakes the tasks that wait for events.

@@ -1,6 +1,6 @@
 //! Bulk commands: one message to each shard that has some of the timers.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -12,7 +12,7 @@ use crate::face::reply::Reply;
 use crate::link::lane::Refusal;
 use crate::shard::callback::{Payload, SendCall};
 use crate::shard::lanes::Keys;
-use crate::shard::request::{Bulk, BulkCancel, BulkReply, BulkSchedule, Replies, Request};
+use crate::shard::request::{Bulk, BulkCancel, BulkSchedule, Replies, Request};
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;
 use crate::values::ids::{ServiceId, ShardId, TimerId};
@@ -195,13 +195,12 @@ fn parts(timers: &[TimerId], service: ServiceId) -> (Vec<Part>, Vec<u32>) {
 /// ended before it replied.
 pub(crate) type Outcomes<T> = Vec<Result<CancelOutcome<Payload<T, SendCall<T>>>, ReplyError>>;
 
-type ShardReply<O> = oneshot::AsyncReceiver<Each<BulkReply<O>>>;
+type ShardReply<O> = oneshot::AsyncReceiver<Each<O>>;
 
 /// The replies of several shards to many commands.
 struct BulkReplies<O> {
     /// For each shard, the places of its commands among all, and its reply.
     parts: Vec<(Vec<u32>, ShardReply<O>)>,
-    later: Each<(u32, oneshot::AsyncReceiver<O>)>,
     outcomes: Each<Result<O, ReplyError>>,
 }
 
@@ -209,7 +208,7 @@ impl<O> BulkReplies<O> {
     /// Before any shard has replied.
     fn new(count: usize) -> Self {
         let unknown = std::iter::repeat_with(|| Err(ReplyError::Closed)).take(count).collect();
-        Self { parts: Vec::new(), later: Each(Vec::new()), outcomes: Each(unknown) }
+        Self { parts: Vec::new(), outcomes: Each(unknown) }
     }
 }
 
@@ -220,24 +219,16 @@ impl<O> Future for BulkReplies<O> {
     type Output = Vec<Result<O, ReplyError>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { parts, later: Each(later), outcomes: Each(outcomes) } = self.get_mut();
+        let Self { parts, outcomes: Each(outcomes) } = self.get_mut();
         // One reply after the other, since all are waited for: only the reply that is polled last
         // knows the waker, so a reply that arrives causes no poll of all the others.
         while let Some((places, reply)) = parts.last_mut() {
             // The commands of a shard that does not reply stay `Closed`.
             let told = ready!(Pin::new(reply).poll(cx)).map(|mut told| told.take());
             for (place, told) in places.iter().zip(told.unwrap_or_default()) {
-                match told {
-                    BulkReply::Now(outcome) => outcomes[*place as usize] = Ok(outcome),
-                    BulkReply::Later(reply) => later.push((*place, reply.into_future())),
-                }
+                outcomes[*place as usize] = Ok(told);
             }
             parts.pop();
-        }
-        while let Some((place, reply)) = later.last_mut() {
-            let outcome = ready!(Pin::new(reply).poll(cx));
-            outcomes[*place as usize] = outcome.map_err(|_| ReplyError::Closed);
-            later.pop();
         }
         Poll::Ready(std::mem::take(outcomes))
     }

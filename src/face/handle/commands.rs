@@ -20,7 +20,6 @@ use crate::shard::callback::{Payload, SendCall};
 use crate::shard::request::{Bulk, Request};
 use crate::values::class::ClassId;
 use crate::values::ids::{ShardId, TimerId};
-use crate::values::migration::{MigrateError, MigrateReport};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::{Refused, RefusedCall, RefusedKind};
 use crate::values::scale::Scale;
@@ -213,10 +212,9 @@ impl<T: Send + 'static> Handle<T> {
     /// the cancel will not. A timer of another service is left as it is.
     ///
     /// The shard drops the payload within a second, or in its first turn after that if its thread
-    /// is held up; within a second for each shard to which the timer has migrated. A shard that
-    /// sleeps for longer is woken, and takes another turn a second later. So however many such
-    /// cancels come, they wake it once in a second, unless they fill their lane. A shard that no
-    /// thread drives yet drops the payload when it is driven.
+    /// is held up. A shard that sleeps for longer is woken, and takes another turn a second later.
+    /// So however many such cancels come, they wake it once in a second, unless they fill their
+    /// lane. A shard that no thread drives yet drops the payload when it is driven.
     ///
     /// A timer that this thread has scheduled and not reset, and that the shard has not received,
     /// is marked as cancelled where it lies in the lane. That costs less than the message which it
@@ -261,62 +259,6 @@ impl<T: Send + 'static> Handle<T> {
         self.ask(timer, None, |_, reply| {
             Request::Bulk(Box::new(Bulk::Remaining { key: timer.key(), reply }))
         })
-    }
-
-    /// Migrates a timer to another shard, with its deadline, and gives its new id: where a
-    /// connection goes, its timers go.
-    ///
-    /// The timer is on one shard or on its way to the other, and fires once, never early. Timers
-    /// with values and callbacks that another thread has sent can migrate; the others stay, see
-    /// [`MigrateError`]. A timer that is due already migrates like any other, and fires there.
-    ///
-    /// The old id goes on to mean the timer: the old shard forwards what other threads send to it,
-    /// in order, with one hop more for each migration, and
-    /// [`Timers::migrated_to`](crate::Timers::migrated_to) gives the new id. On the old shard's own
-    /// core, where an outcome is returned at once, commands by the old id do nothing and return
-    /// `Elsewhere`. A shard remembers as many timers that have left it as it has room for,
-    /// and forgets the oldest first; an id that is forgotten is stale, and the timer goes on by
-    /// its new one. From the first such timer on, every request wakes the shard. What a shard
-    /// remembers is kept as long as the service, also after the shard has ended.
-    ///
-    /// A timer that is on that shard already is left as it is. The reply for a timer of another
-    /// service is [`MigrateError::Foreign`], at once.
-    ///
-    /// Cost: a cancel on the old shard, a timer from elsewhere on the new one, and some 40 bytes
-    /// that are remembered.
-    pub fn migrate(&self, timer: TimerId, to: ShardId) -> Reply<Result<TimerId, MigrateError>> {
-        self.ask(timer, Err(MigrateError::Foreign), |_, reply| {
-            Request::Bulk(Box::new(Bulk::Migrate { key: timer.key(), to, reply }))
-        })
-    }
-
-    /// Migrates all timers of a shard to others, in turn, each as [`migrate`](Self::migrate) does:
-    /// to take the shard out of use, or to spread its load.
-    ///
-    /// Every timer that is pending when the shard comes to it migrates if it can. Timers that are
-    /// due meanwhile fire where they are. So do, later, the callbacks and the sleeps of the shard's
-    /// own core, and the deadlines of connections, which migrate with their connection (see
-    /// [`ConnTimers::pack`](crate::ConnTimers::pack)). The shard stays open: timers that are
-    /// scheduled on it meanwhile may stay behind, so stop scheduling there first, or migrate once
-    /// more.
-    ///
-    /// It takes several turns, within their budget, and the shard does all its other work between
-    /// them. Where the others have no room the shard waits a tick and tries again; where no timer
-    /// could migrate for a second, the rest stays. One such request of a shard runs at a time.
-    pub fn migrate_all(
-        &self,
-        from: ShardId,
-        into: &[ShardId],
-    ) -> Reply<Result<MigrateReport, MigrateError>> {
-        let (sender, reply) = Reply::of_outcome();
-        if let Ok(lanes) = self.lanes() {
-            if lanes.directory().post(from).is_none() {
-                return Reply::ready(Err(MigrateError::NoSuchShard(from)));
-            }
-            let bulk = Bulk::MigrateAll { into: into.into(), reply: sender };
-            lanes.send(from, Request::Bulk(Box::new(bulk)));
-        }
-        reply
     }
 
     /// Gives an order to the shard.

@@ -11,15 +11,14 @@ use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::values::ids::TimerId;
-use crate::values::outcome::{CancelOutcome, ResetOutcome};
+use crate::values::outcome::ResetOutcome;
 
 /// A timer that is cancelled when this guard is dropped; made by [`Timers::guard`] on a shard's own
 /// core, and by [`Handle::guard`] on any other thread.
 ///
 /// A drop cancels the timer and drops its payload, with nothing borrowed; a panic of the payload's
 /// drop is caught, logged and counted. It does nothing if the timer has fired, was cancelled, or
-/// belongs to another service, and nothing if the shard has ended. It follows a timer that was
-/// migrated.
+/// belongs to another service, and nothing if the shard has ended.
 ///
 /// A guard of a shard names no type of values and has no lifetime: store it as
 /// `TimerGuard<'static>`. It cancels at once, and the payload is dropped on the spot. A guard of a
@@ -79,11 +78,7 @@ impl<T: Send + 'static> Commands for Core<T> {
     fn cancel(&self, timer: TimerId) {
         if timer.home() == self.home() {
             // How much time was left is not asked for, so no clock is read.
-            match self.cancel(timer.key(), 0) {
-                // It was migrated to another shard, and is cancelled by a message.
-                CancelOutcome::Elsewhere(_) => {}
-                outcome => return self.drop_each(outcome.payload()),
-            }
+            return self.drop_each(self.cancel(timer.key(), 0).payload());
         }
         Handle::<T>::new(self.directory().service).cancel_detached(timer);
     }
@@ -91,10 +86,7 @@ impl<T: Send + 'static> Commands for Core<T> {
     fn reset(&self, timer: TimerId, due: Due) -> Reply<ResetOutcome> {
         let deadline = self.time().tick_of_due(due, || self.nanos_near());
         if timer.home() == self.home() {
-            match self.reset(timer.key(), deadline) {
-                ResetOutcome::Elsewhere(_) => {}
-                outcome => return Reply::ready(outcome),
-            }
+            return Reply::ready(self.reset(timer.key(), deadline));
         }
         Handle::<T>::new(self.directory().service).reset(timer, Deadline(deadline))
     }

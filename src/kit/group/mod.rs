@@ -54,8 +54,7 @@ use crate::values::outcome::CancelOutcome;
 ///
 /// It holds their ids and nothing else, so it is `Send`, belongs to no shard, and leaves the
 /// timers running when it is dropped. A timer that has fired or was cancelled stays in it until it
-/// is [removed](Self::remove) or the group is cancelled, and does no harm. A timer that is migrated
-/// has a new id, to be inserted instead of the old one; the old one still finds it for a while.
+/// is [removed](Self::remove) or the group is cancelled, and does no harm.
 ///
 /// Cancelling a group sends one message to each shard that has some of its timers, however many
 /// they are; the shard takes it as that many requests, so no turn does more than its budget allows.

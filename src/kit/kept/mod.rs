@@ -51,7 +51,6 @@
 //! containers refuse new values as `Closed` by then, and values can still be removed and drained.
 //! After the end every command is refused as `Closed`, with its closure. If the thread of a shard
 //! dies, commands that have not run are dropped and their replies are [`ReplyError::Closed`].
-//! Values stay on their shard when timers [migrate](crate::migrate).
 //!
 //! # Room
 //!

@@ -16,6 +16,8 @@ fn adopt_keeps_all_deadlines() {
     lab.advance(ms(5));
     let packed = conn.pack().unwrap();
     assert!(lab.timers().is_empty(), "the entry is gone");
+    let _ = lab.turn();
+    assert_eq!((lab.counts().cancelled, lab.counts().migrated_out), (1, 1));
     // A packed connection is `Send`, and time passes on the way.
     let packed = std::thread::spawn(move || packed).join().unwrap();
     lab.advance(ms(5));

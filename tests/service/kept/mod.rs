@@ -321,28 +321,6 @@ fn keep_on_a_shard_that_is_not_attached_waits_for_it() {
     assert_eq!(look(&mut never).unwrap().unwrap_err(), ReplyError::Closed);
 }
 
-#[test]
-fn kept_container_stays_when_the_timers_of_its_shard_migrate() {
-    let mut lab = Lab::new(builder(2));
-    let (sender, due) = mpsc::channel();
-    let kept = kept(&mut lab, move |timers| {
-        timers.keyed::<u32, u32>(move |job, _| sender.send(job.value).unwrap())
-    });
-    assert_eq!(kept.shard_id(), SHARD);
-    drop(kept.try_run(|jobs| jobs.insert(1, 10, ms(5)).is_ok()).unwrap());
-    lab.settle();
-    let client = lab.service.handle();
-    client.on(SHARD).schedule(ms(5), 3).unwrap();
-    drop(kept.try_run(|jobs| jobs.insert(2, 20, ms(5)).is_ok()).unwrap());
-    let mut report = client.migrate_all(SHARD, &[OTHER]);
-    drop(kept.try_run(|jobs| jobs.insert(3, 30, ms(5)).is_ok()).unwrap());
-    lab.settle();
-    assert_eq!(look(&mut report).unwrap().unwrap().unwrap().migrated, 1);
-    lab.advance(ms(5));
-    assert_eq!(due.try_iter().collect::<Vec<_>>(), [10, 20, 30]);
-    assert_eq!(lab.fired(), [(3, 5)]);
-}
-
 fn is_shared<X: Send + Sync + Clone + 'static>(_: &X) {}
 
 fn is_send<F: Future + Send + 'static>(future: F) -> Pin<Box<F>> {
