@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::{Fired, Runtime, ShardId, ShutdownPolicy, TimerId, TimerService};
+use corewheel::{ShardId, ShutdownPolicy, TimerId, TimerService};
 use corewheel_shard::{Shard, ShardConfig, Tick};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -39,17 +39,7 @@ fn task(n: u64) -> NonZeroU64 {
 /// A service with one shard that holds this many timers, due in an hour.
 fn service(pending: u32) -> TimerService<NonZeroU64> {
     let (_, home) = cores();
-    let service = TimerService::builder()
-        .shards(1)
-        .runtime(Runtime::Thread)
-        .unpinned()
-        .spin(Duration::from_secs(1))
-        .capacity(1 << 21)
-        .start_with(move |_| {
-            core_affinity::set_for_current(home);
-            |_: Fired<NonZeroU64>, _: &_| unreachable!("nothing is due")
-        })
-        .expect("the service starts");
+    let service = corewheel_bench::polled_service(home, 1 << 21);
     let handle = service.handle();
     for n in 0..u64::from(pending) {
         while handle.on(SHARD).schedule(HOUR * 2, task(n)).is_err() {

@@ -18,8 +18,13 @@ pub mod verdict;
 mod verify;
 mod workload;
 
+use std::hint;
 use std::num::NonZeroU64;
+use std::thread;
 
+use core_affinity::CoreId;
+use corewheel::attach::Turn;
+use corewheel::{Fired, TimerService};
 pub use corewheel_timeouts::process::resident_bytes;
 pub use memory::{Held, resident_bytes_per_timer};
 pub use verify::verify;
@@ -119,6 +124,28 @@ pub fn random_order(count: usize) -> impl FnMut() -> usize {
         at = (at + 1) % order.len();
         order[at] as usize
     }
+}
+
+/// A service with one shard for values that never fire. A loop on this core takes its turns without
+/// a pause, so that figures of its lanes contain no sleep of the operating system.
+///
+/// # Panics
+///
+/// If the service does not start.
+pub fn polled_service<T: Send + 'static>(home: CoreId, capacity: u32) -> TimerService<T> {
+    let builder = TimerService::builder().shards(1).capacity(capacity);
+    let service = builder.start_attached_with::<T>().expect("the service starts");
+    let shard = service.shards().next().expect("it has a shard");
+    let attachment = service.attach(shard).expect("no thread drives the shard");
+    thread::spawn(move || {
+        core_affinity::set_for_current(home);
+        let handler = |_: Fired<T>, _: &corewheel::Timers<T>| unreachable!("nothing is due");
+        let mut shard = attachment.into_loop(handler).expect("the service has not ended");
+        while shard.turn() != Turn::Closed {
+            hint::spin_loop();
+        }
+    });
+    service
 }
 
 #[cfg(test)]

@@ -249,12 +249,11 @@ const LATENCY: Latency = Latency::Matters(PREEMPT);
 const IO_MEMORY: usize = 256 << 10;
 
 /// An executor for one shard. It is pinned already, by its thread.
-pub(crate) fn executor(settings: &Settings, name: &str) -> Result<LocalExecutor, String> {
+pub(crate) fn executor(_: &Settings, name: &str) -> Result<LocalExecutor, String> {
     LocalExecutorBuilder::new(Placement::Unbound)
         .name(name)
         .preempt_timer(PREEMPT)
         .io_memory(IO_MEMORY)
-        .spin_before_park(settings.spin)
         .make()
         .map_err(|error| error.to_string())
 }

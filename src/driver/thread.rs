@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::sync::{Parker, Unparker};
 
 use super::Driven;
-use crate::clock::saturating_nanos;
 use crate::face::timers::Timers;
 use crate::shard::host::{Values, take_turn};
 use crate::shard::turn::Next;
@@ -47,30 +46,7 @@ where
             Next::WhenWoken => Tick::NEVER,
             Next::Never => return,
         };
-        if !spin(timers, until) {
-            park(timers, until, &parker, &waker);
-        }
-    }
-}
-
-/// Watches the lanes for as long as the service says. True if there is something to do.
-fn spin<T: Send + 'static>(timers: &Timers<T>, until: Tick) -> bool {
-    let core = timers.core();
-    let spin = core.directory().settings.spin;
-    if spin.is_zero() {
-        return false;
-    }
-    let due = core.time().start_of(until);
-    let end = core.nanos().saturating_add(saturating_nanos(spin));
-    loop {
-        let now = core.nanos();
-        if core.has_news() || core.has_look_before(until) || now >= due {
-            return true;
-        }
-        if now >= end {
-            return false;
-        }
-        std::hint::spin_loop();
+        park(timers, until, &parker, &waker);
     }
 }
 

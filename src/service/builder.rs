@@ -173,13 +173,6 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// How long a shard polls its lanes before it sleeps; zero by default. While it polls it
-    /// receives requests sooner and uses the processor. Without effect on tokio.
-    pub fn spin(mut self, spin: Duration) -> Self {
-        self.options.spin = spin;
-        self
-    }
-
     /// A class of timers, counted on its own in the statistics; at most 64 of them, each once.
     pub fn class(mut self, class: TimerClass) -> Self {
         self.options.classes.push(class);

@@ -33,7 +33,6 @@ pub(crate) struct Options {
     pub(crate) runtime: Runtime,
     pub(crate) placement: Placement,
     pub(crate) name: String,
-    pub(crate) spin: Duration,
     pub(crate) classes: Classes,
     pub(crate) clock: Clock,
 }
@@ -57,7 +56,6 @@ impl Default for Options {
             runtime: Runtime::default(),
             placement: Placement::default(),
             name: "corewheel".to_owned(),
-            spin: Duration::ZERO,
             classes: Classes::default(),
             clock: Clock::monotonic(),
         }
@@ -110,7 +108,6 @@ impl Options {
             class_ages: self.check_class_ages()?,
             lane_flood: self.lane_capacity as u64 * u64::from(self.warnings.lane_percent) / 100,
             name: self.name.clone(),
-            spin: self.spin,
             is_runtime_chosen: attached || self.runtime != Runtime::Auto,
             classes: self.classes.clone(),
             cpus: if attached {

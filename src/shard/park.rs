@@ -120,16 +120,6 @@ impl<T: 'static> Core<T> {
         self.post().doorbell.set_awake();
     }
 
-    /// Whether mail or a request has come since the last turn.
-    pub(crate) fn has_news(&self) -> bool {
-        #[cfg(feature = "sim")]
-        if self.holds_lanes() {
-            return self.post().mailbox.has_mail();
-        }
-        let state = self.state.borrow();
-        self.post().mailbox.has_mail() || state.lanes.iter().any(LaneReceiver::has_news)
-    }
-
     /// Whether mail or a request has come since the last turn that cannot wait until a tick. Timers
     /// that are due later may wait: otherwise a shard to which threads send all the time would
     /// never sleep, and receive timers that are about to be cancelled.

@@ -96,7 +96,6 @@ pub(crate) struct Settings {
     /// With how many requests a lane counts as flooded.
     pub(crate) lane_flood: u64,
     pub(crate) name: String,
-    pub(crate) spin: Duration,
     /// Not left to the host, so futures know what they run on.
     pub(crate) is_runtime_chosen: bool,
     pub(crate) classes: Classes,

@@ -95,7 +95,6 @@ fn builder_refuses_settings_out_of_range_and_accepts_extreme_ones() {
     });
     assert!(start(|builder| builder.lateness_bound(Duration::MAX)).is_none());
     assert!(start(|builder| builder.overrun(Duration::MAX)).is_none());
-    assert!(start(|builder| builder.spin(Duration::MAX)).is_none());
     let budget = TurnBudget { time_max: Some(Duration::MAX), ..TurnBudget::default() };
     assert!(start(move |builder| builder.budget(budget)).is_none());
 }

@@ -15,8 +15,8 @@ use core_affinity::CoreId;
 use corewheel::{Fired, Handle, Runtime, ShardId, TimerService, Timers};
 
 use super::HOUR;
-use crate::Payload;
 use crate::figure::{Entrant, Figure};
+use crate::{Payload, polled_service};
 
 const SHARD: ShardId = ShardId::new(0);
 const CHUNK: u64 = 64;
@@ -42,17 +42,7 @@ struct Remote {
 impl Remote {
     /// A shard that polls its lanes and holds this many timers.
     fn new(home: CoreId, pending: usize) -> Self {
-        let service = TimerService::builder()
-            .shards(1)
-            .runtime(Runtime::Thread)
-            .unpinned()
-            .spin(Duration::from_secs(1))
-            .capacity(1 << 21)
-            .start_with(move |_| {
-                core_affinity::set_for_current(home);
-                |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due")
-            })
-            .expect("the service starts");
+        let service = polled_service(home, 1 << 21);
         let handle = service.handle();
         let mut left = pending;
         while left > 0 {
