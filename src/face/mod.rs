@@ -3,7 +3,6 @@
 
 pub(crate) mod handle;
 pub(crate) mod local;
-pub(crate) mod many;
 pub(crate) mod reply;
 pub mod report;
 pub(crate) mod sleep;

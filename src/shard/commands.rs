@@ -2,16 +2,13 @@
 
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
+use super::Core;
 use super::request::{RemainingReply, freed_by};
 use super::stored::{Stored, Taken};
-use super::{Core, State};
 use crate::values::class::ClassId;
 use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::refused::Refused;
-
-/// The timers of a [`Core::schedule_all`] that was refused.
-type RefusedTimers<D, V> = Refused<Vec<(D, V)>>;
 
 impl<T: 'static> Core<T> {
     /// Schedules a timer with a value.
@@ -67,46 +64,6 @@ impl<T: 'static> Core<T> {
             }
         }
         self.publish_command();
-    }
-
-    /// Schedules all of these timers, or none. The driver is woken at most once, after the last.
-    pub(crate) fn schedule_all<D>(
-        &self,
-        class: ClassId,
-        timers: Vec<(D, T)>,
-        deadline_of: impl Fn(D) -> Tick,
-    ) -> Result<Vec<TimerId>, RefusedTimers<D, T>> {
-        if self.is_closed() {
-            return Err(self.why_closed().of(timers));
-        }
-        let now = if class.is_some() { self.nanos_near() } else { 0 };
-        let mut earliest = Tick::NEVER;
-        let has_room = self.state.borrow_mut().make_room(timers.len());
-        if !has_room {
-            self.wake_for_effects();
-        }
-        let handles: Vec<_> = {
-            let State { wheel, counts, classes, .. } = &mut *self.state.borrow_mut();
-            if !has_room {
-                counts.refused += 1;
-                classes.count(class, |counts| counts.refused += 1);
-                return Err(Refused::Full(timers));
-            }
-            let schedule = |(when, value)| {
-                let deadline = deadline_of(when);
-                earliest = earliest.min(deadline);
-                let Ok(key) = wheel.schedule(deadline, Stored::Value(value)) else {
-                    unreachable!("there is room for all of them")
-                };
-                if class.is_some() {
-                    classes.begin(class, key.index(), now);
-                }
-                self.timer_of(key)
-            };
-            timers.into_iter().map(schedule).collect()
-        };
-        self.note_deadline(earliest);
-        Ok(handles)
     }
 
     /// Cancels a timer. The time until its deadline is counted from `now`.

@@ -83,24 +83,14 @@ impl<T: 'static> State<T> {
     pub(super) fn free_slot(&mut self) -> bool {
         match self.take_pool_key() {
             Some(key) => self.wheel.revoke(key),
-            None => self.reclaim(1),
+            None => self.reclaim(),
         }
     }
 
-    /// Makes sure that `count` slots are free, if those of idle lanes suffice with the free ones.
-    pub(super) fn make_room(&mut self, count: usize) -> bool {
-        if self.take_back(count) {
-            return true;
-        }
-        self.take_credit_back();
-        let lacking = count.saturating_sub(self.free_slots());
-        (lacking == 0 || self.reclaim(lacking)) && self.take_back(count)
-    }
-
-    /// Closes idle lanes for `count` keys. Closes none and returns false if they hold fewer.
+    /// Closes an idle lane that holds keys. False if there is none.
     #[cold]
-    fn reclaim(&mut self, count: usize) -> bool {
-        if self.wheel.granted() < count {
+    fn reclaim(&mut self) -> bool {
+        if self.wheel.granted() == 0 {
             return false;
         }
         let now = self.directory.time.nanos();
@@ -111,12 +101,11 @@ impl<T: 'static> State<T> {
         };
         let mut idle = idle_lanes(&self.lanes, tick);
         idle.retain(|at| is_quiet(&self.lanes[*at]));
-        let reclaimable: usize = idle.iter().map(|at| self.lanes[*at].keys_held()).sum();
-        if reclaimable < count {
+        if idle.iter().all(|at| self.lanes[*at].keys_held() == 0) {
             return false;
         }
         let mut lanes = std::mem::take(&mut self.lanes);
-        self.close_idle(&mut lanes, idle, count, now);
+        self.close_idle(&mut lanes, idle, 1, now);
         self.lanes = lanes;
         true
     }

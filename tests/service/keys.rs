@@ -106,36 +106,23 @@ fn keys_of_an_idle_client_come_back_for_a_client_that_needs_them() {
 
 #[test]
 fn keys_of_an_idle_client_come_back_for_the_shards_own_timers() {
-    for many in [false, true] {
-        let mut lab = Lab::new(builder(1).capacity(64));
-        let idle = lab.client();
-        idle.on(SHARD).schedule(FAR, 1).unwrap();
-        lab.settle();
-        lab.advance(ms(1));
-        let left = 64 - lab.counts().pending as u32;
-        if many {
-            // The keys of the pool are not taken by a bulk command.
-            let pool = lab.service.stats().shards[0].counts.granted - 2;
-            let timers = (0..left - pool as u32).map(|n| (FAR, n));
-            assert_eq!(
-                lab.timers().schedule_many(timers).unwrap().len() as u32,
-                left - pool as u32
-            );
-        } else {
-            for n in 0..left {
-                lab.timers().schedule(FAR, n).expect("a key that is only granted comes back");
-            }
-            assert!(matches!(lab.timers().schedule(FAR, 0), Err(Refused::Full(0))));
-            lab.settle();
-            assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0));
-        }
-        lab.settle();
-        assert_eq!(lab.counts().lanes, 0, "the idle client has lost its lane");
-        check_law(&lab.counts());
-        let _busy = idle.on(SHARD).schedule(FAR, 1);
-        lab.settle();
-        assert_eq!(lab.counts().lanes, 1, "the client opens another lane");
+    let mut lab = Lab::new(builder(1).capacity(64));
+    let idle = lab.client();
+    idle.on(SHARD).schedule(FAR, 1).unwrap();
+    lab.settle();
+    lab.advance(ms(1));
+    let left = 64 - lab.counts().pending as u32;
+    for n in 0..left {
+        lab.timers().schedule(FAR, n).expect("a key that is only granted comes back");
     }
+    assert!(matches!(lab.timers().schedule(FAR, 0), Err(Refused::Full(0))));
+    lab.settle();
+    assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0));
+    assert_eq!(lab.counts().lanes, 0, "the idle client has lost its lane");
+    check_law(&lab.counts());
+    let _busy = idle.on(SHARD).schedule(FAR, 1);
+    lab.settle();
+    assert_eq!(lab.counts().lanes, 1, "the client opens another lane");
 }
 
 #[test]

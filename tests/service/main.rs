@@ -41,7 +41,6 @@ mod own_loop;
 mod poll_budget;
 mod purgatory;
 mod purgatory_hostile;
-mod reentrancy;
 mod refusals;
 mod remaining;
 mod repeat;

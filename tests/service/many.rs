@@ -1,4 +1,4 @@
-//! Bulk requests, `schedule_many` and `cancel_many`, and groups of timers.
+//! Bulk requests: `schedule_many` and `cancel_many`.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -190,14 +190,13 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
             CancelOutcome::Stale => !fired,
             _ => false,
         };
-        let outcomes = local.cancel_many(&timers);
+        let outcomes = timers.map(|timer| local.cancel(timer));
         assert!(
             ended(&outcomes[0]) && ended(&outcomes[2]),
             "{is_dropped}, {policy:?}: {outcomes:?}"
         );
         assert!(matches!(outcomes[1], CancelOutcome::Foreign));
         assert!(matches!(outcomes[3], CancelOutcome::Elsewhere(OTHER)));
-        assert!(ended(&local.cancel(own)));
         let mut group: TimerGroup = timers.into_iter().collect();
         let here = group.cancel_here(&local);
         assert_eq!(here.len(), 3, "the timer of the other shard has ended with it");
@@ -287,25 +286,26 @@ fn cancel_many_before_its_timer_reports_overtook() {
     assert_eq!((dropped.load(Ordering::SeqCst), lab.fired().len()), (1, 0));
 }
 
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a payload that panics when it is dropped");
+    }
+}
+
 #[test]
-fn local_schedule_many_and_cancel_many_finish_at_once() {
-    let mut lab = Lab::new(builder(2).capacity(1 << 7));
-    let timers = lab.timers().clone();
-    let handles = timers.schedule_many((0..3).map(|n| (ms(n + 1), n))).unwrap();
-    let elsewhere = lab.shards[1].timers().schedule(FAR, 9).unwrap();
-    let outcomes = timers.cancel_many(&[handles[2], elsewhere, handles[0], handles[2]]);
-    assert!(matches!(&outcomes[0], CancelOutcome::Cancelled { payload: Payload::Value(2), .. }));
-    assert!(matches!(outcomes[1], CancelOutcome::Elsewhere(OTHER)));
-    assert!(matches!(&outcomes[2], CancelOutcome::Cancelled { payload: Payload::Value(0), .. }));
-    assert!(matches!(outcomes[3], CancelOutcome::Stale));
-    let many = || (0..128).map(|n| (FAR, n)).collect::<Vec<_>>();
-    let refused = timers.schedule_many(many()).unwrap_err();
-    assert!(matches!(&refused, Refused::Full(_)));
-    assert_eq!(refused.into_value(), many());
-    let at = timers.now() + ms(3);
-    timers.schedule_many([(at, 7), (at, 8)]).unwrap();
-    lab.advance(ms(3));
-    assert_eq!(lab.fired(), [(1, 3), (7, 3), (8, 3)]);
+fn payloads_of_cancel_many_that_panic_when_dropped_are_counted() {
+    let mut lab: Lab<Bomb> = Lab::new(builder(1));
+    let timers: Timers<Bomb> = lab.timers().clone();
+    let client = lab.client();
+    let three = || [(); 3].map(|()| timers.schedule(FAR, Bomb).unwrap());
+    // The caller does not wait for the reply, so the payloads are dropped on the core.
+    drop(client.cancel_many(&three()));
+    client.cancel_many_detached(&three());
+    lab.settle();
+    assert_eq!((lab.counts().cancelled, lab.counts().panicked), (6, 6));
     check_law(&lab.counts());
 }
 

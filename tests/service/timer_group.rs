@@ -59,8 +59,7 @@ fn try_take_of_a_gathered_reply_leaves_the_waker_of_its_task() {
 fn cancel_here_cancels_own_timers_at_once_and_others_by_message() {
     let mut lab = Lab::new(builder(2));
     let timers = lab.timers().clone();
-    let mut group: TimerGroup =
-        timers.schedule_many((0..5).map(|n| (ms(n), n))).unwrap().into_iter().collect();
+    let mut group: TimerGroup = (0..5).map(|n| timers.schedule(ms(n), n).unwrap()).collect();
     group.insert(timers.handle().on(OTHER).schedule(ms(7), 7).unwrap());
     let cancelled = group.cancel_here(&timers);
     assert!(cancelled.len() == 5 && cancelled.iter().all(|(_, outcome)| outcome.won()));
@@ -93,8 +92,7 @@ fn group_names_each_timer_once_and_its_drop_leaves_them_running() {
     let mut lab = Lab::new(builder(2));
     let timers = lab.timers().clone();
     let client = lab.service.handle();
-    let mut group: TimerGroup =
-        timers.schedule_many((0..3).map(|n| (ms(5), n))).unwrap().into_iter().collect();
+    let mut group: TimerGroup = (0..3).map(|n| timers.schedule(ms(5), n).unwrap()).collect();
     let [a, ..] = group.iter().collect::<Vec<_>>()[..] else { panic!("it holds three") };
     let there = client.on(OTHER).schedule(ms(5), 3).unwrap();
     assert!(group.remove(a) && group.insert(there));

@@ -323,9 +323,9 @@ impl World {
 
     pub(crate) fn schedule_many_here(&self, timers: &Timers<Job>, count: u8, due: Due) {
         let shard = usize::from(timers.shard_id().number());
-        let jobs = self.many(shard, count, due, None);
-        let ids: Vec<_> = jobs.iter().map(|(_, job)| job.id).collect();
-        self.note_many(&ids, timers.schedule_many(jobs));
+        for (delay, job) in self.many(shard, count, due, None) {
+            self.note_value(job.id, timers.schedule(delay, job));
+        }
     }
 
     pub(crate) fn cancel_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId)) {
@@ -334,10 +334,8 @@ impl World {
     }
 
     pub(crate) fn cancel_many_here(&self, timers: &Timers<Job>, picked: &[(Id, TimerId)]) {
-        let handles: Vec<_> = picked.iter().map(|(_, handle)| *handle).collect();
-        let shard = usize::from(timers.shard_id().number());
-        for ((id, _), outcome) in picked.iter().zip(timers.cancel_many(&handles)) {
-            self.ledger.cancelled_here(*id, outcome, shard);
+        for timer in picked {
+            self.cancel_here(timers, *timer);
         }
     }
 

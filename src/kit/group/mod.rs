@@ -137,14 +137,12 @@ impl TimerGroup {
         &mut self,
         timers: &Timers<T>,
     ) -> Vec<(TimerId, CancelOutcome<Payload<T>>)> {
-        let outcomes = timers.cancel_many(&self.timers);
-        let mut cancelled = Vec::with_capacity(outcomes.len());
+        let mut cancelled = Vec::with_capacity(self.timers.len());
         let mut elsewhere = Vec::new();
-        for (timer, outcome) in self.timers.iter().zip(outcomes) {
-            if matches!(outcome, CancelOutcome::Elsewhere(_)) {
-                elsewhere.push(*timer);
-            } else {
-                cancelled.push((*timer, outcome));
+        for timer in &self.timers {
+            match timers.cancel(*timer) {
+                CancelOutcome::Elsewhere(_) => elsewhere.push(*timer),
+                outcome => cancelled.push((*timer, outcome)),
             }
         }
         self.clear();
