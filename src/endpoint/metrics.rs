@@ -1,7 +1,7 @@
 //! The statistics as `OpenMetrics` text.
 //!
-//! The families come from [`ShardCounts::iter`], so that a new count appears here by itself; counts
-//! that differ in one respect are one family with a label.
+//! The families come from the rows of the counts, so that a new count appears here by itself;
+//! counts that differ in one respect are one family with a label.
 //!
 //! The histograms have fixed bounds, the powers of two of nanoseconds from a microsecond to a
 //! minute, so that they add up over shards and over time. They are bounds of the shards' own
@@ -22,27 +22,10 @@ use prometheus_client::registry::Unit;
 
 use super::sum::sum_of;
 use crate::stats::{
-    ClassLateness, ClassStats, ForecastSpan, ServiceStats, ShardCounts, ShardStats, Times,
-    WarningKind,
+    ClassLateness, ClassStats, ForecastSpan, Row as CountRow, ServiceStats, ShardCounts,
+    ShardStats, Times, WarningKind,
 };
 use crate::values::state::ShardState;
-
-/// The gauges: counts that may also decrease, and maxima. Each other count only increases.
-pub(super) const GAUGES: [&str; 13] = [
-    "pending",
-    "pending_max",
-    "granted",
-    "capacity",
-    "lanes",
-    "nurseries",
-    "lane_depth",
-    "lane_depth_max",
-    "exhausted_row",
-    "stall_last_ns",
-    "overrun_last_ns",
-    "scaled_pending",
-    "connections",
-];
 
 /// A family that several counts share, told apart by a label.
 struct Shared {
@@ -298,8 +281,9 @@ fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt
 }
 
 /// The sample of a count that has a family of its own, or shares one.
-fn value_of(name: &str, value: u64) -> Value {
-    match (GAUGES.contains(&name), name.ends_with("_ns")) {
+fn value_of<C>(row: &CountRow<C>, counts: &C) -> Value {
+    let value = (row.value)(counts);
+    match (row.kind.is_gauge(), row.name.ends_with("_ns")) {
         (true, true) => Value::Ratio(seconds(value)),
         (true, false) => Value::Gauge(value),
         (false, true) => Value::CountedSeconds(seconds(value)),
@@ -307,37 +291,36 @@ fn value_of(name: &str, value: u64) -> Value {
     }
 }
 
-fn named<'a>(mut counts: impl Iterator<Item = (&'a str, u64)>, name: &str) -> u64 {
-    counts.find(|(known, _)| *known == name).map_or(0, |(_, value)| value)
+fn kind_of<C>(row: &CountRow<C>) -> MetricType {
+    if row.kind.is_gauge() { MetricType::Gauge } else { MetricType::Counter }
 }
 
 fn encode_counts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let count_of = |row: &Row<'_>, name: &str| named(row.stats.counts.iter(), name);
     let mut done: Vec<&str> = Vec::new();
-    for ((name, _), help) in ShardCounts::default().iter().zip(ShardCounts::descriptions()) {
-        let shared = SHARED.iter().find(|one| one.counts.iter().any(|(count, _)| *count == name));
-        if let Some(Shared { family, help, label, counts }) = shared {
+    for count in ShardCounts::rows() {
+        let is_of = |one: &&Shared| one.counts.iter().any(|(name, _)| *name == count.name);
+        if let Some(Shared { family, help, label, counts }) = SHARED.iter().find(is_of) {
             if !done.contains(family) {
                 done.push(family);
                 let samples = rows.iter().flat_map(|row| {
-                    counts.iter().map(move |(name, value)| {
-                        (row.with(label, value), value_of(name, count_of(row, name)))
+                    ShardCounts::rows().filter_map(move |count| {
+                        let (_, value) = counts.iter().find(|(name, _)| *name == count.name)?;
+                        Some((row.with(label, value), value_of(&count, &row.stats.counts)))
                     })
                 });
                 Family::counter(family, help).encode(encoder, samples)?;
             }
             continue;
         }
-        let help = help.trim().trim_end_matches('.').replace(", in nanoseconds", "");
-        let (stem, in_seconds) = match name.strip_suffix("_ns") {
+        let help = count.about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
+        let (stem, in_seconds) = match count.name.strip_suffix("_ns") {
             Some(stem) => (stem, true),
-            None => (name, false),
+            None => (count.name, false),
         };
-        let is_gauge = GAUGES.contains(&name);
-        let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
         let samples =
-            rows.iter().map(|row| (row.labels.clone(), value_of(name, count_of(row, name))));
-        Family { name: stem, help: &help, in_seconds, kind }.encode(encoder, samples)?;
+            rows.iter().map(|row| (row.labels.clone(), value_of(&count, &row.stats.counts)));
+        let family = Family { name: stem, help: &help, in_seconds, kind: kind_of(&count) };
+        family.encode(encoder, samples)?;
     }
     Ok(())
 }
@@ -348,12 +331,12 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
     let of_row = |row| move |class| (Row::with(row, "class", class_name(class)), class);
     let rows: Vec<(Labels, &ClassStats)> =
         rows.iter().flat_map(|row| row.stats.classes.iter().map(of_row(row))).collect();
-    for ((name, _), help) in ClassStats::default().iter().zip(ClassStats::descriptions()) {
-        let kind = if GAUGES.contains(&name) { MetricType::Gauge } else { MetricType::Counter };
-        let (family, help) = (format!("class_{name}"), help.trim().trim_end_matches('.'));
-        let sample = |class: &ClassStats| value_of(name, named(class.iter(), name));
-        let samples = rows.iter().map(|(labels, class)| (labels.clone(), sample(class)));
-        Family { name: &family, help, in_seconds: false, kind }.encode(encoder, samples)?;
+    for count in ClassStats::rows() {
+        let help = count.about.trim().trim_end_matches('.');
+        let family = format!("class_{}", count.name);
+        let samples = rows.iter().map(|(labels, class)| (labels.clone(), value_of(&count, class)));
+        let family = Family { name: &family, help, in_seconds: false, kind: kind_of(&count) };
+        family.encode(encoder, samples)?;
     }
     let help = "Cancels by how many whole tenths of the delay were left";
     let samples = rows.iter().flat_map(|(labels, class)| {
@@ -530,10 +513,10 @@ mod tests {
     }
 
     #[test]
-    fn each_gauge_and_each_count_of_a_shared_family_is_a_count() {
-        let shared = SHARED.iter().flat_map(|one| one.counts.iter().map(|(name, _)| *name));
-        for known in GAUGES.into_iter().chain(shared) {
-            assert!(ShardCounts::default().iter().any(|(name, _)| name == known), "{known}");
+    fn each_count_of_a_shared_family_is_a_sum() {
+        for known in SHARED.iter().flat_map(|one| one.counts.iter().map(|(name, _)| *name)) {
+            let row = ShardCounts::rows().find(|row| row.name == known);
+            assert!(row.is_some_and(|row| !row.kind.is_gauge()), "{known}");
         }
     }
 }

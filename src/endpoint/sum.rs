@@ -1,25 +1,17 @@
 //! The statistics of all shards together, for metrics without a label of the shard.
 //!
-//! Counts and histograms add up. Of the gauges that do not add up, such as the deepest lane, the
-//! sum has the greatest.
+//! Counts add up by their kinds, and histograms by their buckets.
 
 use std::collections::BTreeMap;
 
 use crate::stats::{Bucket, ClassStats, Forecast, ShardStats, ThreadTimes, Times};
-
-/// The counts of which the greatest is kept.
-const MAXIMA: [&str; 4] = ["lane_depth_max", "exhausted_row", "stall_last_ns", "overrun_last_ns"];
 
 /// The sum of the shards; `None` if there are none.
 pub(super) fn sum_of(shards: &[ShardStats]) -> Option<ShardStats> {
     let (first, others) = shards.split_first()?;
     let mut sum = first.clone();
     for shard in others {
-        let names = shard.counts.iter().map(|(name, _)| name);
-        for ((total, (_, value)), name) in sum.counts.iter_mut().zip(shard.counts.iter()).zip(names)
-        {
-            *total = if MAXIMA.contains(&name) { value.max(*total) } else { *total + value };
-        }
+        sum.counts.merge(&shard.counts);
         add(&mut sum.lateness, &shard.lateness);
         add(&mut sum.ring_delay, &shard.ring_delay);
         add(&mut sum.turn_time, &shard.turn_time);
@@ -70,4 +62,26 @@ fn add_forecast(sum: &mut Option<Forecast>, other: Option<&Forecast>) {
     sum.not_counted += other.not_counted;
     sum.stale += other.stale;
     sum.took_ns += other.took_ns;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TimerService;
+
+    #[test]
+    fn sum_of_shards_has_the_greatest_of_each_maximum() {
+        let service = TimerService::builder().shards(2).start_attached_with::<u8>().unwrap();
+        let mut shards = service.stats().shards;
+        for (shard, value) in shards.iter_mut().zip([5, 7]) {
+            let counts = &mut shard.counts;
+            (counts.fired, counts.pending, counts.nurseries) = (value, value, value);
+            (counts.pending_max, counts.lane_depth_max, counts.exhausted_row) = (value, value, 1);
+            (counts.stall_last_ns, counts.overrun_last_ns) = (12 - value, value);
+        }
+        let counts = sum_of(&shards).unwrap().counts;
+        assert_eq!((counts.fired, counts.pending, counts.nurseries), (12, 12, 12));
+        assert_eq!((counts.pending_max, counts.lane_depth_max, counts.exhausted_row), (7, 7, 1));
+        assert_eq!((counts.stall_last_ns, counts.overrun_last_ns), (7, 7));
+    }
 }

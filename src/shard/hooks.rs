@@ -48,7 +48,8 @@ pub(crate) trait Part: 'static {
     /// Delivers a timer of this part. No other code has run since the timer's slot became free.
     fn expired(&self, _index: u32) {}
 
-    /// Writes the part's gauges. The state of the shard is borrowed meanwhile.
+    /// Writes the part's counts, which have `part` in their rows. The state of the shard is
+    /// borrowed meanwhile.
     fn publish(&self, _counts: &mut ShardCounts) {}
 
     /// Called when the shard's scale has changed.

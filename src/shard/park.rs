@@ -164,13 +164,13 @@ impl<T: 'static> Core<T> {
         published.store_commands(&counters, |published| classes.publish(published));
     }
 
-    /// Writes a gauge of a part and publishes it, if the driver sleeps or the shard is closed.
+    /// Writes counts of a part and publishes them, if the driver sleeps or the shard is closed.
     #[inline]
     pub(crate) fn publish_gauge(&self, write: impl FnOnce(&mut ShardCounts)) {
         if self.asleep_until.get() > Tick::ZERO || self.closed.get() {
             let counts = &mut self.state.borrow_mut().counts;
             write(counts);
-            self.post().published.store_gauges(counts);
+            self.post().published.store_parts(counts);
         }
     }
 }

@@ -76,7 +76,7 @@ impl<T: 'static> Core<T> {
         self.state.borrow_mut().shutdown.take()
     }
 
-    /// Writes the current gauges of the parts.
+    /// Writes the current counts of the parts.
     pub(crate) fn set_gauges(&self, counts: &mut ShardCounts) {
         self.parts.fold((), |(), part| part.publish(counts));
     }

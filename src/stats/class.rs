@@ -13,8 +13,7 @@ use super::counts::counts;
 use crate::values::class::{TENTHS, add_all, tenths_left};
 
 counts! {
-    /// The timers of one class at one moment, on one shard or on all shards of a service. All
-    /// counts but `pending` only grow.
+    /// The timers of one class at one moment, on one shard or on all shards of a service.
     ///
     /// In every reading `pending = scheduled − fired − cancelled − returned − dropped`.
     struct ClassStats, published in PublishedCounts:
@@ -42,23 +41,23 @@ counts! {
     }
 
     /// Timers and scaled timeouts pending now, without timers on the way from another thread.
-    pending,
+    pending: gauge,
     /// Timers scheduled, on the shard's own core and from other threads.
-    scheduled,
+    scheduled: sum,
     /// Timers delivered.
-    fired,
+    fired: sum,
     /// Timers cancelled, including timers whose cancel arrived first.
-    cancelled,
+    cancelled: sum,
     /// Pending timers that a shutdown returned in its report.
-    returned,
+    returned: sum,
     /// Pending timers that were dropped when their shard ended.
-    dropped,
+    dropped: sum,
     /// Timers delivered later than the service's lateness bound; they count as fired too.
-    late,
+    late: sum,
     /// Schedules refused for want of room, on the shard's own core and from other threads.
-    refused,
+    refused: sum,
     /// Deliveries that took longer than the service's `overrun` limit.
-    overrun,
+    overrun: sum,
 }
 
 /// The lateness of the deliveries of one class: from the deadline, rounded up to a tick, to the
@@ -123,15 +122,7 @@ impl ClassStats {
         self.oldest = self.oldest.max(other.oldest);
         self.lateness.add(&other.lateness);
         add_all(&mut self.cancelled_at, other.cancelled_at);
-        self.pending += other.pending;
-        self.scheduled += other.scheduled;
-        self.fired += other.fired;
-        self.cancelled += other.cancelled;
-        self.returned += other.returned;
-        self.dropped += other.dropped;
-        self.late += other.late;
-        self.refused += other.refused;
-        self.overrun += other.overrun;
+        self.merge(other);
     }
 
     /// Adds up the classes of several shards, which are those of one service.

@@ -4,15 +4,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use corewheel_shard::Counters;
 
-/// Defines counts of a shard once: the plain numbers that its turn writes, the atomics that it
-/// publishes them in, and the conversion between the two. Fields in braces are public, and not
-/// published.
+/// How a count behaves over time, and over the shards of a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Only grows, and adds up over shards.
+    Sum,
+    /// Goes up and down, and adds up over shards.
+    Gauge,
+    /// The greatest of some values, or the last of them. Of several shards the greatest counts.
+    Maximum,
+}
+
+/// One count as readers of all counts see it.
+#[cfg(feature = "endpoint")]
+pub(crate) struct Row<C> {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// The documentation of the count.
+    pub(crate) about: &'static str,
+    pub(crate) value: fn(&C) -> u64,
+}
+
+/// Defines counts of a shard once, a row for each: the plain numbers that its turn writes, the
+/// atomics that it publishes them in, the conversion between the two, and how the counts of several
+/// shards become one.
+///
+/// A row says whether the count is a `sum`, a `gauge` or a `maximum`, and with `part` that a part
+/// of the shard writes it. Fields in braces are public, and not published.
 macro_rules! counts {
     (
         $(#[doc = $about:literal])*
         struct $counts:ident, published in $published:ident:
         $({ $($(#[doc = $beside_doc:literal])* $beside:ident: $type:ty,)* })?
-        $($(#[doc = $doc:literal])* $name:ident,)*
+        $($(#[doc = $doc:literal])* $name:ident: $kind:ident $($part:ident)?,)*
     ) => {
         $(#[doc = $about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,7 +44,12 @@ macro_rules! counts {
         #[non_exhaustive]
         pub struct $counts {
             $($($(#[doc = $beside_doc])* pub $beside: $type,)*)?
-            $($(#[doc = $doc])* pub $name: u64,)*
+            $(
+                $(#[doc = $doc])*
+                #[doc = ""]
+                #[doc = counts!(@about $kind)]
+                pub $name: u64,
+            )*
         }
 
         #[derive(Debug, Default)]
@@ -33,6 +62,15 @@ macro_rules! counts {
             pub(super) fn store(&self, counts: &$counts) {
                 // Relaxed: each count stands for itself.
                 $(self.$name.store(counts.$name, Ordering::Relaxed);)*
+            }
+
+            /// Stores the counts that parts write.
+            #[inline]
+            #[allow(dead_code, reason = "no part writes counts of a class")]
+            pub(super) fn store_parts(&self, counts: &$counts) {
+                // Relaxed, as above.
+                $($(counts!(@$part self.$name.store(counts.$name, Ordering::Relaxed));)?)*
+                let _ = counts;
             }
 
             pub(super) fn load(&self) -> $counts {
@@ -49,29 +87,52 @@ macro_rules! counts {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// Every count, in the same order.
-            #[cfg(feature = "endpoint")]
-            #[allow(dead_code, reason = "counts of a class are added up by name")]
-            pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-                [$(&mut self.$name,)*].into_iter()
+            /// The counts of this shard and of another one together.
+            #[allow(dead_code, reason = "only the endpoint adds up the counts of shards")]
+            pub(crate) fn merge(&mut self, other: &Self) {
+                $(counts!(@kind $kind).merge(&mut self.$name, other.$name);)*
             }
 
-            /// The documentation of each count, in the same order.
+            /// Every count, in the same order as [`iter`](Self::iter).
             #[cfg(feature = "endpoint")]
-            pub(crate) fn descriptions() -> impl Iterator<Item = &'static str> {
-                [$(concat!($($doc),*),)*].into_iter()
+            pub(crate) fn rows() -> impl Iterator<Item = $crate::stats::Row<Self>> {
+                [$($crate::stats::Row {
+                    name: stringify!($name),
+                    kind: counts!(@kind $kind),
+                    about: concat!($($doc),*),
+                    value: |counts: &Self| counts.$name,
+                },)*].into_iter()
             }
         }
     };
+    (@kind sum) => { $crate::stats::Kind::Sum };
+    (@kind gauge) => { $crate::stats::Kind::Gauge };
+    (@kind maximum) => { $crate::stats::Kind::Maximum };
+    (@about sum) => { "A sum, which only grows." };
+    (@about gauge) => { "A gauge, which goes up and down; it adds up over shards." };
+    (@about maximum) => { "A gauge; of several shards, the greatest counts." };
+    (@part $store:expr) => { $store };
+}
+
+impl Kind {
+    /// Takes the value of another shard into that of the shards before.
+    pub(crate) fn merge(self, value: &mut u64, other: u64) {
+        match self {
+            Self::Sum | Self::Gauge => *value += other,
+            Self::Maximum => *value = other.max(*value),
+        }
+    }
+
+    #[cfg(feature = "endpoint")]
+    pub(crate) fn is_gauge(self) -> bool {
+        self != Self::Sum
+    }
 }
 
 pub(super) use counts;
 
 counts! {
-    /// The counts of one shard. The gauges (`pending`, `granted`, `capacity`, `lanes`,
-    /// `lane_depth`, `lane_depth_max`, `exhausted_row`, `stall_last_ns`, `overrun_last_ns`,
-    /// `scaled_pending`, `connections`) go up and down, and `pending_max` is a maximum. All others
-    /// are sums, which only grow.
+    /// The counts of one shard.
     ///
     /// In every reading `pending = scheduled_local + scheduled_remote − fired − cancelled −
     /// returned − dropped`.
@@ -79,106 +140,106 @@ counts! {
 
     /// Timers pending now. Those on the way from another thread are not counted, and a shard that
     /// sleeps leaves them on the way until the first of them, or of its own, is due.
-    pending,
+    pending: gauge,
     /// The most timers that were pending at once.
-    pending_max,
+    pending_max: maximum,
     /// Slots reserved for timers that other threads may still send.
-    granted,
+    granted: gauge,
     /// The most timers that the shard holds.
-    capacity,
+    capacity: gauge,
     /// Timers scheduled on the shard's own core.
-    scheduled_local,
+    scheduled_local: sum,
     /// Timers received from other threads.
-    scheduled_remote,
+    scheduled_remote: sum,
     /// Timers delivered.
-    fired,
+    fired: sum,
     /// Timers cancelled.
-    cancelled,
+    cancelled: sum,
     /// Timers whose cancel arrived first; they count as cancelled too.
-    overtaken,
+    overtaken: sum,
     /// Futures of handles that ended before the shard took over their timers; they count as
     /// cancelled too.
-    ended_young,
+    ended_young: sum,
     /// Connections that were packed for another shard. Their timers count as cancelled too, and as
     /// scheduled on the shard that adopts them.
-    migrated_out,
+    migrated_out: sum part,
     /// Pending timers that a shutdown returned in its report.
-    returned,
+    returned: sum,
     /// Pending timers that were dropped when the shard ended, by the policy of the shutdown or
     /// because its driver ended without a shutdown.
-    dropped,
+    dropped: sum,
     /// Schedules refused for want of room, on this core and from other threads.
-    refused,
+    refused: sum,
     /// Cancels and resets whose handle named no pending timer.
-    stale,
+    stale: sum,
     /// Resets to a later deadline, by one store.
-    reset_lazy,
+    reset_lazy: sum,
     /// Resets to an earlier deadline, by a new entry.
-    reset_relinked,
+    reset_relinked: sum,
     /// Entries filed again: time came closer, or the timer was reset to later or postponed.
-    cascaded,
+    cascaded: sum,
     /// Stale entries dropped.
-    swept,
+    swept: sum,
     /// Callbacks and handlers that panicked.
-    panicked,
+    panicked: sum,
     /// Callbacks and handlers that took longer than the service's `overrun` limit.
-    overrun,
+    overrun: sum,
     /// How long the last of them took, in nanoseconds.
-    overrun_last_ns,
+    overrun_last_ns: maximum,
     /// Timers delivered later than the service's lateness bound.
-    late,
+    late: sum,
     /// Values of timers handed to a sink or to another task queue.
-    sink_sent,
+    sink_sent: sum,
     /// Values that a sink or a task queue refused, because it was full or has ended.
-    sink_refused,
+    sink_refused: sum,
     /// Values scheduled again after they were refused.
-    sink_retried,
+    sink_retried: sum,
     /// Values dropped after they were refused.
-    sink_dropped,
+    sink_dropped: sum,
     /// Turns.
-    turns,
+    turns: sum,
     /// Turns that left work behind because their budget was used up.
-    turns_exhausted,
+    turns_exhausted: sum,
     /// The last turns in a row whose budget for expired timers was used up.
-    exhausted_row,
+    exhausted_row: maximum,
     /// Rows of such turns that grew as long as the service's limits warn of.
-    exhausted_rows,
+    exhausted_rows: sum,
     /// The time that turns took, in nanoseconds.
-    busy_ns,
+    busy_ns: sum,
     /// Turns that began later than they were due, by more than the service's limits warn of. A turn
     /// is not due before the turn before it has ended.
-    stalls,
+    stalls: sum,
     /// By how much such turns began too late, in nanoseconds.
-    stalled_ns,
+    stalled_ns: sum,
     /// By how much the last of them began too late, in nanoseconds.
-    stall_last_ns,
+    stall_last_ns: maximum,
     /// Requests received from lanes.
-    requests,
+    requests: sum,
     /// Lanes open when the last turn was over. A shard that sleeps sees new lanes and threads that
     /// are gone in its next turn.
-    lanes,
+    lanes: gauge,
     /// Threads that have a nursery for timers of this shard now: threads that have waited by a
     /// handle, until they have ended and the last of their timers has.
-    nurseries,
+    nurseries: gauge,
     /// Requests that waited in lanes when the last turn was over.
-    lane_depth,
+    lane_depth: gauge,
     /// The most requests that waited in one lane at the end of a turn, of the turns in the 5 to
     /// 10 s before the end of the last one.
-    lane_depth_max,
+    lane_depth_max: maximum,
     /// Turns that left more requests in a lane than the service's limits warn of.
-    lanes_flooded,
+    lanes_flooded: sum,
     /// Wake-ups of the shard by other threads.
-    wakeups_made,
+    wakeups_made: sum,
     /// Sends of other threads without a wake-up, as the shard was awake or would be awake in time.
-    wakeups_saved,
+    wakeups_saved: sum,
     /// Scaled timeouts pending now. All timeouts of one `ScaledTimeouts` share one timer of the
     /// shard.
-    scaled_pending,
+    scaled_pending: gauge part,
     /// Scaled timeouts delivered. The timers that they have count under `fired`.
-    scaled_fired,
+    scaled_fired: sum part,
     /// Connections that have a handle ([`ConnTimers`](crate::ConnTimers)) now. Each open connection
     /// has one timer.
-    connections,
+    connections: gauge part,
 }
 
 impl ShardCounts {

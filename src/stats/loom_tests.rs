@@ -19,16 +19,16 @@ counts! {
     /// The counts of a modelled shard.
     struct OfShard, published in PublishedOfShard:
     /// Timers pending now.
-    pending,
+    pending: gauge,
     /// Timers scheduled.
-    scheduled,
+    scheduled: sum,
 }
 
 counts! {
     /// The counts of a modelled class.
     struct OfClass, published in PublishedOfClass:
     /// Timers of the class pending now.
-    pending,
+    pending: gauge,
 }
 
 struct Published {

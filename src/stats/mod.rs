@@ -68,6 +68,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::class::{ClassLateness, ClassStats};
+pub(crate) use self::counts::Kind;
+#[cfg(feature = "endpoint")]
+pub(crate) use self::counts::Row;
 pub use self::counts::ShardCounts;
 pub use self::forecast::{Forecast, ForecastSpan};
 pub use self::host::ThreadTimes;

@@ -104,14 +104,10 @@ impl Published {
         });
     }
 
-    /// Stores the gauges of connections and scaled timeouts, between turns.
+    /// Stores the counts that parts write, between turns.
     #[inline]
-    pub(crate) fn store_gauges(&self, counts: &ShardCounts) {
-        self.store_counts(|published| {
-            // Relaxed, as in a turn.
-            published.scaled_pending.store(counts.scaled_pending, Ordering::Relaxed);
-            published.connections.store(counts.connections, Ordering::Relaxed);
-        });
+    pub(crate) fn store_parts(&self, counts: &ShardCounts) {
+        self.store_counts(|published| published.store_parts(counts));
     }
 
     /// Stores the counts of a class, while counts are stored.
