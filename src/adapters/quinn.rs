@@ -92,10 +92,10 @@ use crate::fallback::SleepOrKept;
 ///
 /// # Cost
 ///
-/// At most 136 bytes for the timer of a connection, allocated once. A reset to a later deadline is
-/// a store and sends nothing; when the old deadline comes, the connection's task is woken once for
-/// nothing. A reset to an earlier deadline costs a command, or a message on a thread that does not
-/// drive the shard. Each poll of a connection reads the system's clock twice.
+/// At most 136 bytes for the timer of a connection, allocated once. A reset costs what that of a
+/// [`Sleep`](crate::Sleep) costs: a lock in the cache of the thread that has armed the timer, and a
+/// wake-up of the shard only if it sleeps past the new deadline. Each poll of a connection reads
+/// the system's clock twice.
 ///
 /// A deadline that has passed costs the connection a pass of the reactor, and a poll of each
 /// endpoint in the same tokio runtime. All connections that are held back at the same time share

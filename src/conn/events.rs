@@ -24,8 +24,9 @@ impl<S: Side> ConnTimers<S> {
     ///
     /// # Errors
     ///
-    /// On any thread: `Full` or `Busy` if the shard has no room for the connection's timer,
-    /// `Closed` if the service has ended; see [above](Self#on-any-thread-when-there-is-no-timer).
+    /// On any thread, the errors of a [`Sleep`](crate::Sleep): `Full` if the shard has no room for
+    /// the connection's timer, `Closed` if the service has ended; see
+    /// [above](Self#on-any-thread-when-there-is-no-timer).
     pub async fn next(&self) -> S::Polled<Option<ConnEvent>> {
         poll_fn(|cx| self.poll_next(cx)).await
     }

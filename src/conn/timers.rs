@@ -34,11 +34,12 @@ use crate::values::error::ConfigError;
 ///
 /// # On any thread: when there is no timer
 ///
-/// On any thread, the deadlines need one timer of a shard, which the first poll for events takes.
-/// Where there is none, `next` and `race` say so with an error, and no deadline is lost in silence:
+/// On any thread, the deadlines need one [`Sleep`](crate::Sleep), which the first poll for events
+/// arms. Where it gets no timer, `next` and `race` say so with its error, and no deadline is lost
+/// in silence:
 ///
-/// - `Full` and `Busy`: the shard has no room, or takes no request at present. The deadlines stay,
-///   and the next poll tries again. A server closes the connection, or pauses and goes on.
+/// - `Full`: the shard has no room. The deadlines stay, and the next poll tries again. A server
+///   closes the connection, or pauses and goes on. `NoSuchShard` is such an error, too.
 /// - `Closed`: the service has ended. The connection is closed, and the error comes once.
 ///
 /// # How late
@@ -87,11 +88,12 @@ use crate::values::error::ConfigError;
 ///
 /// A touch is a reading of the thread's near clock and one atomic maximum of 8 bytes, some 70
 /// instructions, and [`touch`](Self::touch) two maxima and some 80; it takes no lock, sends nothing
-/// and wakes no task. The beginning and the end of a read or a request take a
-/// lock that only the connection's own tasks take. A poll for events takes it, too, reads the near
-/// clock, and sends a message to the shard when the first deadline has become earlier than the
-/// timer. A timer that expires while the connection was active is put off by another message, once
-/// for each time that the limit takes. A connection takes some 280 bytes and a timer; a connection
+/// and wakes no task. The beginning and the end of a read or a request take the connection's lock,
+/// which its own tasks take, and the shard when it visits its connections.
+/// A poll for events takes it, too, reads the near clock, and resets the connection's
+/// [`Sleep`](crate::Sleep#cost) when the first deadline has become earlier than that. A sleep that
+/// is over while the connection was active wakes the task, whose poll puts it off, once for each
+/// time that the limit takes. A connection takes some 280 bytes and a timer; a connection
 /// whose idle events come, or that uses deadlines beside those that its limits arm, takes some 200
 /// bytes more. A handle is 8 bytes.
 ///

@@ -207,8 +207,9 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.shard_for(hash)
     }
 
-    /// The statistics of the shards at this moment. Takes no lock that a turn takes, and costs the
-    /// shards nothing.
+    /// The statistics of the shards at this moment. Sends the shards nothing, and holds each lock
+    /// that a shard or a thread may wait for only while it copies some numbers: see
+    /// [`stats`](crate::stats).
     pub fn stats(&self) -> ServiceStats {
         self.directory.stats()
     }
@@ -255,8 +256,8 @@ impl<T: Send + 'static> TimerService<T> {
     /// connection for longer than the window. Another drain replaces it, with a window of its own.
     ///
     /// Cost: 8,500 instructions for each connection, 4,100 on any thread, and none for a touch. A
-    /// turn visits at most 256; others are told later. Each task on any thread is woken once when
-    /// it is told, and sends one message for its cut, and its place takes 28 bytes.
+    /// turn visits at most 256; others are told later. On any thread, the visit resets the sleep of
+    /// a connection to its cut and wakes its task once, and its place takes 28 bytes.
     ///
     /// See [`guide::overload_and_restarts`](crate::guide::overload_and_restarts).
     ///

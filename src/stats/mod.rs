@@ -26,9 +26,11 @@
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
-//! A reader sends the shard nothing, and takes no lock that a turn takes but that of a class, under
-//! which a handler makes a container of it. The counts of one reading were stored together: a
-//! reader that comes while the shard stores them reads again.
+//! A reader sends the shard nothing. It takes three kinds of locks, each for as long as it copies
+//! some numbers. Under that of a nursery, a thread arms a timer and the shard looks. The others are
+//! those of the list of nurseries, and of a class, under which a handler makes a container of it.
+//! The counts of one reading were stored together: a reader that comes while the shard stores them
+//! reads again.
 //!
 //! # What is measured
 //!

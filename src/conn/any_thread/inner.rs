@@ -2,7 +2,7 @@
 //! behind a lock.
 //!
 //! A poll looks at the deadlines when the tick has begun for which they are filed, as a turn of a
-//! shard does for the connections that live on it. The timer of a shard only wakes the task.
+//! shard does for the connections that live on it. The sleep only wakes the task.
 //!
 //! Why not the user's waker in the timer: cloning and dropping a waker run code of the user, which
 //! may use the connection, and the timer is polled while the lock is held. The timer has a waker of

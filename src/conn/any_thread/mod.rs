@@ -1,10 +1,11 @@
 //! Connection timers for tasks that go from thread to thread.
 //!
-//! All deadlines of a connection lie on the caller's side, beside its stamps, and one sleep of a
-//! shard serves them all. So nothing of the connection is bound to a thread.
+//! All deadlines of a connection lie on the caller's side, beside its stamps, and one
+//! [`Sleep`](crate::Sleep) serves them all. So nothing of the connection is bound to a thread.
 //!
-//! Why not connection timers on a shard, reached by messages: a message for each packet costs more
-//! than all that a deadline does, and a task would learn of a deadline by another message.
+//! Why not connection timers on a shard, reached by requests over a lane: a request for each packet
+//! costs more than all that a deadline does, and the shard would have to wake the task for each
+//! deadline.
 //!
 //! Invariants: a touch takes no lock and wakes no task.
 

@@ -124,8 +124,9 @@ impl Sleep {
 
     /// Waits until something else is due instead, also after it was done.
     ///
-    /// A timer is reset in its slot. The shard is told only if it has the timer and the deadline
-    /// becomes earlier.
+    /// A timer is reset in its slot, under the lock of its nursery. If the deadline becomes earlier
+    /// and the shard has the timer, the slot is put on a list for the shard; the shard is woken
+    /// only if it sleeps past the deadline.
     pub fn reset<W: When>(&mut self, when: W) {
         let Some(reach) = self.reach() else {
             return self.reset_to(u64::MAX);
