@@ -86,12 +86,12 @@
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
 //! | values that are taken out when they are due | [`queue`] |
-//! | a container that any thread uses | [`kept`] |
+//! | an actor on a shard: a container that any thread uses | [`kept`] |
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
-//! | an operation that an event completes, or its deadline | [`purgatory`] |
+//! | operations that wait for a key, or their deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
-//! | handlers that would hold up the core | [`sink`] |
-//! | deadlines that must not come together | [`herd`] |
+//! | timers into a bounded channel, for handlers that would hold up the core | [`sink`] |
+//! | deadlines that must not come together, as a thundering herd | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many), [`group`] |
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |

@@ -1,4 +1,8 @@
-//! Keeps timers from expiring all at once, or lets timers share a tick where that is cheaper.
+//! Against a thundering herd: keeps timers from expiring all at once, or lets timers share a tick
+//! where that is cheaper.
+//!
+//! For servers that restart with many sessions, and clients that reconnect. By hand it is a random
+//! time that is added to each delay, at the same cost; a window that is filled evenly is more work.
 //!
 //! ```
 //! use corewheel::herd::Jitter;

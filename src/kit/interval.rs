@@ -1,5 +1,8 @@
 //! Ticks for futures of a shard: at a fixed rate, or with a fixed delay.
 //!
+//! For tasks that do something in each period. By hand it is a sleep in a loop that adds the period
+//! to its deadline, at the same cost; the loop then has to say what becomes of missed ticks.
+//!
 //! ```
 //! use corewheel::interval::MissedTickBehavior;
 //! use corewheel::attach::Turn;

@@ -1,4 +1,5 @@
-//! What else is built from timers, one type or two in each module.
+//! What else is built from timers, one type or two in each module. Each says which programs need
+//! it, and what it costs beside the same by hand, from timers.
 
 pub mod delay_queue;
 pub mod group;

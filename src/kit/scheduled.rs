@@ -1,5 +1,8 @@
 //! A callback that runs once, later, and whose result is awaited.
 //!
+//! For work with a result on a shard without an executor. By hand it is a callback that sends its
+//! result into a channel, at the same cost; a channel that is dropped does not say why.
+//!
 //! Why not a future that sleeps first: it needs an executor on the shard. This runs on a plain
 //! thread and in the user's own loop as well.
 //!

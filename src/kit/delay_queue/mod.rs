@@ -1,5 +1,9 @@
-//! A queue whose values come out when their deadline has come: retries with a back-off, leases,
-//! messages that are delivered later.
+//! A queue whose values come out when their deadline has come.
+//!
+//! For a task that takes what is due at its own pace: retries with a back-off, leases, messages
+//! that are delivered later. By hand it is a timer for each value, whose handler pushes it into a
+//! list and wakes the task. That costs the shard a slot and a delivery for each value; a queue
+//! takes one timer of the shard, and 14 KiB for a wheel of its own.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;

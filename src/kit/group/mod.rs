@@ -1,5 +1,9 @@
 //! Timers that end together, and timers that end with a value.
 //!
+//! For connections and tenants with several timers. By hand it is a list of ids for
+//! [`Handle::cancel_many`], of 12 bytes each; a group takes about 40, for which `remove` is O(1). A
+//! guard is a `Drop` of your own that cancels, at the same cost.
+//!
 //! ```
 //! use corewheel::group::TimerGroup;
 //! use corewheel::clock::ManualClock;
@@ -32,7 +36,7 @@
 //! threads and into tables, and outlives its timer without harm. A [`TimerGuard`] is for the one
 //! owner that wants the timer to end with it.
 //!
-//! Cost: a group takes about 40 bytes for each timer; a guard allocates nothing.
+//! Cost: a guard allocates nothing.
 
 mod guard;
 

@@ -1,5 +1,9 @@
-//! Values that are kept on a shard and that any thread reaches by a handle: containers, which are
-//! `!Send`, for the tasks of a multi-thread server.
+//! An actor on a shard: a value that stays there, and that any thread reaches by a handle. The
+//! value may be `!Send`, as containers are.
+//!
+//! For multi-thread servers that want a container of a shard. By hand it is a channel of boxed
+//! closures into a task on the shard, with a channel for each reply. A command here costs another
+//! box and two short locks, and needs no executor on the shard.
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};

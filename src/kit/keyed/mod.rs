@@ -1,5 +1,8 @@
-//! Timers that are known by keys of the caller's own, and lend the values that they hold: a cache
-//! with a time to live, sessions, leases, requests by their correlation id.
+//! Timers that are known by keys of the caller's own, and lend the values that they hold.
+//!
+//! For a cache with a time to live, sessions, leases, requests by their correlation id. By hand it
+//! is a map from keys to ids beside timers that carry their keys: each key twice, where here it is
+//! once.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;

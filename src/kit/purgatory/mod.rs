@@ -1,4 +1,10 @@
-//! Operations that complete by an event or by their deadline, whichever comes first.
+//! Operations that wait for a key: each completes by an event or by its deadline, whichever comes
+//! first.
+//!
+//! For servers whose requests wait until something under a key changes: a long poll, a quorum, a
+//! lock. By hand it is a timer for each operation and a map of lists from keys to them. What
+//! a list keeps of operations that have ended must then be swept; here an operation leaves all its
+//! lists at once, for 24 bytes a key.
 //!
 //! ```
 //! use std::cell::Cell;

@@ -1,5 +1,8 @@
 //! Callbacks that run again and again: at a fixed rate, with a fixed delay, or when a plan says.
 //!
+//! For heartbeats, polls and sweeps without a task. By hand it is a callback that schedules itself
+//! anew, with a box for each run; here a run costs no allocation, and a clock reading more.
+//!
 //! ```
 //! use corewheel::interval::MissedTickBehavior;
 //! use corewheel::repeat::Repeat;

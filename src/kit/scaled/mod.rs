@@ -1,5 +1,9 @@
 //! Timeouts that become shorter under pressure, all at once, between a minimum and a maximum.
 //!
+//! For servers that shed idle clients when memory or descriptors run short. By hand it is a timer
+//! for each timeout, and a reset of each of them when the pressure changes: O(timeouts) instead of
+//! O(ranges), and a timer of the shard for each.
+//!
 //! ```
 //! use std::cell::RefCell;
 //! use std::rc::Rc;

@@ -1,4 +1,8 @@
-//! Handlers whose values go to another thread or task, which takes them at its own pace.
+//! Timers into a bounded channel: handlers whose values go to another thread or task, which takes
+//! them at its own pace.
+//!
+//! For handlers whose work is long. By hand it is a handler that calls `try_send`, at the same
+//! cost; this one also has a policy for values that the channel refuses, and counts them.
 //!
 //! ```
 //! use std::sync::mpsc::sync_channel;
