@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::clock::saturating_nanos;
-use crate::stats::{ServiceStats, ShardStats, Times};
+use crate::stats::{ServiceStats, ShardStats, Times, WarningKind, WarningRow};
 
 const STEPS_MAX: usize = 120;
 /// The least length of a step, in nanoseconds.
@@ -183,7 +183,21 @@ pub(super) struct History {
 pub(super) struct Report<'a> {
     schema: u32,
     steps: &'a VecDeque<Step>,
+    stats: Served<'a>,
+}
+
+/// What `/stats.json` serves: a reading, with the table of the warnings.
+#[derive(Serialize)]
+pub(super) struct Served<'a> {
+    #[serde(flatten)]
     stats: &'a ServiceStats,
+    warning_kinds: [WarningRow; WarningKind::ALL.len()],
+}
+
+impl<'a> Served<'a> {
+    pub(super) fn new(stats: &'a ServiceStats) -> Self {
+        Self { stats, warning_kinds: WarningRow::all(stats) }
+    }
 }
 
 impl History {
@@ -203,7 +217,7 @@ impl History {
     /// that asks often does not push older steps out: the next step takes it in.
     pub(super) fn report<'a>(&'a mut self, stats: &'a ServiceStats) -> Report<'a> {
         self.end_step(stats);
-        Report { schema: ServiceStats::SCHEMA, steps: &self.steps, stats }
+        Report { schema: ServiceStats::SCHEMA, steps: &self.steps, stats: Served::new(stats) }
     }
 
     fn end_step(&mut self, stats: &ServiceStats) {

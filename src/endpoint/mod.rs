@@ -67,7 +67,7 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | route | answer |
 /// |---|---|
 /// | `/` | a page that says what needs attention, and shows the last ten minutes |
-/// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) as JSON |
+/// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) and the warnings, as JSON |
 /// | `/history.json` | what the page draws of ten minutes, in steps of 5 s; its form may change |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |

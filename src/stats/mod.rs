@@ -42,7 +42,8 @@
 //! # As JSON
 //!
 //! With the feature `serde` a [`ServiceStats`] is JSON, and `/stats.json` of the endpoint serves
-//! it. Its fields are those of the types here, in their order: a struct is an object, a list an
+//! it, with one field more: `warning_kinds`, the table of [`WarningKind`]. Its fields are those of
+//! the types here, in their order: a struct is an object, a list an
 //! array, an enum without fields a string, and a `Duration` an object of `secs` and `nanos`. The
 //! counts of a shard and of a class are fields of their object, so `shards[0].fired` is a count.
 //! Fields that end in `_ns` are nanoseconds; those named `at_ns`, `since_ns` and `last_ns` count
@@ -79,6 +80,8 @@ pub use self::host::ThreadTimes;
 pub use self::late::{LateDelivery, LatenessParts};
 pub use self::tally::DeadlineStats;
 pub use self::times::{Bucket, Times};
+#[cfg(feature = "endpoint")]
+pub(crate) use self::warnings::WarningRow;
 use self::warnings::brief;
 pub use self::warnings::{Warning, WarningKind};
 use crate::values::ids::ShardId;

@@ -1,19 +1,41 @@
-//! The closed list of warnings: one table, from which come the JSON, the metrics, the events and
-//! the documentation.
+//! The closed list of warnings: one table, from which come the JSON, the metrics, the events, the
+//! order and the words of the page, and the documentation.
 
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "endpoint")]
+use super::ServiceStats;
+#[cfg(feature = "endpoint")]
+use crate::clock::saturating_nanos;
 use crate::values::ids::ShardId;
 
-/// Defines the warnings once.
+/// What comes before a warning that is active.
+#[cfg(feature = "endpoint")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Urgency {
+    /// Nothing: it comes before all that only makes timers late.
+    Now,
+    /// Warnings that explain more of the lateness of the last minute.
+    ByLateness,
+}
+
+/// Defines the warnings once, the most urgent first. A row has its threshold: the setting, and how
+/// the setting is read in words.
 macro_rules! warnings {
-    ($($kind:ident $id:literal, limit $limit:literal: $($about:literal)+)*) => {
+    ($(
+        $kind:ident $id:literal, limit $limit:literal $(= |$stats:ident| $threshold:expr)?,
+        $urgency:ident: $($about:literal)+;
+        remedy $($remedy:literal)+;
+        consequences [$($consequence:ident),*]
+    )*) => {
         /// The warnings of a service, a closed list.
         ///
         /// A reading has those that have occurred, in [`ServiceStats::warnings`]; `/metrics` has
         /// the count of each in `corewheel_warnings_total`; and each is an event of `tracing` with
-        /// the target `corewheel::warning` and the fields `id`, `shard`, `class` and `count`.
+        /// the target `corewheel::warning` and the fields `id`, `shard`, `class` and `count`. The
+        /// most urgent comes first. `/stats.json` has the whole table in `warning_kinds`.
         ///
         /// [`ServiceStats::warnings`]: crate::stats::ServiceStats::warnings
         ///
@@ -49,31 +71,137 @@ macro_rules! warnings {
                     $(Self::$kind => $limit,)*
                 }
             }
+
+            /// What to do about it.
+            pub fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$kind => concat!($($remedy),+),)*
+                }
+            }
+
+            /// The warnings that may be consequences of this one.
+            pub fn consequences(self) -> &'static [Self] {
+                match self {
+                    $(Self::$kind => &[$(Self::$consequence),*],)*
+                }
+            }
+
+            #[cfg(feature = "endpoint")]
+            pub(crate) fn urgency(self) -> Urgency {
+                match self {
+                    $(Self::$kind => Urgency::$urgency,)*
+                }
+            }
+
+            /// The value of the setting that is its threshold, in words; `None` if it needs none.
+            #[cfg(feature = "endpoint")]
+            pub(crate) fn threshold(self, stats: &ServiceStats) -> Option<String> {
+                match self {
+                    $(Self::$kind => {
+                        let _ = stats;
+                        [$({ let $stats = stats; $threshold })?].into_iter().next()
+                    })*
+                }
+            }
         }
     };
 }
 
 warnings! {
-    ExecutorStalled "executor-stalled", limit "warning_limits.executor_stall":
-        "a turn began long after it was due, since the executor ran other tasks"
-    HandlerSlow "handler-slow", limit "overrun":
-        "callbacks or handlers took longer than the limit"
-    BudgetExhausted "budget-exhausted", limit "warning_limits.exhausted_turns":
-        "many turns in a row used up their budget for expired timers"
-    LaneFlooded "lane-flooded", limit "warning_limits.lane_percent":
-        "a thread sends requests faster than the shard receives them"
-    HostOvercommitted "host-overcommitted", limit "warning_limits.host_wait_percent":
-        "the thread of the shard waited for a processor"
-    ShardStuck "shard-stuck", limit "warning_limits.stuck":
-        "a turn has been due, or has been running, for long"
-    ShardNearCapacity "shard-near-capacity", limit "warning_limits.capacity_percent":
-        "the shard holds nearly as many timers as it can"
-    ClassLeaks "class-leaks", limit "warning_limits.class_age":
-        "the oldest timer of a class is far older than timers of the class should be"
-    LimitTooTight "limit-too-tight", limit "warning_limits.tight_percent":
-        "timers of a class are often cancelled just before they are due"
-    ShardDead "shard-dead", limit "none":
-        "the driver of the shard ended without a shutdown"
+    ShardDead "shard-dead", limit "none",
+        Now: "the driver of the shard ended without a shutdown";
+        remedy "Its driver ended or panicked: see the log, and start the service again.";
+        consequences []
+    ShardStuck "shard-stuck",
+        limit "warning_limits.stuck" = |stats| time(stats.warning_limits.stuck),
+        Now: "a turn has been due, or has been running, for long";
+        remedy "A handler has not returned, or its thread does not run: see the watchdog's event.";
+        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded, LimitTooTight]
+    HostOvercommitted "host-overcommitted",
+        limit "warning_limits.host_wait_percent"
+            = |stats| percent(stats.warning_limits.host_wait_percent),
+        ByLateness: "the thread of the shard waited for a processor";
+        remedy "Other threads or processes take the cores: give the shards their own.";
+        consequences [ExecutorStalled, HandlerSlow, BudgetExhausted, LaneFlooded, LimitTooTight]
+    ExecutorStalled "executor-stalled",
+        limit "warning_limits.executor_stall" = |stats| time(stats.warning_limits.executor_stall),
+        ByLateness: "a turn began long after it was due, since the executor ran other tasks";
+        remedy "A task on the shard's executor did not yield: look there for a call that blocks or"
+            " a long computation.";
+        consequences [BudgetExhausted, LaneFlooded, LimitTooTight]
+    HandlerSlow "handler-slow",
+        limit "overrun" = |stats| brief(stats.overrun_ns),
+        ByLateness: "callbacks or handlers took longer than the limit";
+        remedy "A handler or callback takes the shard's time: move its work elsewhere.";
+        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded, LimitTooTight]
+    BudgetExhausted "budget-exhausted",
+        limit "warning_limits.exhausted_turns"
+            = |stats| format!("{} turns", stats.warning_limits.exhausted_turns),
+        ByLateness: "many turns in a row used up their budget for expired timers";
+        remedy "More timers are due than a turn may deliver: spread the deadlines, raise the budget"
+            " or add shards.";
+        consequences [LaneFlooded, LimitTooTight]
+    LaneFlooded "lane-flooded",
+        limit "warning_limits.lane_percent" = |stats| percent(stats.warning_limits.lane_percent),
+        ByLateness: "a thread sends requests faster than the shard receives them";
+        remedy "A thread sends faster than the shard receives: look for a loop that schedules,"
+            " cancels or resets; if the rate is meant, raise the budget for requests.";
+        consequences [LimitTooTight]
+    ShardNearCapacity "shard-near-capacity",
+        limit "warning_limits.capacity_percent"
+            = |stats| percent(stats.warning_limits.capacity_percent),
+        ByLateness: "the shard holds nearly as many timers as it can";
+        remedy "At its capacity the shard refuses timers: raise it or add shards.";
+        consequences []
+    ClassLeaks "class-leaks",
+        limit "warning_limits.class_age" = |stats| time(stats.warning_limits.class_age),
+        ByLateness: "the oldest timer of a class is far older than timers of the class should be";
+        remedy "Timers of the class are neither cancelled nor due: look for a missing cancel.";
+        consequences []
+    LimitTooTight "limit-too-tight",
+        limit "warning_limits.tight_percent" = |stats| percent(stats.warning_limits.tight_percent),
+        ByLateness: "timers of a class are often cancelled just before they are due";
+        remedy "Operations often end just in time: raise the limit of the class.";
+        consequences []
+}
+
+#[cfg(feature = "endpoint")]
+fn time(limit: Duration) -> String {
+    brief(saturating_nanos(limit))
+}
+
+#[cfg(feature = "endpoint")]
+fn percent(limit: u8) -> String {
+    format!("{limit} %")
+}
+
+/// A row of the table as `/stats.json` has it.
+#[cfg(feature = "endpoint")]
+#[derive(serde::Serialize)]
+pub(crate) struct WarningRow {
+    id: &'static str,
+    about: &'static str,
+    limit: &'static str,
+    threshold: Option<String>,
+    urgency: Urgency,
+    consequences: &'static [WarningKind],
+    remedy: &'static str,
+}
+
+#[cfg(feature = "endpoint")]
+impl WarningRow {
+    /// The table, with the thresholds of a service.
+    pub(crate) fn all(stats: &ServiceStats) -> [Self; WarningKind::ALL.len()] {
+        WarningKind::ALL.map(|kind| Self {
+            id: kind.id(),
+            about: kind.about(),
+            limit: kind.limit(),
+            threshold: kind.threshold(stats),
+            urgency: kind.urgency(),
+            consequences: kind.consequences(),
+            remedy: kind.remedy(),
+        })
+    }
 }
 
 impl fmt::Display for WarningKind {
@@ -131,6 +259,7 @@ mod tests {
             let is_word = |c: char| c.is_ascii_lowercase() || c == '-';
             assert!(kind.id().chars().all(is_word), "{kind}");
             assert!(WarningKind::ALL[..index].iter().all(|other| other.id() != kind.id()));
+            assert!(!kind.consequences().contains(&kind), "{kind} is no consequence of itself");
         }
         assert_eq!(WarningKind::ALL.len(), 10);
     }

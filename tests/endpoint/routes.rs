@@ -7,7 +7,8 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::endpoint::StatsEndpoint;
-use corewheel::stats::ClassStats;
+use corewheel::settings::WarningLimits;
+use corewheel::stats::{ClassStats, WarningKind};
 use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Runtime, ShardId};
 use corewheel::{ShutdownPolicy, StartError, TimerService};
 use serde_json::Value;
@@ -159,22 +160,42 @@ fn json_counts_rise_while_timers_fire() {
     }
 }
 
-/// The counts that are gauges.
-const GAUGES: [&str; 13] = [
-    "pending",
-    "pending_max",
-    "granted",
-    "capacity",
-    "lanes",
-    "nurseries",
-    "lane_depth",
-    "lane_depth_max",
-    "exhausted_row",
-    "stall_last_ns",
-    "overrun_last_ns",
-    "scaled_pending",
-    "connections",
-];
+#[test]
+fn stats_json_has_the_table_of_warnings_from_which_the_page_is_drawn() {
+    let limits =
+        WarningLimits { executor_stall: Duration::from_millis(70), ..WarningLimits::default() };
+    let builder = TimerService::builder().shards(1).warning_limits(limits);
+    let service: TimerService = builder.start_attached().unwrap();
+    let endpoint = endpoint(&service);
+    let stats = stats(endpoint.local_addr());
+    let rows = stats["warning_kinds"].as_array().unwrap();
+    assert_eq!(rows.len(), WarningKind::ALL.len());
+    for (row, kind) in rows.iter().zip(WarningKind::ALL) {
+        let ids: Vec<_> = kind.consequences().iter().map(|kind| kind.id()).collect();
+        assert_eq!((&row["id"], &row["remedy"]), (&kind.id().into(), &kind.remedy().into()));
+        assert_eq!((&row["limit"], &row["consequences"]), (&kind.limit().into(), &ids.into()));
+        assert_eq!(row["threshold"].is_null(), kind == WarningKind::ShardDead, "{row}");
+        let comes_first = [WarningKind::ShardDead, WarningKind::ShardStuck].contains(&kind);
+        assert_eq!(row["urgency"] == "now", comes_first, "{row}");
+    }
+    let stalled = rows.iter().find(|row| row["id"] == "executor-stalled").unwrap();
+    assert_eq!(stalled["threshold"], "70ms");
+    // The page has no second table.
+    let page = include_str!("../../src/endpoint/page.html");
+    for kind in WarningKind::ALL {
+        assert!(!page.contains(kind.remedy()), "{kind}");
+    }
+}
+
+/// Whether the row of a count says that it is a gauge or a maximum.
+fn is_gauge(name: &str) -> bool {
+    let rows = include_str!("../../src/stats/counts.rs");
+    let is_row = |line: &&str| line.trim().starts_with(&format!("{name}: "));
+    let row = rows.lines().filter(is_row).find(|line| line.ends_with(',')).expect("it has a row");
+    let kind = row.trim().trim_end_matches(',').split(' ').nth(1);
+    assert!(matches!(kind, Some("sum" | "gauge" | "maximum")), "{row}");
+    kind != Some("sum")
+}
 
 /// The family of a count, its label in that family, and its value in the family's unit.
 fn family_of(name: &str, value: u64) -> (String, Option<(&'static str, &'static str)>, f64) {
@@ -219,8 +240,8 @@ fn metrics_contain_every_count_of_every_shard() {
             let label = Some(("shard", number.as_str()));
             for (name, value) in shard.counts.iter() {
                 let (family, shared, value) = family_of(name, value);
-                let is_gauge = GAUGES.contains(&name);
-                let (kind, suffix) = if is_gauge { ("gauge", "") } else { ("counter", "_total") };
+                let (kind, suffix) =
+                    if is_gauge(name) { ("gauge", "") } else { ("counter", "_total") };
                 assert_eq!(scrape.kind(&family), Some(kind), "{family}");
                 let labels: Vec<_> = label.into_iter().chain(shared).collect();
                 let scraped = scrape.value_with(&family, suffix, &labels);
