@@ -36,9 +36,9 @@ use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, T
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
-use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::Needs;
+use super::{Driven, Own};
 use crate::shard::host::Values;
 use crate::shard::stored::LocalFuture;
 use crate::values::settings::Settings;
@@ -248,25 +248,31 @@ const LATENCY: Latency = Latency::Matters(PREEMPT);
 /// Glommio's own 10 MiB made 256 shards take 2.7 GB and 4.6 s to start.
 const IO_MEMORY: usize = 256 << 10;
 
-/// An executor for one shard. It is pinned already, by its thread.
-pub(crate) fn executor(_: &Settings, name: &str) -> Result<LocalExecutor, String> {
-    LocalExecutorBuilder::new(Placement::Unbound)
-        .name(name)
-        .preempt_timer(PREEMPT)
-        .io_memory(IO_MEMORY)
-        .make()
-        .map_err(|error| error.to_string())
-}
+/// An executor for one shard.
+pub(crate) struct OwnExecutor(LocalExecutor);
 
-/// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, V>(executor: &LocalExecutor, driven: Driven<T>, values: V)
-where
-    T: Send + 'static,
-    V: Values<T> + 'static,
-{
-    executor.run(async move {
-        start(driven, values).await;
-    });
+impl Own for OwnExecutor {
+    fn check(count: usize, headroom: usize) -> Result<(), String> {
+        needs(count, headroom).try_out()?;
+        probe()
+    }
+
+    /// It is pinned already, by its thread.
+    fn make(_: &Settings, name: &str) -> Result<Self, String> {
+        let builder = LocalExecutorBuilder::new(Placement::Unbound).name(name);
+        let made = builder.preempt_timer(PREEMPT).io_memory(IO_MEMORY).make();
+        made.map(Self).map_err(|error| error.to_string())
+    }
+
+    fn run<T, V>(self, driven: Driven<T>, values: V)
+    where
+        T: Send + 'static,
+        V: Values<T> + 'static,
+    {
+        self.0.run(async move {
+            start(driven, values).await;
+        });
+    }
 }
 
 /// Starts the driver in a queue of its own, on the executor that this is called in.
@@ -331,7 +337,7 @@ const THREADS: usize = 2;
 const MEMORY: usize = IO_MEMORY + (2 << 20);
 
 /// The needs of so many executors, with this much more address space for each.
-pub(crate) fn needs(executors: usize, memory_each: usize) -> Needs {
+fn needs(executors: usize, memory_each: usize) -> Needs {
     Needs {
         files: FILES * executors + FILES_ONCE,
         threads: THREADS * executors,
@@ -342,7 +348,7 @@ pub(crate) fn needs(executors: usize, memory_each: usize) -> Needs {
 
 /// Whether glommio can work here, found out without an executor, which starts a thread: before any
 /// shard starts, so that another runtime can be chosen, and with the remedy in the error.
-pub(crate) fn probe() -> Result<(), String> {
+fn probe() -> Result<(), String> {
     let memlock = getrlimit(Resource::Memlock).current;
     if let Some(limit) = memlock.filter(|limit| *limit < MEMLOCK_MIN) {
         return Err(format!(

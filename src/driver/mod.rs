@@ -25,6 +25,25 @@ use crate::face::handle::here::OnThread;
 use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::shard::guard::DeadOnDrop;
+use crate::shard::host::Values;
+use crate::values::settings::Settings;
+
+/// What a thread of the service runs its shard on. It is made before the shard is, so that a
+/// runtime that does not get what it needs of the host has run no code of the user.
+pub(crate) trait Own: Sized {
+    /// Whether so many can probably be had here, each with this much address space for other
+    /// things. Found out without any; `Err` with the reason.
+    fn check(count: usize, headroom: usize) -> Result<(), String>;
+
+    /// `name` is that of the thread. `Err` with the reason.
+    fn make(settings: &Settings, name: &str) -> Result<Self, String>;
+
+    /// Runs a shard on this thread until it is shut down.
+    fn run<T, V>(self, driven: Driven<T>, values: V)
+    where
+        T: Send + 'static,
+        V: Values<T> + 'static;
+}
 
 /// A shard that a driver drives. If the driver ends without a shutdown, the shard is dead.
 pub(crate) struct Driven<T: Send + 'static> {

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::{Parker, Unparker};
 
-use super::Driven;
+use super::limits::Needs;
+use super::{Driven, Own};
 use crate::face::timers::Timers;
 use crate::shard::host::{Values, take_turn};
 use crate::shard::turn::Next;
+use crate::values::settings::Settings;
 
 use corewheel_shard::Tick;
 
@@ -29,24 +31,36 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a shard on this thread until it is shut down.
-pub(crate) fn run<T, V>(driven: Driven<T>, mut values: V)
-where
-    T: Send + 'static,
-    V: Values<T>,
-{
-    let _here = driven.enter();
-    let timers = driven.timers();
-    let parker = Parker::new();
-    let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
-    loop {
-        let until = match take_turn(timers, &mut values, Tick::NEVER) {
-            Next::Now => continue,
-            Next::At(tick) => tick,
-            Next::WhenWoken => Tick::NEVER,
-            Next::Never => return,
-        };
-        park(timers, until, &parker, &waker);
+/// A plain thread.
+pub(crate) struct OwnThread;
+
+impl Own for OwnThread {
+    fn check(count: usize, headroom: usize) -> Result<(), String> {
+        Needs { files: 0, threads: count, memories: count, memory_each: headroom }.try_out()
+    }
+
+    fn make(_: &Settings, _: &str) -> Result<Self, String> {
+        Ok(Self)
+    }
+
+    fn run<T, V>(self, driven: Driven<T>, mut values: V)
+    where
+        T: Send + 'static,
+        V: Values<T> + 'static,
+    {
+        let _here = driven.enter();
+        let timers = driven.timers();
+        let parker = Parker::new();
+        let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));
+        loop {
+            let until = match take_turn(timers, &mut values, Tick::NEVER) {
+                Next::Now => continue,
+                Next::At(tick) => tick,
+                Next::WhenWoken => Tick::NEVER,
+                Next::Never => return,
+            };
+            park(timers, until, &parker, &waker);
+        }
     }
 }
 

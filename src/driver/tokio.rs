@@ -29,11 +29,13 @@ use tokio::time::Sleep;
 #[cfg(target_os = "linux")]
 use self::kernel::KernelTimer;
 use self::last_wakes::LastWakes;
-use super::Driven;
 use super::executor::{Host, drive};
 use super::limits::{self, Needs};
+use super::{Driven, Own};
 use crate::shard::host::Values;
 use crate::shard::stored::LocalFuture;
+use crate::values::contain::attempt;
+use crate::values::settings::Settings;
 
 /// How many events tokio takes from `epoll` at a time by default.
 const EVENTS_MAX: usize = 1_024;
@@ -135,7 +137,7 @@ impl Host for TokioHost {
 }
 
 /// A runtime for one shard.
-pub(crate) fn runtime() -> io::Result<Runtime> {
+fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
@@ -145,33 +147,45 @@ const FILES: usize = 5;
 const FILES_ONCE: usize = 4;
 
 /// The needs of so many runtimes, with this much address space for each.
-pub(crate) fn needs(runtimes: usize, memory_each: usize) -> Needs {
+fn needs(runtimes: usize, memory_each: usize) -> Needs {
     let files = FILES * runtimes + FILES_ONCE;
     Needs { files, threads: runtimes, memories: runtimes, memory_each }
 }
 
 /// Why there is no runtime, and a remedy.
-pub(crate) fn no_runtime(error: &io::Error) -> String {
+fn no_runtime(error: &io::Error) -> String {
     format!("a runtime cannot be made ({error}); {}", limits::of_files())
 }
 
 /// A runtime of a shard's own, with all descriptors that the shard holds.
-pub(crate) struct Own {
+pub(crate) struct OwnRuntime {
     host: TokioHost,
     runtime: Runtime,
 }
 
-impl Own {
-    pub(crate) fn new() -> io::Result<Self> {
-        let runtime = runtime()?;
+impl Own for OwnRuntime {
+    fn check(count: usize, headroom: usize) -> Result<(), String> {
+        needs(count, headroom).try_out()?;
+        attempt(runtime).and_then(|made| match made {
+            Ok(runtime) => {
+                // The caller may be a task of another runtime. There a drop, which waits for the
+                // threads of the runtime, panics. This runtime has no threads yet.
+                runtime.shutdown_background();
+                Ok(())
+            }
+            Err(error) => Err(no_runtime(&error)),
+        })
+    }
+
+    fn make(_: &Settings, _: &str) -> Result<Self, String> {
+        let runtime = runtime().map_err(|error| no_runtime(&error))?;
         Ok(Self { host: TokioHost::own(&runtime), runtime })
     }
 
-    /// Runs a shard on this thread until it is shut down.
-    pub(crate) fn run<T, V>(self, driven: Driven<T>, values: V)
+    fn run<T, V>(self, driven: Driven<T>, values: V)
     where
         T: Send + 'static,
-        V: Values<T>,
+        V: Values<T> + 'static,
     {
         LocalSet::new().block_on(&self.runtime, drive(driven, values, self.host));
     }

@@ -11,13 +11,12 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use crate::clock::Clock;
-use crate::driver::limits::{self, Needs};
-use crate::driver::{self, Driven};
+use crate::driver::limits;
+use crate::driver::{self, Driven, Own};
 use crate::service::{TimerService, cpus};
 use crate::shard::callback::Handler;
 use crate::shard::host::OwnedHandler;
 use crate::shard::{Core, Directory};
-#[cfg(any(feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::values::contain::attempt;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
@@ -30,72 +29,76 @@ pub(crate) const ATTACHED_REASON: &str = "the shards are attached to loops of th
 /// Address space for all that is small, so that no allocation of a few bytes fails.
 const HEADROOM: usize = 1 << 20;
 
-/// The loop that the shards' threads run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Engine {
-    #[cfg(all(feature = "glommio", target_os = "linux"))]
-    Glommio,
-    #[cfg(feature = "tokio")]
-    Tokio,
-    Thread,
+/// A runtime that the threads of shards can be started on.
+struct Row {
+    runtime: Runtime,
+    /// Whether futures can be spawned on its shards.
+    spawns: bool,
+    /// `Err` with the reason if this build does not have it.
+    driver: Result<Driver, &'static str>,
 }
 
-impl Engine {
-    #[cfg(all(feature = "glommio", target_os = "linux"))]
-    const GLOMMIO: Result<Self, &str> = Ok(Self::Glommio);
-    #[cfg(not(all(feature = "glommio", target_os = "linux")))]
-    const GLOMMIO: Result<Self, &str> =
-        Err("it is for Linux, with the feature `glommio` of this crate");
-    #[cfg(feature = "tokio")]
-    const TOKIO: Result<Self, &str> = Ok(Self::Tokio);
-    #[cfg(not(feature = "tokio"))]
-    const TOKIO: Result<Self, &str> = Err("it needs the feature `tokio` of this crate");
+/// Defines the drivers once, in the order in which `Auto` tries them. A row has the runtime, the
+/// type of [`driver`] that runs its shards, and in which builds it is.
+macro_rules! drivers {
+    ($($runtime:ident: $module:ident::$own:ident $($spawns:ident)?
+        $(, if $built:meta, else $missing:literal)?;)*) => {
+        /// What the shards' threads run.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        enum Driver {
+            $($(#[cfg($built)])? $runtime,)*
+        }
 
-    /// Whether so many executors can probably be had here, found out without any.
-    fn check(self, shards: usize) -> Result<(), String> {
-        match self {
-            #[cfg(all(feature = "glommio", target_os = "linux"))]
-            Self::Glommio => {
-                driver::glommio::needs(shards, HEADROOM).try_out()?;
-                driver::glommio::probe()
+        const DRIVERS: [Row; [$(Runtime::$runtime),*].len()] = [$(Row {
+            runtime: Runtime::$runtime,
+            spawns: drivers!(@flag $($spawns)?),
+            driver: drivers!(@driver $runtime $($built, $missing)?),
+        },)*];
+
+        impl Driver {
+            /// Whether so many executors can probably be had here, found out without any.
+            fn check(self, shards: usize) -> Result<(), String> {
+                match self {
+                    $($(#[cfg($built)])? Self::$runtime => {
+                        driver::$module::$own::check(shards, HEADROOM)
+                    })*
+                }
             }
-            #[cfg(feature = "tokio")]
-            Self::Tokio => {
-                driver::tokio::needs(shards, HEADROOM).try_out()?;
-                attempt(driver::tokio::runtime).and_then(|made| match made {
-                    Ok(runtime) => {
-                        // The caller may be a task of another runtime. There a drop, which waits
-                        // for the threads of the runtime, panics. This runtime has no threads yet.
-                        runtime.shutdown_background();
-                        Ok(())
-                    }
-                    Err(error) => Err(driver::tokio::no_runtime(&error)),
-                })
-            }
-            Self::Thread => {
-                let (threads, memories) = (shards, shards);
-                Needs { files: 0, threads, memories, memory_each: HEADROOM }.try_out()
+
+            fn run_shard<T: Send + 'static, H: Handler<T>>(
+                self,
+                start: ShardStart<'_, T, impl Fn(ShardId) -> H>,
+            ) {
+                match self {
+                    $($(#[cfg($built)])? Self::$runtime => {
+                        start.run_on::<driver::$module::$own, H>();
+                    })*
+                }
             }
         }
-    }
-
-    fn runtime(self) -> Runtime {
-        match self {
-            #[cfg(all(feature = "glommio", target_os = "linux"))]
-            Self::Glommio => Runtime::Glommio,
-            #[cfg(feature = "tokio")]
-            Self::Tokio => Runtime::Tokio,
-            Self::Thread => Runtime::Thread,
-        }
-    }
-
-    fn spawns(self) -> bool {
-        self != Self::Thread
-    }
+    };
+    (@flag spawns) => { true };
+    (@flag) => { false };
+    (@driver $runtime:ident) => { Ok(Driver::$runtime) };
+    (@driver $runtime:ident $built:meta, $missing:literal) => {{
+        #[cfg($built)]
+        const DRIVER: Result<Driver, &str> = Ok(Driver::$runtime);
+        #[cfg(not($built))]
+        const DRIVER: Result<Driver, &str> = Err($missing);
+        DRIVER
+    }};
 }
 
-fn unavailable(runtime: &'static str, reason: String) -> StartError {
-    StartError::Runtime { runtime, reason }
+drivers! {
+    Glommio: glommio::OwnExecutor spawns, if all(feature = "glommio", target_os = "linux"),
+        else "it is for Linux, with the feature `glommio` of this crate";
+    Tokio: tokio::OwnRuntime spawns, if feature = "tokio",
+        else "it needs the feature `tokio` of this crate";
+    Thread: thread::OwnThread;
+}
+
+fn unavailable(runtime: Runtime, reason: String) -> StartError {
+    StartError::Runtime { runtime: runtime.name(), reason }
 }
 
 fn of_shard(shard: ShardId, reason: String) -> StartError {
@@ -128,50 +131,42 @@ where
     H: Handler<T>,
 {
     let make_handler = Arc::new(make_handler);
-    let on = |engine: Engine, reason: String| {
-        let checked = engine.check(settings.shards);
-        checked
-            .map_err(|reason| Failure::Executors(unavailable(engine.runtime().name(), reason)))?;
-        let directory =
-            Directory::new(settings.clone(), clock.clone(), Some(engine.runtime()), reason);
-        start_on(engine, Arc::new(directory), Arc::clone(&make_handler))
+    let on = |row: &Row, driver: Driver, reason: String| {
+        let checked = driver.check(settings.shards);
+        checked.map_err(|reason| Failure::Executors(unavailable(row.runtime, reason)))?;
+        let directory = Directory::new(settings.clone(), clock.clone(), Some(row.runtime), reason);
+        start_on(row.spawns, driver, Arc::new(directory), Arc::clone(&make_handler))
     };
-    let of = |runtime: Runtime, engine: Result<Engine, &str>| match engine {
-        Ok(engine) => on(engine, "asked for".to_owned()).map_err(Failure::into_error),
-        Err(reason) => Err(unavailable(runtime.name(), reason.to_owned())),
-    };
-    match runtime {
-        Runtime::Glommio => of(runtime, Engine::GLOMMIO),
-        Runtime::Tokio => of(runtime, Engine::TOKIO),
-        Runtime::Thread => of(runtime, Ok(Engine::Thread)),
-        Runtime::GlommioOrTokio => start_first(on, None),
-        Runtime::Auto => start_first(on, Some(Engine::Thread)),
+    if let Some(row) = DRIVERS.iter().find(|row| row.runtime == runtime) {
+        return match row.driver {
+            Ok(driver) => on(row, driver, "asked for".to_owned()).map_err(Failure::into_error),
+            Err(reason) => Err(unavailable(runtime, reason.to_owned())),
+        };
     }
+    start_first(on, runtime)
 }
 
-/// Starts on the first executor that gets what it needs here, or else on `last`.
+/// Starts on the first driver that gets what it needs here, on one without an executor only where
+/// the builder leaves all to the host.
 fn start_first<T: Send + 'static>(
-    on: impl Fn(Engine, String) -> Result<TimerService<T>, Failure>,
-    last: Option<Engine>,
+    on: impl Fn(&Row, Driver, String) -> Result<TimerService<T>, Failure>,
+    asked: Runtime,
 ) -> Result<TimerService<T>, StartError> {
     let mut reasons: Vec<String> = Vec::new();
-    for (name, engine) in [("glommio", Engine::GLOMMIO), ("tokio", Engine::TOKIO)] {
+    for row in DRIVERS.iter().filter(|row| row.spawns || asked == Runtime::Auto) {
         let because =
             if reasons.is_empty() { "io_uring works".to_owned() } else { reasons.join("; ") };
-        let not = match engine.map(|engine| on(engine, because)) {
+        let not = match row.driver.map(|driver| on(row, driver, because)) {
             Ok(Ok(service)) => return Ok(log_choice(service)),
             Ok(Err(Failure::Shards(error))) => return Err(error),
+            Ok(Err(Failure::Executors(error))) if !row.spawns => return Err(error),
             Ok(Err(Failure::Executors(StartError::Runtime { reason, .. }))) => reason,
             Ok(Err(Failure::Executors(error))) => error.to_string(),
             Err(reason) => reason.to_owned(),
         };
-        reasons.push(format!("not {name}: {not}"));
+        reasons.push(format!("not {}: {not}", row.runtime));
     }
-    let reasons = reasons.join("; ");
-    match last {
-        Some(engine) => on(engine, reasons).map(log_choice).map_err(Failure::into_error),
-        None => Err(unavailable(Runtime::GlommioOrTokio.name(), reasons)),
-    }
+    Err(unavailable(asked, reasons.join("; ")))
 }
 
 fn log_choice<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
@@ -185,7 +180,8 @@ fn log_choice<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
 }
 
 fn start_on<T, H, M>(
-    engine: Engine,
+    spawns: bool,
+    driver: Driver,
     directory: Arc<Directory<T>>,
     make_handler: Arc<M>,
 ) -> Result<TimerService<T>, Failure>
@@ -203,8 +199,13 @@ where
         let (go, may_go) = mpsc::channel();
         let report = Report { ready: ready.clone(), is_owed: true };
         let name = format!("{}-{shard}", directory.settings.name);
-        let run = move || run_shard(directory, shard, engine, &*make_handler, report, &may_go);
-        match thread::Builder::new().name(name).spawn(run) {
+        let builder = thread::Builder::new().name(name.clone());
+        let run = move || {
+            let make_handler = &*make_handler;
+            let start = ShardStart { directory, shard, name, spawns, make_handler, report, may_go };
+            driver.run_shard(start);
+        };
+        match builder.spawn(run) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 let source = limits::no_thread(&error);
@@ -277,61 +278,44 @@ impl Drop for Report {
     fn drop(&mut self) {
         if self.is_owed {
             let reason = "a shard's thread panicked while it started".to_owned();
-            let _told = self.ready.send(Err(unavailable("service's", reason)));
+            let error = StartError::Runtime { runtime: "service's", reason };
+            let _told = self.ready.send(Err(error));
         }
     }
 }
 
-/// The life of a shard's thread.
-fn run_shard<T, H>(
+/// How the thread of a shard begins.
+struct ShardStart<'a, T: 'static, M> {
     directory: Arc<Directory<T>>,
     shard: ShardId,
-    engine: Engine,
-    make_handler: &impl Fn(ShardId) -> H,
-    mut report: Report,
-    may_go: &mpsc::Receiver<()>,
-) where
-    T: Send + 'static,
-    H: Handler<T>,
-{
-    pin(&directory.settings, shard);
-    let open = || {
-        let core = Core::open(Arc::clone(&directory), shard, engine.spawns())?;
-        let driven = Driven::new(core);
-        limits::try_memory(HEADROOM).map_err(|reason| of_shard(shard, reason))?;
-        Ok((driven, make_handler(shard)))
-    };
-    match engine {
-        #[cfg(all(feature = "glommio", target_os = "linux"))]
-        Engine::Glommio => {
-            let name = format!("{}-{shard}", directory.settings.name);
-            let made = attempt(|| driver::glommio::executor(&directory.settings, &name));
-            match made.and_then(|made| made) {
-                Err(reason) => report.finish(Err(of_shard(shard, reason))),
-                Ok(executor) if report.executor(may_go) => {
-                    with_shard(open(), report, |driven, handler| {
-                        driver::glommio::run(&executor, driven, handler);
-                    });
-                }
-                Ok(_) => {}
-            }
-        }
-        #[cfg(feature = "tokio")]
-        Engine::Tokio => {
-            let made = attempt(driver::tokio::Own::new);
-            match made.and_then(|made| made.map_err(|e| driver::tokio::no_runtime(&e))) {
-                Err(reason) => report.finish(Err(of_shard(shard, reason))),
-                Ok(own) if report.executor(may_go) => {
-                    with_shard(open(), report, |driven, handler| own.run(driven, handler));
-                }
-                Ok(_) => {}
-            }
-        }
-        Engine::Thread => {
-            if report.executor(may_go) {
-                with_shard(open(), report, driver::thread::run);
-            }
-        }
+    /// The name of the thread.
+    name: String,
+    spawns: bool,
+    make_handler: &'a M,
+    report: Report,
+    may_go: mpsc::Receiver<()>,
+}
+
+impl<T: Send + 'static, M> ShardStart<'_, T, M> {
+    /// The life of the shard's thread.
+    fn run_on<O: Own, H: Handler<T>>(self)
+    where
+        M: Fn(ShardId) -> H,
+    {
+        let Self { directory, shard, name, spawns, make_handler, mut report, may_go } = self;
+        pin(&directory.settings, shard);
+        let made = attempt(|| O::make(&directory.settings, &name));
+        let own = match made.and_then(|made| made) {
+            Err(reason) => return report.finish(Err(of_shard(shard, reason))),
+            Ok(own) if report.executor(&may_go) => own,
+            Ok(_) => return,
+        };
+        let open = || {
+            let driven = Driven::new(Core::open(Arc::clone(&directory), shard, spawns)?);
+            limits::try_memory(HEADROOM).map_err(|reason| of_shard(shard, reason))?;
+            Ok((driven, make_handler(shard)))
+        };
+        with_shard(open(), report, |driven, handler| own.run(driven, handler));
     }
 }
 

@@ -40,7 +40,6 @@ pub(crate) fn each<V>(values: impl IntoIterator<Item = V>, mut run: impl FnMut(V
 }
 
 /// Runs code of a library that may panic. The error is the panic's message.
-#[allow(dead_code, reason = "only some executors may panic while they are made")]
 pub(crate) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     let mut result = None;
     let message = catch(|| result = Some(run()));
