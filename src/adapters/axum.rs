@@ -15,10 +15,10 @@ mod connection;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::{Future, Ready, poll_fn, ready};
+use std::future::{Future, Pending, Ready, pending, poll_fn, ready};
 use std::io;
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use tower_service::Service;
 use self::connection::{Connection, Settings};
 use super::hyper::BodyLimits;
 use crate::conn::DataRate;
-use crate::face::handle::{AnyHandle, Handle};
+use crate::face::handle::Handle;
 use crate::stream::{StreamControl, StreamLimits, TimedIo};
 
 /// The limits of connections that have no others.
@@ -110,7 +110,7 @@ where
         response: BodyLimits::default(),
         close_time: CLOSE_TIME,
     };
-    Serve { listener, make_service, settings, service: PhantomData }
+    Serve { listener, make_service, settings, signal: pending(), service: PhantomData }
 }
 
 /// A server that [`serve`] has made: a future that serves when it is awaited.
@@ -176,14 +176,16 @@ where
 /// A connection for whose timer its shard has no room serves what is ready at once, and is closed
 /// where it would wait: see [`TimedIo`](TimedIo#when-there-is-no-timer).
 #[must_use = "a server does nothing unless it is awaited"]
-pub struct Serve<L, M, S> {
+pub struct Serve<L, M, S, F = Pending<()>> {
     listener: L,
     make_service: M,
     settings: Settings,
+    /// Ready when the server is to stop.
+    signal: F,
     service: PhantomData<fn() -> S>,
 }
 
-impl<L: Listener, M, S> Serve<L, M, S> {
+impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     /// Sets whose shards have the timers: those of [`time::handle`](crate::time::handle), the
     /// default service of the process, unless this is called. With [`Handle::of_class`] the
     /// statistics count the timers for a class.
@@ -225,11 +227,12 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     /// Stops the server when the signal is ready: it accepts no more connections, tells each by a
     /// `GOAWAY` or `Connection: close`, and ends when all have ended. Their limits go on. A
     /// connection that was upgraded is not waited for.
-    pub fn with_graceful_shutdown<F>(self, signal: F) -> WithGracefulShutdown<L, M, S, F>
+    pub fn with_graceful_shutdown<G>(self, signal: G) -> Serve<L, M, S, G>
     where
-        F: Future<Output = ()> + Send + 'static,
+        G: Future<Output = ()> + Send + 'static,
     {
-        WithGracefulShutdown { serve: self, signal }
+        let Self { listener, make_service, settings, service, .. } = self;
+        Serve { listener, make_service, settings, signal, service }
     }
 
     /// Where the listener listens.
@@ -242,77 +245,43 @@ impl<L: Listener, M, S> Serve<L, M, S> {
     }
 }
 
-impl<L, M, S> Serve<L, M, S>
+impl<L, M, S, F> Serve<L, M, S, F>
 where
     L: Listener,
     M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
+    F: Future<Output = ()>,
 {
-    /// Serves a connection in a task of its own.
-    async fn spawn(
-        &mut self,
-        (socket, remote_addr): (L::Io, L::Addr),
-        timers: AnyHandle,
-        shutdown: &watch::Receiver<()>,
-    ) {
-        let stream = TimedIo::new(socket, timers, self.settings.of_stream());
-        let Ok(()) = poll_fn(|cx| self.make_service.poll_ready(cx)).await;
-        let control = stream.control();
-        let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
-        let Ok(app) = self.make_service.call(incoming).await;
-        let connection = Connection { stream, app, settings: self.settings, timers };
-        tokio::spawn(connection.serve(shutdown.clone()));
-    }
-
-    fn own_timers(&self) -> AnyHandle {
-        self.settings.timers.unwrap_or_else(crate::time::handle)
-    }
-}
-
-impl<L, M, S> IntoFuture for Serve<L, M, S>
-where
-    L: Listener,
-    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
-    for<'a> <M as Service<IncomingStream<'a, L>>>::Future: Send,
-    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    type Output = io::Result<()>;
-    type IntoFuture = ServeFuture;
-
-    fn into_future(mut self) -> ServeFuture {
-        ServeFuture(Box::pin(async move {
-            let timers = self.own_timers();
-            // Its drop, with this future, begins the shutdown of each connection.
-            let (_running, shutdown) = watch::channel(());
-            loop {
-                let accepted = self.listener.accept().await;
-                self.spawn(accepted, timers, &shutdown).await;
-            }
-        }))
+    async fn run(self) -> io::Result<()> {
+        let Self { mut listener, mut make_service, settings, signal, .. } = self;
+        let timers = settings.timers.unwrap_or_else(crate::time::handle);
+        // Its drop, with this future, begins the shutdown of each connection.
+        let (running, shutdown) = watch::channel(());
+        let mut signal = pin!(signal);
+        loop {
+            let (socket, remote_addr) = tokio::select! {
+                biased;
+                () = &mut signal => break,
+                accepted = listener.accept() => accepted,
+            };
+            let stream = TimedIo::new(socket, timers, settings.of_stream());
+            let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
+            let control = stream.control();
+            let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
+            let Ok(app) = make_service.call(incoming).await;
+            let connection = Connection { stream, app, settings, timers };
+            tokio::spawn(connection.serve(shutdown.clone()));
+        }
+        drop((listener, make_service, shutdown));
+        // Each connection has a receiver until it has ended.
+        running.send_replace(());
+        running.closed().await;
+        Ok(())
     }
 }
 
-/// A server with a graceful shutdown; made by [`Serve::with_graceful_shutdown`].
-#[must_use = "a server does nothing unless it is awaited"]
-pub struct WithGracefulShutdown<L, M, S, F> {
-    serve: Serve<L, M, S>,
-    signal: F,
-}
-
-impl<L: Listener, M, S, F> WithGracefulShutdown<L, M, S, F> {
-    /// Where the listener listens.
-    ///
-    /// # Errors
-    ///
-    /// Those of the listener.
-    pub fn local_addr(&self) -> io::Result<L::Addr> {
-        self.serve.local_addr()
-    }
-}
-
-impl<L, M, S, F> IntoFuture for WithGracefulShutdown<L, M, S, F>
+impl<L, M, S, F> IntoFuture for Serve<L, M, S, F>
 where
     L: Listener,
     M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
@@ -322,39 +291,10 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     type Output = io::Result<()>;
-    type IntoFuture = ServeFuture;
+    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-    fn into_future(self) -> ServeFuture {
-        let Self { mut serve, signal } = self;
-        ServeFuture(Box::pin(async move {
-            let timers = serve.own_timers();
-            let (running, shutdown) = watch::channel(());
-            let mut signal = std::pin::pin!(signal);
-            loop {
-                let accepted = tokio::select! {
-                    biased;
-                    () = &mut signal => break,
-                    accepted = serve.listener.accept() => accepted,
-                };
-                serve.spawn(accepted, timers, &shutdown).await;
-            }
-            drop((serve, shutdown));
-            // Each connection has a receiver until it has ended.
-            running.send_replace(());
-            running.closed().await;
-            Ok(())
-        }))
-    }
-}
-
-/// The future of a server.
-pub struct ServeFuture(Pin<Box<dyn Future<Output = io::Result<()>> + Send>>);
-
-impl Future for ServeFuture {
-    type Output = io::Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll(cx)
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
     }
 }
 
@@ -436,10 +376,6 @@ serve_each_connection!([] Router, |it| it.clone().with_state(()));
 serve_each_connection!([] MethodRouter, |it| it.clone().with_state(()));
 serve_each_connection!([H: Clone, T, S: Clone] HandlerService<H, T, S>, |it| it.clone());
 
-debug_fields!([L: fmt::Debug, M: fmt::Debug, S] Serve<L, M, S>, |it|
+debug_fields!([L: fmt::Debug, M: fmt::Debug, S, F] Serve<L, M, S, F>, |it|
     listener: it.listener, make_service: it.make_service, settings: it.settings
 );
-debug_fields!([L: fmt::Debug, M: fmt::Debug, S, F] WithGracefulShutdown<L, M, S, F>, |it|
-    serve: it.serve
-);
-debug_fields!([] ServeFuture, |_it|);
