@@ -98,6 +98,7 @@ impl Clock {
         saturating_nanos(instant.saturating_duration_since(self.epoch))
     }
 
+    #[inline]
     pub(crate) fn is_manual(&self) -> bool {
         matches!(self.source, Source::Manual(_))
     }
@@ -124,7 +125,7 @@ pub(crate) fn first_epoch() -> Instant {
 /// becomes a century after it.
 pub(crate) fn instant_after(start: Instant, nanos: u64) -> Instant {
     let century = Duration::from_hours(100 * 365 * 24);
-    start.checked_add(Duration::from_nanos(nanos)).unwrap_or(start + century)
+    start.checked_add(Duration::from_nanos(nanos)).unwrap_or_else(|| start + century)
 }
 
 /// The present moment, by the system's clock.

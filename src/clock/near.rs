@@ -3,6 +3,7 @@
 //! Why not ask the system each time: a system call for the time costs several times as much as a
 //! command on a timer.
 
+use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -67,23 +68,26 @@ struct Read {
 /// changes the rate of its clock by, and asks the system again after a millisecond. Where the
 /// system's clock does not use the counter, the near clock does not either, and asks the system
 /// each time.
-pub(crate) struct NearClock {
-    clock: Clock,
+///
+/// `C` is the clock, or a reference to it: what it counts on from is the thread's.
+pub(crate) struct NearClock<C = Clock> {
+    clock: C,
     /// The processor's counter. `None` for a manual clock, and where the system's clock does not
     /// use the counter.
-    counter: Option<quanta::Clock>,
+    counter: Option<&'static quanta::Clock>,
 }
 
 /// The processor's counter, if the system's clock uses it. The system does so only if the counters
 /// of all cores agree and never stop.
-fn find_counter() -> Option<quanta::Clock> {
+#[inline]
+fn find_counter() -> Option<&'static quanta::Clock> {
     static COUNTER: OnceLock<Option<quanta::Clock>> = OnceLock::new();
     let find = || {
         let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
         let source = std::fs::read_to_string(path).ok()?;
         (source.trim() == "tsc").then(quanta::Clock::new)
     };
-    COUNTER.get_or_init(find).clone()
+    COUNTER.get_or_init(find).as_ref()
 }
 
 /// A time of the system's clock, and the counter before and after the time was asked for.
@@ -159,23 +163,29 @@ impl Rate {
     }
 }
 
-impl NearClock {
-    pub(crate) fn new(clock: Clock) -> Self {
-        let counter = if clock.is_manual() { None } else { find_counter() };
+impl<C: Borrow<Clock>> NearClock<C> {
+    #[inline]
+    pub(crate) fn new(clock: C) -> Self {
+        let counter = if clock.borrow().is_manual() { None } else { find_counter() };
         Self { clock, counter }
+    }
+
+    #[inline]
+    fn clock(&self) -> &Clock {
+        self.clock.borrow()
     }
 
     /// The time of the system's clock, in nanoseconds since the epoch.
     #[inline(never)]
     pub(crate) fn ask(&self) -> u64 {
-        let Some(counter) = &self.counter else {
-            return self.clock.nanos();
+        let Some(counter) = self.counter else {
+            return self.clock().nanos();
         };
         let nanos = READ.with(|read| {
             let span = read.rate.get().span;
-            let pair = Pair::closest(counter, &self.clock, TRIES, span / CLOSE);
+            let pair = Pair::closest(counter, self.clock(), TRIES, span / CLOSE);
             if span == 0
-                && let Some(rate) = Rate::measured(counter, &self.clock, pair)
+                && let Some(rate) = Rate::measured(counter, self.clock(), pair)
             {
                 read.rate.set(rate);
             }
@@ -190,7 +200,7 @@ impl NearClock {
             read.ahead.set(if is_behind { ahead } else { ahead.max(read.ahead.get()) });
             pair.nanos
         });
-        nanos - self.clock.since_first
+        nanos - self.clock().since_first
     }
 
     /// Whether a time may have passed, without a reading: whether a near clock has returned a later
@@ -198,7 +208,7 @@ impl NearClock {
     /// first reading since the epoch.
     #[inline]
     pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
-        let latest = || READ.with(|read| read.latest.get()).wrapping_sub(self.clock.since_first);
+        let latest = || READ.with(|read| read.latest.get()).wrapping_sub(self.clock().since_first);
         self.counter.is_none() || latest() >= nanos
     }
 
@@ -206,7 +216,7 @@ impl NearClock {
     /// epoch.
     #[inline]
     pub(crate) fn latest(&self) -> u64 {
-        READ.with(|read| read.latest.get()).saturating_sub(self.clock.since_first)
+        READ.with(|read| read.latest.get()).saturating_sub(self.clock().since_first)
     }
 
     /// Whether a time has surely passed by the system's clock, given a time that this clock has
@@ -226,7 +236,7 @@ impl NearClock {
     /// The time by the counter. `None` if the system is to be asked.
     #[inline]
     pub(crate) fn count(&self) -> Option<u64> {
-        let counter = self.counter.as_ref()?;
+        let counter = self.counter?;
         READ.with(|read| {
             let Rate { span, nanos } = read.rate.get();
             let since = counter.raw().wrapping_sub(read.counts.get());
@@ -244,14 +254,14 @@ impl NearClock {
         if self.counter.is_none() {
             return nanos;
         }
-        READ.with(|read| self.note(read, nanos + self.clock.since_first))
+        READ.with(|read| self.note(read, nanos + self.clock().since_first))
     }
 
     #[inline]
     fn note(&self, read: &Read, nanos: u64) -> u64 {
         let latest = read.latest.get().max(nanos + AHEAD);
         read.latest.set(latest);
-        latest - self.clock.since_first
+        latest - self.clock().since_first
     }
 }
 

@@ -26,6 +26,7 @@ impl Timeline {
         Self { clock, tick }
     }
 
+    #[inline]
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }

@@ -52,7 +52,7 @@ impl<S: Side> InProgress<S> {
 impl<S: Side> Drop for InProgress<S> {
     fn drop(&mut self) {
         match &mut self.kind {
-            Kind::Held(conn, held) => conn.end(*held),
+            Kind::Held(conn, held) => conn.end(*held, None),
             Kind::Write(write) => {
                 write.end_write();
             }

@@ -141,7 +141,9 @@ pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;
 pub use self::limits::{ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::of_stream::{Direction, Ends, Passes, Wakes, deadline_kinds, limits_struct};
+pub(crate) use self::of_stream::{
+    Direction, Ends, Moment, Passes, Wakes, deadline_kinds, limits_struct,
+};
 pub use self::on_shard::PackedConn;
 pub use self::side::Side;
 pub use self::timers::ConnTimers;

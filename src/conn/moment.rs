@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 /// Why not 0 in place of `None`: the epoch is a time at which a connection may have been active,
 /// and to a connection that begins later it says that the connection has been idle since then.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Moment(NonZeroU64);
+pub(crate) struct Moment(NonZeroU64);
 
 const _: () = assert!(size_of::<Option<Moment>>() == 8);
 

@@ -7,6 +7,7 @@ use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE};
 pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
 use super::limits::{ConnEvent, NEVER};
 pub(crate) use super::measured::Direction;
+pub(crate) use super::moment::Moment;
 use super::rules::{self, Held};
 use super::side::{Connection, Side};
 pub(crate) use super::side::{Passes, Wakes};
@@ -63,11 +64,19 @@ impl<S: Side> ConnTimers<S> {
         self.conn().now()
     }
 
+    /// Something was read, as [`touch_read`](Self::touch_read) says. `now` is what
+    /// [`now`](Self::now) has returned since; `None` if nothing has asked.
+    #[inline]
+    pub(crate) fn touch_read_by(&self, now: Option<u64>) {
+        let conn = self.conn();
+        let stamp = now.map_or_else(|| conn.stamp_now(), |now| conn.stamp_of(now));
+        conn.stamp(Direction::Read, stamp);
+    }
+
     /// Whether the limits bound a write that waits.
     #[cfg(feature = "hyper")]
     pub(crate) fn bounds_writes(&self) -> bool {
-        self.conn().look(|facts| {
-            let limits = &facts.spans.limits;
+        self.conn().with_limits(|limits| {
             !limits.write_timeout.is_zero() || limits.min_write_rate.bytes_per_second > 0
         })
     }
@@ -83,9 +92,18 @@ impl<S: Side> ConnTimers<S> {
         self.conn().begin(Held::Request);
     }
 
-    /// Ends requests that [`hold_request`](Self::hold_request) has begun.
-    pub(crate) fn end_requests(&self, count: u64) {
-        (0..count).for_each(|_| self.conn().end(Held::Request));
+    /// Something was written. Returns the stamp of that.
+    #[inline]
+    pub(crate) fn stamp_write(&self) -> Moment {
+        let stamp = self.conn().stamp_now();
+        self.conn().stamp(Direction::Write, stamp);
+        stamp
+    }
+
+    /// Ends requests that [`hold_request`](Self::hold_request) has begun, at the time of a stamp,
+    /// or now.
+    pub(crate) fn end_requests(&self, count: u64, at: Option<Moment>) {
+        (0..count).for_each(|_| self.conn().end(Held::Request, at));
     }
 
     /// Begins a transfer that is measured by the deadline of a kind.

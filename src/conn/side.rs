@@ -87,14 +87,17 @@ pub(super) trait Connection: Clone + 'static {
 
     /// The activity stamp of what happens now.
     fn stamp_now(&self) -> Moment;
+    /// The activity stamp of what has happened before [`now`](Self::now) has returned this.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn stamp_of(&self, now: u64) -> Moment;
     /// Stamps the connection with what [`stamp_now`](Self::stamp_now) has returned.
     fn stamp(&self, direction: Direction, stamp: Moment);
     /// Stamps the connection with a known time, unless its stamp is later.
     fn stamp_at(&self, direction: Direction, at: Instant);
     /// Something has begun that holds idle deadlines back.
     fn begin(&self, held: Held);
-    /// Something has ended that held idle deadlines back.
-    fn end(&self, held: Held);
+    /// Something has ended that held idle deadlines back, at the time of a stamp, or now.
+    fn end(&self, held: Held, at: Option<Moment>);
     fn add(progress: &Progress, bytes: u64);
 
     fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R;
@@ -104,6 +107,7 @@ pub(super) trait Connection: Clone + 'static {
         wakes: Wakes,
         change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
     ) -> R;
+    fn with_limits<R>(&self, look: impl FnOnce(&ConnLimits) -> R) -> R;
     fn store_limits(&self, limits: ConnLimits);
     /// When a deadline of an open connection is due.
     fn due(&self, kind: usize) -> u64 {

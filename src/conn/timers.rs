@@ -444,7 +444,7 @@ impl<S: Side> ConnTimers<S> {
 
     /// The connection's limits.
     pub fn limits(&self) -> ConnLimits {
-        self.conn.look(|facts| facts.spans.limits)
+        self.conn.with_limits(|limits| *limits)
     }
 
     /// Changes the limits. Idle times count from the connection's last activity, and its age from

@@ -267,7 +267,7 @@ impl<M: Side> StreamControl<M> {
     /// Ends a request whose response is over.
     #[cfg(feature = "hyper")]
     pub(crate) fn drop_request(&self) {
-        self.timers.end_requests(1);
+        self.timers.end_requests(1, None);
     }
 
     /// Ends a request whose response the framework has, when the stream has accepted it. `at_flush`

@@ -35,8 +35,9 @@ use std::task::{Context, Poll, Waker, ready};
 use super::control::{Shared, StreamControl};
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
+use crate::clock::saturating_nanos;
 use crate::conn::{
-    ConnTimers, DeadlineKind, Direction, Ends, InProgress, Passes, Side, Transfer, Wakes,
+    ConnTimers, DeadlineKind, Direction, Ends, InProgress, Moment, Passes, Side, Transfer, Wakes,
 };
 use crate::face::handle::AnyHandle;
 use crate::pass::POLLS_MAX;
@@ -102,6 +103,9 @@ pub(super) struct Deadlines<M: Side> {
     /// Whether the last write was put off so that other tasks of the shard run. What it was given
     /// is not accepted, though nothing waits.
     is_put_off: bool,
+    /// When the stream last accepted bytes at once; `None` if something has waited since. A response
+    /// whose flush follows has ended then.
+    written: Option<Moment>,
     /// Whether a write, flush or shutdown waits.
     is_stalled: bool,
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
@@ -145,6 +149,7 @@ impl<M: Side> Deadlines<M> {
             writes: way(),
             unstamped: 0,
             is_put_off: false,
+            written: None,
             is_stalled: false,
             stall: None,
             rated: None,
@@ -259,8 +264,9 @@ impl<M: Side> Deadlines<M> {
         if direction == Direction::Read && self.shared.unsent.has_ends() && has_accepted {
             // The framework has not flushed, as it waits for more to answer.
             let (ends, _) = self.shared.unsent.take_ends();
-            self.timers.end_requests(ends);
+            self.timers.end_requests(ends, self.written);
         }
+        self.written = None;
         self.poll(direction)
     }
 
@@ -288,9 +294,8 @@ impl<M: Side> Deadlines<M> {
 
     #[inline]
     fn was_read(&mut self, count: u64, has_waited: bool) {
-        if self.shared.notes.has_any_for_read() {
-            self.take_notes();
-        }
+        let any = self.shared.notes.has_any_for_read();
+        let now = if any { self.take_notes() } else { None };
         if let Some(transfer) = &self.reads.transfer {
             transfer.count(count);
         } else if let Some(bytes) = &mut self.message {
@@ -307,18 +312,19 @@ impl<M: Side> Deadlines<M> {
         self.unstamped += 1;
         // A wait that is in progress would count from an older stamp.
         if has_waited || self.is_stalled || self.unstamped == UNSTAMPED_MAX {
-            self.stamp_read();
+            self.stamp_read(now);
         }
     }
 
-    fn stamp_read(&mut self) {
+    /// `now` is the time, if it is known.
+    fn stamp_read(&mut self, now: Option<u64>) {
         self.unstamped = 0;
-        self.timers.touch_read();
+        self.timers.touch_read_by(now);
     }
 
     /// Something was read that begins the connection, or a message, or is no part of the message
-    /// before.
-    fn take_notes(&mut self) {
+    /// before. Returns the time, if it has asked.
+    fn take_notes(&mut self) -> Option<u64> {
         let has_deadline = !self.shared.head.is_zero();
         let notes = self.shared.notes.take(has_deadline);
         if notes & ENDED != 0 {
@@ -330,9 +336,9 @@ impl<M: Side> Deadlines<M> {
         if notes & MEASURED != 0 {
             self.message = Some(0);
         }
-        if notes & MESSAGE != 0 && has_deadline {
-            self.head_due = Some(self.timers.nanos_of(self.shared.head));
-        }
+        let now = (notes & MESSAGE != 0 && has_deadline).then(|| self.timers.now())?;
+        self.head_due = Some(now.saturating_add(saturating_nanos(self.shared.head)));
+        Some(now)
     }
 
     /// Whether the next bytes that are read are counted.
@@ -344,7 +350,7 @@ impl<M: Side> Deadlines<M> {
     /// A read begins to wait, perhaps for more of a message.
     fn read_waits(&mut self) {
         // The time for which the owner did not read does not count.
-        self.stamp_read();
+        self.stamp_read(None);
         self.forget_ended();
         let is_filed = self.arm_head();
         let is_filed = self.measure_read() || is_filed;

@@ -29,7 +29,7 @@ use super::super::side::{Connection, Passes, Wakes};
 use super::proofs::{PassCount, Proofs, Verdict};
 use super::share::share;
 use super::stamp::Stamp;
-use crate::clock::Timeline;
+use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::{Member, Orders, Terms, Visit};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{AnyHandle, registry};
@@ -226,7 +226,7 @@ impl Inner {
     /// Takes the deadlines that are due, if the tick has begun for which the connection is filed.
     fn take_due(&self, state: &mut State) {
         let Some(time) = &self.time else { return };
-        let near = self.handle.nanos();
+        let near = NearClock::new(time.clock()).nanos();
         state.looked = near;
         if near < state.filed {
             return;
@@ -372,12 +372,18 @@ impl Connection for Arc<Inner> {
 
     #[inline]
     fn now(&self) -> u64 {
-        self.handle.nanos()
+        self.time.as_ref().map_or(u64::MAX, |time| NearClock::new(time.clock()).nanos())
     }
 
     #[inline]
     fn stamp_now(&self) -> Moment {
         Moment::at(self.now())
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    #[inline]
+    fn stamp_of(&self, now: u64) -> Moment {
+        Moment::at(now)
     }
 
     #[inline]
@@ -402,10 +408,10 @@ impl Connection for Arc<Inner> {
     }
 
     /// The stamp is stored under the lock, so that a poll sees it or what was in progress.
-    fn end(&self, held: Held) {
-        let now = self.stamp_now();
+    fn end(&self, held: Held, at: Option<Moment>) {
+        let at = at.unwrap_or_else(|| self.stamp_now());
         let mut state = self.lock();
-        self.stamps[held.stamp()].set(now);
+        self.stamps[held.stamp()].set(at);
         state.in_progress[held as usize] -= 1;
     }
 
@@ -434,6 +440,10 @@ impl Connection for Arc<Inner> {
             self.task.wake();
         }
         result
+    }
+
+    fn with_limits<R>(&self, look: impl FnOnce(&ConnLimits) -> R) -> R {
+        look(&self.lock().limits.limits)
     }
 
     fn store_limits(&self, limits: ConnLimits) {

@@ -296,6 +296,12 @@ impl Connection for RecordRef {
         self.connections.stamp()
     }
 
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    #[inline]
+    fn stamp_of(&self, _now: u64) -> Moment {
+        self.stamp_now()
+    }
+
     #[inline]
     fn stamp(&self, direction: Direction, stamp: Moment) {
         self.record().stamps[direction as usize].set(Some(stamp));
@@ -321,7 +327,8 @@ impl Connection for RecordRef {
         add_one(&self.usage().in_progress[held as usize]);
     }
 
-    fn end(&self, held: Held) {
+    /// A stamp costs no reading of the clock here.
+    fn end(&self, held: Held, _at: Option<Moment>) {
         take_one(&self.usage().in_progress[held as usize]);
         self.stamps()[held.stamp()].set(Some(self.stamp_now()));
     }
@@ -346,6 +353,10 @@ impl Connection for RecordRef {
             self.connections.file(self.index, false);
         }
         result
+    }
+
+    fn with_limits<R>(&self, look: impl FnOnce(&ConnLimits) -> R) -> R {
+        look(self.connections.table.borrow().limits(self.index))
     }
 
     fn store_limits(&self, limits: ConnLimits) {

@@ -228,6 +228,10 @@ impl Table {
         }
     }
 
+    pub(super) fn limits(&self, index: u32) -> &ConnLimits {
+        &self.limits.of(self.record(index)).limits
+    }
+
     pub(super) fn set_limits(&mut self, index: u32, limits: ConnLimits) {
         let number = self.limits.take(limits);
         let before = self.record(index).limits.replace(number);

@@ -23,7 +23,8 @@ impl<M: Side> Deadlines<M> {
         let is_of_response = self.shared.unsent.accept(count, self.is_windowed);
         let counts = !self.is_stalled || self.ends_stall(count, is_of_response);
         if !has_waited {
-            return self.timers.touch_write();
+            self.written = Some(self.timers.stamp_write());
+            return;
         }
         // The peer has taken what was in the way.
         self.timers.touch();
@@ -91,7 +92,7 @@ impl<M: Side> Deadlines<M> {
     /// are left wait for a window.
     fn all_accepted(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let (ends, has_pieces) = self.shared.unsent.take_ends();
-        self.timers.end_requests(ends);
+        self.timers.end_requests(ends, self.written);
         // A piece that is dropped from here on wakes the task.
         if has_pieces && self.shared.unsent.await_window() {
             return match self.wait_for_window(cx) {
@@ -176,7 +177,7 @@ impl<M: Side> Deadlines<M> {
         // No idle time counts from before the last read, of which no time is known if it was not
         // stamped. Where a read waits, all were. What comes after a limit is no activity.
         if !self.reads.waits && self.shared.timeout.get().is_none() {
-            self.stamp_read();
+            self.stamp_read(None);
         }
         self.is_stalled = true;
         let stall = &mut self.stall;
