@@ -212,8 +212,8 @@ impl Requests {
             let (stalled, ended) = (self.stalled, exchange.clone());
             let (control, shutdown) = (self.control.clone(), self.shutdown);
             exchange.on_end(move || {
+                use corewheel::adapters::hyper::BodyError::{NextPoll, PollRate};
                 use corewheel::adapters::hyper::BodySide::Response;
-                use corewheel::adapters::hyper::BodyTimeout::{NextPoll, PollRate};
                 if control.is_cut_by_drain() {
                     shutdown.has_cut();
                 }

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use corewheel::adapters::hyper::{BodyData, BodySide, BodyTimeout, Exchange, TimedBody};
+use corewheel::adapters::hyper::{BodyData, BodyError, BodySide, Exchange, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderValue};
@@ -93,13 +93,14 @@ impl Forwarder {
         // A request without a body has no limit that could end its exchange before the answer.
         let may_end = ended.at().is_none();
         let answered = match exchange {
-            Some(exchange) => {
+            Some(exchange) if may_end => {
                 tokio::select! {
                     biased;
                     answered = self.in_time(answer, &ended, control) => answered,
-                    () = exchange.ended(), if may_end => Err(Late::TimeUp),
+                    () = exchange.ended() => Err(Late::TimeUp),
                 }
             }
+            Some(_) => self.in_time(answer, &ended, control).await,
             None => self.timers.timeout(self.response, answer).await,
         };
         let late = match answered {
@@ -263,8 +264,8 @@ fn cut(connection: &CaptureConnection) {
 }
 
 /// Whether a limit of the body of a request is that of the client, which sends it.
-fn is_of_producer(timeout: BodyTimeout) -> bool {
-    matches!(timeout, BodyTimeout::NextFrame(_) | BodyTimeout::FrameRate(_))
+fn is_of_producer(timeout: BodyError) -> bool {
+    matches!(timeout, BodyError::NextFrame(_) | BodyError::FrameRate(_))
 }
 
 /// The status that says why there is no answer of the upstream server.

@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{
-    BodyError, BodyLimits, BodySide, BodyTimeout, Exchange, TimedBody, TimedHttp,
-};
+use corewheel::adapters::hyper::{BodyError, BodyLimits, BodySide, Exchange, TimedBody, TimedHttp};
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Handle, TimerService};
@@ -104,6 +102,21 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(timers: Handle, request: BodyLimits, response: BodyLimits) -> Self {
+        Self::with(timers, request, response, &[])
+    }
+
+    /// A request without a body.
+    fn complete(timers: Handle, response: BodyLimits) -> Self {
+        Self::with(timers, NONE, response, &[None])
+    }
+
+    /// A request whose body has these frames before the call.
+    fn with(
+        timers: Handle,
+        request: BodyLimits,
+        response: BodyLimits,
+        frames: &[Option<&'static [u8]>],
+    ) -> Self {
         let found = Arc::<Mutex<Option<TimedBody<Feed>>>>::default();
         let (answer, answers) = mpsc::channel();
         let answers = Arc::new(Mutex::new(answers));
@@ -119,6 +132,7 @@ impl Asked {
         let (stream, service) = timed(timers, service);
         let service = service.request(request).response(response);
         let (feed, shared) = Feed::new();
+        shared.lock().unwrap().frames.extend(frames);
         let mut answering: Answering = Box::pin(service.call(Request::new(feed)));
         assert!(poll_once(&mut answering).is_pending());
         let body = found.lock().unwrap().take().unwrap();
@@ -205,9 +219,9 @@ fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
     assert_eq!(body.poll_with(&waker), Polled::Waits);
     lab.advance(ms(1));
     assert_eq!((alarm.count(), body.is_dropped()), (1, true));
-    let reached = BodyTimeout::NextFrame(LIMIT);
+    let reached = BodyError::NextFrame(LIMIT);
     assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
-    assert_eq!(body.poll(), Polled::Failed(BodyError::Timeout(reached)));
+    assert_eq!(body.poll(), Polled::Failed(reached));
     assert_eq!(body.poll(), Polled::End);
 }
 
@@ -243,9 +257,9 @@ fn body_that_no_task_polls_is_dropped_at_its_limit() {
     // Without a poll, of both bodies.
     assert!(response.is_dropped() && request.is_dropped());
     assert_eq!(ends.load(Ordering::SeqCst), 1);
-    let reached = BodyTimeout::NextPoll(LIMIT);
+    let reached = BodyError::NextPoll(LIMIT);
     assert_eq!(exchange.limit_reached(), Some((BodySide::Response, reached)));
-    assert_eq!(response.poll(), Polled::Failed(BodyError::Timeout(reached)));
+    assert_eq!(response.poll(), Polled::Failed(reached));
 }
 
 #[test]
@@ -281,7 +295,7 @@ fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
         assert_eq!(body.poll(), Polled::Frame(b"xy".to_vec()));
     };
     // Two bytes in 50 ms are 40 a second: 100 ms have passed with 2 or 4 bytes.
-    assert_eq!(reached, (BodySide::Request, BodyTimeout::FrameRate(RATE)));
+    assert_eq!(reached, (BodySide::Request, BodyError::FrameRate(RATE)));
     assert_eq!(waited, LIMIT);
 }
 
@@ -297,7 +311,7 @@ fn slow_consumer_is_found_by_its_rate() {
     lab.advance(ms(499));
     assert_eq!(exchange.limit_reached(), None);
     lab.advance(ms(1));
-    let reached = Some((BodySide::Response, BodyTimeout::PollRate(RATE)));
+    let reached = Some((BodySide::Response, BodyError::PollRate(RATE)));
     assert_eq!(exchange.limit_reached(), reached);
 }
 
@@ -373,6 +387,68 @@ fn response_that_is_dropped_or_complete_first_ends_the_request() {
         // A function that comes later is called at once.
         assert_eq!(count_ends(&exchange).load(Ordering::SeqCst), 1);
     }
+}
+
+#[test]
+fn response_to_complete_request_fails_in_its_first_poll_after_the_end() {
+    let lab = Lab::new();
+    let mut asked = Asked::complete(lab.handle(), NONE);
+    let ends = count_ends(&asked.exchange);
+    let mut response = asked.respond();
+    response.push(Some(b"all"));
+    response.push(None);
+    asked.exchange.end();
+    assert_eq!(ends.load(Ordering::SeqCst), 1);
+    assert_eq!(response.poll(), Polled::Failed(BodyError::Ended));
+    assert!(response.is_dropped());
+    assert_eq!(response.poll(), Polled::End);
+}
+
+#[test]
+fn response_to_complete_request_is_dropped_at_once_when_it_was_polled() {
+    for frame in [None, Some(&b"frame"[..])] {
+        let lab = Lab::new();
+        let mut asked = Asked::complete(lab.handle(), NONE);
+        let (alarm, waker) = Alarm::new();
+        let mut response = asked.respond();
+        if frame.is_some() {
+            response.push(frame);
+            assert_eq!(response.poll_with(&waker), Polled::Frame(b"frame".to_vec()));
+        } else {
+            assert_eq!(response.poll_with(&waker), Polled::Waits);
+        }
+        asked.exchange.end();
+        assert_eq!((response.is_dropped(), alarm.count()), (true, usize::from(frame.is_none())));
+        assert_eq!(response.poll(), Polled::Failed(BodyError::Ended));
+    }
+}
+
+#[test]
+fn response_to_complete_request_reaches_its_limit_from_its_first_poll_on() {
+    let mut lab = Lab::new();
+    let mut asked = Asked::complete(lab.handle(), NONE.next_frame(LIMIT));
+    let (alarm, waker) = Alarm::new();
+    let mut response = asked.respond();
+    lab.advance(10 * LIMIT);
+    assert_eq!(response.poll_with(&waker), Polled::Waits);
+    lab.advance(LIMIT.saturating_sub(ms(1)));
+    assert_eq!((response.is_dropped(), alarm.count()), (false, 0));
+    lab.advance(ms(1));
+    assert_eq!((response.is_dropped(), alarm.count()), (true, 1));
+    let reached = BodyError::NextFrame(LIMIT);
+    assert_eq!(asked.exchange.limit_reached(), Some((BodySide::Response, reached)));
+    assert_eq!(response.poll(), Polled::Failed(reached));
+}
+
+#[test]
+fn response_that_is_dropped_before_its_first_poll_calls_the_functions() {
+    let lab = Lab::new();
+    let mut asked = Asked::complete(lab.handle(), NONE);
+    let ends = count_ends(&asked.exchange);
+    let Timed { body, shared } = asked.respond();
+    drop(body);
+    assert!(shared.lock().unwrap().is_dropped);
+    assert_eq!((ends.load(Ordering::SeqCst), asked.exchange.has_ended()), (1, true));
 }
 
 #[test]

@@ -8,19 +8,19 @@
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::{fmt, mem};
 
 use hyper::Request;
 use hyper::body::{Body, Buf, Frame, SizeHint};
 use hyper::header::TRANSFER_ENCODING;
 
-use super::cell::{self, BoxError, Cell, OfResponse, Owner, Rest};
+use super::cell::{self, BoxError, Cell, Owner, PolledFrame, Rest};
 use super::data::{BodyData, Piece};
-use super::exchange::{BodySide, Connection, Core, Exchange, Kind, Link, Member, NoBody, Progress};
+use super::exchange::{BodySide, Connection, Core, Exchange, Kind, Link, NoBody, Progress};
 use super::limits::Awaited;
 use crate::conn::Side;
 use crate::face::handle::Handle;
@@ -46,11 +46,8 @@ where
     B: Body,
     M: Side,
 {
-    /// `None` when the consumer has the end, or an error.
-    owner: Option<Arc<dyn Owner<B>>>,
+    within: Within<B>,
     left: SizeHint,
-    /// Whether the consumer has all of a body that is over.
-    is_complete: bool,
     side: BodySide,
     /// Whether the data is handed over as pieces.
     has_pieces: bool,
@@ -62,6 +59,34 @@ where
     is_known_to_end: AtomicBool,
     /// `None` when the connection knows that the body is over.
     control: Option<StreamControl<M>>,
+}
+
+/// Where the body within is.
+enum Within<B: Body> {
+    /// Here, before its first poll: the body of an HTTP/1 response, which hyper polls at once. The
+    /// mutex, which nothing locks, makes it `Sync`.
+    New(Mutex<B>),
+    Shared(Arc<dyn Owner<B>>),
+    /// Nowhere: the consumer has the end, or an error. Whether it has all of the body.
+    Over(bool),
+}
+
+impl<B: Body> Within<B> {
+    fn new_body(&mut self) -> Option<&mut B> {
+        let Self::New(body) = self else { return None };
+        Some(body.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the body out if it was not polled.
+    fn take_new(&mut self) -> Option<B> {
+        match mem::replace(self, Self::Over(false)) {
+            Self::New(body) => Some(body.into_inner().unwrap_or_else(PoisonError::into_inner)),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
 }
 
 impl<B, M> TimedBody<B, M>
@@ -76,26 +101,29 @@ where
         control: &StreamControl<M>,
     ) -> (Request<Self>, Exchange) {
         connection.spawner();
-        let kind = Kind::of(&request);
-        let (head, body) = request.into_parts();
-        let is_chunked = head.headers.contains_key(TRANSFER_ENCODING);
-        let (side, left, has_body) = (BodySide::Request, body.size_hint(), !body.is_end_stream());
-        let since = has_body.then(|| connection.begin_wait(side, Awaited::Poll)).flatten();
-        let (owner, exchange) = if has_body {
-            let core = Core::new(connection, kind, Progress::Goes, Cell::new(side, body, since));
-            let core = Arc::new(core);
-            let owner = Arc::<Core<Cell<B>>>::clone(&core) as Arc<dyn Owner<B>>;
-            (Some(owner), Exchange { core })
-        } else {
-            let core = Core::new(connection, kind, Progress::None, NoBody);
-            (None, Exchange { core: Arc::new(core) })
-        };
-        Link { exchange: &exchange, control }.begin(has_body);
-        if let Some(owner) = owner.as_ref().filter(|_| since.is_some()) {
-            cell::arm(owner);
+        let (kind, side, body) = (Kind::of(&request), BodySide::Request, request.body());
+        if body.is_end_stream() {
+            let core = Arc::new(Core::new(connection, kind, Progress::None, NoBody));
+            let exchange = Exchange { core };
+            Link { exchange: &exchange, control }.begin(false);
+            let of_request = |body: B| {
+                Self::new(Within::Over(true), body.size_hint(), side, exchange.clone(), None)
+            };
+            return (request.map(of_request), exchange);
         }
-        let control = has_body.then(|| control.clone());
-        let mut body = Self::of_parts(owner, left, side, false, exchange.clone(), control);
+        let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
+        let (head, body) = request.into_parts();
+        let (left, since) = (body.size_hint(), connection.begin_wait(side, Awaited::Poll));
+        let cell = Cell::new(side, Some(body), since);
+        let core = Arc::new(Core::new(connection, kind, Progress::Goes, cell));
+        let owner: Arc<dyn Owner<B>> = Arc::<Core<Cell<B>>>::clone(&core);
+        let exchange = Exchange { core };
+        Link { exchange: &exchange, control }.begin(true);
+        if since.is_some() {
+            cell::arm(&owner);
+        }
+        let (within, control) = (Within::Shared(owner), Some(control.clone()));
+        let mut body = Self::new(within, left, side, exchange.clone(), control);
         body.is_chunked = is_chunked;
         (Request::from_parts(head, body), exchange)
     }
@@ -109,24 +137,47 @@ where
     ) -> Self {
         let (exchange, left) = (exchange.of_response(), body.size_hint());
         let (core, side) = (&exchange.core, BodySide::Response);
-        let owner = if body.is_end_stream() {
+        let within = if body.is_end_stream() {
             core.body_over(side, true);
-            None
+            Within::Over(true)
+        } else if core.response_is_alone() {
+            Within::New(Mutex::new(body))
         } else {
-            let since = core.connection.begin_wait(side, Awaited::Poll);
-            let cell = Cell::new(side, body, since);
-            let owner = Arc::new(OfResponse { exchange: exchange.clone(), cell });
-            let weak: Weak<OfResponse<B>> = Arc::downgrade(&owner);
-            let goes_on = core.add_response(weak);
-            let owner: Arc<dyn Owner<B>> = owner;
-            if !goes_on {
-                owner.cell().cut();
-            } else if since.is_some() {
-                cell::arm(&owner);
-            }
-            Some(owner)
+            Within::Shared(cell::share(&exchange, Some(body)))
         };
-        Self::of_parts(owner, left, side, has_pieces, exchange, Some(control))
+        let mut body = Self::new(within, left, side, exchange, Some(control));
+        body.has_pieces = has_pieces;
+        body
+    }
+
+    /// Polls the body of a response for the first time. One that is not over then is shared with
+    /// its exchange, which may have ended meanwhile.
+    fn poll_new(&mut self, cx: &mut Context<'_>) -> (PolledFrame<B::Data>, Rest) {
+        let core = &self.exchange.core;
+        let body = self.within.new_body().expect("it was not polled");
+        let polled = if core.has_ended() {
+            Poll::Ready(Some(Err(core.error_of(self.side).into())))
+        } else {
+            cell::poll_body(body, cx)
+        };
+        let is_complete = match &polled {
+            Poll::Ready(Some(Ok(_))) => body.is_end_stream().then_some(true),
+            Poll::Ready(end) => Some(end.is_none()),
+            Poll::Pending => None,
+        };
+        let body = self.within.take_new();
+        let Some(body) = body.filter(|_| is_complete.is_none()) else {
+            let is_complete = is_complete == Some(true);
+            core.body_over(self.side, is_complete);
+            return (polled, Rest::Over(is_complete));
+        };
+        let owner = cell::share(&self.exchange, None);
+        let rest = match polled {
+            Poll::Ready(frame) => cell::hand_over(&owner, body, frame, Awaited::Poll),
+            Poll::Pending => cell::wait(&owner, body, Awaited::Poll, false, cx),
+        };
+        self.within = Within::Shared(owner);
+        rest
     }
 }
 
@@ -136,25 +187,22 @@ impl<B: Body, M: Side> TimedBody<B, M> {
         &self.exchange
     }
 
-    fn of_parts(
-        owner: Option<Arc<dyn Owner<B>>>,
+    fn new(
+        within: Within<B>,
         left: SizeHint,
         side: BodySide,
-        has_pieces: bool,
         exchange: Exchange,
         control: Option<StreamControl<M>>,
     ) -> Self {
-        let (is_complete, is_chunked) = (owner.is_none(), false);
-        let is_known_to_end = AtomicBool::new(is_complete);
+        let is_over = matches!(within, Within::Over(_));
         Self {
-            owner,
+            within,
             left,
-            is_complete,
             side,
-            has_pieces,
-            is_chunked,
+            has_pieces: false,
+            is_chunked: false,
             exchange,
-            is_known_to_end,
+            is_known_to_end: AtomicBool::new(is_over),
             control,
         }
     }
@@ -210,18 +258,21 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
         let this = self.get_mut();
-        let Some(owner) = &this.owner else {
-            this.tell_over(this.is_complete);
-            return Poll::Ready(None);
+        let (polled, rest) = match &this.within {
+            Within::New(_) => this.poll_new(cx),
+            Within::Shared(owner) => cell::poll(owner, cx),
+            &Within::Over(is_complete) => {
+                this.tell_over(is_complete);
+                return Poll::Ready(None);
+            }
         };
-        let (polled, rest) = cell::poll(owner, cx);
         let polled = polled.map_ok(|frame| frame.map_data(|data| this.data(data)));
         match rest {
             Rest::Same => {}
             Rest::Left(left) => this.left = left,
             Rest::Over(is_complete) => {
-                (this.owner, this.left) = (None, SizeHint::with_exact(0));
-                this.is_complete = is_complete;
+                this.within = Within::Over(is_complete);
+                this.left = SizeHint::with_exact(0);
                 // hyper keeps the last frame of an HTTP/2 response until the client has a window.
                 if !(this.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))))) {
                     this.tell_over(is_complete);
@@ -234,7 +285,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_ended = self.owner.is_none();
+        let has_ended = matches!(self.within, Within::Over(_));
         if has_ended {
             // Relaxed: the drop follows, in the same task or after it.
             self.is_known_to_end.store(true, Ordering::Relaxed);
@@ -250,9 +301,17 @@ where
 
 impl<B: Body, M: Side> Drop for TimedBody<B, M> {
     fn drop(&mut self) {
-        let is_complete = match &self.owner {
-            Some(owner) => owner.cell().over(owner.core(), false),
-            None => self.is_complete && *self.is_known_to_end.get_mut(),
+        let is_complete = match &self.within {
+            Within::New(_) => {
+                drop(self.within.take_new());
+                self.exchange.core.body_over(self.side, false);
+                false
+            }
+            Within::Shared(owner) => owner.cell().over(owner.core(), false),
+            // Relaxed: see `is_end_stream`.
+            Within::Over(is_complete) => {
+                *is_complete && self.is_known_to_end.load(Ordering::Relaxed)
+            }
         };
         self.tell_over(is_complete);
     }

@@ -1,7 +1,8 @@
 //! The waits of a body, and their limits.
 //!
 //! The body lies where its consumer and its timer both reach it. When a limit is reached, the timer
-//! takes it out and drops it, and wakes the consumer, whose next poll returns the error.
+//! takes it out and drops it, and wakes the consumer, whose next poll returns the error. A response
+//! of HTTP/1 that hyper takes in one piece is over before it is put there.
 //!
 //! A deadline that has passed is judged by the wire: after the proof that the stream of the
 //! connection was read, the body is polled once more, and what it returns is kept for its consumer.
@@ -18,13 +19,13 @@
 use std::error::Error;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use hyper::body::{Body, Buf, Frame, SizeHint};
 
 use super::exchange::{BodySide, Core, Exchange, Member};
-use super::limits::{Awaited, BodyTimeout};
+use super::limits::{Awaited, BodyError};
 use crate::fallback::{Moment, SleepOrKept};
 use crate::values::contain::attempt;
 
@@ -136,9 +137,26 @@ impl<B: Limited> Wake for Core<Cell<B>> {
 }
 
 /// The body of a response, in its exchange.
-pub(super) struct OfResponse<B: Body> {
-    pub(super) exchange: Exchange,
-    pub(super) cell: Cell<B>,
+struct OfResponse<B: Body> {
+    exchange: Exchange,
+    cell: Cell<B>,
+}
+
+/// The body of a response where its exchange reaches it. It is `None` while its consumer polls it.
+pub(super) fn share<B: Limited>(exchange: &Exchange, body: Option<B>) -> Arc<dyn Owner<B>> {
+    let (core, side) = (&exchange.core, BodySide::Response);
+    let since = core.connection.begin_wait(side, Awaited::Poll);
+    let cell = Cell::new(side, body, since);
+    let owner = Arc::new(OfResponse { exchange: exchange.clone(), cell });
+    let weak: Weak<OfResponse<B>> = Arc::downgrade(&owner);
+    let goes_on = core.add_response(weak);
+    let owner: Arc<dyn Owner<B>> = owner;
+    if !goes_on {
+        owner.cell().cut();
+    } else if since.is_some() {
+        arm(&owner);
+    }
+    owner
 }
 
 impl<B: Limited> Owner<B> for OfResponse<B> {
@@ -199,9 +217,10 @@ fn finish<B: Body>(state: &mut State<B>, place: Place<B>) -> Dropped<B> {
 }
 
 impl<B: Body> Cell<B> {
-    pub(super) fn new(side: BodySide, body: B, since: Option<u64>) -> Self {
+    /// `body` is `None` while its consumer polls it.
+    pub(super) fn new(side: BodySide, body: Option<B>, since: Option<u64>) -> Self {
         let state = State {
-            place: Place::Here(body, Awaited::Poll),
+            place: body.map_or(Place::Polled, |body| Place::Here(body, Awaited::Poll)),
             since,
             waited: [0; 2],
             bytes: 0,
@@ -238,13 +257,13 @@ impl<B: Body> Cell<B> {
         core: &Core<dyn Member>,
         state: &State<B>,
         awaited: Awaited,
-    ) -> Option<(u64, BodyTimeout)> {
+    ) -> Option<(u64, BodyError)> {
         let waited = state.waited[awaited as usize];
         Some(core.limits(self.side).due(awaited, state.since?, waited, state.bytes))
     }
 
     /// When the wait of a body that no poll has taken out is over.
-    fn due(&self, core: &Core<dyn Member>, state: &State<B>) -> Option<(u64, BodyTimeout)> {
+    fn due(&self, core: &Core<dyn Member>, state: &State<B>) -> Option<(u64, BodyError)> {
         match state.place {
             Place::Here(_, awaited) => self.due_of(core, state, awaited),
             Place::Found(..) => self.due_of(core, state, Awaited::Poll),
@@ -392,7 +411,7 @@ fn decide<B: Limited>(owner: &Arc<dyn Owner<B>>) {
     }
 }
 
-fn reach<B: Limited>(owner: &Arc<dyn Owner<B>>, timeout: BodyTimeout) {
+fn reach<B: Limited>(owner: &Arc<dyn Owner<B>>, timeout: BodyError) {
     owner.core().reach(owner.cell().side, timeout);
 }
 
@@ -401,13 +420,12 @@ fn poll_judged<B: Limited>(
     owner: &Arc<dyn Owner<B>>,
     mut body: B,
     consumer: Option<Waker>,
-    timeout: BodyTimeout,
+    timeout: BodyError,
 ) {
     let (cell, core) = (owner.cell(), owner.core());
     let mut cx = Context::from_waker(consumer.as_ref().unwrap_or(Waker::noop()));
     // A body that panics has nothing for its consumer.
-    let polled = attempt(|| Pin::new(&mut body).poll_frame(&mut cx)).unwrap_or(Poll::Pending);
-    let polled = polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)));
+    let polled = attempt(|| poll_body(&mut body, &mut cx)).unwrap_or(Poll::Pending);
     let mut state = cell.lock();
     let found = if !matches!(state.place, Place::Judged) {
         // The exchange has ended meanwhile.
@@ -505,11 +523,27 @@ fn poll_within<B: Limited>(
     is_known: bool,
     cx: &mut Context<'_>,
 ) -> (PolledFrame<B::Data>, Rest) {
-    let (cell, core) = (owner.cell(), owner.core());
-    if let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(cx) {
-        let frame = frame.map(|frame| frame.map_err(Into::into));
-        return hand_over(owner, body, frame, awaited);
+    match poll_body(&mut body, cx) {
+        Poll::Ready(frame) => hand_over(owner, body, frame, awaited),
+        Poll::Pending => wait(owner, body, awaited, is_known, cx),
     }
+}
+
+/// Polls a body.
+pub(super) fn poll_body<B: Limited>(body: &mut B, cx: &mut Context<'_>) -> PolledFrame<B::Data> {
+    let polled = Pin::new(body).poll_frame(cx);
+    polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+}
+
+/// Puts a body back whose consumer waits for a frame.
+pub(super) fn wait<B: Limited>(
+    owner: &Arc<dyn Owner<B>>,
+    body: B,
+    awaited: Awaited,
+    is_known: bool,
+    cx: &mut Context<'_>,
+) -> (PolledFrame<B::Data>, Rest) {
+    let (cell, core) = (owner.cell(), owner.core());
     let waker = (!is_known).then(|| cx.waker().clone());
     let mut state = cell.lock();
     if !matches!(state.place, Place::Polled) {
@@ -535,7 +569,7 @@ fn poll_within<B: Limited>(
 }
 
 /// Hands what a body has returned to its consumer.
-fn hand_over<B: Limited>(
+pub(super) fn hand_over<B: Limited>(
     owner: &Arc<dyn Owner<B>>,
     body: B,
     frame: Option<Result<Frame<B::Data>, BoxError>>,

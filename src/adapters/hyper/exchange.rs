@@ -28,11 +28,10 @@ use std::task::Poll;
 
 use hyper::{Method, Request, Response, StatusCode, Version};
 
-use super::limits::{Awaited, BodyError, BodyLimits, BodyTimeout};
-use crate::clock::Clock;
+use super::limits::{Awaited, BodyError, BodyLimits};
+use crate::clock::{Clock, NearClock};
 use crate::conn::Side;
 use crate::face::handle::AnyHandle;
-use crate::face::handle::here::Reach;
 use crate::link::sync::MaybeWaker;
 use crate::pass::Spawner;
 use crate::stream::{Prover, StreamControl};
@@ -70,7 +69,7 @@ impl Connection {
     /// The present, or a little later, so that a wait that begins now is not over early.
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        self.handle.with_reach(Reach::nanos).unwrap_or_else(|| self.clock.nanos())
+        NearClock::new(&self.clock).nanos()
     }
 }
 
@@ -106,7 +105,9 @@ impl Member for NoBody {
 /// - the handler calls [`end`](Self::end).
 ///
 /// Then the bodies that have not ended are dropped at once, on the thread that ends the exchange.
-/// Their next polls return an error, and what waits in such a poll is woken. Where the service has
+/// Their next polls return an error, and what waits in such a poll is woken. The response to a
+/// complete request of HTTP/1 is dropped in its first poll instead, if it was not polled: hyper
+/// polls it at once. Where the service has
 /// no limits for bodies, the end of the response does not cut the body of the request: a task of
 /// the handler's may read on.
 ///
@@ -141,7 +142,7 @@ pub(super) struct Core<B: ?Sized> {
     kind: Kind,
     state: Mutex<State>,
     /// The limit that has ended the exchange.
-    reached: OnceLock<(BodySide, BodyTimeout)>,
+    reached: OnceLock<(BodySide, BodyError)>,
     /// Whether it has ended. Written under the lock of the state. Relaxed: a task that waits
     /// counts itself under that lock first, so it is woken by the end, or sees it.
     has_ended: AtomicBool,
@@ -167,8 +168,10 @@ impl Kind {
 }
 
 /// How far a body is.
+#[derive(Default)]
 pub(super) enum Progress {
     /// There is none, or not yet.
+    #[default]
     None,
     Goes,
     /// Its consumer has all of it.
@@ -193,9 +196,10 @@ impl Progress {
 }
 
 /// Whether a request holds back the idle times of its connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Hold {
     /// The server works.
+    #[default]
     Held,
     /// A read of the request's body waits for the peer.
     Waits,
@@ -203,6 +207,7 @@ enum Hold {
     Ended,
 }
 
+#[derive(Default)]
 struct State {
     /// How many calls of [`Exchange::ended`] wait.
     waits: u32,
@@ -220,6 +225,24 @@ struct State {
     pieces: u32,
     /// How many of the two bodies have not ended on the connection.
     parts: u8,
+}
+
+impl State {
+    fn is_request_complete(&self) -> bool {
+        matches!(self.request, Progress::Complete | Progress::None)
+    }
+
+    /// A body has ended on the connection. Returns whether it was the last.
+    fn part_over(&mut self) -> bool {
+        self.parts -= 1;
+        self.parts == 0
+    }
+
+    /// hyper has all of the response, and keeps no piece of it. Returns whether that ends the hold
+    /// of the request.
+    fn end_hold(&mut self) -> bool {
+        mem::replace(&mut self.hold, Hold::Ended) == Hold::Held
+    }
 }
 
 /// A call of [`Exchange::ended`] that has not returned, nor was dropped. The end of an exchange
@@ -248,18 +271,7 @@ impl<B> Core<B> {
         request: B,
     ) -> Self {
         let parts = 1 + u8::from(matches!(request_progress, Progress::Goes));
-        let state = State {
-            waits: 0,
-            request: request_progress,
-            response: Progress::None,
-            responder: None,
-            on_end: Vec::new(),
-            hold: Hold::Held,
-            is_tunnel: false,
-            is_body_over: false,
-            pieces: 0,
-            parts,
-        };
+        let state = State { request: request_progress, parts, ..State::default() };
         Self {
             connection: Arc::clone(connection),
             first: None,
@@ -282,7 +294,7 @@ impl<B: ?Sized> Core<B> {
         &self.connection.limits[side as usize]
     }
 
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 }
@@ -323,10 +335,17 @@ impl Core<dyn Member> {
     }
 
     /// A body has reached a limit, which is known before the exchange ends.
-    pub(super) fn reach(&self, side: BodySide, timeout: BodyTimeout) {
+    pub(super) fn reach(&self, side: BodySide, timeout: BodyError) {
         // The first limit is the reason.
         let _ = self.reached.set((side, timeout));
         self.end(true);
+    }
+
+    /// Whether nothing but the first poll of a response can end it before that: hyper polls one of
+    /// HTTP/1 at once, it has no limit until then, and no other body ends the exchange.
+    pub(super) fn response_is_alone(&self) -> bool {
+        let has_limit = self.limits(BodySide::Response).has(Awaited::Poll);
+        self.kind.is_http1 && !has_limit && self.lock().is_request_complete()
     }
 
     /// The response has a body. False if the exchange has ended.
@@ -349,8 +368,7 @@ impl Core<dyn Member> {
             return;
         }
         state.response = Progress::over(is_complete);
-        let is_request_over = matches!(state.request, Progress::Complete | Progress::None);
-        if self.has_ended() || !is_complete || !is_request_over {
+        if self.has_ended() || !is_complete || !state.is_request_complete() {
             drop(state);
             return self.end_with_response();
         }
@@ -374,9 +392,9 @@ impl Core<dyn Member> {
         let core = self.on_connection();
         let mut state = core.lock();
         state.is_body_over = true;
-        let hold = mem::replace(&mut state.hold, Hold::Ended);
+        let is_held = state.end_hold();
         drop(state);
-        if hold == Hold::Held {
+        if is_held {
             core.connection.prover.end_request();
         }
     }
@@ -384,7 +402,7 @@ impl Core<dyn Member> {
     /// The error of a body that the end of the exchange has cut.
     pub(super) fn error_of(&self, side: BodySide) -> BodyError {
         match self.reached.get() {
-            Some((reached, timeout)) if *reached == side => BodyError::Timeout(*timeout),
+            Some((reached, timeout)) if *reached == side => *timeout,
             _ => BodyError::Ended,
         }
     }
@@ -408,8 +426,8 @@ impl Exchange {
             state.on_end.push(Box::new(function));
             return;
         }
-        let is_complete = matches!(state.request, Progress::Complete | Progress::None)
-            && matches!(state.response, Progress::Complete);
+        let is_complete =
+            state.is_request_complete() && matches!(state.response, Progress::Complete);
         drop(state);
         if !is_complete {
             function();
@@ -437,11 +455,11 @@ impl Exchange {
 
     /// Whether the consumer of the request's body has all of it. True if there is no body.
     pub fn is_request_complete(&self) -> bool {
-        matches!(self.core.lock().request, Progress::Complete | Progress::None)
+        self.core.lock().is_request_complete()
     }
 
     /// The body that has ended the exchange by a limit, and that limit; `None` if none has.
-    pub fn limit_reached(&self) -> Option<(BodySide, BodyTimeout)> {
+    pub fn limit_reached(&self) -> Option<(BodySide, BodyError)> {
         self.core.reached.get().copied()
     }
 
@@ -526,7 +544,19 @@ impl<M: Side> Link<'_, M> {
         if may_wait {
             self.body_came();
         }
-        self.part_over();
+        let mut state = self.lock();
+        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
+        drop(state);
+        self.begin_next(is_last, is_tunnel);
+    }
+
+    /// A body has ended on the connection. With the last, the next message begins.
+    fn begin_next(&self, is_last: bool, is_tunnel: bool) {
+        match (is_last && self.is_http1(), is_tunnel) {
+            (true, false) => self.control.begin_message(),
+            (true, true) => self.control.message_complete(),
+            (false, _) => {}
+        }
     }
 
     /// The head of the response is there. True if its data is handed over as pieces.
@@ -546,25 +576,14 @@ impl<M: Side> Link<'_, M> {
         let is_http1 = self.is_http1();
         let mut state = self.lock();
         state.is_body_over = true;
-        if !is_complete && !is_http1 || state.pieces == 0 {
-            self.end(state, is_http1);
-        } else {
-            drop(state);
-        }
-        self.part_over();
-    }
-
-    /// A body has ended on the connection. With the last, the next message begins.
-    fn part_over(&self) {
-        let mut state = self.lock();
-        state.parts -= 1;
-        let (is_last, is_tunnel) = (state.parts == 0, state.is_tunnel);
+        let ends = !is_complete && !is_http1 || state.pieces == 0;
+        let is_held = ends && state.end_hold();
+        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
         drop(state);
-        match (is_last && self.is_http1(), is_tunnel) {
-            (true, false) => self.control.begin_message(),
-            (true, true) => self.control.message_complete(),
-            (false, _) => {}
+        if is_held {
+            self.control.end_request(is_http1);
         }
+        self.begin_next(is_last, is_tunnel);
     }
 
     /// A piece of the response is handed to hyper.
@@ -578,17 +597,10 @@ impl<M: Side> Link<'_, M> {
     pub(super) fn piece_over(&self, is_flushed: bool) {
         let mut state = self.lock();
         state.pieces -= 1;
-        if state.is_body_over && state.pieces == 0 {
-            self.end(state, is_flushed);
-        }
-    }
-
-    /// hyper has all of the response, and keeps no piece of it.
-    fn end(&self, mut state: MutexGuard<'_, State>, at_flush: bool) {
-        let hold = mem::replace(&mut state.hold, Hold::Ended);
+        let is_held = state.is_body_over && state.pieces == 0 && state.end_hold();
         drop(state);
-        if hold == Hold::Held {
-            self.control.end_request(at_flush);
+        if is_held {
+            self.control.end_request(is_flushed);
         }
     }
 }

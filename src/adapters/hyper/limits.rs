@@ -42,10 +42,21 @@ limits_struct! {
     }
 }
 
-/// The limit that a body has reached.
+/// Why a [`TimedBody`](super::TimedBody) has ended before the body within: the limit that was
+/// reached, or the end of its exchange. It is the inner error of the error that its poll returns.
+///
+/// ```
+/// use corewheel::adapters::hyper::BodyError;
+///
+/// /// Whether a body has ended since no frame of it came in time.
+/// fn is_stalled(error: &BodyError) -> bool {
+///     matches!(error, BodyError::NextFrame(_))
+/// }
+/// assert!(!is_stalled(&BodyError::Ended));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum BodyTimeout {
+pub enum BodyError {
     /// [`BodyLimits::next_frame`].
     NextFrame(Duration),
     /// [`BodyLimits::min_frame_rate`].
@@ -54,9 +65,11 @@ pub enum BodyTimeout {
     NextPoll(Duration),
     /// [`BodyLimits::min_poll_rate`].
     PollRate(DataRate),
+    /// The exchange has ended for another reason; see [`Exchange`](super::Exchange).
+    Ended,
 }
 
-impl fmt::Display for BodyTimeout {
+impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NextFrame(time) => write!(f, "no frame of the body came for {time:?}"),
@@ -68,37 +81,6 @@ impl fmt::Display for BodyTimeout {
                 let rate = rate.bytes_per_second;
                 write!(f, "the body was asked for at less than {rate} bytes a second")
             }
-        }
-    }
-}
-
-impl Error for BodyTimeout {}
-
-/// Why a [`TimedBody`](super::TimedBody) has ended before the body within: the inner error of the
-/// error that its poll returns.
-///
-/// ```
-/// use corewheel::adapters::hyper::{BodyError, BodyTimeout};
-///
-/// /// Whether a body has ended since no frame of it came in time.
-/// fn is_stalled(error: &BodyError) -> bool {
-///     matches!(error, BodyError::Timeout(BodyTimeout::NextFrame(_)))
-/// }
-/// assert!(!is_stalled(&BodyError::Ended));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum BodyError {
-    /// The body has reached a limit.
-    Timeout(BodyTimeout),
-    /// The exchange has ended for another reason; see [`Exchange`](super::Exchange).
-    Ended,
-}
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout(timeout) => timeout.fmt(f),
             Self::Ended => f.write_str("the exchange has ended"),
         }
     }
@@ -140,15 +122,15 @@ impl BodyLimits {
         since: u64,
         waited: u64,
         bytes: u64,
-    ) -> (u64, BodyTimeout) {
+    ) -> (u64, BodyError) {
         let (longest, rate) = self.of(awaited);
         let by_wait = if longest.is_zero() { NEVER } else { saturating_nanos(longest) };
         let by_rate = allowance(rate, bytes).map_or(NEVER, |all| all.saturating_sub(waited));
         let timeout = match (awaited, by_rate < by_wait) {
-            (Awaited::Frame, false) => BodyTimeout::NextFrame(longest),
-            (Awaited::Frame, true) => BodyTimeout::FrameRate(rate),
-            (Awaited::Poll, false) => BodyTimeout::NextPoll(longest),
-            (Awaited::Poll, true) => BodyTimeout::PollRate(rate),
+            (Awaited::Frame, false) => BodyError::NextFrame(longest),
+            (Awaited::Frame, true) => BodyError::FrameRate(rate),
+            (Awaited::Poll, false) => BodyError::NextPoll(longest),
+            (Awaited::Poll, true) => BodyError::PollRate(rate),
         };
         (since.saturating_add(by_wait.min(by_rate)), timeout)
     }

@@ -16,6 +16,6 @@ mod timer;
 pub use self::body::TimedBody;
 pub use self::data::BodyData;
 pub use self::exchange::{BodySide, Exchange};
-pub use self::limits::{BodyError, BodyLimits, BodyTimeout};
+pub use self::limits::{BodyError, BodyLimits};
 pub use self::service::{TimedHttp, TimedResponse};
 pub use self::timer::HyperTimer;
