@@ -107,8 +107,10 @@ impl Host for TokioHost {
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.alarm {
             Alarm::Unset => Poll::Pending,
+            // A `LocalSet` polls the driver with each of its own polls. So tokio, which takes 150
+            // instructions to say whether a descriptor is readable, is asked only if it may be.
             #[cfg(target_os = "linux")]
-            Alarm::Kernel(timer) => timer.poll(cx),
+            Alarm::Kernel(timer) => self.wakes.poll(cx.waker(), |cx| timer.poll(cx)),
             Alarm::Tokio(sleep) => sleep.as_mut().poll(cx),
         }
     }

@@ -11,6 +11,9 @@
 //! Cost: a look at a thread-local for each wake-up, and a thread for each by a thread that ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(target_os = "linux")]
+use std::task::{Context, Poll};
 use std::task::{Wake, Waker};
 use std::thread;
 
@@ -45,7 +48,12 @@ fn thread_ends() -> bool {
 }
 
 /// Wakes the task of a driver from any thread.
-struct FromAnyThread(Waker);
+struct FromAnyThread {
+    driver: Waker,
+    /// Whether it has woken the task, and the driver has not asked since. Relaxed: the flag carries
+    /// no other data, and is raised before the task is woken.
+    has_woken: AtomicBool,
+}
 
 impl Wake for FromAnyThread {
     fn wake(self: Arc<Self>) {
@@ -53,10 +61,11 @@ impl Wake for FromAnyThread {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        self.has_woken.store(true, Ordering::Relaxed);
         if !thread_ends() {
-            return self.0.wake_by_ref();
+            return self.driver.wake_by_ref();
         }
-        let driver = self.0.clone();
+        let driver = self.driver.clone();
         let wakes = thread::Builder::new().name("corewheel-wake".into());
         if let Err(error) = wakes.spawn(move || driver.wake()) {
             tracing::error!(
@@ -72,15 +81,43 @@ impl Wake for FromAnyThread {
 
 /// The waker of a driver's task, made anew when the task's own has changed.
 #[derive(Default)]
-pub(super) struct LastWakes(Option<(Waker, Waker)>);
+pub(super) struct LastWakes(Option<(Arc<FromAnyThread>, Waker)>);
 
 impl LastWakes {
+    fn known(&mut self, task: &Waker) -> &(Arc<FromAnyThread>, Waker) {
+        // A waker that the task is polled with may have another table of functions than its clones,
+        // which `will_wake` takes for a difference.
+        let driver = task.clone();
+        self.0.take_if(|(known, _)| !known.driver.will_wake(&driver));
+        self.0.get_or_insert_with(|| {
+            let wakes = FromAnyThread { driver, has_woken: AtomicBool::new(true) };
+            let wakes = Arc::new(wakes);
+            (Arc::clone(&wakes), Waker::from(wakes))
+        })
+    }
+
     /// A waker that wakes what `task` wakes, from any thread.
     pub(super) fn of(&mut self, task: &Waker) -> &Waker {
-        if !self.0.as_ref().is_some_and(|(known, _)| known.will_wake(task)) {
-            self.0 = None;
+        &self.known(task).1
+    }
+
+    /// Polls what wakes the task by the waker alone, unless it was pending and has not woken since.
+    #[cfg(target_os = "linux")]
+    pub(super) fn poll(
+        &mut self,
+        task: &Waker,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<()>,
+    ) -> Poll<()> {
+        let (known, waker) = self.known(task);
+        if !known.has_woken.load(Ordering::Relaxed) {
+            return Poll::Pending;
         }
-        let make = || (task.clone(), Waker::from(Arc::new(FromAnyThread(task.clone()))));
-        &self.0.get_or_insert_with(make).1
+        // Lowered first: what wakes the task from here on raises it again.
+        known.has_woken.store(false, Ordering::Relaxed);
+        let polled = poll(&mut Context::from_waker(waker));
+        if polled.is_ready() {
+            known.has_woken.store(true, Ordering::Relaxed);
+        }
+        polled
     }
 }
