@@ -108,9 +108,10 @@ impl Host for TokioHost {
         match &mut self.alarm {
             Alarm::Unset => Poll::Pending,
             // A `LocalSet` polls the driver with each of its own polls. So tokio, which takes 150
-            // instructions to say whether a descriptor is readable, is asked only if it may be.
+            // instructions to say whether a descriptor is readable, is asked only if it may be. The
+            // driver has asked for its waker before, in the same poll.
             #[cfg(target_os = "linux")]
-            Alarm::Kernel(timer) => self.wakes.poll(cx.waker(), |cx| timer.poll(cx)),
+            Alarm::Kernel(timer) => self.wakes.poll(|cx| timer.poll(cx)),
             Alarm::Tokio(sleep) => sleep.as_mut().poll(cx),
         }
     }

@@ -84,31 +84,25 @@ impl Wake for FromAnyThread {
 pub(super) struct LastWakes(Option<(Arc<FromAnyThread>, Waker)>);
 
 impl LastWakes {
-    fn known(&mut self, task: &Waker) -> &(Arc<FromAnyThread>, Waker) {
+    /// A waker that wakes what `task` wakes, from any thread.
+    pub(super) fn of(&mut self, task: &Waker) -> &Waker {
         // A waker that the task is polled with may have another table of functions than its clones,
         // which `will_wake` takes for a difference.
         let driver = task.clone();
         self.0.take_if(|(known, _)| !known.driver.will_wake(&driver));
-        self.0.get_or_insert_with(|| {
+        let make = || {
             let wakes = FromAnyThread { driver, has_woken: AtomicBool::new(true) };
             let wakes = Arc::new(wakes);
             (Arc::clone(&wakes), Waker::from(wakes))
-        })
+        };
+        &self.0.get_or_insert_with(make).1
     }
 
-    /// A waker that wakes what `task` wakes, from any thread.
-    pub(super) fn of(&mut self, task: &Waker) -> &Waker {
-        &self.known(task).1
-    }
-
-    /// Polls what wakes the task by the waker alone, unless it was pending and has not woken since.
+    /// Polls what wakes the task by the waker that [`of`](Self::of) has returned last, unless it
+    /// was pending and has not woken since.
     #[cfg(target_os = "linux")]
-    pub(super) fn poll(
-        &mut self,
-        task: &Waker,
-        poll: impl FnOnce(&mut Context<'_>) -> Poll<()>,
-    ) -> Poll<()> {
-        let (known, waker) = self.known(task);
+    pub(super) fn poll(&self, poll: impl FnOnce(&mut Context<'_>) -> Poll<()>) -> Poll<()> {
+        let Some((known, waker)) = &self.0 else { return Poll::Pending };
         if !known.has_woken.load(Ordering::Relaxed) {
             return Poll::Pending;
         }
