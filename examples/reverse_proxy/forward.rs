@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use corewheel::TimeoutError;
 use corewheel::adapters::hyper::{BodyData, BodyError, BodySide, Exchange, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
@@ -151,10 +152,14 @@ impl Forwarder {
     ) -> Result<F::Output, Late> {
         let mut answer = pin!(answer);
         let mut left = self.response;
+        let Some(control) = control.0.as_ref().filter(|_| !left.is_zero()) else {
+            return Ok(answer.await);
+        };
         loop {
-            match control.timeout(self.timers, left, answer.as_mut()).await {
-                Err(Late::TimeUp) => {}
-                answered => return answered,
+            match control.timeout(left, answer.as_mut()).await {
+                Ok(answer) => return Ok(answer),
+                Err(TimeoutError::Elapsed) => {}
+                Err(error) => return Err(error.into()),
             }
             // A body that has ended meanwhile has left the rest of the time to the answer.
             left = match ended.at() {

@@ -99,21 +99,6 @@ impl Control {
             std::future::pending::<()>().await;
         }
     }
-
-    /// Gives a future time, by the connection's own timer if it has one; zero stands for ever.
-    pub(crate) async fn timeout<F: Future>(
-        &self,
-        timers: Timers,
-        time: Duration,
-        future: F,
-    ) -> Result<F::Output, Late> {
-        match &self.0 {
-            Some(control) if !time.is_zero() => {
-                control.timeout(time, future).await.map_err(Late::from)
-            }
-            _ => timers.timeout(time, future).await,
-        }
-    }
 }
 
 /// Why a future has no output.

@@ -2,7 +2,6 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -368,18 +367,7 @@ impl<M: Side> StreamControl<M> {
         when: W,
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
-        let mut timeout = Timeout::new(&self.shared, self.timers.nanos_of(when));
-        async move {
-            let mut future = pin!(future);
-            poll_fn(|cx| {
-                let was_proven = timeout.is_proven();
-                if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                    return Poll::Ready(Ok(output));
-                }
-                timeout.poll(was_proven, cx).map(Err)
-            })
-            .await
-        }
+        Timeout::new(&self.shared, self.timers.nanos_of(when), future)
     }
 
     /// Waits until it is time to write a heartbeat: nothing was written for
@@ -420,8 +408,8 @@ impl<M: Side> StreamControl<M> {
     /// # Errors
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
-    pub async fn request_idle(&self) -> io::Result<()> {
-        self.event(&self.shared.request_idle, DeadlineKind::RequestIdle).await
+    pub fn request_idle(&self) -> impl Future<Output = io::Result<()>> {
+        self.event(&self.shared.request_idle, DeadlineKind::RequestIdle)
     }
 
     /// Waits until the connection has reached its greatest age,
@@ -437,8 +425,8 @@ impl<M: Side> StreamControl<M> {
     /// # Errors
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
-    pub async fn max_age_reached(&self) -> io::Result<()> {
-        self.event(&self.shared.aged, DeadlineKind::MaxAge).await
+    pub fn max_age_reached(&self) -> impl Future<Output = io::Result<()>> {
+        self.event(&self.shared.aged, DeadlineKind::MaxAge)
     }
 
     /// Polls for the greatest age, as [`max_age_reached`](Self::max_age_reached) does.
@@ -452,13 +440,12 @@ impl<M: Side> StreamControl<M> {
     }
 
     /// Waits for an event that the owner is told of.
-    async fn event(&self, waiter: &Waiter, wanted: DeadlineKind) -> io::Result<()> {
+    fn event(&self, waiter: &Waiter, wanted: DeadlineKind) -> impl Future<Output = io::Result<()>> {
         let mut registered = None;
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             let may_have_come = waiter.register_once(&mut registered, cx.waker());
             self.poll_event(waiter, wanted, may_have_come)
         })
-        .await
     }
 
     /// Polls for an event that the owner is told of, if one may have come since the last poll.

@@ -5,9 +5,12 @@
 //!
 //! Invariants: a timeout is over when its future was polled after the [proof](super::proof).
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
 
 use super::control::Shared;
 use super::proof::Proof;
@@ -16,39 +19,44 @@ use crate::pass;
 use crate::values::error::TimeoutError;
 use crate::values::refused::RefusedKind;
 
-/// A timeout that waits.
-pub(super) struct Timeout<'a> {
-    shared: &'a Arc<Shared>,
-    sleep: Sleep,
-    /// `None` until the deadline has passed.
-    proof: Option<Box<Proof>>,
+pin_project! {
+    /// A future that has time until a deadline.
+    pub(super) struct Timeout<'a, F> {
+        #[pin]
+        future: F,
+        shared: &'a Arc<Shared>,
+        sleep: Sleep,
+        // `None` until the deadline has passed.
+        proof: Option<Box<Proof>>,
+    }
 }
 
-impl<'a> Timeout<'a> {
-    /// A timeout until a deadline, in nanoseconds of the service.
-    pub(super) fn new(shared: &'a Arc<Shared>, due: u64) -> Self {
-        Self { shared, sleep: Sleep::new(shared.handle, due), proof: None }
+impl<'a, F> Timeout<'a, F> {
+    /// `due` is in nanoseconds of the service.
+    pub(super) fn new(shared: &'a Arc<Shared>, due: u64, future: F) -> Self {
+        Self { future, shared, sleep: Sleep::new(shared.handle, due), proof: None }
     }
+}
 
-    /// Whether a future that is polled next is polled after the proof.
-    #[inline]
-    pub(super) fn is_proven(&self) -> bool {
-        self.proof.as_ref().is_some_and(|proof| proof.is_over())
-    }
+impl<F: Future> Future for Timeout<'_, F> {
+    type Output = Result<F::Output, TimeoutError>;
 
-    /// Ready when the time is up, or when there is no timer. The future is pending, and was polled
-    /// after [`is_proven`](Self::is_proven) has returned `was_proven`.
-    pub(super) fn poll(&mut self, was_proven: bool, cx: &mut Context<'_>) -> Poll<TimeoutError> {
-        if self.shared.is_dropped() {
-            return Poll::Ready(TimeoutError::NoTimer(RefusedKind::Closed));
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let was_proven = this.proof.as_ref().is_some_and(|proof| proof.is_over());
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            return Poll::Ready(Ok(output));
         }
-        if let Err(refused) = ready!(Pin::new(&mut self.sleep).poll(cx)) {
-            return Poll::Ready(TimeoutError::NoTimer(refused));
+        if this.shared.is_dropped() {
+            return Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
         }
-        if !self.sleep.is_manual() || pass::is_simulated() {
-            let new = || Box::new(Proof::new(Arc::clone(self.shared)));
-            ready!(self.proof.get_or_insert_with(new).decide(was_proven, cx));
+        if let Err(refused) = ready!(Pin::new(&mut *this.sleep).poll(cx)) {
+            return Poll::Ready(Err(TimeoutError::NoTimer(refused)));
         }
-        Poll::Ready(TimeoutError::Elapsed)
+        if !this.sleep.is_manual() || pass::is_simulated() {
+            let new = || Box::new(Proof::new(Arc::clone(this.shared)));
+            ready!(this.proof.get_or_insert_with(new).decide(was_proven, cx));
+        }
+        Poll::Ready(Err(TimeoutError::Elapsed))
     }
 }

@@ -20,7 +20,7 @@ use hyper::header::TRANSFER_ENCODING;
 
 use super::cell::{self, BoxError, Cell, Owner, PolledFrame, Rest};
 use super::data::{BodyData, Piece};
-use super::exchange::{BodySide, Connection, Core, Exchange, Kind, Link, NoBody, Progress};
+use super::exchange::{BodySide, Connection, Core, Exchange, Kind, Link, NoBody};
 use super::limits::Awaited;
 use crate::conn::Side;
 use crate::face::handle::Handle;
@@ -95,17 +95,17 @@ where
     M: Side,
 {
     /// Begins a request, with its exchange.
+    #[inline]
     pub(super) fn of_request(
         request: Request<B>,
         connection: &Arc<Connection>,
         control: &StreamControl<M>,
     ) -> (Request<Self>, Exchange) {
         connection.spawner();
-        let (kind, side, body) = (Kind::of(&request), BodySide::Request, request.body());
-        if body.is_end_stream() {
-            let core = Arc::new(Core::new(connection, kind, Progress::None, NoBody));
-            let exchange = Exchange { core };
-            Link { exchange: &exchange, control }.begin(false);
+        let (kind, side) = (Kind::of(&request), BodySide::Request);
+        if !kind.has_body {
+            let exchange = Exchange { core: Arc::new(Core::new(connection, kind, NoBody)) };
+            Link { exchange: &exchange, control }.begin();
             let of_request = |body: B| {
                 Self::new(Within::Over(true), body.size_hint(), side, exchange.clone(), None)
             };
@@ -115,10 +115,10 @@ where
         let (head, body) = request.into_parts();
         let (left, since) = (body.size_hint(), connection.begin_wait(side, Awaited::Poll));
         let cell = Cell::new(side, Some(body), since);
-        let core = Arc::new(Core::new(connection, kind, Progress::Goes, cell));
+        let core = Arc::new(Core::new(connection, kind, cell));
         let owner: Arc<dyn Owner<B>> = Arc::<Core<Cell<B>>>::clone(&core);
         let exchange = Exchange { core };
-        Link { exchange: &exchange, control }.begin(true);
+        Link { exchange: &exchange, control }.begin();
         if since.is_some() {
             cell::arm(&owner);
         }
@@ -165,12 +165,12 @@ where
             Poll::Ready(end) => Some(end.is_none()),
             Poll::Pending => None,
         };
-        let body = self.within.take_new();
-        let Some(body) = body.filter(|_| is_complete.is_none()) else {
-            let is_complete = is_complete == Some(true);
+        if let Some(is_complete) = is_complete {
+            self.within = Within::Over(is_complete);
             core.body_over(self.side, is_complete);
             return (polled, Rest::Over(is_complete));
-        };
+        }
+        let body = self.within.take_new().expect("it is there");
         let owner = cell::share(&self.exchange, None);
         let rest = match polled {
             Poll::Ready(frame) => cell::hand_over(&owner, body, frame, Awaited::Poll),

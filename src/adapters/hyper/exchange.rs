@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 
+use hyper::body::Body;
 use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::limits::{Awaited, BodyError, BodyLimits};
@@ -158,18 +159,22 @@ pub(super) struct Kind {
     /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
     is_http1: bool,
     is_connect: bool,
+    pub(super) has_body: bool,
 }
 
 impl Kind {
-    pub(super) fn of<B>(request: &Request<B>) -> Self {
-        let is_http1 = request.version() < Version::HTTP_2;
-        Self { is_http1, is_connect: request.method() == Method::CONNECT }
+    pub(super) fn of<B: Body>(request: &Request<B>) -> Self {
+        Self {
+            is_http1: request.version() < Version::HTTP_2,
+            is_connect: request.method() == Method::CONNECT,
+            has_body: !request.body().is_end_stream(),
+        }
     }
 }
 
 /// How far a body is.
 #[derive(Default)]
-pub(super) enum Progress {
+enum Progress {
     /// There is none, or not yet.
     #[default]
     None,
@@ -264,14 +269,12 @@ impl Drop for Waits<'_> {
 
 impl<B> Core<B> {
     /// An exchange whose request has come, with its body or without one.
-    pub(super) fn new(
-        connection: &Arc<Connection>,
-        kind: Kind,
-        request_progress: Progress,
-        request: B,
-    ) -> Self {
-        let parts = 1 + u8::from(matches!(request_progress, Progress::Goes));
-        let state = State { request: request_progress, parts, ..State::default() };
+    #[inline]
+    pub(super) fn new(connection: &Arc<Connection>, kind: Kind, request: B) -> Self {
+        let mut state = State { parts: 1 + u8::from(kind.has_body), ..State::default() };
+        if kind.has_body {
+            state.request = Progress::Goes;
+        }
         Self {
             connection: Arc::clone(connection),
             first: None,
@@ -345,7 +348,8 @@ impl Core<dyn Member> {
     /// HTTP/1 at once, it has no limit until then, and no other body ends the exchange.
     pub(super) fn response_is_alone(&self) -> bool {
         let has_limit = self.limits(BodySide::Response).has(Awaited::Poll);
-        self.kind.is_http1 && !has_limit && self.lock().is_request_complete()
+        let is_complete = || !self.kind.has_body || self.lock().is_request_complete();
+        self.kind.is_http1 && !has_limit && is_complete()
     }
 
     /// The response has a body. False if the exchange has ended.
@@ -469,7 +473,7 @@ impl Exchange {
             return self;
         }
         let Core { connection, kind, .. } = &*self.core;
-        let mut next = Core::new(connection, *kind, Progress::None, NoBody);
+        let mut next = Core::new(connection, Kind { has_body: false, ..*kind }, NoBody);
         next.first = Some(self);
         Self { core: Arc::new(next) }
     }
@@ -497,10 +501,10 @@ impl<M: Side> Link<'_, M> {
     }
 
     /// The head of a request has come.
-    pub(super) fn begin(&self, has_body: bool) {
+    pub(super) fn begin(&self) {
         // No later than here: hyper reads on before it polls the future of the response, and such a
         // read would arm the deadline of the head.
-        match (self.is_http1(), has_body) {
+        match (self.is_http1(), self.core().kind.has_body) {
             (true, true) => self.control.head_complete(),
             (true, false) => self.control.message_ends_with_line(),
             (false, _) => self.control.message_complete(),
