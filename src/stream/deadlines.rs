@@ -103,8 +103,8 @@ pub(super) struct Deadlines<M: Side> {
     /// Whether the last write was put off so that other tasks of the shard run. What it was given
     /// is not accepted, though nothing waits.
     is_put_off: bool,
-    /// When the stream last accepted bytes at once; `None` if something has waited since. A response
-    /// whose flush follows has ended then.
+    /// When the stream last accepted bytes at once; `None` if something has waited since. A
+    /// response whose flush follows has ended then.
     written: Option<Moment>,
     /// Whether a write, flush or shutdown waits.
     is_stalled: bool,

@@ -16,15 +16,18 @@
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
+mod owners;
+
 use std::error::Error;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use hyper::body::{Body, Buf, Frame, SizeHint};
 
-use super::exchange::{BodySide, Core, Exchange, Member};
+pub(super) use self::owners::share;
+use super::exchange::{BodySide, Core, Member};
 use super::limits::{Awaited, BodyError};
 use crate::fallback::{Moment, SleepOrKept};
 use crate::values::contain::attempt;
@@ -114,78 +117,6 @@ pub(super) trait Limited:
 }
 
 impl<B> Limited for B where B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
-
-impl<B: Limited> Owner<B> for Core<Cell<B>> {
-    fn cell(&self) -> &Cell<B> {
-        &self.request
-    }
-
-    fn core(&self) -> &Core<dyn Member> {
-        self
-    }
-
-    fn waker(self: Arc<Self>) -> Waker {
-        Waker::from(self)
-    }
-}
-
-impl<B: Limited> Wake for Core<Cell<B>> {
-    fn wake(self: Arc<Self>) {
-        let owner: Arc<dyn Owner<B>> = self;
-        look(&owner);
-    }
-}
-
-/// The body of a response, in its exchange.
-struct OfResponse<B: Body> {
-    exchange: Exchange,
-    cell: Cell<B>,
-}
-
-/// The body of a response where its exchange reaches it. It is `None` while its consumer polls it.
-pub(super) fn share<B: Limited>(exchange: &Exchange, body: Option<B>) -> Arc<dyn Owner<B>> {
-    let (core, side) = (&exchange.core, BodySide::Response);
-    let since = core.connection.begin_wait(side, Awaited::Poll);
-    let cell = Cell::new(side, body, since);
-    let owner = Arc::new(OfResponse { exchange: exchange.clone(), cell });
-    let weak: Weak<OfResponse<B>> = Arc::downgrade(&owner);
-    let goes_on = core.add_response(weak);
-    let owner: Arc<dyn Owner<B>> = owner;
-    if !goes_on {
-        owner.cell().cut();
-    } else if since.is_some() {
-        arm(&owner);
-    }
-    owner
-}
-
-impl<B: Limited> Owner<B> for OfResponse<B> {
-    fn cell(&self) -> &Cell<B> {
-        &self.cell
-    }
-
-    fn core(&self) -> &Core<dyn Member> {
-        &self.exchange.core
-    }
-
-    fn waker(self: Arc<Self>) -> Waker {
-        Waker::from(self)
-    }
-}
-
-impl<B: Limited> Wake for OfResponse<B> {
-    fn wake(self: Arc<Self>) {
-        let owner: Arc<dyn Owner<B>> = self;
-        look(&owner);
-    }
-}
-
-impl<B: Limited> Member for OfResponse<B> {
-    fn cut(&self) {
-        self.exchange.core.response_cut();
-        self.cell.cut();
-    }
-}
 
 impl<B: Limited> Member for Cell<B> {
     fn cut(&self) {

@@ -20,6 +20,8 @@
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
+mod link;
+
 use std::future::poll_fn;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,15 +29,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 
 use hyper::body::Body;
-use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Version};
 
+pub(super) use self::link::Link;
 use super::limits::{Awaited, BodyError, BodyLimits};
 use crate::clock::{Clock, NearClock};
-use crate::conn::Side;
 use crate::face::handle::AnyHandle;
 use crate::link::sync::MaybeWaker;
 use crate::pass::Spawner;
-use crate::stream::{Prover, StreamControl};
+use crate::stream::Prover;
 
 /// What the exchanges of a connection share.
 #[derive(Clone)]
@@ -480,134 +482,6 @@ impl Exchange {
 }
 
 debug_fields!([] Exchange, |it| limit_reached: it.limit_reached());
-
-/// A request on its connection.
-pub(super) struct Link<'a, M: Side> {
-    pub(super) exchange: &'a Exchange,
-    pub(super) control: &'a StreamControl<M>,
-}
-
-impl<M: Side> Link<'_, M> {
-    fn core(&self) -> &Core<dyn Member> {
-        self.exchange.core.on_connection()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.core().lock()
-    }
-
-    pub(super) fn is_http1(&self) -> bool {
-        self.core().kind.is_http1
-    }
-
-    /// The head of a request has come.
-    pub(super) fn begin(&self) {
-        // No later than here: hyper reads on before it polls the future of the response, and such a
-        // read would arm the deadline of the head.
-        match (self.is_http1(), self.core().kind.has_body) {
-            (true, true) => self.control.head_complete(),
-            (true, false) => self.control.message_ends_with_line(),
-            (false, _) => self.control.message_complete(),
-        }
-        self.control.hold_request();
-    }
-
-    /// A read of the request's body begins to wait, or waits on.
-    pub(super) fn body_waits(&self) {
-        let mut state = self.lock();
-        if state.hold == Hold::Held {
-            state.hold = Hold::Waits;
-            drop(state);
-            self.control.drop_request();
-        }
-    }
-
-    /// A read of the request's body waits no longer.
-    pub(super) fn body_came(&self) {
-        if self.lock().hold != Hold::Waits {
-            return;
-        }
-        self.control.hold_request();
-        let mut state = self.lock();
-        if state.hold == Hold::Waits {
-            state.hold = Hold::Held;
-            return;
-        }
-        drop(state);
-        self.control.drop_request();
-    }
-
-    /// No more is read of the request's body. Whether it ends with an empty line, and was read to
-    /// that.
-    pub(super) fn request_over(&self, ends_with_line: bool, may_wait: bool) {
-        match (self.is_http1(), ends_with_line) {
-            (true, true) => self.control.message_ends_with_line(),
-            (true, false) => self.control.message_complete(),
-            (false, _) => {}
-        }
-        if may_wait {
-            self.body_came();
-        }
-        let mut state = self.lock();
-        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
-        drop(state);
-        self.begin_next(is_last, is_tunnel);
-    }
-
-    /// A body has ended on the connection. With the last, the next message begins.
-    fn begin_next(&self, is_last: bool, is_tunnel: bool) {
-        match (is_last && self.is_http1(), is_tunnel) {
-            (true, false) => self.control.begin_message(),
-            (true, true) => self.control.message_complete(),
-            (false, _) => {}
-        }
-    }
-
-    /// The head of the response is there. True if its data is handed over as pieces.
-    pub(super) fn respond<B>(&self, response: &Response<B>) -> bool {
-        let (status, core) = (response.status(), self.core());
-        let is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
-            || (core.kind.is_connect && status.is_success());
-        if is_tunnel {
-            core.lock().is_tunnel = true;
-        }
-        !core.kind.is_http1 && self.control.bounds_writes()
-    }
-
-    /// No more is taken of the response: all of it was, or it is broken off.
-    pub(super) fn response_over(&self, is_complete: bool) {
-        // On HTTP/1, all that hyper has taken goes to the stream before anything else.
-        let is_http1 = self.is_http1();
-        let mut state = self.lock();
-        state.is_body_over = true;
-        let ends = !is_complete && !is_http1 || state.pieces == 0;
-        let is_held = ends && state.end_hold();
-        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
-        drop(state);
-        if is_held {
-            self.control.end_request(is_http1);
-        }
-        self.begin_next(is_last, is_tunnel);
-    }
-
-    /// A piece of the response is handed to hyper.
-    pub(super) fn begin_piece(&self) {
-        self.lock().pieces += 1;
-        self.control.add_piece();
-    }
-
-    /// hyper has written or copied data of the response, and flushes in the same poll, or has
-    /// dropped the data.
-    pub(super) fn piece_over(&self, is_flushed: bool) {
-        let mut state = self.lock();
-        state.pieces -= 1;
-        let is_held = state.is_body_over && state.pieces == 0 && state.end_hold();
-        drop(state);
-        if is_held {
-            self.control.end_request(is_flushed);
-        }
-    }
-}
 
 /// On any thread.
 const _: () = {

@@ -79,9 +79,9 @@ use crate::stream::StreamControl;
 /// # Cost
 ///
 /// A request costs an allocation of some 300 bytes, with its body, and the body of a response
-/// another one. A response costs none if it has ended before, or if it is one of HTTP/1 to a
-/// request that is complete, and all of it is there when hyper first polls it. The first wait of a body that has a limit costs a
-/// [`Sleep`](crate::Sleep), which later waits use again.
+/// another one. A response costs none if it has ended before. Nor does one of HTTP/1 to a complete
+/// request, if all of it is there when hyper first polls it. The first wait of a body that has a
+/// limit costs a [`Sleep`](crate::Sleep), which later waits use again.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")] {
