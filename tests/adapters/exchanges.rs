@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use corewheel::adapters::hyper::{BodyError, BodyLimits, BodySide, Exchange, TimedBody, TimedHttp};
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     /// `None` is the end.
     frames: VecDeque<Option<&'static [u8]>>,
     is_dropped: bool,
+    /// The next poll says that it has begun, and waits until it may go on.
+    gate: Option<(Sender<()>, Receiver<()>)>,
 }
 
 /// A body whose frames come from the test. A poll that finds none waits.
@@ -56,6 +59,11 @@ impl Body for Feed {
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let gate = self.0.lock().unwrap().gate.take();
+        if let Some((has_begun, may_go)) = gate {
+            has_begun.send(()).unwrap();
+            may_go.recv().unwrap();
+        }
         match self.0.lock().unwrap().frames.pop_front() {
             Some(bytes) => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes.into())))),
             None => Poll::Pending,
@@ -242,6 +250,63 @@ fn each_frame_begins_the_wait_for_the_next_one_again() {
     assert_eq!(body.poll(), Polled::End);
     lab.advance(10 * LIMIT);
     assert_eq!(asked.exchange.limit_reached(), None);
+}
+
+#[test]
+fn frame_that_is_found_at_the_limit_is_in_time_and_the_next_wait_has_one() {
+    let mut lab = Lab::new();
+    let asked = Asked::new(lab.handle(), NONE.next_frame(LIMIT), NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
+    let (alarm, waker) = Alarm::new();
+    assert_eq!(body.poll_with(&waker), Polled::Waits);
+    // It has come, and wakes nobody.
+    body.push(Some(b"found"));
+    lab.advance(LIMIT);
+    assert!(alarm.count() > 0);
+    assert_eq!((exchange.limit_reached(), body.is_dropped()), (None, false));
+    assert_eq!(body.poll_with(&waker), Polled::Frame(b"found".to_vec()));
+    assert_eq!(body.poll_with(&waker), Polled::Waits);
+    lab.advance(LIMIT.saturating_sub(ms(1)));
+    assert_eq!(exchange.limit_reached(), None);
+    lab.advance(ms(1));
+    let reached = BodyError::NextFrame(LIMIT);
+    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+}
+
+#[test]
+fn wait_with_a_shorter_limit_than_the_one_before_has_its_own() {
+    let mut lab = Lab::new();
+    let limits = NONE.next_frame(10 * LIMIT).next_poll(LIMIT);
+    let asked = Asked::new(lab.handle(), limits, NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
+    assert_eq!(body.poll(), Polled::Waits);
+    // The timer that was armed for the consumer has expired.
+    lab.advance(LIMIT);
+    body.push(Some(b"frame"));
+    assert_eq!(body.poll(), Polled::Frame(b"frame".to_vec()));
+    lab.advance(LIMIT);
+    let reached = BodyError::NextPoll(LIMIT);
+    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+}
+
+#[test]
+fn limit_that_comes_during_a_poll_is_reached_after_it() {
+    let mut lab = Lab::new();
+    let asked = Asked::new(lab.handle(), NONE.next_frame(LIMIT), NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
+    assert_eq!(body.poll(), Polled::Waits);
+    let ((begun, has_begun), (go, may_go)) = (mpsc::channel(), mpsc::channel());
+    body.shared.lock().unwrap().gate = Some((begun, may_go));
+    let poller = thread::spawn(move || (body.poll(), body));
+    has_begun.recv().unwrap();
+    lab.advance(LIMIT);
+    assert_eq!(exchange.limit_reached(), None);
+    go.send(()).unwrap();
+    let (polled, body) = poller.join().unwrap();
+    assert_eq!(polled, Polled::Waits);
+    let reached = BodyError::NextFrame(LIMIT);
+    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+    assert!(body.is_dropped());
 }
 
 #[test]

@@ -351,21 +351,48 @@ fn http1_request_goes_on_until_its_response_is_flushed() {
     both!(check_flush);
 }
 
-#[test]
-fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard() {
-    let mut conn = Conn::<Timers>::new(IDLE.write_stall(ms(20 * LIMIT)));
+fn check_end_without_write<K: Kind>() {
+    let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
+    let mut conn = Conn::<K>::new(limits);
     let mut called = conn.get();
     let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    ready(write(&mut conn.stream, b"head"));
+    assert!(read(&mut conn.stream).is_pending());
+    conn.lab.advance(LIMIT / 2);
     feed.push(b"whole");
     feed.end();
     assert_eq!(frame(&mut body).unwrap(), b"whole");
     drop(body);
-    let accepted = (0..ROOM).take_while(|_| write(&mut conn.stream, b"x").is_ready()).count();
-    assert!(accepted < ROOM, "a write is put off, though the peer has room");
-    conn.check_open();
-    ready(write(&mut conn.stream, b"x"));
     ready(flush(&mut conn.stream));
-    conn.check_ends(Idle(ms(LIMIT)));
+    let due = conn.stream.timers().deadline(DeadlineKind::RequestIdle).unwrap();
+    assert!(due - conn.lab.clock.now() >= ms(LIMIT));
+}
+
+#[test]
+fn http1_request_that_ends_without_a_write_has_not_ended_with_the_last_one() {
+    both!(check_end_without_write);
+}
+
+#[test]
+fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard() {
+    for is_flushed in [true, false] {
+        let mut conn = Conn::<Timers>::new(IDLE.write_stall(ms(20 * LIMIT)));
+        let mut called = conn.get();
+        let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+        feed.push(b"whole");
+        feed.end();
+        assert_eq!(frame(&mut body).unwrap(), b"whole");
+        drop(body);
+        let accepted = (0..ROOM).take_while(|_| write(&mut conn.stream, b"x").is_ready()).count();
+        assert!(accepted < ROOM, "a write is put off, though the peer has room");
+        conn.check_open();
+        ready(write(&mut conn.stream, b"x"));
+        // A server that waits for more to answer does not flush.
+        if is_flushed {
+            ready(flush(&mut conn.stream));
+        }
+        conn.check_ends(Idle(ms(LIMIT)));
+    }
 }
 
 /// Checks that something ends a request.
