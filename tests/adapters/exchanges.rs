@@ -259,7 +259,7 @@ fn frame_that_is_found_at_the_limit_is_in_time_and_the_next_wait_has_one() {
     let (exchange, mut body) = (asked.exchange, asked.request);
     let (alarm, waker) = Alarm::new();
     assert_eq!(body.poll_with(&waker), Polled::Waits);
-    // It has come, and wakes nobody.
+    // The frame has come, and its waker was not called.
     body.push(Some(b"found"));
     lab.advance(LIMIT);
     assert!(alarm.count() > 0);
@@ -297,12 +297,12 @@ fn limit_that_comes_during_a_poll_is_reached_after_it() {
     assert_eq!(body.poll(), Polled::Waits);
     let ((begun, has_begun), (go, may_go)) = (mpsc::channel(), mpsc::channel());
     body.shared.lock().unwrap().gate = Some((begun, may_go));
-    let poller = thread::spawn(move || (body.poll(), body));
+    let consumer = thread::spawn(move || (body.poll(), body));
     has_begun.recv().unwrap();
     lab.advance(LIMIT);
     assert_eq!(exchange.limit_reached(), None);
     go.send(()).unwrap();
-    let (polled, body) = poller.join().unwrap();
+    let (polled, body) = consumer.join().unwrap();
     assert_eq!(polled, Polled::Waits);
     let reached = BodyError::NextFrame(LIMIT);
     assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
