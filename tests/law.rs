@@ -11,6 +11,10 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the seed and the sums are printed")]
 
+#[path = "service/support/seeds.rs"]
+#[allow(dead_code, reason = "the tests of the service use the rest")]
+mod seeds;
+
 use std::env;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -274,10 +278,6 @@ fn operations() -> u64 {
     env::var("COREWHEEL_OPS").map_or(1_000_000, |ops| ops.parse().expect("COREWHEEL_OPS counts"))
 }
 
-fn seed() -> u64 {
-    env::var("COREWHEEL_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap())
-}
-
 fn check(runtime: Runtime, operations: u64) {
     let ledger = Arc::new(Ledger::default());
     let builder = TimerService::builder()
@@ -301,8 +301,8 @@ fn check(runtime: Runtime, operations: u64) {
         }
         Err(error) => panic!("{runtime:?}: {error}"),
     };
-    let seed = seed();
-    println!("{runtime:?}: COREWHEEL_SEED={seed}");
+    let seed = seeds::of_process();
+    seeds::note(seed);
     let share = operations / (THREADS + SHARDS);
 
     ledger.shards_at_work.store(SHARDS as usize, Ordering::Relaxed);

@@ -3,7 +3,8 @@
 //! never early, and the counts of the shards obey the law at every moment.
 //!
 //! The test records the end of each timer, and compares the outcomes that the threads got with
-//! these records.
+//! these records. It shares nothing with the code, and says of a deadline only that no timer is
+//! early.
 //!
 //! * `COREWHEEL_OPS` sets the number of commands, on all hosts together;
 //! * `COREWHEEL_SEED` repeats the random choices of an earlier run. The order of the threads may
@@ -27,7 +28,7 @@ use corewheel::{
 };
 use fastrand::Rng;
 
-use support::{Host, Running, check_law, ms};
+use support::{Host, Running, check_law, ms, seeds};
 
 const THREADS: u64 = 4;
 const SHARDS: u16 = 2;
@@ -351,10 +352,9 @@ fn setting(name: &str) -> Option<u64> {
 
 /// Runs random commands on several threads. The service is shut down when they are done, or while
 /// they run.
-#[expect(clippy::print_stdout, reason = "the seed repeats a run")]
 fn check(host: Host, commands: u64, shuts_down_early: bool) {
-    let seed = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("{host:?}: {commands} commands, COREWHEEL_SEED={seed}");
+    let seed = seeds::of_process();
+    seeds::note(seed);
     // The limits are so low that the threads reach each of them.
     let lane_capacity = if shuts_down_early { 2 } else { 256 };
     let builder = support::builder(usize::from(SHARDS)).capacity(1 << 14);

@@ -31,7 +31,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Up to so many transfers are kept for the next ones.
 const KEPT: usize = 4;
 
-/// In place of the time of a pause: the transfer is not paused.
+/// In place of the time before a pause: the transfer is not paused.
 const RUNNING: u64 = NEVER >> 1;
 /// The timer does not regard the transfer. The next change of it is to be filed.
 const UNWATCHED: u64 = !RUNNING;
@@ -49,7 +49,7 @@ pub(super) struct Progress {
     bytes: AtomicU64,
     /// When the transfer began, and later by the time for which it was paused.
     start: AtomicU64,
-    /// Since when it is paused, or [`RUNNING`]; beside it the mark [`UNWATCHED`].
+    /// For how long it has run before its pause, or [`RUNNING`]; beside it the mark [`UNWATCHED`].
     state: AtomicU64,
 }
 
@@ -75,9 +75,10 @@ impl Progress {
     /// timer does not regard the transfer, for instance because its event has come.
     #[inline]
     pub(super) fn pause(&self, now: u64) -> bool {
-        let now = now.min(RUNNING - 1);
+        // Relaxed: only the party that moves bytes pauses and resumes.
+        let ran = now.saturating_sub(self.start.load(Ordering::Relaxed)).min(RUNNING - 1);
         let paused =
-            |state| if state & RUNNING == RUNNING { now | state & UNWATCHED } else { state };
+            |state| if state & RUNNING == RUNNING { ran | state & UNWATCHED } else { state };
         self.exchange(paused) & UNWATCHED != 0
     }
 
@@ -85,11 +86,10 @@ impl Progress {
     /// is to be filed for it.
     #[inline]
     pub(super) fn resume(&self, now: u64) -> bool {
-        // Relaxed: only the party that moves bytes pauses and resumes.
-        let paused_at = self.state.load(Ordering::Relaxed) & RUNNING;
+        // Relaxed: see `pause`.
+        let ran = self.state.load(Ordering::Relaxed) & RUNNING;
         let start = self.start.load(Ordering::Relaxed);
-        let paused = now.saturating_sub(paused_at);
-        paused_at != RUNNING && self.restart(start.saturating_add(paused))
+        ran != RUNNING && self.restart(start.max(now.saturating_sub(ran)))
     }
 
     /// The transfer goes on as one that has begun at `start`, not earlier than before. True if the

@@ -1,4 +1,9 @@
 //! The checks of a simulation's shards, and the record of a run.
+//!
+//! The checks compare the state of the code with itself: what one part has filed with what another
+//! one counts, and what waits with when the driver wakes. So they share all of its rules, and find
+//! no rule that is wrong: a deadline that is filed too late is one that the shard sleeps until.
+//! That is why a test has a model of its own beside them.
 
 use std::fmt::Write as _;
 

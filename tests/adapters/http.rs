@@ -22,6 +22,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
+use crate::seeds;
+
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so
 /// that no test fails because the machine is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
@@ -54,7 +56,7 @@ impl Lab {
     }
 
     pub(crate) fn with(builder: TimerServiceBuilder) -> Self {
-        let clock = ManualClock::new();
+        let clock = seeds::clock();
         let service: TimerService = builder.shards(1).clock(&clock).start_attached().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
         let shard = attachment.into_loop((|_, _| {}) as fn(_, &_)).unwrap();

@@ -19,5 +19,8 @@ mod paused;
 mod quinn;
 mod reentrant;
 mod requests_over_sockets;
+#[path = "../service/support/seeds.rs"]
+#[allow(dead_code, reason = "the tests of the service use the rest")]
+mod seeds;
 mod stream;
 mod tower;

@@ -26,6 +26,8 @@ use quinn::{
     TransportConfig,
 };
 
+use crate::seeds;
+
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so
 /// that no test fails because the machine is busy.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -207,7 +209,7 @@ struct Lab {
 
 impl Lab {
     fn new(capacity: u32) -> Self {
-        let clock = ManualClock::new();
+        let clock = seeds::clock();
         let builder = TimerService::builder().shards(1).capacity(capacity).clock(&clock);
         let service = builder.start_attached_with().unwrap();
         let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};

@@ -68,7 +68,7 @@ fn timer_fires_at_the_first_tick_that_is_not_before_its_deadline() {
     for wheel in [WheelKind::Hierarchical, WheelKind::Hashed] {
         for (name, path) in PATHS {
             for (start_us, delay_us, due) in cases {
-                let mut lab = Lab::new(builder(1).wheel(wheel));
+                let mut lab = Lab::at_windows(builder(1).wheel(wheel));
                 lab.advance(Duration::from_micros(start_us));
                 path(&lab, Duration::from_micros(delay_us));
                 check_due(&mut lab, due, &format!("{name}, {start_us} + {delay_us} us"));
@@ -126,7 +126,7 @@ fn check_due(lab: &mut Lab<u8>, due: u64, case: &str) {
 
 #[test]
 fn turn_of_an_idle_shard_returns_the_next_deadline_exactly() {
-    let mut lab = Lab::new(builder(1));
+    let mut lab = Lab::at_windows(builder(1));
     assert_eq!(lab.turn(), Turn::Idle);
     lab.timers().schedule(ms(3), 1).unwrap();
     let later = lab.timers().schedule(ms(200), 2).unwrap();
@@ -209,7 +209,7 @@ fn timer_for_a_past_instant_fires_in_the_next_turn() {
 
 #[test]
 fn timer_with_a_delay_that_does_not_fit_never_fires() {
-    let mut lab = Lab::new(builder(1));
+    let mut lab = Lab::at_windows(builder(1));
     let client = lab.client();
     let here = lab.timers().schedule(Duration::MAX, 1).unwrap();
     let there = client.on(SHARD).schedule(Duration::MAX, 2).unwrap();

@@ -46,7 +46,7 @@ fn deadlines_with_slack_share_few_ticks_within_the_slack() {
 
 #[test]
 fn slack_does_not_change_deadlines_that_are_due_or_never_due() {
-    let mut lab = Lab::<u8>::new(builder(1));
+    let mut lab = Lab::<u8>::at_windows(builder(1));
     let epoch = lab.clock.now();
     lab.advance(ms(1_001));
     let timers = lab.timers().clone();

@@ -12,7 +12,7 @@ use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
 use corewheel::settings::TurnBudget;
 use fastrand::Rng;
 
-use crate::support::{Lab, builder, check_law, ms};
+use crate::support::{Lab, builder, check_law, ms, seeds};
 
 /// How often each operation or timeout has ended, by its number.
 #[derive(Clone, Default)]
@@ -140,7 +140,7 @@ impl World {
 
 #[test]
 fn operations_with_random_callbacks_end_exactly_once() {
-    for seed in 0..200 {
+    seeds::each(200, |seed| {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
         let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(4..64)));
@@ -180,7 +180,7 @@ fn operations_with_random_callbacks_end_exactly_once() {
         let stats = purgatory.stats();
         assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0), "seed {seed}");
         world.ends.check(seed);
-    }
+    });
 }
 
 type Timeouts = ScaledTimeouts<usize>;
@@ -200,7 +200,7 @@ fn check_class(lab: &Lab<()>, live: usize, seed: u64) {
 
 #[test]
 fn scaled_timeouts_with_random_handlers_end_exactly_once() {
-    for seed in 0..200 {
+    seeds::each(200, |seed| {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget {
             expired_max: rng.u32(1..8),
@@ -270,5 +270,5 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
         ends.end_all(rest);
         check_class(&lab, 0, seed);
         ends.check(seed);
-    }
+    });
 }

@@ -210,7 +210,7 @@ fn shutdown_of_the_service() {
 
 #[test]
 fn earlier_deadlines_of_timers_and_futures_end_the_wait_earlier() {
-    let mut lab = Lab::<u32>::new(builder(1));
+    let mut lab = Lab::<u32>::at_windows(builder(1));
     let begin = lab.clock.now();
     let after = lab.turn();
     assert_eq!(after, Turn::Idle);

@@ -14,7 +14,7 @@ use corewheel::{Fired, Handler, RefusedKind, ShutdownPolicy, TimerService, Timer
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::{LocalSet, yield_now};
 
-use crate::support::{FAR, OTHER, builder, ms};
+use crate::support::{FAR, OTHER, builder, ms, seeds};
 
 /// Loops of all shards of a service with one handler.
 fn loops<T: Send + 'static, H: Handler<T>>(
@@ -27,7 +27,7 @@ fn loops<T: Send + 'static, H: Handler<T>>(
 
 /// A service without values, its loops and its clock.
 fn bare(shards: usize) -> (ManualClock, TimerService, Vec<ShardLoop<Infallible>>) {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(shards).clock(&clock).start_attached_with().unwrap();
     let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};
     let loops = loops(&service, || handler);
@@ -38,7 +38,7 @@ fn bare(shards: usize) -> (ManualClock, TimerService, Vec<ShardLoop<Infallible>>
 fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last() {
     // The budget makes a shard take many turns at one moment.
     for budget in [TurnBudget::default(), TurnBudget { expired_max: 1, ..TurnBudget::default() }] {
-        let (clock, fired) = (ManualClock::new(), Rc::new(RefCell::new(Vec::new())));
+        let (clock, fired) = (seeds::clock(), Rc::new(RefCell::new(Vec::new())));
         let service = builder(2).budget(budget).clock(&clock).start_attached_with().unwrap();
         let begin = clock.now();
         let mut shards = loops(&service, || {
@@ -93,7 +93,7 @@ fn run_until_idle_stops_at_its_limit_and_goes_on_from_there() {
 
 #[test]
 fn run_until_idle_is_idle_with_timers_that_never_fire_and_closed_after_the_end() {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(1).clock(&clock).start_attached_with::<u8>().unwrap();
     let mut shards = loops(&service, || |_: Fired<u8>, _: &Timers<u8>| {});
     let begin = clock.now();
@@ -169,7 +169,7 @@ fn tasks_of_a_local_set_go_on_in_the_next_run() {
 #[test]
 #[should_panic(expected = "always has work, and the clock stands still")]
 fn run_until_idle_panics_if_a_handler_always_schedules_at_once() {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let mut shards = loops(&service, || {
         |one: Fired<u8>, timers: &Timers<u8>| {

@@ -126,7 +126,7 @@ fn lone_timeout_costs_at_most_four_wake_ups_and_a_short_lived_one_two() {
     for delay in [5, 15, 20, 30, 50, 100, 400, 1_000, 7_000, 11_000, 30_000, 100_000] {
         // The first look at the list of the longest timeouts comes after 6 s.
         for ends_after in [None, Some((delay / 3).min(5_999))] {
-            let mut lab = Lab::<()>::new(builder(1));
+            let mut lab = Lab::<()>::at_windows(builder(1));
             let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
             let bell = Alarm::new();
             assert_eq!(sleep_and_wake(&mut lab, &bell, FAR), 0, "a shard without timers is woken");

@@ -7,7 +7,7 @@ use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, Handler, ShutdownPolicy, TimerService};
 
-use crate::support::{FAR, SHARD, builder, check_law, ms};
+use crate::support::{FAR, SHARD, builder, check_law, ms, seeds};
 
 /// A loop whose own handler panics, since no test calls it.
 fn bare_loop(clock: &ManualClock) -> (TimerService<u8>, ShardLoop<u8, impl Handler<u8>>) {
@@ -19,7 +19,7 @@ fn bare_loop(clock: &ManualClock) -> (TimerService<u8>, ShardLoop<u8, impl Handl
 
 #[test]
 fn turn_with_delivers_to_borrowed_handler_which_may_schedule() {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let (_service, mut shard) = bare_loop(&clock);
     shard.timers().schedule(ms(1), 1).unwrap();
     let mut fired = Vec::new();
@@ -37,7 +37,7 @@ fn turn_with_delivers_to_borrowed_handler_which_may_schedule() {
 
 #[test]
 fn turn_with_accepts_the_same_handler_by_reference_repeatedly() {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let (_service, mut shard) = bare_loop(&clock);
     let mut sum = 0;
     let mut handler = |one: Fired<u8>, _: &_| sum += u32::from(one.payload);
@@ -50,7 +50,7 @@ fn turn_with_accepts_the_same_handler_by_reference_repeatedly() {
 
 #[test]
 fn panic_of_borrowed_handler_is_contained_and_counted() {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let (_service, mut shard) = bare_loop(&clock);
     for value in 0..3 {
         shard.timers().schedule(Duration::ZERO, value).unwrap();
@@ -71,7 +71,7 @@ fn shutdown_with_fires_into_borrowed_handler_and_counts() {
         (ShutdownPolicy::Return, (vec![], 0, 2, 0)),
         (ShutdownPolicy::Drop, (vec![], 0, 0, 2)),
     ] {
-        let clock = ManualClock::new();
+        let clock = seeds::clock();
         let (_service, shard) = bare_loop(&clock);
         shard.timers().schedule(FAR, 2).unwrap();
         shard.timers().schedule(ms(1), 1).unwrap();
@@ -88,7 +88,7 @@ fn shutdown_with_fires_into_borrowed_handler_and_counts() {
 
 #[test]
 fn wait_ends_at_earliest_deadline_even_of_a_timer_scheduled_after_the_turn() {
-    let clock = ManualClock::new();
+    let clock = seeds::clock();
     let start = clock.now();
     let (_service, mut shard) = bare_loop(&clock);
     let after = shard.turn();

@@ -12,7 +12,7 @@ use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
 use fastrand::Rng;
 
 use crate::support::{
-    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, ticks_of, wait_until,
+    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, seeds, ticks_of, wait_until,
 };
 
 pub(crate) type Keys = &'static str;
@@ -515,7 +515,9 @@ fn shutdown_expires_or_keeps_operations_by_its_policy() {
     }
 }
 
-/// The twin is a list of operations, each with its keys and its deadline.
+/// The twin is a list of operations, each with its keys and its deadline. With the code it shares
+/// the order of operations that one turn ends, by their deadlines and then as they came, which is a
+/// promise. Delays are whole ticks, so that nothing is rounded.
 #[test]
 fn random_history_of_operations_equals_that_of_a_list() {
     struct Twin {
@@ -524,7 +526,7 @@ fn random_history_of_operations_equals_that_of_a_list() {
         due: u64,
         ready: Rc<Cell<bool>>,
     }
-    for seed in 0..40 {
+    seeds::each(40, |seed| {
         let mut rng = Rng::with_seed(seed);
         let mut lab = Lab::<()>::new(builder(1));
         let purgatory = Rc::new(lab.timers().purgatory::<u32, OperationFn>());
@@ -593,7 +595,7 @@ fn random_history_of_operations_equals_that_of_a_list() {
             );
             assert_eq!(lab.timers().len(), twin.len(), "one timer for each, seed {seed}");
         }
-    }
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use fastrand::Rng;
 
 use crate::support::{
     Alarm, FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, ms, nanos_of, next,
-    ticks_of, wait_until,
+    seeds, ticks_of, wait_until,
 };
 
 /// The class of all timeouts in these tests.
@@ -400,7 +400,7 @@ fn timeout_made_due_by_a_change_is_late_from_that_change() {
 
 #[test]
 fn scale_set_while_the_shard_sleeps_wakes_it_in_time() {
-    let mut lab = lab();
+    let mut lab = Lab::at_windows(builder(1).class(CLASS));
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     timeouts.start("a").unwrap();
     let turn = lab.turn();
@@ -551,7 +551,10 @@ fn scale_is_serialized_as_a_number() {
     assert_eq!(stats["shards"][0]["scaled_pending"], 0);
 }
 
-/// The twin is a list of timeouts, each with its start.
+/// The twin is a list of timeouts, each with its start. With the code it shares what the
+/// documentation promises: a span is rounded to a nanosecond, an end is rounded up to a tick, and a
+/// timeout of no time ends at the next one. It counts parts of 1,024 as integers, where the code
+/// has a factor.
 #[test]
 fn random_history_of_timeouts_equals_that_of_lists() {
     struct Twin {
@@ -560,7 +563,7 @@ fn random_history_of_timeouts_equals_that_of_lists() {
         start: u64,
     }
     const RANGES: [(u64, u64); 3] = [(0, 40), (5, 5), (3, 90)];
-    for seed in 0..60 {
+    seeds::each(60, |seed| {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
         let mut lab = Lab::<()>::new(builder(1).class(CLASS).budget(budget));
@@ -619,7 +622,7 @@ fn random_history_of_timeouts_equals_that_of_lists() {
             assert_eq!(class_counts(&lab).pending, pending as u64);
         }
         check_law(&lab.counts());
-    }
+    });
 }
 
 #[test]

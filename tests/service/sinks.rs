@@ -11,7 +11,7 @@ use corewheel::stats::ShardCounts;
 use corewheel::{Fired, Handler, Refused, ShardId, ShutdownPolicy, TimerService, Timers};
 
 use crate::support::{
-    FAR, Guard, Host, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
+    FAR, Guard, Host, PATIENCE, Running, SHARD, builder, check_law, ms, seeds, wait_until,
 };
 
 const LEASE: TimerClass = TimerClass::new("lease");
@@ -33,7 +33,7 @@ struct Bench {
 
 impl Bench {
     fn new(room: usize, capacity: u32, policy: SinkPolicy<u32>) -> Self {
-        let clock = corewheel::clock::ManualClock::new();
+        let clock = seeds::clock();
         let builder = TimerService::builder().shards(1).capacity(capacity).class(LEASE);
         let service = builder.clock(&clock).start_attached_with().unwrap();
         let (sender, taken) = sync_channel(room);
@@ -170,7 +170,7 @@ fn closure_as_sink_keeps_what_it_accepts() {
         stored.borrow_mut().push(value);
         Ok(())
     };
-    let clock = corewheel::clock::ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let handler = to_sink(sink, SinkPolicy::Drop);
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
@@ -190,7 +190,7 @@ fn panic_of_sink_harms_no_other_value() {
         sender.send(value).unwrap();
         Ok(())
     };
-    let clock = corewheel::clock::ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let handler = to_sink(sink, SinkPolicy::Drop);
     let mut shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
@@ -248,7 +248,7 @@ impl Drop for Kept {
 
 #[test]
 fn handler_can_send_some_of_its_values_only() {
-    let clock = corewheel::clock::ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(1).clock(&clock).start_attached_with().unwrap();
     let (sender, taken) = sync_channel(8);
     let mut kept = Kept(0);

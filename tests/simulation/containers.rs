@@ -1,4 +1,7 @@
 //! The containers of each shard: a delay queue, keyed timers, scaled timeouts and a purgatory.
+//!
+//! What is expected of a delay queue and of keyed timers is what the ledger expects of any timer.
+//! With the code it shares nothing beside that.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

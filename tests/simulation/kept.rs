@@ -1,4 +1,7 @@
 //! A kept container that the tasks of many simulated threads use, while its shard is slow or dies.
+//!
+//! The model of a task is an array of its own keys, and shares nothing with the code: all values
+//! have an hour, so that no rule of time takes part.
 
 use std::cell::Cell;
 use std::rc::Rc;

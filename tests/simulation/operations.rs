@@ -1,4 +1,8 @@
 //! A purgatory on each shard. Its operations complete when their keys were checked often enough.
+//!
+//! The test counts the checks itself, and walks over all operations where the code has an index of
+//! keys. An operation's predicate reads the same counts: so a fault of the index shows, and none of
+//! a predicate, which is the user's.
 
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,6 @@
 //! Commands of other threads that have a reply, and what a shutdown or a foreign handle does.
+//!
+//! The replies are taken as they are and go to the ledger, which says whether one can be true.
 
 use std::future::IntoFuture;
 use std::rc::Rc;

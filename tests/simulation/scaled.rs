@@ -1,4 +1,8 @@
 //! Scaled timeouts on each shard, and the scale of the shard.
+//!
+//! With the code the model shares that a scale is a part of the difference between the shortest
+//! and the longest timeout, which is a promise. All scales are quarters of a difference that four
+//! divides, so that nothing is rounded but the end, and the ledger knows that.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

@@ -1,5 +1,8 @@
 //! Sleeps and timeouts of handles: tasks on other threads and on shards poll, reset and drop them,
 //! and take them over from each other.
+//!
+//! A deadline is computed here from the clock of the simulation and rounded up to a tick, which is
+//! a promise. The code reads a near clock of its own.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

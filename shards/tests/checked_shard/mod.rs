@@ -9,6 +9,9 @@
 //! a timer comes that was reset to a later deadline, so the model accepts any order there. As long
 //! as no timer is scheduled, cancelled or reset, [`Shard::peek`] must name the same next timer. On
 //! the hashed wheel it may name another one if both were reset to the same later tick.
+//!
+//! With the code it shares the length of a chunk and the least number of entries of a sweep, each
+//! restated below. They bound the work of a turn, and no deadline follows from them.
 
 use std::collections::BTreeMap;
 

@@ -210,6 +210,8 @@ mod tests {
     impl Lab {
         fn new() -> Self {
             let clock = ManualClock::new();
+            // Far from the epoch, where a time that is wrongly 0 would be right.
+            clock.advance(Duration::from_secs(12_345));
             let builder = TimerService::builder().shards(1).capacity(16).clock(&clock);
             let service: TimerService<u8> = builder.start_attached_with().unwrap();
             let attachment = service.attach(ShardId::new(0)).unwrap();

@@ -32,6 +32,8 @@ use corewheel::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
+use crate::seeds;
+
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -75,17 +77,14 @@ impl Lab {
         Self::with(TimerService::builder().shards(1))
     }
 
-    #[expect(clippy::print_stdout, reason = "a test that fails shows its time")]
     fn with(builder: TimerServiceBuilder) -> Self {
-        let clock = ManualClock::new();
+        let clock = seeds::clock();
         let service = builder.clock(&clock).start_attached_with::<u64>().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
         let handler: Ignore = |_, _| {};
         let mut lab = Self { clock, shard: attachment.into_loop(handler).unwrap(), service };
-        // The service has run for a while, so that no connection begins at the clock's epoch.
-        let age = Duration::from_secs(fastrand::u64(3_600..3_600 * 24 * 400));
-        println!("the service is {age:?} old");
-        lab.clock.advance(age);
+        // The service has run for a while.
+        lab.clock.advance(Duration::from_secs(seeds::rng().u64(..3_600 * 24)));
         lab.settle();
         lab
     }

@@ -23,7 +23,7 @@ use fastrand::Rng;
 
 use crate::log::logged;
 use crate::support::{
-    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms, seeds,
     wait_until,
 };
 

@@ -35,7 +35,7 @@ fn first_event(
 fn connection_has_its_whole_idle_time_at_each_age_of_the_service() {
     for (kind, limits) in IDLE {
         // At first the service is as old as its epoch.
-        let mut lab = Lab::<u8>::new(builder(1));
+        let mut lab = Lab::<u8>::at_epoch(builder(1));
         for round in 0..20 {
             let here = lab.timers().connection(limits).unwrap();
             assert_eq!(here.deadline(kind), Some(lab.clock.now() + ms(LIMIT)), "round {round}");
@@ -107,7 +107,7 @@ fn request_on_a_shard_without_connections_before_is_in_progress_from_its_adoptio
 #[test]
 fn first_heartbeat_with_a_phase_comes_within_its_time_at_each_age_of_the_service() {
     let limits = NONE.heartbeat(ms(LIMIT)).heartbeat_phase(true);
-    let mut lab = Lab::<u8>::new(builder(1));
+    let mut lab = Lab::<u8>::at_epoch(builder(1));
     for round in 0..20 {
         let (here, shared) = (lab.timers().connection(limits).unwrap(), connect(&lab, limits));
         for due in [here.deadline(Heartbeat), shared.deadline(Heartbeat)] {
@@ -143,7 +143,7 @@ fn known_time_before_the_beginning_of_a_connection_changes_nothing() {
 
 #[test]
 fn activity_at_the_epoch_of_the_clock_counts() {
-    let mut lab = Lab::<u8>::new(builder(1));
+    let mut lab = Lab::<u8>::at_epoch(builder(1));
     let (here, shared) = (lab.timers().connection(NONE).unwrap(), connect(&lab, NONE));
     here.touch_read_at(lab.clock.now());
     shared.touch_read();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corewheel::{Fired, Handle, ShardId, ShutdownPolicy, Timers};
 
 use super::*;
-use crate::support::Alarm;
+use crate::support::{Alarm, seeds};
 
 /// One connection with the events that it was given, each with its tick.
 pub(super) enum Conn {
@@ -206,7 +206,7 @@ fn later_drain_replaces_the_window_and_tells_nothing_twice() {
 
 #[test]
 fn drain_of_one_shard_leaves_others_alone_and_waits_until_it_is_attached() {
-    let clock = corewheel::clock::ManualClock::new();
+    let clock = seeds::clock();
     let service = builder(2).clock(&clock).start_attached_with::<u8>().unwrap();
     let shards: Vec<_> = service.shards().collect();
     let handle = service.handle();
@@ -246,8 +246,8 @@ impl MapLoops for Vec<ShardId> {
 fn visits_of_many_connections_keep_to_the_budget_of_a_turn() {
     const COUNT: usize = 5_000;
     for side in 0..2 {
-        // From the epoch on, no window of the wheel ends within the delays: its end takes a turn.
-        let mut lab = Lab::<u8>::new(corewheel::TimerService::builder().shards(1));
+        // No window of the wheel ends within the delays: its end takes a turn.
+        let mut lab = Lab::<u8>::at_windows(corewheel::TimerService::builder().shards(1));
         let mut conns = many(&lab, side, COUNT, NONE);
         for delay in 1..=20 {
             for _ in 0..50 {

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::*;
-use crate::support::{check_law, next};
+use crate::support::{check_law, next, seeds};
 
 /// Lets time pass in steps that are a little too long for a stamp: each makes a gap.
 fn run_held_up(lab: &mut Lab<u8>, milliseconds: u64, mut each: impl FnMut(&mut Lab<u8>)) {
@@ -114,10 +114,8 @@ fn events_that_are_not_taken_become_one() {
 
 #[test]
 fn idle_event_is_never_early_on_a_shard_that_is_held_up() {
-    let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or_else(|| fastrand::u64(..));
-    let mut rng = Rng::with_seed(seed);
-    for history in 0..300 {
+    seeds::each(300, |seed| {
+        let mut rng = Rng::with_seed(seed);
         let mut lab = lab();
         let limits = ConnLimits { read_idle: ms(rng.u64(1..60)), ..NONE };
         let conn = lab.timers().connection(limits).unwrap();
@@ -144,11 +142,11 @@ fn idle_event_is_never_early_on_a_shard_that_is_held_up() {
                     lab.settle();
                     let idle = lab.clock.now() - touched;
                     if let Some((kind, first)) = event(&conn) {
-                        assert_eq!(kind, ReadIdle, "seed {seed}, {history}");
-                        assert!(idle >= limits.read_idle, "seed {seed}, {history}: {idle:?}");
+                        assert_eq!(kind, ReadIdle);
+                        assert!(idle >= limits.read_idle, "{idle:?}");
                         if first {
                             let most = limits.read_idle + held_up + ms(70);
-                            assert!(idle <= most, "seed {seed}, {history}: {idle:?}");
+                            assert!(idle <= most, "{idle:?}");
                             held_up = Duration::ZERO;
                         }
                     }
@@ -156,7 +154,7 @@ fn idle_event_is_never_early_on_a_shard_that_is_held_up() {
             }
         }
         check_law(&lab.counts());
-    }
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn is_quiet(turn: Turn) -> bool {
 
 #[test]
 fn zero_limit_is_off_and_quiet_shard_takes_no_turn() {
-    let mut lab = lab();
+    let mut lab = Lab::<u8>::at_windows(builder(1));
     let conn = lab.timers().connection(NONE).unwrap();
     assert!(is_quiet(lab.turn()));
     for kind in

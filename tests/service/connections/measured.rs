@@ -1,4 +1,8 @@
 //! A simple model of a measured transfer, and limits by chance.
+//!
+//! With the code it shares that the time of a number of bytes is rounded up to a nanosecond, which
+//! is a promise. It keeps a beginning that pauses move, as the code does: a lab that begins at any
+//! time is what shows a beginning that is wrong.
 
 use corewheel::conn::DataRate;
 use fastrand::Rng;
@@ -50,13 +54,15 @@ pub(super) fn random_limits(rng: &mut Rng, tick: u64) -> ConnLimits {
         write_timeout: limit(),
         handshake: limit() * 3,
         max_age: limit() * 10,
-        max_age_jitter: limit() * 5,
+        max_age_jitter: Duration::ZERO,
         max_age_grace: limit(),
         ..NONE
     };
+    // A power of two, less one: its part is what the first bits of the connection's part say.
+    let jitter = Duration::from_nanos((1 << rng.u32(..40)) - 1);
     let mut rate = || match rng.u32(..4) {
         0 => DataRate::OFF,
         _ => DataRate::new(rng.u64(1..3_000), Duration::from_nanos(rng.u64(..unit * 40))),
     };
-    limits.min_read_rate(rate()).min_write_rate(rate())
+    limits.min_read_rate(rate()).min_write_rate(rate()).max_age_jitter(jitter)
 }

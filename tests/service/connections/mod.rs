@@ -26,7 +26,6 @@ mod stamps;
 mod waits;
 mod write_ends;
 
-use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -95,18 +94,8 @@ fn lab() -> Lab<u8> {
     lab_with(builder(1))
 }
 
-/// A lab whose service has run for a while, so that no connection begins at the clock's epoch.
-/// Ticks count from now. The time is random, and the same in all tests of a process.
-#[expect(clippy::print_stdout, reason = "a test that fails shows its seed")]
 fn lab_with(builder: TimerServiceBuilder) -> Lab<u8> {
-    static SEED: OnceLock<u64> = OnceLock::new();
-    let given = || std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = *SEED.get_or_init(|| given().unwrap_or_else(|| fastrand::u64(..)));
-    let age = Duration::from_secs(fastrand::Rng::with_seed(seed).u64(3_600..3_600 * 24 * 400));
-    println!("with seed {seed}, the service is {age:?} old");
-    let mut lab = Lab::new(builder);
-    lab.age(age);
-    lab
+    Lab::new(builder)
 }
 
 fn poll(conn: &ConnTimers) -> Poll<Option<ConnEvent>> {

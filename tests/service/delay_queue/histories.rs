@@ -1,4 +1,5 @@
-//! Random histories, compared with a plain list.
+//! Random histories, compared with a plain list. With the code it shares when a queue reads the
+//! clock, which its documentation says: a value that is due by the last reading comes without another.
 
 use std::task::{Context, Poll};
 
@@ -6,7 +7,7 @@ use corewheel::Refused;
 use corewheel::queue::{DelayKey, DelayQueue};
 
 use super::{lab, poll, queue};
-use crate::support::{Alarm, FAR, check_law, ms, ticks_of};
+use crate::support::{Alarm, FAR, check_law, ms, seeds, ticks_of};
 
 /// A value of the model.
 struct Known {
@@ -90,7 +91,7 @@ impl Model {
 
 #[test]
 fn random_history_agrees_with_a_plain_list() {
-    for seed in 0..300 {
+    seeds::each(300, |seed| {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut lab = lab();
         let queue: DelayQueue<u32> = lab.timers().delay_queue_with_capacity(40).unwrap();
@@ -188,14 +189,14 @@ fn random_history_agrees_with_a_plain_list() {
             assert!(lab.timers().len() <= 1, "{at}: one timer for all values");
         }
         check_law(&lab.counts());
-    }
+    });
 }
 
 /// A task waits while values are inserted, reset and removed, and is woken for each value that is
 /// due.
 #[test]
 fn random_history_loses_no_wake() {
-    for seed in 0..200 {
+    seeds::each(200, |seed| {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut lab = lab();
         let queue = queue::<u64>(&lab);
@@ -231,5 +232,5 @@ fn random_history_loses_no_wake() {
             let overdue = first.is_some_and(|first| first <= lab.clock.now());
             assert!(!overdue, "seed {seed}, step {step}: a value is due and no task was woken");
         }
-    }
+    });
 }

@@ -10,7 +10,7 @@ use corewheel::queue::DelayQueue;
 use futures_core::Stream;
 
 use super::{due, lab, poll, queue};
-use crate::support::{Alarm, FAR, Lab, look, ms};
+use crate::support::{Alarm, FAR, Lab, builder, look, ms};
 
 #[test]
 fn all_values_share_one_timer_that_is_reset_for_earlier_deadlines_only() {
@@ -48,7 +48,7 @@ fn all_values_share_one_timer_that_is_reset_for_earlier_deadlines_only() {
 
 #[test]
 fn task_is_woken_when_a_value_is_due_and_not_by_inserts() {
-    let mut lab = lab();
+    let mut lab = Lab::at_windows(builder(1));
     let queue = queue(&lab);
     let (alarm, waker) = Alarm::new();
     queue.insert("late", ms(200)).unwrap();

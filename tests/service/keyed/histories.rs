@@ -1,4 +1,5 @@
-//! Random histories, compared with a plain map.
+//! Random histories, compared with a plain map. With the code it shares nothing: deadlines are whole
+//! ticks, so that nothing is rounded.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use corewheel::RefusedKind;
 use corewheel::keyed::{Expired, KeyedTimers};
 use fastrand::Rng;
 
-use crate::support::{FAR, Lab, builder, check_law, ms, ticks_of};
+use crate::support::{FAR, Lab, builder, check_law, ms, seeds, ticks_of};
 
 /// A key of the model.
 #[derive(Clone, Copy)]
@@ -35,7 +36,7 @@ fn check_fired(model: &mut BTreeMap<u32, Known>, fired: &[(u64, u32, u32)], end:
 #[test]
 fn random_history_agrees_with_a_plain_map() {
     type Mine = KeyedTimers<u32, u32, u32>;
-    for seed in 0..60 {
+    seeds::each(60, |seed| {
         let mut rng = Rng::with_seed(seed);
         let mut lab = Lab::<()>::new(builder(1));
         let fired = Rc::new(RefCell::new(Vec::new()));
@@ -124,5 +125,5 @@ fn random_history_agrees_with_a_plain_map() {
         assert_eq!((timers.groups(), lab.timers().len()), (0, 0));
         lab.advance(FAR);
         check_law(&lab.counts());
-    }
+    });
 }

@@ -161,31 +161,32 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
 
 #[test]
 fn first_run_comes_when_first_says() {
-    let first_runs = |repeat: &dyn Fn(Instant) -> Repeat| {
+    let first_runs = |repeat: &dyn Fn(&Timers<u8>, Instant) -> Repeat| {
         let mut lab = lab();
         lab.advance(ms(100));
         let runs = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&runs);
         let call = move |run: &mut Run<'_>| noted.borrow_mut().push(ticks_of(run.timers()));
-        lab.timers().repeat(repeat(lab.clock.now()), call).unwrap();
+        lab.timers().repeat(repeat(lab.timers(), lab.clock.now()), call).unwrap();
         lab.settle();
         for _ in 0..30 {
             lab.advance(ms(1));
         }
         runs.take()
     };
-    assert_eq!(first_runs(&|_| rate(ms(20))), [120]);
-    assert_eq!(first_runs(&|_| delay(ms(20))), [120]);
-    assert_eq!(first_runs(&|_| rate(ms(20)).first(Duration::ZERO)), [100, 120]);
-    let deadline = Lab::<u8>::new(builder(1)).timers().deadline(ms(106));
-    assert_eq!(first_runs(&|_| rate(ms(20)).first(deadline)), [106, 126]);
-    assert_eq!(first_runs(&|_| rate(ms(20)).first(ms(5))), [105, 125]);
-    assert_eq!(first_runs(&|now| rate(ms(20)).first(now + ms(7))), [107, 127]);
-    let past = |now| rate(ms(20)).first(before(now, 50));
+    assert_eq!(first_runs(&|_, _| rate(ms(20))), [120]);
+    assert_eq!(first_runs(&|_, _| delay(ms(20))), [120]);
+    assert_eq!(first_runs(&|_, _| rate(ms(20)).first(Duration::ZERO)), [100, 120]);
+    let by_deadline = |timers: &Timers<u8>, _| rate(ms(20)).first(timers.deadline(ms(6)));
+    assert_eq!(first_runs(&by_deadline), [106, 126]);
+    assert_eq!(first_runs(&|_, _| rate(ms(20)).first(ms(5))), [105, 125]);
+    assert_eq!(first_runs(&|_, now| rate(ms(20)).first(now + ms(7))), [107, 127]);
+    let past = |_: &Timers<u8>, now| rate(ms(20)).first(before(now, 50));
     assert_eq!(first_runs(&past), [100, 100, 100, 110, 130]);
-    let skip = |now| past(now).missed_tick_behavior(MissedTickBehavior::Skip);
+    let skip =
+        |timers: &Timers<u8>, now| past(timers, now).missed_tick_behavior(MissedTickBehavior::Skip);
     assert_eq!(first_runs(&skip), [100, 110, 130]);
-    assert_eq!(first_runs(&|now| delay(ms(20)).first(before(now, 50))), [100, 120]);
+    assert_eq!(first_runs(&|_, now| delay(ms(20)).first(before(now, 50))), [100, 120]);
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn period_of_zero_is_refused_and_longest_period_never_ends() {
     let error = Repeat::at_fixed_rate(Duration::ZERO).unwrap_err();
     assert!(error.field() == "period" && error.to_string().contains("0ns"), "{error}");
     assert_eq!(Repeat::with_fixed_delay(Duration::ZERO).unwrap_err().field(), "delay");
-    let mut lab = lab();
+    let mut lab = Lab::<u8>::at_windows(builder(1));
     for repeat in [rate(Duration::MAX), delay(Duration::MAX)] {
         let at_once = repeat.clone().first(Duration::ZERO);
         for (repeat, runs) in [(repeat, 0), (at_once, 1)] {

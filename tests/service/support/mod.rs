@@ -307,7 +307,12 @@ type BoxedHandler<T> = Box<dyn FnMut(Fired<T>, &Timers<T>)>;
 
 /// A service whose shards the test drives turn by turn, with a manual clock. A tick is a
 /// millisecond.
+///
+/// The clock has run for a random time before the service starts, the shards begin at different
+/// times, and have run for a while when the test begins.
 pub(crate) struct Lab<T: Send + 'static> {
+    /// What the clock showed when it was made. Ticks count from there.
+    pub(crate) epoch: Instant,
     pub(crate) clock: ManualClock,
     pub(crate) service: TimerService<T>,
     pub(crate) shards: Vec<ShardLoop<T, BoxedHandler<T>>>,
@@ -317,9 +322,23 @@ pub(crate) struct Lab<T: Send + 'static> {
 impl<T: Send + 'static> Lab<T> {
     /// A lab whose handler notes each payload that fires, and the tick.
     pub(crate) fn new(builder: TimerServiceBuilder) -> Self {
+        let (runs_on, served) = random_beginning();
+        let mut lab = Self::noting(builder, runs_on);
+        lab.age(served);
+        lab
+    }
+
+    /// Like [`new`](Self::new), at a time at which all windows of the wheel begin: see
+    /// [`seeds::windows`].
+    pub(crate) fn at_windows(builder: TimerServiceBuilder) -> Self {
+        let mut before = Some(seeds::windows(&mut seeds::rng()));
+        Self::noting(builder, || before.take().unwrap_or_default())
+    }
+
+    fn noting(builder: TimerServiceBuilder, runs_on: impl FnMut() -> Duration) -> Self {
         let fired = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&fired);
-        let mut lab = Self::with_handler(builder, move |_| {
+        let make_handler = move |_| {
             let fired = Rc::clone(&noted);
             move |one: Fired<T>, timers: &Timers<T>| {
                 assert!(one.deadline <= timers.now(), "a timer is early");
@@ -327,7 +346,8 @@ impl<T: Send + 'static> Lab<T> {
                 assert_eq!(late, one.lateness, "the lateness is the time since the deadline");
                 fired.borrow_mut().push((one.payload, ticks_of(timers)));
             }
-        });
+        };
+        let mut lab = Self::begin(builder, make_handler, runs_on);
         lab.fired = fired;
         lab
     }
@@ -339,15 +359,44 @@ impl<T: Send + 'static> Lab<T> {
     where
         H: FnMut(Fired<T>, &Timers<T>) + 'static,
     {
+        let (runs_on, served) = random_beginning();
+        let mut lab = Self::begin(builder, make_handler, runs_on);
+        lab.age(served);
+        lab
+    }
+
+    /// A lab without values that begins at the clock's epoch.
+    pub(crate) fn at_epoch(builder: TimerServiceBuilder) -> Self {
+        Self::begin(builder, |_| |_: Fired<T>, _: &Timers<T>| {}, || Duration::ZERO)
+    }
+
+    /// `runs_on` is how long the clock runs before the service starts, and then before each shard
+    /// does.
+    fn begin<H>(
+        builder: TimerServiceBuilder,
+        make_handler: impl Fn(ShardId) -> H,
+        mut runs_on: impl FnMut() -> Duration,
+    ) -> Self
+    where
+        H: FnMut(Fired<T>, &Timers<T>) + 'static,
+    {
         let clock = ManualClock::new();
-        EPOCH.set(Some(clock.now()));
+        let epoch = clock.now();
+        clock.advance(runs_on());
         let service: TimerService<T> = builder.clock(&clock).start_attached_with().unwrap();
         let drive = |shard| {
+            clock.advance(runs_on());
             let handler: BoxedHandler<T> = Box::new(make_handler(shard));
             service.attach(shard).unwrap().into_loop(handler).unwrap()
         };
         let shards = service.shards().map(drive).collect();
-        Self { clock, service, shards, fired: Rc::default() }
+        EPOCH.set(Some(clock.now()));
+        Self { epoch, clock, service, shards, fired: Rc::default() }
+    }
+
+    /// Nanoseconds since the clock's epoch.
+    pub(crate) fn nanos(&self) -> u64 {
+        (self.clock.now() - self.epoch).as_nanos() as u64
     }
 
     pub(crate) fn client(&self) -> sim::Thread<T> {
@@ -421,8 +470,17 @@ impl<T: Send + 'static> Lab<T> {
     }
 }
 
+/// How long a clock runs before a service starts and then before each of its shards, and for how
+/// long they have served when a test begins.
+fn random_beginning() -> (impl FnMut() -> Duration, Duration) {
+    let mut rng = seeds::rng();
+    let (mut before, served) = (Some(seeds::age(&mut rng)), rng.u64(..3_600 * 24));
+    let seconds = Duration::from_secs;
+    (move || before.take().unwrap_or_else(|| seconds(rng.u64(..100))), seconds(served))
+}
+
 thread_local! {
-    /// The time from which this thread's lab counts: the clock's epoch, unless the lab was aged.
+    /// The time from which this thread's lab counts.
     static EPOCH: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
 }
 

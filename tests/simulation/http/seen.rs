@@ -1,4 +1,7 @@
 //! A connection of a history, as its client and the network see it, and the laws.
+//!
+//! With the code they share nothing: whether a response is on its way follows from its length, from
+//! what the client's socket has read, and from the size of the buffers.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,4 +1,8 @@
 //! The laws: what a server may do with a client, by what the network knows.
+//!
+//! With the code they share that a limit counts from the beginning of a wait, which is a promise,
+//! and for a touch on a shard how late its stamp may be. Whether a byte had come, and whether there
+//! was room, comes from the simulated kernel, which the code can only ask by a read or a write.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -24,6 +24,8 @@ struct Fixture {
 impl Fixture {
     fn new(capacity: u32) -> Self {
         let clock = ManualClock::new();
+        // Far from the epoch, where a time that is wrongly 0 would be right.
+        clock.advance(Duration::from_secs(12_345));
         let builder = TimerService::builder().shards(1).clock(&clock).capacity(capacity);
         let service = builder.start_attached_with::<u32>().unwrap();
         let attachment = service.attach(service.shards().next().unwrap()).unwrap();
