@@ -123,8 +123,14 @@ impl SleepOrKept {
 
     /// Whether the deadline has come, by the clock of the service.
     fn is_over(&self) -> bool {
-        let time = self.shared.handle().time();
-        time.map_or_else(crate::clock::now, |time| time.now()) >= self.deadline.instant()
+        let (time, due) = (self.shared.handle().time(), self.shared.due());
+        match time {
+            // A moment is no later than 292 years after the first epoch, and a manual clock may be.
+            Some(time) if due != u64::MAX => time.nanos() >= due,
+            _ if self.deadline.is_furthest() => false,
+            Some(time) => time.now() >= self.deadline.instant(),
+            None => crate::clock::now() >= self.deadline.instant(),
+        }
     }
 
     /// When the fallback thread is to wake the task.
@@ -144,7 +150,7 @@ impl SleepOrKept {
     #[allow(clippy::inline_always, reason = "a call of it costs as much as it does")]
     #[inline(always)]
     fn poll_shared(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.shared.due() == u64::MAX {
+        if self.shared.due() == u64::MAX && !self.deadline.is_furthest() {
             self.find_due();
         }
         match Pin::new(&mut self.shared).poll(cx) {

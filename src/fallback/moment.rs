@@ -30,6 +30,11 @@ impl Moment {
         })
     }
 
+    /// Whether it stands for the furthest that fits, so that it may be later.
+    pub(crate) fn is_furthest(self) -> bool {
+        self.0 == i64::MAX
+    }
+
     pub(crate) fn instant(self) -> Instant {
         let (first, nanos) = (first_epoch(), self.0.unsigned_abs());
         if self.0 >= 0 {

@@ -224,7 +224,8 @@ pub struct ServiceStats {
     pub budget: TurnBudget,
     /// The thresholds of the warnings.
     pub warning_limits: WarningLimits,
-    /// How long the service has been up.
+    /// How long the service has been up; by a [manual clock](crate::clock::ManualClock), what that
+    /// has run since it was made.
     pub uptime: Duration,
     /// The warnings that have occurred, by shard and in the order of [`WarningKind::ALL`].
     pub warnings: Vec<Warning>,

@@ -56,7 +56,10 @@ impl Lab {
     }
 
     pub(crate) fn with(builder: TimerServiceBuilder) -> Self {
-        let clock = seeds::clock();
+        Self::by(seeds::clock(), builder)
+    }
+
+    pub(crate) fn by(clock: ManualClock, builder: TimerServiceBuilder) -> Self {
         let service: TimerService = builder.shards(1).clock(&clock).start_attached().unwrap();
         let attachment = service.attach(service.shard_for(0)).unwrap();
         let shard = attachment.into_loop((|_, _| {}) as fn(_, &_)).unwrap();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::adapters::fallback_count;
 use corewheel::adapters::hyper::HyperTimer;
+use corewheel::clock::ManualClock;
 use corewheel::{ShutdownPolicy, TimerService};
 use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::{http1, http2};
@@ -297,6 +298,23 @@ fn full_shard_leaves_the_deadlines_of_a_connection_as_they_are() {
     });
     assert!(lab.output(served).unwrap_err().is_timeout());
     assert_eq!(lab.counts().scheduled_local, 1);
+}
+
+#[test]
+fn sleep_of_a_full_shard_is_not_early_four_centuries_after_the_epoch() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_hours(24 * 365 * 400));
+    let mut lab = Lab::by(clock, TimerService::builder().capacity(1));
+    let mut slot = Box::pin(lab.handle().sleep(FAR));
+    assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
+    lab.settle();
+    let (before, mut sleep) = (fallback_count(), timer(&lab).sleep(ms(7)));
+    for _ in 0..7 {
+        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending(), "it is early");
+        lab.advance(ms(1));
+    }
+    assert!(fallback_count() > before);
+    assert!(poll_with(sleep.as_mut(), Waker::noop()).is_ready());
 }
 
 #[test]

@@ -209,7 +209,10 @@ struct Lab {
 
 impl Lab {
     fn new(capacity: u32) -> Self {
-        let clock = seeds::clock();
+        Self::by(seeds::clock(), capacity)
+    }
+
+    fn by(clock: ManualClock, capacity: u32) -> Self {
         let builder = TimerService::builder().shards(1).capacity(capacity).clock(&clock);
         let service = builder.start_attached_with().unwrap();
         let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};

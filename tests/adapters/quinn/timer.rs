@@ -325,7 +325,8 @@ fn clock_of_the_runtime_is_the_clock_of_the_service_also_after_its_end() {
 #[test]
 fn timer_by_a_manual_clock_is_not_early_after_the_end_of_its_service() {
     for on in On::BOTH {
-        let lab = Lab::new(16);
+        // Its present is the system's.
+        let lab = Lab::by(ManualClock::new(), 16);
         let deadline = lab.runtime.now() + ms(5);
         let mut timer = lab.runtime.new_timer(deadline);
         let Lab { clock, service, shard, runtime } = lab;
