@@ -28,6 +28,8 @@ const PAYLOAD: NonZeroU64 = NonZeroU64::MIN;
 #[test]
 fn steady_load_of_timers_and_requests_allocates_nothing() {
     let clock = ManualClock::new();
+    // Far from the epoch, where a time that is wrongly 0 would be right.
+    clock.advance(Duration::from_secs(12_345));
     let service: TimerService<NonZeroU64> = TimerService::builder()
         .shards(1)
         .capacity(4 * PENDING as u32)

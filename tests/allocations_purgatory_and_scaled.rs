@@ -41,6 +41,8 @@ impl Operation for Fetch {
 #[test]
 fn steady_load_of_operations_and_scaled_timeouts_allocates_nothing() {
     let clock = ManualClock::new();
+    // Far from the epoch, where a time that is wrongly 0 would be right.
+    clock.advance(Duration::from_secs(12_345));
     let builder = TimerService::builder().shards(1).capacity(1 << 16).clock(&clock).class(CLASS);
     let service: TimerService<()> = builder.start_attached_with().unwrap();
     let attachment = service.attach(ShardId::new(0)).unwrap();

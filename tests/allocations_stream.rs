@@ -99,6 +99,8 @@ fn check<M: Side>(clock: &ManualClock, shard: &mut Shard, stream: &mut TimedIo<G
 #[test]
 fn stream_allocates_nothing_for_a_read_or_a_write() {
     let clock = ManualClock::new();
+    // Far from the epoch, where a time that is wrongly 0 would be right.
+    clock.advance(Duration::from_secs(12_345));
     let builder = TimerService::builder().shards(1).clock(&clock);
     let service = builder.start_attached_with::<u64>().unwrap();
     let attachment = service.attach(service.shard_for(0)).unwrap();

@@ -4,7 +4,7 @@
 //! Each payload counts its own outcome: a handler fires it, a cancel or the shutdown returns it, a
 //! schedule is refused with it, or its shard drops it after a detached cancel. A payload is owned,
 //! so it cannot end twice. The test compares these counts with those of the shards, so no payload
-//! is lost and no outcome is wrong.
+//! is lost and no outcome is wrong. It shares nothing with the code, and asks for no time.
 //!
 //! `COREWHEEL_OPS` sets the number of operations, `COREWHEEL_SEED` repeats the random choices of a
 //! run.

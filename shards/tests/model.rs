@@ -1,5 +1,8 @@
 //! Random histories of a shard, against an ordered map.
 //!
+//! The map is that of [`checked_shard`], which says what it shares with the code. A history begins
+//! at a random tick, up to the last one.
+//!
 //! Each history draws its own wheel and its own mix of operations, so that some hardly advance and
 //! others hardly cancel: a uniform mix never reaches the states in between. A history that fails is
 //! cut down to the operations that it needs, and printed with the seed that generates it again:

@@ -323,6 +323,8 @@ fn metrics_without_shards_are_the_sums_of_those_with_them() {
 #[test]
 fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck() {
     let clock = ManualClock::new();
+    // Far from the epoch, where a time that is wrongly 0 would be right.
+    clock.advance(Duration::from_secs(12_345));
     let builder = TimerService::builder().shards(2).clock(&clock).unpinned();
     let service = builder.start_attached_with::<u8>().unwrap();
     let attach = |shard| service.attach(ShardId::new(shard)).unwrap().into_loop(|_, _| {});
@@ -495,6 +497,8 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
 #[test]
 fn deadlines_of_connections_are_counted_by_kind_in_every_format() {
     let clock = ManualClock::new();
+    // Far from the epoch, where a time that is wrongly 0 would be right.
+    clock.advance(Duration::from_secs(12_345));
     let service = TimerService::builder().shards(1).clock(&clock).start_attached().unwrap();
     let endpoint = endpoint(&service);
     assert_eq!(stats(endpoint.local_addr())["deadlines"], Value::Array(vec![]));

@@ -41,6 +41,8 @@ impl Stage {
 
     pub(crate) fn with(set: impl FnOnce(TimerServiceBuilder) -> TimerServiceBuilder) -> Self {
         let clock = ManualClock::new();
+        // Far from the epoch, where a time that is wrongly 0 would be right.
+        clock.advance(Duration::from_secs(12_345));
         let builder = TimerService::builder().shards(2).clock(&clock).class(REQUEST);
         let service: TimerService<u64> = set(builder.unpinned()).start_attached_with().unwrap();
         let attach = |shard| {

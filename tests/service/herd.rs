@@ -1,4 +1,6 @@
-//! Jitter spreads timers, and slack lets them share ticks. No timer is early or later than allowed.
+//! Jitter spreads timers, and slack lets them share ticks. No timer is early or later than allowed:
+//! the bounds are those of the documentation, and how a deadline is chosen within them is not
+//! restated.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Random histories in which callbacks and handlers call random commands: every operation and every
-//! timeout ends exactly once, and none is left at the end.
+//! timeout ends exactly once, and none is left at the end. Ends are counted here, and say nothing
+//! of when they come, so that no rule of time is shared with the code.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

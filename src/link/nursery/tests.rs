@@ -1,4 +1,7 @@
 //! A nursery beside an obvious twin: a map of deadlines, and an owner whose wheel is a map.
+//!
+//! With the code the twin shares nothing: deadlines and turns are whole ticks, so that nothing is
+//! rounded, and when the nursery wants a look is asked of it, and compared with the deadlines only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

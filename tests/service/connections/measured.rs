@@ -1,8 +1,8 @@
 //! A simple model of a measured transfer, and limits by chance.
 //!
 //! With the code it shares that the time of a number of bytes is rounded up to a nanosecond, which
-//! is a promise. It keeps a beginning that pauses move, as the code does: a lab that begins at any
-//! time is what shows a beginning that is wrong.
+//! is a promise. It adds up for how long a transfer has run, where the code moves its beginning by
+//! each pause.
 
 use corewheel::conn::DataRate;
 use fastrand::Rng;

@@ -1,8 +1,8 @@
 //! A simple model of activity stamps between two readings of the clock.
 //!
 //! With the code it shares the 8 and 2 ms of a stamp, by which a deadline is known to the
-//! nanosecond. So each stamp is also compared with the promise: it is never before the activity, and
-//! not later than it by more than 10 ms and a tick, or than the next reading of the clock.
+//! nanosecond. So each stamp is also compared with the promise: it is never before the activity,
+//! and not later than it by more than 10 ms and a tick, or than the next reading of the clock.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
 //! Random histories, compared with a plain list. With the code it shares when a queue reads the
-//! clock, which its documentation says: a value that is due by the last reading comes without another.
+//! clock, which its documentation says: a value that is due by the last reading comes without
+//! another.
 
 use std::task::{Context, Poll};
 

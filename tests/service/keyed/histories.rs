@@ -1,5 +1,5 @@
-//! Random histories, compared with a plain map. With the code it shares nothing: deadlines are whole
-//! ticks, so that nothing is rounded.
+//! Random histories, compared with a plain map. With the code it shares nothing: deadlines are
+//! whole ticks, so that nothing is rounded.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

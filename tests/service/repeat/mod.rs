@@ -1,4 +1,8 @@
 //! Callbacks that run again and again: when they run, and how many runs are missed.
+//!
+//! The model of missed runs shares with the code that behind a late run the grid is kept or begins
+//! anew, which is a promise. Periods and looks are whole ticks there, so that nothing is rounded.
+//! The callbacks whose periods are no whole ticks are compared with the grid alone.
 
 mod ends;
 mod remote;

@@ -332,7 +332,10 @@ impl<T: Send + 'static> Lab<T> {
     /// [`seeds::windows`].
     pub(crate) fn at_windows(builder: TimerServiceBuilder) -> Self {
         let mut before = Some(seeds::windows(&mut seeds::rng()));
-        Self::noting(builder, || before.take().unwrap_or_default())
+        let mut lab = Self::noting(builder, || before.take().unwrap_or_default());
+        // The first turns come from the clock's epoch to the present.
+        lab.settle();
+        lab
     }
 
     fn noting(builder: TimerServiceBuilder, runs_on: impl FnMut() -> Duration) -> Self {

@@ -56,8 +56,8 @@ pub(crate) fn age(rng: &mut Rng) -> Duration {
 }
 
 /// A time at which all windows of a wheel begin whose ticks are milliseconds: none ends within the
-/// next 34 years. For tests that count the turns which the end of a window takes. Centuries are left
-/// until the last nanosecond that a clock can show, so that a delay can be too long to end.
+/// next 34 years. For tests that count the turns which the end of a window takes. Centuries are
+/// left until the last nanosecond that a clock can show, so that a delay can be too long to end.
 pub(crate) fn windows(rng: &mut Rng) -> Duration {
     Duration::from_millis(1 << 40) * rng.u32(1..=2)
 }
