@@ -173,6 +173,9 @@ fn ask(_wait: &Arc<Wait>) -> Asked {
 /// Spawns tasks in the runtime of a connection.
 #[cfg(feature = "hyper")]
 pub(crate) struct Spawner {
+    /// The number of a simulated runtime; `None` if it is none.
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    simulated: Option<u64>,
     /// `None` if the runtime is not known.
     #[cfg(all(feature = "tokio", unix))]
     runtime: Option<::tokio::runtime::Handle>,
@@ -183,6 +186,8 @@ impl Spawner {
     /// Spawns in the runtime that the calling thread is in.
     pub(crate) fn present() -> Self {
         Self {
+            #[cfg(all(feature = "sim", feature = "tokio", unix))]
+            simulated: simulated::host(),
             #[cfg(all(feature = "tokio", unix))]
             runtime: ::tokio::runtime::Handle::try_current().ok(),
         }
@@ -191,9 +196,25 @@ impl Spawner {
     /// Runs a task, on any thread. Where the runtime is not known, the task is dropped.
     #[cfg(all(feature = "tokio", unix))]
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        #[cfg(feature = "sim")]
+        if let Some(number) = self.simulated {
+            return simulated::spawn(number, task);
+        }
         if let Some(runtime) = &self.runtime {
             runtime.spawn(task);
         }
+    }
+
+    /// Whether the runtime is one of a simulation.
+    #[cfg_attr(
+        not(all(feature = "sim", feature = "tokio", unix)),
+        expect(clippy::unused_self, reason = "it stands for the one that knows a runtime")
+    )]
+    pub(crate) fn is_simulated(&self) -> bool {
+        #[cfg(all(feature = "sim", feature = "tokio", unix))]
+        return self.simulated.is_some();
+        #[cfg(not(all(feature = "sim", feature = "tokio", unix)))]
+        false
     }
 
     /// Drops a task, as no runtime is known.

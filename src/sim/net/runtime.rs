@@ -136,7 +136,22 @@ impl Runtime {
         }
         let runtime = Self { executor: executor.clone(), home, threads, worker };
         let driver = runtime.clone();
-        executor.spawn_at(&runtime.home, Box::pin(async move { driver.drive().await }));
+        // The driver's task ends with the simulation.
+        #[cfg(feature = "hyper")]
+        let spawns = {
+            let (executor, home) = (executor.clone(), runtime.home.clone());
+            simulated::Spawns::new(runtime.worker.number, move |task| {
+                executor.spawn_at(&home, task);
+            })
+        };
+        executor.spawn_at(
+            &runtime.home,
+            Box::pin(async move {
+                #[cfg(feature = "hyper")]
+                let _spawns = spawns;
+                driver.drive().await;
+            }),
+        );
         runtime
     }
 
