@@ -157,8 +157,10 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The least rate at which a message is read. Only time for which a read waits
-                /// counts. A message is measured if the owner says where it begins and where it
-                /// ends: [`StreamControl::begin_message`](super::StreamControl::begin_message),
+                /// counts, and of a wait whose bytes are found late, that up to its deadline: what
+                /// the server took to look is not the peer's. A message is measured if the owner
+                /// says where it begins and where it ends:
+                /// [`StreamControl::begin_message`](super::StreamControl::begin_message),
                 /// [`message_complete`](super::StreamControl::message_complete).
                 ///
                 /// The rate is that of the whole message, from its first byte on. With the limit
@@ -182,9 +184,9 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The least rate at which writes that must wait are accepted, over the whole
-                /// connection. Only time for which a write waits counts, and only bytes that are
-                /// accepted after a wait: what the system buffers at once, the peer has not taken
-                /// yet. A response that waits for an HTTP/2 window counts, as for
+                /// connection. Only time for which a write waits counts, as for reads, and only
+                /// bytes that are accepted after a wait: what the system buffers at once, the peer
+                /// has not taken yet. A response that waits for an HTTP/2 window counts, as for
                 /// [`write_stall`](Self::write_stall).
                 ///
                 /// The system accepts more bytes when a good part of its send buffer is empty, on

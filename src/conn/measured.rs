@@ -46,6 +46,9 @@ pub(crate) enum Direction {
 /// How far a transfer is. Its guard changes it, and the timer reads it.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
+    /// Above zero.
+    bytes_per_second: u64,
+    grace: u64,
     bytes: AtomicU64,
     /// When the transfer began, and later by the time for which it was paused.
     start: AtomicU64,
@@ -69,6 +72,25 @@ impl Progress {
     pub(super) fn add_here(&self, bytes: u64) {
         let before = self.bytes.load(Ordering::Relaxed);
         self.bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// How long the bytes so far may take.
+    fn time(&self) -> u64 {
+        time_of(self.bytes.load(Ordering::Relaxed), self.bytes_per_second).max(self.grace)
+    }
+
+    /// When more bytes must have been transferred, if the transfer is not paused.
+    fn due(&self) -> u64 {
+        self.start.load(Ordering::Relaxed).saturating_add(self.time())
+    }
+
+    /// The time until which a wait counts that has ended by `now`: not longer than to its deadline.
+    /// The peer was in time, and what the wait took beyond that was the server's own delay.
+    #[inline]
+    pub(super) fn counted_until(&self, now: u64) -> u64 {
+        // Without the division, in most cases.
+        let start = self.start.load(Ordering::Relaxed);
+        if now <= start.saturating_add(self.grace) { now } else { now.min(self.due()) }
     }
 
     /// Nothing is demanded from `now` on. The time must not be later than the call. True if the
@@ -126,9 +148,6 @@ impl Progress {
 struct Measured {
     /// The kind of its deadline.
     kind: usize,
-    /// Above zero.
-    bytes_per_second: u64,
-    grace: u64,
     /// When its event came; `NEVER` if none has come.
     event_at: Cell<u64>,
     /// Whether its guard has not ended it.
@@ -139,8 +158,7 @@ struct Measured {
 impl Measured {
     /// When more bytes must have been transferred, if the transfer is not paused.
     fn due_running(&self) -> u64 {
-        let needed = time_of(self.progress.bytes.load(Ordering::Relaxed), self.bytes_per_second);
-        self.progress.start.load(Ordering::Relaxed).saturating_add(needed.max(self.grace))
+        self.progress.due()
     }
 
     /// Whether the transfer goes on and its event has not come.
@@ -203,13 +221,14 @@ impl Transfers {
         if Arc::get_mut(&mut progress).is_none() {
             progress = Arc::default();
         }
+        let own = Arc::get_mut(&mut progress).expect("no guard has it yet");
+        own.bytes_per_second = rate.bytes_per_second;
+        own.grace = saturating_nanos(rate.grace);
         progress.bytes.store(0, Ordering::Relaxed);
         progress.restart(now);
         self.0.reserve_exact(1);
         self.0.push(Measured {
             kind,
-            bytes_per_second: rate.bytes_per_second,
-            grace: saturating_nanos(rate.grace),
             event_at: Cell::new(NEVER),
             is_live: true,
             progress: Arc::clone(&progress),

@@ -79,10 +79,30 @@ impl<S: Side> Transfer<S> {
     ///
     /// Reads the clock, and takes no lock. One task at a time pauses and resumes a transfer.
     pub fn pause(&self) {
-        if let Some(progress) = &self.progress
-            // The near clock may be ahead, and would count too little time as a pause.
-            && let Some(now) = self.conn.time().map(Timeline::nanos)
-        {
+        if let Some(now) = self.nanos() {
+            self.pause_at(now);
+        }
+    }
+
+    /// The present; `None` if the transfer has no limit.
+    fn nanos(&self) -> Option<u64> {
+        self.progress.as_ref()?;
+        // The near clock may be ahead, and would count too little time as a pause.
+        self.conn.time().map(Timeline::nanos)
+    }
+
+    /// A wait for the peer has ended, and what came with it is not counted yet. Returns until when
+    /// the wait counts: to its deadline, if the server was late to see its end.
+    #[inline]
+    pub(crate) fn counted_until(&self) -> Option<u64> {
+        let now = self.nanos()?;
+        self.progress.as_ref().map(|progress| progress.counted_until(now))
+    }
+
+    /// As [`pause`](Self::pause), by a time that has passed.
+    #[inline]
+    pub(crate) fn pause_at(&self, now: u64) {
+        if let Some(progress) = &self.progress {
             progress.pause(now);
         }
     }

@@ -211,6 +211,8 @@ impl<M: Side> Deadlines<M> {
         if has_waited && direction == Direction::Read {
             self.shared.reads.set_waits(false);
         }
+        let transfer = self.way(direction).transfer.as_ref().filter(|_| has_waited);
+        let counted_until = transfer.and_then(Transfer::counted_until);
         if let Ok(count @ 1..) = result {
             match direction {
                 Direction::Read => self.was_read(count as u64, has_waited),
@@ -219,11 +221,10 @@ impl<M: Side> Deadlines<M> {
         }
         // A wait for a window goes on.
         let goes_on = direction == Direction::Write && self.is_windowed;
-        if has_waited
-            && !goes_on
-            && let Some(transfer) = &self.way(direction).transfer
+        if !goes_on
+            && let (Some(at), Some(transfer)) = (counted_until, &self.way(direction).transfer)
         {
-            transfer.pause();
+            transfer.pause_at(at);
         }
         Poll::Ready(result)
     }

@@ -28,7 +28,7 @@ use hyper::body::{Body, Buf, Frame, SizeHint};
 
 pub(super) use self::owners::share;
 use super::exchange::{BodySide, Core, Member};
-use super::limits::{Awaited, BodyError};
+use super::limits::{Awaited, BodyError, NEVER, allowance};
 use crate::fallback::{Moment, SleepOrKept};
 use crate::values::contain::attempt;
 
@@ -206,8 +206,12 @@ impl<B: Body> Cell<B> {
     fn count_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) {
         let rate = core.limits(self.side).rate_of(awaited);
         if let Some(since) = state.since.filter(|_| rate.bytes_per_second > 0) {
+            let elapsed = core.connection.now().saturating_sub(since);
+            let all = allowance(rate, state.bytes).unwrap_or(NEVER);
             let waited = &mut state.waited[awaited as usize];
-            *waited = waited.saturating_add(core.connection.now().saturating_sub(since));
+            // Who has ended the wait was in time. What it took beyond its deadline was the delay of
+            // the server.
+            *waited = waited.saturating_add(elapsed).min(all.max(*waited));
         }
     }
 

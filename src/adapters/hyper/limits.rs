@@ -31,7 +31,8 @@ limits_struct! {
     BodyLimits {
         /// The longest wait of the consumer for the next frame from the producer.
         next_frame: Duration,
-        /// The least rate of the producer. Only the time for which the consumer waits counts.
+        /// The least rate of the producer. Only the time for which the consumer waits counts, and
+        /// of a wait whose frame is found late no more than up to its deadline.
         min_frame_rate: DataRate,
         /// The longest wait for the consumer to ask for the next frame, or for the end. It counts
         /// from the beginning of the body, and again from each frame.
@@ -137,7 +138,7 @@ impl BodyLimits {
 }
 
 /// How many nanoseconds so many bytes may take at a least rate; `None` if it is off.
-fn allowance(rate: DataRate, bytes: u64) -> Option<u64> {
+pub(super) fn allowance(rate: DataRate, bytes: u64) -> Option<u64> {
     let per_second = rate.bytes_per_second;
     let at_rate = (u128::from(bytes) * 1_000_000_000).checked_div(u128::from(per_second))?;
     let at_rate = u64::try_from(at_rate).unwrap_or(NEVER);

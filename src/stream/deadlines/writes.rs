@@ -133,8 +133,11 @@ impl<M: Side> Deadlines<M> {
         self.is_windowed = false;
         self.stall_ends();
         if let Some(transfer) = &self.writes.transfer {
+            let counted_until = transfer.counted_until();
             transfer.count(taken);
-            transfer.pause();
+            if let Some(at) = counted_until {
+                transfer.pause_at(at);
+            }
         }
     }
 
