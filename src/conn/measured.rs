@@ -202,6 +202,15 @@ impl Transfers {
         self.of(kind).any(Measured::is_on)
     }
 
+    /// When the first transfer of a kind that goes on has begun; `NEVER` if none does.
+    pub(super) fn first_start(&self, kind: usize) -> u64 {
+        let starts = self.of(kind).filter(|transfer| transfer.is_on());
+        starts
+            .map(|transfer| transfer.progress.start.load(Ordering::Relaxed))
+            .min()
+            .unwrap_or(NEVER)
+    }
+
     /// Whether one of them is not due by `now`.
     pub(super) fn is_in_time(&self, kind: usize, now: u64) -> bool {
         self.of(kind).any(|transfer| transfer.is_on() && transfer.due_running() > now)

@@ -519,15 +519,17 @@ pub(super) fn end(
 }
 
 /// Ends a write. Returns what [`end`] does, and whether the write has held back an idle time of
-/// reads that was over by `now`, so that this time begins again.
+/// reads that was over by `now`, so that this time begins again. One that was over before the write
+/// began was not held back: a heartbeat that is sent at that moment says nothing of the peer.
 pub(super) fn end_write(
     conn: &mut Facts<'_, impl Place>,
     progress: &Arc<Progress>,
     now: u64,
 ) -> (bool, bool) {
-    let was_writing = is_writing(conn);
+    let held_since = conn.rare().map_or(NEVER, |rare| rare.transfers.first_start(WRITES));
     let is_in_time = end(conn, progress, false);
-    (is_in_time, was_writing && idle_at(conn, IDLE.start) <= now)
+    let idle_at = idle_at(conn, IDLE.start);
+    (is_in_time, held_since < idle_at && idle_at <= now)
 }
 
 /// When the timer that has expired, or was looked at, is to expire next. Transfers that are paused

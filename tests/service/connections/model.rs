@@ -52,7 +52,8 @@ struct Conn {
     event_at: [Option<u64>; KINDS.len()],
     pending: u32,
     first: u32,
-    writes: Vec<(u32, u64)>,
+    /// The numbers of the writes, when each is late and when it has begun.
+    writes: Vec<(u32, u64, u64)>,
     /// The numbers of the writes whose time is up.
     late: Vec<u32>,
     reads: u32,
@@ -170,7 +171,7 @@ impl Model {
                 conn.armed[kind].min(due.saturating_add(jitter))
             }
             5 | 6 => conn.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
-            WRITES => conn.writes.iter().map(|(_, due)| *due).min().unwrap_or(NEVER),
+            WRITES => conn.writes.iter().map(|(_, due, _)| *due).min().unwrap_or(NEVER),
             _ if is_idle_kind(kind) => {
                 let again = |at: u64| at.saturating_add(conn.spans[kind]);
                 let event_at = conn.event_at[kind].filter(|_| self.is_quiet(conn, kind));
@@ -240,8 +241,8 @@ impl Model {
                 }
                 conn.event_at[kind] = Some(now);
             } else if kind == WRITES {
-                let late = conn.writes.extract_if(.., |(_, due)| *due <= now);
-                conn.late.extend(late.map(|(number, _)| number));
+                let late = conn.writes.extract_if(.., |(_, due, _)| *due <= now);
+                conn.late.extend(late.map(|(number, ..)| number));
             } else if RATES.contains(&kind) {
                 let transfer = conn.transfers[kind - RATES[0]].as_mut().unwrap();
                 assert!(!transfer.is_paused && transfer.slow_at() <= now, "{name} is early");
@@ -649,7 +650,7 @@ impl World {
                 }
                 _ => {
                     if conn.spans[WRITES] != NEVER {
-                        conn.writes.push((number, now.saturating_add(conn.spans[WRITES])));
+                        conn.writes.push((number, now.saturating_add(conn.spans[WRITES]), now));
                     }
                     conn.real.begin_write()
                 }
@@ -684,14 +685,16 @@ impl World {
             }
             _ => {
                 let count = conn.writes.len();
-                conn.writes.retain(|(known, _)| *known != number);
+                let held_since = conn.writes.iter().map(|(.., begun)| *begun).min();
+                conn.writes.retain(|(known, ..)| *known != number);
                 conn.late.retain(|known| *known != number);
                 let is_in_time = !is_limited || conn.writes.len() < count;
                 conn.written = Some(stamp);
                 assert_eq!(guard.finish(), is_in_time);
-                // What the write has held back, and would have come by now, begins again.
+                // What the writes have held back, and would have come by now, begins again.
                 let read_idle_at = model.idle_at(model.conns[id].as_ref().unwrap(), 7);
-                if is_limited && count > 0 && read_idle_at <= model.now() {
+                let is_held = held_since.is_some_and(|since| since < read_idle_at);
+                if is_limited && is_held && read_idle_at <= model.now() {
                     model.conn(id).read = Some(stamp);
                 }
                 model.file(id);

@@ -51,6 +51,21 @@ fn task_that_the_end_of_a_write_wakes_does_not_find_the_connection_idle() {
     }
 }
 
+/// As a server does that sends a byte at each heartbeat, three of which are an idle time.
+#[test]
+fn write_that_begins_when_the_idle_time_is_over_leaves_it_over() {
+    let limits = NONE.read_idle(ms(90)).write_timeout(ms(1_000));
+    let mut lab = lab();
+    let here = lab.timers().connection(limits).unwrap();
+    let shared = connect(&lab, limits);
+    lab.advance(ms(90));
+    assert!(here.begin_write().finish() && shared.begin_write().finish());
+    assert_eq!(event(&here), Some((ReadIdle, true)));
+    let found = shared.poll_next(&mut Context::from_waker(Waker::noop()));
+    let found = found.map(|event| event.unwrap().map(|event| event.kind));
+    assert_eq!(found, Poll::Ready(Some(ReadIdle)));
+}
+
 #[test]
 fn timeout_of_a_write_that_has_ended_does_not_end_the_next_write() {
     let mut lab = lab();
