@@ -18,7 +18,7 @@ thread_local! {
     /// The seed of what this thread does; `None` if it does nothing at random.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
     /// Numbers from that seed.
-    static RNG: RefCell<Rng> = RefCell::new(Rng::with_seed(0));
+    static RNG: RefCell<Rng> = const { RefCell::new(Rng::with_seed(0)) };
 }
 
 /// The seed that the caller of the tests gives; `None` if there is none.
