@@ -24,8 +24,6 @@ use crate::directory::orders::{Terms, Visit};
 use crate::values::error::ConfigError;
 use crate::values::random;
 
-/// A golden section of 2⁶⁴.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 const NAMED: usize = DeadlineKind::NAMED_COUNT;
 const KINDS: usize = DeadlineKind::COUNT;
 /// The deadlines that can be armed: those of the table, and the custom ones.
@@ -209,7 +207,7 @@ pub(super) fn open_due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
 /// A random part of a time, from none up to and including all of it, which a connection keeps.
 fn part_of(conn: &Facts<'_, impl Place>, longest: u64) -> u64 {
     let salt = u64::from(conn.flags.get().salt());
-    random::part_of(longest, conn.opened ^ salt.wrapping_mul(GOLDEN))
+    random::part_of(longest, conn.opened << 8 | salt)
 }
 
 /// When the first heartbeat comes, whatever was written before; `None` if nothing but the last

@@ -1,9 +1,9 @@
 //! The loop of a driver in an executor, the same for glommio and tokio.
 //!
-//! What is due may guard a socket, whose data came in time and lies there unread. So a turn delivers
-//! what was due when the executor last looked at its sockets. An executor does that before it looks
-//! at its alarms. A driver that finds more due has the sockets read first: it runs late, or another
-//! task has woken it.
+//! What is due may guard a socket, whose data came in time and lies there unread. So a turn
+//! delivers what was due when the executor last looked at its sockets. An executor does that before
+//! it looks at its alarms. A driver that finds more due has the sockets read first: it runs late,
+//! or another task has woken it.
 //!
 //! Why not only where it is some milliseconds late: on a busy thread, a client that was in time by
 //! less is cut.

@@ -9,8 +9,10 @@ use corewheel::sim::net::{NetOptions, RuntimeOptions};
 use corewheel::{ConnEvent, ConnLimits, TimerService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const LIMIT: Duration = Duration::from_millis(100);
 const MS: Duration = Duration::from_millis(1);
+const LIMIT: Duration = Duration::from_millis(100);
+/// When the shard stops to run.
+const BEFORE: Duration = Duration::from_millis(95);
 
 /// The result of a read whose byte comes a millisecond before its idle time is over. The shard does
 /// not run from before that until this long after it.
@@ -37,7 +39,7 @@ fn read_in_time(seed: u64, late: Duration) -> Result<usize, Option<ConnEvent>> {
         }
     });
     let client = sim.spawn(async move {
-        time.sleep(LIMIT - 5 * MS).await;
+        time.sleep(BEFORE).await;
         server.stall(5 * MS + late);
         time.sleep(4 * MS).await;
         peer.write_all(b"a").await?;

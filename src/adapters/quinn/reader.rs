@@ -130,8 +130,8 @@ impl AsyncUdpSocket for Socket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        // The task stamps what it reads with the time at which its poll has begun. Its next poll has
-        // another.
+        // The task stamps what it reads with the time at which its poll has begun. Its next poll
+        // has another.
         let is_late = driver::is_late(&self.clock);
         let read = if is_late {
             cx.waker().wake_by_ref();

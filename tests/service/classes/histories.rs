@@ -82,8 +82,7 @@ fn random_history(seed: u64) {
                 check_classes(&shard.classes);
                 let live: u64 = shard.classes.iter().map(|class| class.pending).sum();
                 assert!(live <= shard.counts.pending, "seed {seed}, step {step}");
-                for (class, expected) in shard.classes.iter().zip(expected) {
-                    let counts = class;
+                for (counts, expected) in shard.classes.iter().zip(expected) {
                     assert_eq!(counts.scheduled, expected.scheduled, "seed {seed}, step {step}");
                     assert_eq!(counts.cancelled, expected.cancelled, "seed {seed}, step {step}");
                     assert_eq!(counts.refused, expected.refused, "seed {seed}, step {step}");
