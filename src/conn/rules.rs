@@ -207,7 +207,7 @@ pub(super) fn open_due(conn: &Facts<'_, impl Place>, kind: usize) -> u64 {
 /// A random part of a time, from none up to and including all of it, which a connection keeps.
 fn part_of(conn: &Facts<'_, impl Place>, longest: u64) -> u64 {
     let salt = u64::from(conn.flags.get().salt());
-    random::part_of(longest, conn.opened << 8 | salt)
+    random::part_of(longest, (conn.opened << 8) | salt)
 }
 
 /// When the first heartbeat comes, whatever was written before; `None` if nothing but the last

@@ -21,7 +21,7 @@ mod tests {
         for apart in [1, 1 << 8, 1_000 << 8, 1_000_000 << 8, 1 << 28] {
             let mut counts = [0_u32; 10];
             for number in 0..10_000 {
-                let seed = number * apart | number % 256;
+                let seed = (number * apart) | (number % 256);
                 let part = part_of(999, seed);
                 assert_eq!(part, part_of(999, seed));
                 counts[part as usize / 100] += 1;
