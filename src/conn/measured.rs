@@ -86,6 +86,7 @@ impl Progress {
 
     /// The time until which a wait counts that has ended by `now`: not longer than to its deadline.
     /// The peer was in time, and what the wait took beyond that was the server's own delay.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(super) fn counted_until(&self, now: u64) -> u64 {
         // Without the division, in most cases.

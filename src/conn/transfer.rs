@@ -93,6 +93,7 @@ impl<S: Side> Transfer<S> {
 
     /// A wait for the peer has ended, and what came with it is not counted yet. Returns until when
     /// the wait counts: to its deadline, if the server was late to see its end.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(crate) fn counted_until(&self) -> Option<u64> {
         let now = self.nanos()?;
