@@ -479,10 +479,12 @@ impl Connection for Arc<Inner> {
         // First of all, so that no event and no change comes in between.
         self.task.register(cx.waker());
         let mut state = self.lock();
-        let before = state.flags.get().pending();
+        let (before, passes) = (state.flags.get().pending(), self.passes.get());
         let polled = self.poll_locked(&mut state, seen, wanted);
         let asked = state.proofs.as_ref().map_or(0, |proofs| proofs.asked());
-        let is_left = state.flags.get().pending() & !before & !asked != 0;
+        // The wake-up of a pass that this poll has found over does not come any more.
+        let known = if self.passes.get() == passes { before } else { 0 };
+        let is_left = state.flags.get().pending() & !known & !asked != 0;
         let is_ended = matches!(polled, Ok(Poll::Ready(Err(refused))) if refused.is_closed());
         let ended = is_ended.then(|| (state.sleep.take(), state.proofs.take()));
         drop(state);
