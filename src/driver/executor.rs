@@ -112,6 +112,7 @@ where
                 looked = looked.max(core.time().floor(alarm.min(core.nanos())));
             }
         } else {
+            // A turn that has left work behind is followed by another at once.
             due = until.unwrap_or(Tick::ZERO);
             // Also where requests arrive after each turn, without an end.
             host.step_aside().await;
@@ -119,6 +120,7 @@ where
     }
 }
 
+/// How a sleep of the driver has ended.
 struct Slept {
     /// The first tick at which the shard wanted a turn.
     until: Tick,

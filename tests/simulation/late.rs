@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MS: Duration = Duration::from_millis(1);
 const LIMIT: Duration = Duration::from_millis(100);
-/// When the shard stops to run.
+/// From when on the shard does not run.
 const BEFORE: Duration = Duration::from_millis(95);
 
 /// The result of a read whose byte comes a millisecond before its idle time is over. The shard does

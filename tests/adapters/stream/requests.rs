@@ -154,6 +154,14 @@ impl<K: Kind> Conn<K> {
         (body, Box::pin(response.unwrap().into_body()))
     }
 
+    /// The framework takes an answer of one frame whole, and drops its body.
+    fn answer_whole(&self, called: &mut Called<K>) {
+        let (feed, mut body) = self.answer(StatusCode::OK, called);
+        feed.push(b"whole");
+        feed.end();
+        assert_eq!(frame(&mut body).unwrap(), b"whole");
+    }
+
     /// A byte comes from the peer and is read.
     fn receive(&mut self) {
         ready(write(&mut self.peer, b"a"));
@@ -321,11 +329,7 @@ fn http2_request_goes_on_until_the_server_has_dropped_the_data_of_its_response()
 fn check_flush<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE.write_stall(ms(20 * LIMIT)));
     let mut called = conn.get();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-    feed.push(b"whole");
-    feed.end();
-    assert_eq!(frame(&mut body).unwrap(), b"whole");
-    drop(body);
+    conn.answer_whole(&mut called);
     // More than the peer has room for: the write waits, and then goes on.
     let long = [b'x'; 100];
     ready(write(&mut conn.stream, &long));
@@ -378,11 +382,7 @@ fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard()
     for is_flushed in [true, false] {
         let mut conn = Conn::<Timers>::new(IDLE.write_stall(ms(20 * LIMIT)));
         let mut called = conn.get();
-        let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-        feed.push(b"whole");
-        feed.end();
-        assert_eq!(frame(&mut body).unwrap(), b"whole");
-        drop(body);
+        conn.answer_whole(&mut called);
         let accepted = (0..ROOM).take_while(|_| write(&mut conn.stream, b"x").is_ready()).count();
         assert!(accepted < ROOM, "a write is put off, though the peer has room");
         conn.check_open();
