@@ -10,14 +10,18 @@
 //!
 //! Cost: a thread-local variable for each question, in builds with the feature `sim`.
 
+#[cfg(feature = "hyper")]
+mod spawns;
+
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::mem;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Asked, Wait};
+#[cfg(feature = "hyper")]
+pub(crate) use spawns::Spawns;
+#[cfg(feature = "hyper")]
+pub(super) use spawns::spawn;
 
 /// A simulated runtime, as its tasks see it.
 pub(crate) trait Runtime: Send + Sync {
@@ -46,46 +50,6 @@ pub(crate) fn within<O>(runtime: Option<Arc<dyn Runtime>>, run: impl FnOnce() ->
     let before = HERE.with(|here| mem::replace(&mut *here.borrow_mut(), runtime));
     let _restore = Restore(before);
     run()
-}
-
-#[cfg(feature = "hyper")]
-type Task = Pin<Box<dyn Future<Output = ()>>>;
-#[cfg(feature = "hyper")]
-type Spawn = dyn Fn(Task);
-
-#[cfg(feature = "hyper")]
-thread_local! {
-    /// What spawns in the runtimes of this thread's simulations, by their numbers.
-    static SPAWNS: RefCell<BTreeMap<u64, Rc<Spawn>>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-/// A runtime in which tasks can be spawned until this is dropped.
-#[cfg(feature = "hyper")]
-pub(crate) struct Spawns(u64);
-
-#[cfg(feature = "hyper")]
-impl Spawns {
-    pub(crate) fn new(runtime: u64, spawn: impl Fn(Task) + 'static) -> Self {
-        let spawn: Rc<Spawn> = Rc::new(spawn);
-        drop(SPAWNS.with(|all| all.borrow_mut().insert(runtime, spawn)));
-        Self(runtime)
-    }
-}
-
-#[cfg(feature = "hyper")]
-impl Drop for Spawns {
-    fn drop(&mut self) {
-        drop(SPAWNS.try_with(|all| all.borrow_mut().remove(&self.0)));
-    }
-}
-
-/// Spawns a task in a runtime. It is dropped if the runtime has ended.
-#[cfg(feature = "hyper")]
-pub(super) fn spawn(runtime: u64, task: impl Future<Output = ()> + 'static) {
-    let spawn = SPAWNS.try_with(|all| all.borrow().get(&runtime).cloned()).ok().flatten();
-    if let Some(spawn) = spawn {
-        spawn(Box::pin(task));
-    }
 }
 
 fn here<O>(ask: impl FnOnce(&dyn Runtime) -> O) -> Option<O> {
