@@ -5,6 +5,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
+use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{Warning, WarningKind};
 use corewheel::watchdog::{Stuck, ThreadState, Watchdog};
@@ -30,7 +31,7 @@ fn limited(limits: WarningLimits) -> TimerServiceBuilder {
 
 /// A lab whose handler takes as long as the payload says, in milliseconds.
 fn slow_lab(builder: TimerServiceBuilder) -> Lab<u64> {
-    let (sender, receiver) = mpsc::channel::<corewheel::clock::ManualClock>();
+    let (sender, receiver) = mpsc::channel::<ManualClock>();
     let mut clock = None;
     let mut receiver = Some(receiver);
     let handler = std::cell::RefCell::new(Some(move |fired: Fired<u64>, _: &Timers<u64>| {
@@ -273,6 +274,8 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
 
 #[test]
 fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_secs(12_345));
     let (sender, seen) = mpsc::channel();
     let watchdog = Watchdog::new().look_every(ms(1)).hung_after(ms(50));
     let watchdog = watchdog.on_stuck(move |stuck| {
@@ -284,12 +287,15 @@ fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
         .shards(1)
         .warning_limits(limits)
         .watchdog(watchdog)
+        .clock(&clock)
         .start_attached_with::<u64>()
         .unwrap();
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
     shard.timers().schedule(ms(1), 1).unwrap();
     let _ = shard.turn();
+    clock.advance(ms(20));
     assert_eq!(seen.recv_timeout(PATIENCE), Ok(false));
+    clock.advance(ms(50));
     assert_eq!(seen.recv_timeout(PATIENCE), Ok(true));
     drop(service);
     assert_eq!(seen.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
