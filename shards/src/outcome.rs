@@ -127,8 +127,9 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// 512 timers and 1,024 entries: some 40 µs of work if nothing is in the cache.
+    /// 384 timers and 1,024 entries: some 25 µs of work where timers are due, and some 40 where
+    /// entries are filed again, if nothing is in the cache.
     fn default() -> Self {
-        Self { expired_max: 512, work_max: 1_024 }
+        Self { expired_max: 384, work_max: 1_024 }
     }
 }

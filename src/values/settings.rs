@@ -58,12 +58,12 @@ pub struct TurnBudget {
     /// is delivered. `None` sets no limit beside the counts.
     ///
     /// Set it where handlers do work of their own and other tasks of the server must not wait for
-    /// 512 of them. Shorter than a microsecond means one timer a turn.
+    /// 384 of them. Shorter than a microsecond means one timer a turn.
     pub time_max: Option<Duration>,
 }
 
 impl Default for TurnBudget {
-    /// 1,024 requests, 512 timers, 1,024 entries, any time.
+    /// 1,024 requests, 384 timers, 1,024 entries, any time.
     fn default() -> Self {
         let Budget { expired_max, work_max } = Budget::default();
         Self { requests_max: 1_024, expired_max, work_max, time_max: None }

@@ -201,7 +201,7 @@ fn timeouts_due_at_once_are_spread_over_turns_in_order_beside_other_timers() {
         turns += 1;
         let turn = lab.turn();
         let ended = ends.take();
-        assert!(ended.len() <= 512, "{} in one turn", ended.len());
+        assert!(ended.len() <= 384, "{} in one turn", ended.len());
         all.extend(ended.into_iter().map(|(number, _)| number));
         if turns == 1 {
             assert_eq!(lab.fired().len(), 3, "they do not wait for those before them");
@@ -211,7 +211,7 @@ fn timeouts_due_at_once_are_spread_over_turns_in_order_beside_other_timers() {
         }
     }
     assert!(all.into_iter().eq(0..MANY));
-    assert!(turns >= MANY / 512, "{turns}");
+    assert!(turns >= MANY / 384, "{turns}");
     let stats = lab.service.stats();
     assert_eq!(stats.shards[0].counts.turns_exhausted, u64::from(turns) - 1);
     let counts = stats.shards[0].counts;
