@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::attention::{Attention, attention};
 use crate::clock::saturating_nanos;
 use crate::stats::{ServiceStats, ShardStats, Times, WarningKind, WarningRow};
 
@@ -31,13 +32,15 @@ const KEPT: u64 = STEP * STEPS_MAX as u64;
 const STEP_LONGEST: u64 = 65_000_000_000;
 /// For so long a step has each shard, in nanoseconds: the page looks at the last minute of a shard.
 const BY_SHARD: u64 = 65_000_000_000;
+/// The lateness of so long, in nanoseconds, says what needs attention.
+const LATELY: u64 = 60_000_000_000;
 
 /// Defines what a step counts, and where the counts of a shard have it.
 macro_rules! step_counts {
     ($($name:ident: |$shard:ident| $count:expr,)*) => {
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-        struct Counts {
-            $($name: u64,)*
+        pub(super) struct Counts {
+            $(pub(super) $name: u64,)*
         }
 
         impl Counts {
@@ -76,13 +79,13 @@ step_counts! {
 
 /// What a shard, or all of them, did in a step; also all that a shard has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Done {
+pub(super) struct Done {
     #[serde(flatten)]
-    counts: Counts,
+    pub(super) counts: Counts,
     /// Lateness by powers of two: the greatest nanoseconds of a bucket, and how many deliveries.
     lateness: Vec<(u64, u64)>,
     /// Nanoseconds of lateness by their part, in the order of the parts.
-    parts: [u64; 4],
+    pub(super) parts: [u64; 4],
     /// Late deliveries by class.
     classes: Vec<u64>,
 }
@@ -186,18 +189,14 @@ pub(super) struct Report<'a> {
     stats: Served<'a>,
 }
 
-/// What `/stats.json` serves: a reading, with the table of the warnings.
+/// What `/stats.json` serves: a reading, with the table of the warnings and what needs attention.
 #[derive(Serialize)]
 pub(super) struct Served<'a> {
     #[serde(flatten)]
     stats: &'a ServiceStats,
     warning_kinds: [WarningRow; WarningKind::ALL.len()],
-}
-
-impl<'a> Served<'a> {
-    pub(super) fn new(stats: &'a ServiceStats) -> Self {
-        Self { stats, warning_kinds: WarningRow::all(stats) }
-    }
+    /// The active warnings, the one that explains most lateness first.
+    attention: Vec<Attention>,
 }
 
 impl History {
@@ -217,7 +216,28 @@ impl History {
     /// that asks often does not push older steps out: the next step takes it in.
     pub(super) fn report<'a>(&'a mut self, stats: &'a ServiceStats) -> Report<'a> {
         self.end_step(stats);
-        Report { schema: ServiceStats::SCHEMA, steps: &self.steps, stats: Served::new(stats) }
+        let stats = self.served(stats);
+        Report { schema: ServiceStats::SCHEMA, steps: &self.steps, stats }
+    }
+
+    /// What `/stats.json` serves of a reading that was noted.
+    pub(super) fn served<'a>(&self, stats: &'a ServiceStats) -> Served<'a> {
+        let attention = attention(stats, || self.lately(stats));
+        Served { stats, warning_kinds: WarningRow::all(stats), attention }
+    }
+
+    /// What each shard did in the last minute.
+    fn lately(&self, stats: &ServiceStats) -> Vec<Done> {
+        let (now, done) = mark(stats);
+        let last = done.iter().zip(&self.last.1).map(|(now, then)| now.since(then));
+        let mut sums: Vec<_> = last.collect();
+        let is_recent = |step: &&Step| {
+            step.at_ns.saturating_add(LATELY) > now && step.shards.len() == stats.shards.len()
+        };
+        for step in self.steps.iter().filter(is_recent) {
+            sums.iter_mut().zip(&step.shards).for_each(|(sum, more)| sum.add(more));
+        }
+        sums
     }
 
     fn end_step(&mut self, stats: &ServiceStats) {

@@ -23,6 +23,7 @@
 //! Cost: one thread that sleeps until a client connects; an answer costs a reading of all shards.
 
 mod accept;
+mod attention;
 mod classic;
 mod collector;
 mod error;

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use super::accept::{self, Format};
 use super::classic;
 use super::collector::StatsCollector;
-use super::history::{History, Served};
+use super::history::History;
 use super::host::{HostError, Hosts};
 use super::reasons::Reasons;
 use crate::stats::StatsSource;
@@ -157,7 +157,9 @@ impl Routes {
     fn json(&self) -> Answer {
         // The forecast comes with a later answer: this one waits for no shard.
         self.source.ask_forecast();
-        json(&Served::new(&self.read()))
+        let stats = self.read();
+        let served = self.history().served(&stats);
+        json(&served)
     }
 
     fn history_json(&self) -> Answer {

@@ -42,9 +42,10 @@
 //! # As JSON
 //!
 //! With the feature `serde` a [`ServiceStats`] is JSON, and `/stats.json` of the endpoint serves
-//! it, with one field more: `warning_kinds`, the table of [`WarningKind`]. Its fields are those of
-//! the types here, in their order: a struct is an object, a list an
-//! array, an enum without fields a string, and a `Duration` an object of `secs` and `nanos`. The
+//! it, with two fields more: `warning_kinds`, the table of [`WarningKind`], and `attention`, the
+//! active warnings of each kind and class with what explains most lateness first. The fields are
+//! those of the types here, in their order: a struct is an object, a list an array, an enum without
+//! fields a string, and a `Duration` an object of `secs` and `nanos`. The
 //! counts of a shard and of a class are fields of their object, so `shards[0].fired` is a count.
 //! Fields that end in `_ns` are nanoseconds; those named `at_ns`, `since_ns` and `last_ns` count
 //! from the start of the service, as `uptime` does. `schema` is the version of this form.
@@ -80,9 +81,9 @@ pub use self::host::ThreadTimes;
 pub use self::late::{LateDelivery, LatenessParts};
 pub use self::tally::DeadlineStats;
 pub use self::times::{Bucket, Times};
-#[cfg(feature = "endpoint")]
-pub(crate) use self::warnings::WarningRow;
 use self::warnings::brief;
+#[cfg(feature = "endpoint")]
+pub(crate) use self::warnings::{Urgency, WarningRow};
 pub use self::warnings::{Warning, WarningKind};
 use crate::values::ids::ShardId;
 use crate::values::scale::Scale;

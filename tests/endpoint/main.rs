@@ -44,11 +44,11 @@ fn huge_service() -> TimerService {
     TimerService::builder().shards(1_024).capacity(64).start_attached_with().unwrap()
 }
 
-fn builder(service: &TimerService) -> StatsEndpointBuilder {
+fn builder<T: Send>(service: &TimerService<T>) -> StatsEndpointBuilder {
     StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0")
 }
 
-fn endpoint(service: &TimerService) -> StatsEndpoint {
+fn endpoint<T: Send>(service: &TimerService<T>) -> StatsEndpoint {
     builder(service).start().expect("the system has a free port")
 }
 

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::WarningLimits;
 use corewheel::stats::{ClassStats, WarningKind};
-use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Runtime, ShardId};
-use corewheel::{ShutdownPolicy, StartError, TimerService};
-use serde_json::Value;
+use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Fired, Runtime, ShardId};
+use corewheel::{ShutdownPolicy, StartError, TimerService, Timers};
+use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply, ask, get, request};
 use crate::openmetrics::Scrape;
@@ -185,6 +186,46 @@ fn stats_json_has_the_table_of_warnings_from_which_the_page_is_drawn() {
     for kind in WarningKind::ALL {
         assert!(!page.contains(kind.remedy()), "{kind}");
     }
+}
+
+#[test]
+fn stats_json_says_first_what_explains_most_lateness() {
+    const SLOW: Duration = Duration::from_millis(30);
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_secs(12_345));
+    let service: TimerService<u64> =
+        TimerService::builder().shards(1).clock(&clock).start_attached_with().unwrap();
+    let home = clock.clone();
+    let handler = move |_: Fired<u64>, _: &Timers<u64>| home.advance(SLOW);
+    let attachment = service.attach(service.shard_for(0)).unwrap();
+    let mut shard = attachment.into_loop(handler).unwrap();
+    let endpoint = endpoint(&service);
+    let attention = || stats(endpoint.local_addr())["attention"].clone();
+    assert_eq!(attention(), json!([]));
+    // The turn begins 100 ms late, which is the executor's. The handler of each timer makes those
+    // after it later still.
+    for _ in 0..6 {
+        shard.timers().schedule(Duration::from_millis(5), 0).unwrap();
+    }
+    let _ = shard.turn();
+    clock.advance(Duration::from_millis(105));
+    while shard.turn() == Turn::More {}
+    let found = attention();
+    let [first, second] = &found.as_array().unwrap()[..] else { panic!("{found}") };
+    assert_eq!((&first["id"], &second["id"]), (&"executor-stalled".into(), &"handler-slow".into()));
+    assert_eq!(first["explained_ns"], 6 * 100_000_000_u64);
+    assert_eq!(second["explained_ns"], (1 + 2 + 3 + 4 + 5) * 30_000_000_u64);
+    assert_eq!((&first["other_shards"], &second["is_consequence"]), (&0.into(), &false.into()));
+    // Handlers that are slow for longer explain more.
+    for _ in 0..8 {
+        shard.timers().schedule(Duration::from_millis(5), 0).unwrap();
+    }
+    let _ = shard.turn();
+    clock.advance(Duration::from_millis(5));
+    while shard.turn() == Turn::More {}
+    let found = attention();
+    assert_eq!(found[0]["id"], "handler-slow");
+    assert_eq!(found[0]["explained_ns"], (15 + 28) * 30_000_000_u64);
 }
 
 /// Whether the row of a count says that it is a gauge or a maximum.

@@ -211,11 +211,12 @@ fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
             let stage = Stage::new();
             let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
             let mut stats: Value = serde_json::from_str(&body).unwrap();
+            let text = "shard 1: its thread waited for a processor for 614ms of 1s, 61 %";
             stats["warnings"] = json!([{
                 "id": kind.id(), "shard": 1, "class": null, "count": 1, "is_active": true,
-                "since_ns": 0, "last_ns": 0,
-                "text": "shard 1: its thread waited for a processor for 614ms of 1s, 61 %",
+                "since_ns": 0, "last_ns": 0, "text": text,
             }]);
+            stats["attention"] = json!([one_of_attention(kind.id(), 1, text, false)]);
             let server = FakeServer::start(stage.endpoint.local_addr(), stats);
             browser.open(&server.url());
             check(&mut browser, kind);
@@ -229,24 +230,29 @@ fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
     assert_eq!(shown.len(), WarningKind::ALL.len());
 }
 
+/// A member of `attention` as `/stats.json` has it.
+fn one_of_attention(id: &str, shard: u16, text: &str, is_consequence: bool) -> Value {
+    json!({
+        "id": id, "shard": shard, "class": null, "text": text, "other_shards": 0, "since_ns": 0,
+        "explained_ns": 0, "is_consequence": is_consequence,
+    })
+}
+
 #[test]
 fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = Stage::new();
     let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
     let mut stats: Value = serde_json::from_str(&body).unwrap();
-    let warning = |id, shard| {
-        json!({
-            "id": id, "shard": shard, "class": null, "count": 1, "is_active": true,
-            "since_ns": 0, "last_ns": 0, "text": format!("shard {shard}: the text of {id}"),
-        })
+    let one = |id: &str, shard, is_consequence| {
+        one_of_attention(id, shard, &format!("shard {shard}: the text of {id}"), is_consequence)
     };
-    stats["warnings"] = json!([
-        warning("executor-stalled", 1),
-        warning("lane-flooded", 1),
-        warning("handler-slow", 1),
-        warning("limit-too-tight", 0),
-        warning("class-leaks", 0),
+    stats["attention"] = json!([
+        one("executor-stalled", 1, false),
+        one("handler-slow", 1, false),
+        one("class-leaks", 0, false),
+        one("limit-too-tight", 0, true),
+        one("lane-flooded", 1, true),
     ]);
     let server = FakeServer::start(stage.endpoint.local_addr(), stats);
     browser.open(&server.url());
@@ -256,55 +262,13 @@ fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
     );
     let said = browser.text("#attention");
     let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text} is not in {said}"));
-    // A slow handler is no consequence of a stall, and another shard has a cause of its own.
+    assert!(said.contains("Shard 1: the text of executor-stalled; since "), "{said}");
     assert!(at("handler-slow: shard 1") < at("class-leaks: shard 0"), "{said}");
     assert!(!said.contains("Perhaps a consequence, handler-slow"), "{said}");
     assert!(!said.contains("Perhaps a consequence, class-leaks"), "{said}");
-    assert!(!said.contains("Perhaps a consequence, limit-too-tight"), "{said}");
-    // Three others have a sentence, those that follow come last, and the rest are named.
+    assert!(said.contains("Perhaps a consequence, limit-too-tight: shard 0"), "{said}");
+    // Three others have a sentence, and the rest are named.
     assert!(at("limit-too-tight: shard 0") < at("More: lane-flooded"), "{said}");
-    browser.leave();
-
-    let mut stats: Value = serde_json::from_str(&body).unwrap();
-    stats["warnings"] = json!([warning("host-overcommitted", 1), warning("limit-too-tight", 0)]);
-    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
-    browser.open(&server.url());
-    browser.wait_for_numbers();
-    browser.wait(
-        "document.querySelector('#attention').textContent\
-         .includes('Perhaps a consequence, limit-too-tight: shard 0')",
-    );
-    browser.leave();
-}
-
-#[test]
-fn warning_that_is_older_than_the_first_is_no_consequence_of_it() {
-    let Some(mut browser) = Browser::start() else { return };
-    let stage = Stage::new();
-    stage.clock.advance(ms(60_000));
-    let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
-    let mut stats: Value = serde_json::from_str(&body).unwrap();
-    let warning = |id, since: u64| {
-        json!({
-            "id": id, "shard": 1, "class": null, "count": 1, "is_active": true,
-            "since_ns": since * 1_000_000_000, "last_ns": 60_000_000_000_u64,
-            "text": format!("shard 1: the text of {id}"),
-        })
-    };
-    stats["warnings"] = json!([
-        warning("host-overcommitted", 59),
-        warning("handler-slow", 37),
-        warning("lane-flooded", 57),
-    ]);
-    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
-    browser.open(&server.url());
-    browser.wait_for_numbers();
-    browser.wait(
-        "document.querySelector('#attention .mark').textContent.endsWith('host-overcommitted')",
-    );
-    let said = browser.text("#attention");
-    assert!(said.contains("\nhandler-slow: shard 1"), "{said}");
-    assert!(said.contains("Perhaps a consequence, lane-flooded: shard 1"), "{said}");
     browser.leave();
 }
 
