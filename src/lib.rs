@@ -260,6 +260,7 @@ pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::attach;
 pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::handle::{AnyHandle, Handle};
+pub use crate::face::part;
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::sleep::LocalSleep;

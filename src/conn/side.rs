@@ -17,7 +17,7 @@ use super::measured::{Direction, Progress};
 use super::moment::Moment;
 use super::rules::{self, Facts, Held, Place};
 use crate::clock::Timeline;
-use crate::face::local::LocalShard;
+use crate::face::part::PartHandle;
 use crate::values::refused::RefusedKind;
 
 /// Where the tasks of a connection run, by what makes its timers. No other type can implement it.
@@ -139,7 +139,7 @@ pub(super) trait Connection: Clone + 'static {
 
     /// The budget of polls, if the side has one; on any thread, the task's runtime has its own.
     #[inline]
-    fn budget(&self) -> Option<&dyn LocalShard> {
+    fn budget(&self) -> Option<&PartHandle> {
         None
     }
 }

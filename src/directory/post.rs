@@ -220,6 +220,7 @@ impl<R: Request, C> Post<R, C> {
             thread: live.thread().filter(|_| is_running).and_then(times_of),
             forecast: forecast.load(),
             memory_bytes: live.memory(),
+            gauges: self.published.gauges.load(),
         }
     }
 }

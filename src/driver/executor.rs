@@ -22,7 +22,6 @@ use crate::face::timers::Timers;
 use crate::shard::host::{Values, take_turn};
 use crate::shard::stored::LocalFuture;
 use crate::shard::turn::Next;
-use crate::stats::ShardCounts;
 
 /// The operations that a driver needs of its executor.
 pub(crate) trait Host {
@@ -82,9 +81,7 @@ where
         let now = core.time().floor(core.nanos());
         if due <= now && looked < now {
             core.set_waits_for_sockets(true);
-            let mut gauges = ShardCounts::default();
-            core.set_gauges(&mut gauges);
-            host.read_sockets(gauges.connections as usize).await;
+            host.read_sockets(core.connections() as usize).await;
             core.set_waits_for_sockets(false);
             looked = now;
         }

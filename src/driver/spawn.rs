@@ -20,8 +20,8 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
+use crate::face::part::Part;
 use crate::face::timers::Timers;
-use crate::shard::hooks::Part;
 use crate::shard::stored::LocalFuture;
 use crate::values::contain::drop_each;
 
@@ -34,8 +34,8 @@ pub(crate) struct Futures<T: Send + 'static> {
 
 impl<T: Send + 'static> Futures<T> {
     fn of(timers: &Timers<T>) -> Rc<Self> {
-        let new = |_| Self { places: RefCell::default(), ended: Cell::new(false) };
-        timers.core().parts().get_or_register(new)
+        let new = || Self { places: RefCell::default(), ended: Cell::new(false) };
+        timers.core().parts().get_or_keep(new)
     }
 }
 

@@ -248,6 +248,11 @@ fn encode_state(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::R
     })?;
     let help = "The memory that the shard's timers have touched, in bytes";
     gauge(Family::gauge("memory_bytes", help), &|shard| Value::Gauge(shard.memory_bytes))?;
+    let parts = rows.iter().flat_map(|row| {
+        let gauges = row.stats.gauges.iter();
+        gauges.map(|(name, value)| (row.with("gauge", name), Value::Gauge(*value)))
+    });
+    Family::gauge("part", "The gauges of parts of the shard").encode(encoder, parts)?;
     let threads = || rows.iter().filter_map(|row| Some((row, row.stats.thread?)));
     let times = |ns| Value::CountedSeconds(seconds(ns));
     Family::counter("thread_ran", "How long the shard's thread has run").in_seconds().encode(

@@ -22,6 +22,10 @@ pub(super) fn sum_of(shards: &[ShardStats]) -> Option<ShardStats> {
         sum.overdue_ns = sum.overdue_ns.max(shard.overdue_ns);
         sum.turn_ns = sum.turn_ns.max(shard.turn_ns);
         sum.memory_bytes += shard.memory_bytes;
+        for (name, value) in &shard.gauges {
+            let sum = sum.gauges.entry(name).or_insert(0);
+            *sum = sum.saturating_add(*value);
+        }
         add_forecast(&mut sum.forecast, shard.forecast.as_ref());
         if let Some(ThreadTimes { ran_ns, waited_ns, .. }) = shard.thread {
             let thread = sum.thread.get_or_insert(ThreadTimes { ran_ns: 0, waited_ns: 0 });

@@ -2,7 +2,7 @@
 //! [`Handle`](handle::Handle) from any thread, and the futures of both.
 
 pub(crate) mod handle;
-pub(crate) mod local;
+pub mod part;
 pub(crate) mod reply;
 pub mod report;
 pub(crate) mod sleep;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use corewheel_shard::{Tick, TimerKey};
 
 use crate::clock::when::When;
-use crate::face::local::LocalShard;
+use crate::shard::local::LocalShard;
 use crate::shard::sleepers::Slept;
 use crate::values::class::ClassId;
 use crate::values::error::TimeoutError;

@@ -10,9 +10,9 @@ use corewheel_shard::Tick;
 use crate::clock::when::{Deadline, When};
 use crate::directory::orders::Drain;
 use crate::face::handle::Handle;
-use crate::face::local::LocalShard;
 use crate::face::sleep::{LocalSleep, within_here};
 use crate::shard::callback::{LocalCall, Payload};
+use crate::shard::local::LocalShard;
 use crate::shard::stored::Stored;
 pub use crate::shard::timers::Timers;
 use crate::values::class::TimerClass;
@@ -23,11 +23,6 @@ use crate::values::refused::{Refused, RefusedCall};
 use crate::values::scale::Scale;
 
 impl<T: Send + 'static> Timers<T> {
-    /// The shard, for types that do not name the type of the service's values.
-    pub(crate) fn local(&self) -> Rc<dyn LocalShard> {
-        Rc::clone(&self.core) as _
-    }
-
     /// A view of this shard that schedules timers of `class`. The statistics count them for the
     /// class. A view of any class cancels and resets the timers of all classes.
     ///

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use crate::clock::when::When;
 use crate::face::handle::Handle;
-use crate::face::local::LocalShard;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::callback::{LocalCall, SendCall};
@@ -42,20 +41,31 @@ impl<R, S: Fn() -> bool> ResultSender<R, S> {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
-    /// Calls `call` and sends its result.
-    pub(super) fn run(self, shard: &dyn LocalShard, call: impl FnOnce() -> Result<R, ReplyError>) {
-        let mut result = Err(ReplyError::Panicked);
+    /// Calls `call` and sends its result. `contain` runs code of the user on the shard.
+    pub(super) fn run(
+        self,
+        contain: impl Fn(&mut dyn FnMut()) -> bool,
+        call: impl FnOnce() -> Result<R, ReplyError>,
+    ) {
+        let (mut result, mut call) = (Err(ReplyError::Panicked), Some(call));
         // A panic is caught here and not in the turn, so that the caller that waits is woken when
         // no panic unwinds the stack.
-        shard.contain(|| result = call());
-        self.send(shard, result);
+        contain(&mut || {
+            if let Some(call) = call.take() {
+                result = call();
+            }
+        });
+        self.send(contain, result);
     }
 
-    pub(super) fn send(mut self, shard: &dyn LocalShard, result: Result<R, ReplyError>) {
-        if let Some(sender) = self.sender.take() {
-            // Runs the waker of the caller that waits, or drops the result if no caller waits.
-            shard.contain(|| drop(sender.send(result)));
-        }
+    pub(super) fn send(
+        mut self,
+        contain: impl Fn(&mut dyn FnMut()) -> bool,
+        result: Result<R, ReplyError>,
+    ) {
+        let mut sent = self.sender.take().map(|sender| (sender, result));
+        // Runs the waker of the caller that waits, or drops the result if no caller waits.
+        contain(&mut || drop(sent.take().map(|(sender, result)| sender.send(result))));
     }
 }
 
@@ -113,7 +123,9 @@ impl<T: Send + 'static> Timers<T> {
         let core = self.downgrade();
         let is_closed = move || core.upgrade().is_none_or(|core| core.is_closed());
         let sender = ResultSender::new(sender, is_closed);
-        let call = move |timers: &Self| sender.run(&**timers.core(), || Ok(task(timers)));
+        let call = move |timers: &Self| {
+            sender.run(|run| timers.core().contain(run), || Ok(task(timers)));
+        };
         Ok((self.schedule_fn(when, call)?, reply))
     }
 }
@@ -158,7 +170,9 @@ impl<T: Send + 'static> Handle<T> {
             post.is_none_or(|post| post.mailbox.is_closed())
         };
         let sender = ResultSender::new(sender, is_closed);
-        let call = move |timers: &Timers<T>| sender.run(&**timers.core(), || Ok(task(timers)));
+        let call = move |timers: &Timers<T>| {
+            sender.run(|run| timers.core().contain(run), || Ok(task(timers)));
+        };
         Ok((self.schedule_fn(when, call)?, reply))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corewheel_shard::Tick;
 
 use super::Directory;
-use super::hooks::Parts;
+use super::parts::Parts;
 use super::poll_budget::PollBudget;
 use crate::clock::when::When;
 use crate::clock::{NearClock, Timeline};
@@ -39,7 +39,7 @@ impl Base {
             capacity: directory.settings.shard.capacity,
             clock: NearClock::new(time.clock().clone()),
             time,
-            parts: Parts::default(),
+            parts: Parts::new(id),
             closed: Cell::new(false),
             scale: Cell::default(),
             orders: Arc::clone(post.orders()),

@@ -13,16 +13,12 @@ pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
 /// A callback that may be sent from one core to another.
 pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
-/// A callback that many timers share, each with a number of its own. It is allocated once. The last
-/// of its timers may be the last owner of values that it has captured.
-pub(crate) type SharedCall = Rc<dyn Fn(u32)>;
 /// A callback that is run again and again, by one timer after the other.
 pub(crate) type RepeatedCall<T> = Rc<dyn Fn(&Timers<T>)>;
 
 pub(crate) enum Call<T: 'static> {
     Local(LocalCall<T>),
     Send(SendCall<T>),
-    Shared(SharedCall, u32),
     Repeated(RepeatedCall<T>),
 }
 
@@ -31,19 +27,17 @@ impl<T> Call<T> {
         match self {
             Self::Local(call) => call(timers),
             Self::Send(call) => call(timers),
-            Self::Shared(call, number) => call(number),
             Self::Repeated(call) => call(timers),
         }
     }
 }
 
 impl<T> Call<T> {
-    /// The callback, boxed anew if timers share it.
+    /// The callback, boxed anew if it runs again and again.
     pub(crate) fn into_local(self) -> LocalCall<T> {
         match self {
             Self::Local(call) => call,
             Self::Send(call) => call,
-            Self::Shared(call, number) => Box::new(move |_| call(number)),
             Self::Repeated(call) => Box::new(move |timers| call(timers)),
         }
     }

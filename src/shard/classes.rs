@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use corewheel_shard::TimerKey;
 
-use super::slots::SlotLinks;
 use super::{Core, State};
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass, tenths_left};
 use crate::values::list::List;
+use crate::values::slots::SlotLinks;
 
 /// The way in which a timer has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

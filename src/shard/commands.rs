@@ -3,6 +3,7 @@
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
 use super::Core;
+use super::parts::PartId;
 use super::request::{RemainingReply, freed_by};
 use super::stored::{Stored, Taken};
 use crate::values::class::ClassId;
@@ -138,6 +139,35 @@ impl<T: 'static> Core<T> {
             ShardCancel::Cancelled { payload, .. } => Some(payload),
             _ => None,
         }
+    }
+
+    /// Schedules a timer of a part. `None` if the shard is full. The caller has made sure that the
+    /// shard is not closed.
+    #[inline]
+    pub(super) fn schedule_part(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        part: PartId,
+        index: u32,
+    ) -> Option<TimerKey> {
+        // Before the timer, which may expire in a turn that the waker of the driver takes.
+        self.parts.note_scheduled(part);
+        let key = self.schedule(class, deadline, Stored::Part(part, index)).ok();
+        if key.is_none() {
+            self.parts.note_ended(part);
+        }
+        key
+    }
+
+    /// Cancels a timer of a part. False if it is not pending.
+    #[inline]
+    pub(super) fn cancel_part(&self, key: TimerKey) -> bool {
+        let cancelled = self.cancel_unread(key);
+        if let Some(Stored::Part(part, _)) = cancelled {
+            self.parts.note_ended(part);
+        }
+        cancelled.is_some()
     }
 
     /// The deadline of a timer; `None` if it is not pending here.

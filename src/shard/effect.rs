@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use corewheel_shard::TimerKey;
 
-use super::hooks::Message;
+use super::parts::Message;
 use super::request::{CancelReplies, CancelReply, RemainingReply};
 use super::state::into_remote;
 use super::stored::Taken;

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
-use super::hooks::Message;
+use super::parts::Message;
 use super::request::{Bulk, Request, freed_by};
 use super::{Directory, Post};
 use crate::clock::NearClock;

@@ -9,22 +9,24 @@
 //! panics, since the lanes of the thread are borrowed meanwhile.
 //!
 //! The shard is generic over the values of its timers, which lie in the slots of the wheel. It
-//! names none of the types that are built from timers; those take part in its turns by [hooks].
+//! names none of the types that are built from timers; those are [parts](part::Part) of it.
 
 mod base;
 pub(crate) mod callback;
-pub(crate) mod calls;
+mod calls;
 mod classes;
 mod commands;
 mod effect;
 pub(crate) mod guard;
-pub(crate) mod hooks;
 pub(crate) mod host;
 mod keys;
 pub(crate) mod lanes;
 mod lateness;
+pub(crate) mod local;
 mod nurseries;
 mod park;
+pub(crate) mod part;
+pub(crate) mod parts;
 mod poll_budget;
 pub(crate) mod receive;
 pub(crate) mod request;
@@ -32,7 +34,6 @@ pub(crate) mod shutdown;
 #[cfg(feature = "sim")]
 mod simulated;
 pub(crate) mod sleepers;
-pub(crate) mod slots;
 mod state;
 pub(crate) mod stored;
 pub(crate) mod sweep;

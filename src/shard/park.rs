@@ -5,28 +5,13 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
+use super::part::Part;
+use super::parts::PartId;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
-use crate::stats::ShardCounts;
-
-/// A guard for a command of several steps. The driver is woken at most once, when the guard is
-/// dropped.
-pub(crate) struct Compound<'a, T: 'static>(&'a Core<T>);
-
-impl<T: 'static> Drop for Compound<'_, T> {
-    fn drop(&mut self) {
-        self.0.end_compound();
-    }
-}
 
 impl<T: 'static> Core<T> {
     /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
-    #[inline]
-    pub(crate) fn compound(&self) -> Compound<'_, T> {
-        self.begin_compound();
-        Compound(self)
-    }
-
     #[inline]
     pub(crate) fn begin_compound(&self) {
         self.compound.set(self.compound.get() + 1);
@@ -111,7 +96,7 @@ impl<T: 'static> Core<T> {
     /// work of parts. A turn that leaves any has another one follow at once, and no driver falls
     /// asleep beside it.
     pub(super) fn has_work_left(&self) -> bool {
-        self.state.borrow().has_effects() || self.parts_have_work()
+        self.state.borrow().has_effects() || self.parts.have_work()
     }
 
     /// Called by the driver when it stops sleeping.
@@ -164,14 +149,20 @@ impl<T: 'static> Core<T> {
         published.store_commands(&counters, |published| classes.publish(published));
     }
 
-    /// Writes counts of a part and publishes them, if the driver sleeps or the shard is closed.
+    /// Publishes the gauges of a part, if no turn will soon.
     #[inline]
-    pub(crate) fn publish_gauge(&self, write: impl FnOnce(&mut ShardCounts)) {
+    pub(super) fn publish_part(&self, id: PartId, part: &dyn Part) {
         if self.asleep_until.get() > Tick::ZERO || self.closed.get() {
-            let counts = &mut self.state.borrow_mut().counts;
-            write(counts);
-            self.post().published.store_parts(counts);
+            self.publish_part_asleep(id, part);
         }
+    }
+
+    #[cold]
+    fn publish_part_asleep(&self, id: PartId, part: &dyn Part) {
+        let state = &mut *self.state.borrow_mut();
+        part.publish(&mut state.gauges_of(id));
+        self.post().published.store_parts(&state.counts);
+        self.publish_gauges(state);
     }
 }
 

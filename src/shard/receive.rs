@@ -10,7 +10,6 @@ use super::request::{Request, ShutdownOrder, freed_by};
 use super::stored::Job;
 use super::{Core, State};
 use crate::link::lane::LaneReceiver;
-use crate::stats::ShardCounts;
 use crate::stats::publish::Measured;
 
 /// The shard closes a lane on which no request came for this long. Otherwise the keys of a thread
@@ -76,15 +75,41 @@ impl<T: 'static> Core<T> {
         self.state.borrow_mut().shutdown.take()
     }
 
-    /// Writes the current counts of the parts.
-    pub(crate) fn set_gauges(&self, counts: &mut ShardCounts) {
-        self.parts.fold((), |(), part| part.publish(counts));
+    /// Has the parts write their gauges.
+    pub(super) fn set_gauges(&self, state: &mut State<T>) {
+        state.gauges.clear();
+        if !self.parts.none_turns() {
+            self.parts.each(|id, part| {
+                part.publish(&mut state.gauges_of(id));
+                true
+            });
+        }
+        self.publish_gauges(state);
+    }
+
+    /// Publishes the gauges that parts have named, if any has changed.
+    #[inline]
+    pub(super) fn publish_gauges(&self, state: &mut State<T>) {
+        if state.gauges != state.gauges_shown {
+            let named = state.gauges.iter().map(|(_, name, value)| (*name, *value));
+            self.post().published.gauges.store(named);
+            state.gauges_shown.clone_from(&state.gauges);
+        }
+    }
+
+    /// How many connections the shard has now.
+    #[allow(dead_code, reason = "only drivers in executors wait for the sockets")]
+    pub(crate) fn connections(&self) -> u64 {
+        let state = &mut *self.state.borrow_mut();
+        self.set_gauges(state);
+        state.counts.connections
     }
 
     /// Stores the counts where every thread can read them.
     pub(crate) fn publish(&self) {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
+        self.set_gauges(state);
         let counts = &mut state.counts;
         counts.take_over(&counters);
         counts.granted = state.wheel.granted() as u64;
@@ -94,7 +119,6 @@ impl<T: 'static> Core<T> {
         counts.lane_depth = sum;
         counts.lane_depth_max = state.times.note_deepest_lane(deepest);
         counts.lanes_flooded += u64::from(deepest > self.directory.settings.lane_flood);
-        self.set_gauges(counts);
         state.live.set_memory(state.wheel.memory() as u64);
         let times = Measured {
             lateness: &mut state.lateness,

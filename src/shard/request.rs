@@ -15,7 +15,7 @@ use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
 use super::callback::SendCall;
-use super::hooks::Message;
+use super::parts::Message;
 use super::shutdown::Report;
 use super::stored::{Job, Remote};
 use crate::clock::{Timeline, nanos_after};

@@ -43,9 +43,9 @@ pub(crate) fn shut_down<T: 'static>(
     policy: ShutdownPolicy,
 ) -> Report<T> {
     core.close(ShardState::Closed);
-    core.parts().for_each(|part| {
-        core.contain(|| part.closing());
-    });
+    for part in core.parts().in_closing_order() {
+        core.contain(move || part.closing());
+    }
     if policy == ShutdownPolicy::Fire {
         core.advance_to_the_end();
         deliver(core, host, None, usize::MAX);
@@ -118,16 +118,11 @@ impl<T: 'static> Core<T> {
         }
         self.run_effects();
         for part in self.parts.in_closing_order() {
-            self.contain(|| part.closed(is_dead));
+            self.contain(move || part.closed(is_dead));
         }
-        self.set_gauges(&mut self.state.borrow_mut().counts);
+        self.set_gauges(&mut self.state.borrow_mut());
         // A part may refer to this shard, so the parts are dropped when the shard ends.
-        self.drop_each(self.parts.take_all());
-        for listener in self.parts.take_listeners() {
-            if let Some(listener) = listener.upgrade() {
-                self.contain(move || listener.closed());
-            }
-        }
+        self.drop_each(self.parts.take_kept());
         let mut returned = Vec::new();
         for (key, deadline, taken) in taken_out {
             let (payload, left) = into_remote(taken);

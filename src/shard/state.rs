@@ -18,6 +18,8 @@ use super::classes::ClassTable;
 use super::effect::Effect;
 use super::lateness::TurnTimes;
 use super::nurseries::Nurseries;
+use super::part::Gauges;
+use super::parts::PartId;
 use super::request::{
     Bulk, BulkCancel, BulkSchedule, CancelReply, Control, Request, ShutdownOrder, freed_by,
 };
@@ -71,6 +73,9 @@ pub(crate) struct State<T: 'static> {
     /// The memory in which a turn keeps the futures that it wakes. Empty between turns.
     pub(super) wakes: Vec<Wake>,
     pub(crate) counts: ShardCounts,
+    /// The gauges that parts have named, and those that are published.
+    pub(super) gauges: Vec<(PartId, &'static str, u64)>,
+    pub(super) gauges_shown: Vec<(PartId, &'static str, u64)>,
     pub(super) lateness: Recorder,
     pub(super) ring_delay: Recorder,
     pub(super) classes: ClassTable,
@@ -109,6 +114,8 @@ impl<T: 'static> State<T> {
             unused_wakers: Vec::new(),
             wakes: Vec::new(),
             counts: ShardCounts { capacity, ..ShardCounts::default() },
+            gauges: Vec::new(),
+            gauges_shown: Vec::new(),
             lateness: Recorder::new(),
             ring_delay: Recorder::new(),
             classes: ClassTable::new(directory.settings.classes.len(), config.capacity),
@@ -127,6 +134,11 @@ impl<T: 'static> State<T> {
 
     pub(super) fn post(&self) -> &Post<Request<T>, Control<T>> {
         self.directory.post(self.id).expect("a state is made for a shard of the service")
+    }
+
+    /// Where a part writes its gauges.
+    pub(super) fn gauges_of(&mut self, part: PartId) -> Gauges<'_> {
+        Gauges { part, counts: &mut self.counts, named: &mut self.gauges }
     }
 
     /// Whether effects wait until nothing is borrowed.

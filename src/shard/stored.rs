@@ -13,8 +13,7 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::callback::{Call, Payload as Carried, SendCall};
-use super::calls::Owners;
-use super::hooks::PartId;
+use super::parts::PartId;
 use super::timers::Timers;
 
 /// A payload, as the slot of its timer holds it.
@@ -23,8 +22,6 @@ pub(crate) enum Stored<T> {
     Value(T),
     /// An index into the table of callbacks.
     Call(u32),
-    /// An index into the table of owners, and a number for the owner's callback.
-    Shared(u16, u32),
     /// An index into the table of sleepers.
     Sleeper(u32),
     /// The numbers of a nursery and of its slot, where the waker of a future lies.
@@ -40,14 +37,13 @@ const _: () = assert!(size_of::<Option<Stored<Infallible>>>() == 8);
 /// The tables of a shard.
 pub(crate) struct Tables<T: 'static> {
     pub(super) calls: Slab<Call<T>>,
-    pub(super) owners: Owners,
     /// Futures of this core.
     pub(super) sleepers: Slab<Sleeper>,
 }
 
 impl<T> Default for Tables<T> {
     fn default() -> Self {
-        Self { calls: Slab::new(), owners: Owners::new(), sleepers: Slab::new() }
+        Self { calls: Slab::new(), sleepers: Slab::new() }
     }
 }
 
@@ -129,10 +125,6 @@ impl<T: 'static> Stored<T> {
         match self {
             Self::Value(value) => Carried::Value(value),
             Self::Call(index) => Carried::Callback(tables.calls.remove(index as usize)),
-            Self::Shared(owner, number) => match tables.owners.take(owner) {
-                Some(call) => Carried::Callback(Call::Shared(call, number)),
-                None => Carried::Local,
-            },
             Self::Sleeper(index) => {
                 if let Some(waker) = tables.end_sleep(index, Sleeper::Closed) {
                     wake(waker);
@@ -151,10 +143,6 @@ impl<T: 'static> Stored<T> {
         match self {
             Self::Value(value) => Due::Value(value),
             Self::Call(index) => Due::Call(tables.calls.remove(index as usize)),
-            Self::Shared(owner, number) => match tables.owners.take(owner) {
-                Some(call) => Due::Call(Call::Shared(call, number)),
-                None => Due::Wake(None),
-            },
             Self::Sleeper(index) => {
                 let end = if is_early { Sleeper::Closed } else { Sleeper::Fired };
                 Due::Wake(tables.end_sleep(index, end))

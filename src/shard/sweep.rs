@@ -25,8 +25,10 @@ use std::sync::Arc;
 use corewheel_shard::Tick;
 
 use super::Core;
-use super::hooks::{Part, Parts};
+use super::part::{Part, PartHandle, TurnTime, Wants};
+use super::parts::Parts;
 use crate::clock::Timeline;
+use crate::clock::when::Deadline;
 use crate::directory::orders::{Drain, News, Orders, Visit};
 
 /// The most places that a turn visits.
@@ -106,7 +108,7 @@ struct Idlest {
 }
 
 /// The visits of one shard.
-pub(crate) struct Sweep {
+struct Sweep {
     time: Timeline,
     populations: RefCell<Vec<Rc<dyn Population>>>,
     draining: RefCell<Option<Draining>>,
@@ -145,12 +147,12 @@ impl Sweep {
     }
 
     /// The visits of a shard.
-    pub(crate) fn of(parts: &Parts, orders: &Arc<Orders>, time: &Timeline) -> Rc<Self> {
-        parts.get_or_register(|_| Self::new(orders, time.clone()))
+    fn of(parts: &Parts, orders: &Arc<Orders>, time: &Timeline) -> Rc<Self> {
+        parts.get_or_keep(|| Self::new(orders, time.clone()))
     }
 
     /// Visits other connections too from now on.
-    pub(crate) fn add(&self, population: Rc<dyn Population>) {
+    fn add(&self, population: Rc<dyn Population>) {
         self.populations.borrow_mut().push(population);
     }
 
@@ -273,29 +275,37 @@ impl Sweep {
     }
 }
 
-impl Part for Sweep {
-    fn turn_begins(&self, now: u64) {
-        self.now.set(now);
-        self.visited.set(0);
-    }
-
-    fn next_turn(&self) -> Tick {
-        let draining = self.draining.borrow();
-        draining.as_ref().map_or(Tick::NEVER, |known| self.time.ceil(known.due()))
-    }
-
+impl Sweep {
     fn has_work(&self) -> bool {
         self.is_drain_due()
             || self.again_left.get() > 0
             || !self.to_tell.borrow().is_empty()
             || !self.idlest.borrow().is_empty()
     }
+}
 
-    /// One step. False if the turn has visited enough.
-    fn deliver(&self, _now: u64, _tick: Tick) -> bool {
-        if self.visited.get() >= TURN_MAX {
-            return false;
+impl Part for Sweep {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
+    fn turn_begins(&self, turn: TurnTime<'_>) {
+        self.now.set(turn.nanos());
+        self.visited.set(0);
+    }
+
+    fn wants(&self) -> Wants {
+        if self.has_work() {
+            let has_visited_enough = self.visited.get() >= TURN_MAX;
+            return if has_visited_enough { Wants::NextTurn } else { Wants::Delivery };
         }
+        let draining = self.draining.borrow();
+        let due = draining.as_ref().map(|known| self.time.ceil(known.due()));
+        due.map_or(Wants::Nothing, |due| Wants::TurnBy(Deadline(due)))
+    }
+
+    /// One step.
+    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
         if self.is_drain_due() {
             self.drain();
         } else if !self.to_tell.borrow().is_empty() {
@@ -305,11 +315,18 @@ impl Part for Sweep {
         } else {
             self.look_again();
         }
-        true
     }
 
     fn closed(&self, _is_dead: bool) {
         self.populations.take();
+    }
+}
+
+impl PartHandle {
+    /// Has the shard visit these connections, too.
+    pub(crate) fn add_population(&self, population: Rc<dyn Population>) {
+        let shard = self.shard();
+        Sweep::of(shard.parts(), shard.orders(), shard.time()).add(population);
     }
 }
 
@@ -320,7 +337,10 @@ impl<T: 'static> Core<T> {
         let (scale, news) = (orders.scale(), orders.take_news());
         let before = self.scale.replace(scale);
         if before != scale {
-            self.parts.for_each(|part| part.scale_changed(scale));
+            self.parts.each(|_, part| {
+                part.scale_changed(scale);
+                true
+            });
         }
         if news != News::default() {
             Sweep::of(&self.parts, orders, self.time()).begin(news, self.nanos());

@@ -1,5 +1,6 @@
 //! One turn of a shard; every driver takes turns by this function.
 
+use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use corewheel_shard::{Budget, Choice, Expired, Tick};
 
 use super::host::{Deliveries, Delivery, Values};
 use super::lateness::TurnEnd;
+use super::part::{Part, TurnTime};
 use super::shutdown::shut_down;
 use super::stored::Stored;
 use super::wakes::{WAKES_MAX, Wake};
@@ -48,7 +50,12 @@ pub(crate) fn turn<T: 'static>(
     let budget = core.directory().settings.budget;
     let now = core.nanos();
     core.begin_turn(now);
-    core.parts.for_each(|part| part.turn_begins(now));
+    core.parts.forget_left();
+    let beginning = TurnTime { time: core.time(), nanos: now, tick: core.time().floor(now) };
+    core.parts.each(|_, part| {
+        part.turn_begins(beginning);
+        true
+    });
     if core.take_mail(now) {
         run_calls(core, host);
     }
@@ -86,72 +93,125 @@ pub(super) fn deliver<T: 'static>(
     time_max: Option<Duration>,
     max: usize,
 ) {
-    let mut now = core.nanos();
-    let tick = core.time().floor(now);
-    let end = nanos_after(now, time_max.unwrap_or(Duration::MAX));
-    let mut left = max;
-    let (mut part_was_last, mut wakes) = {
-        let mut state = core.state();
-        state.times.deliver_from(now);
-        (state.part_was_last, std::mem::take(&mut state.wakes))
-    };
-    // Timers and the work of parts are delivered alternately, so that neither delays the other.
-    let mut parts_are_done = false;
-    let mut read_ahead = 0;
-    while left > 0 {
-        if read_ahead == 0 {
-            read_ahead = core.read_ahead();
-        }
-        let has_work = !parts_are_done && core.parts_have_work();
-        // Any timer may be the last one if time is limited.
-        let wakes_max = if has_work || time_max.is_some() { 1 } else { WAKES_MAX.min(left) };
-        let timer =
-            if has_work && !part_was_last { None } else { core.pop(now, wakes_max, &mut wakes) };
-        let mut is_done = true;
-        let is_part = timer.is_none();
-        if is_part && !has_work {
+    let mut delivering = Delivering::begin(core, time_max, max);
+    while delivering.left > 0 {
+        let (mut count, mut woken) = (1, None);
+        let next = delivering.next(core);
+        if matches!(next, Coming::Nothing) {
             break;
         }
-        let mut count = 1;
-        let is_ok = contain(core.id(), || match timer {
-            Some(Popped::Timer(delivery)) => host.deliver(delivery),
-            Some(Popped::Wakes) => {
+        let Delivering { now, tick, wakes, .. } = &mut delivering;
+        let turn = TurnTime { time: core.time(), nanos: *now, tick: *tick };
+        let is_ok = contain(core.id(), || match next {
+            Coming::Timer(delivery) => host.deliver(delivery),
+            Coming::Wakes => {
                 count = wakes.len();
-                now = core.wake_all(&mut wakes, now);
+                woken = Some(core.wake_all(wakes, *now));
             }
-            Some(Popped::Part(part)) => core.parts.expired(part),
-            None => is_done = core.deliver_part(now, tick),
+            Coming::PartTimer(timer) => core.parts.expired(timer),
+            Coming::Work(part) => part.deliver(turn),
+            Coming::Nothing => {}
         });
-        part_was_last = is_part && is_done;
-        if !is_done {
-            parts_are_done = true;
-            continue;
-        }
-        left -= count;
-        read_ahead = read_ahead.saturating_sub(count);
-        let after = core.nanos_near();
-        core.note_delivery(is_ok, after.saturating_sub(now));
-        now = after;
-        if now >= end {
-            left = 0;
-        }
+        delivering.note(core, count, is_ok, woken);
     }
-    let mut state = core.state();
-    state.wakes = wakes;
-    state.part_was_last = part_was_last;
-    let is_used_up = left == 0 || state.wheel.is_budget_used_up();
-    state.times.uses_budget_up = is_used_up;
+    delivering.end(core);
 }
 
-/// An expired timer that a turn delivers.
-pub(super) enum Popped<T: 'static> {
+/// The deliveries of a turn.
+struct Delivering {
+    /// When the present delivery begins, in nanoseconds.
+    now: u64,
+    /// When `time_max` is used up, in nanoseconds.
+    end: u64,
+    is_timed: bool,
+    /// The tick at the beginning.
+    tick: Tick,
+    /// How many more deliveries the budget allows.
+    left: usize,
+    /// How many of the next timers were read ahead.
+    read_ahead: usize,
+    /// Whether the last delivery was the work of a part, so that a timer is next.
+    part_was_last: bool,
+    /// The futures that are woken next.
+    wakes: Vec<Wake>,
+}
+
+impl Delivering {
+    fn begin<T: 'static>(core: &Core<T>, time_max: Option<Duration>, max: usize) -> Self {
+        let now = core.nanos();
+        let state = &mut *core.state();
+        state.times.deliver_from(now);
+        Self {
+            now,
+            end: nanos_after(now, time_max.unwrap_or(Duration::MAX)),
+            is_timed: time_max.is_some(),
+            tick: core.time().floor(now),
+            left: max,
+            read_ahead: 0,
+            part_was_last: state.part_was_last,
+            wakes: std::mem::take(&mut state.wakes),
+        }
+    }
+
+    /// Chooses what is delivered next. Timers and the work of parts are delivered alternately, so
+    /// that neither delays the other.
+    #[inline]
+    fn next<T: 'static>(&mut self, core: &Core<T>) -> Coming<T> {
+        if self.read_ahead == 0 {
+            self.read_ahead = core.read_ahead();
+        }
+        let Some(part) = core.parts.delivering() else {
+            // Any timer may be the last one if time is limited.
+            let wakes_max = if self.is_timed { 1 } else { WAKES_MAX.min(self.left) };
+            self.part_was_last = false;
+            return core.pop(self.now, wakes_max, &mut self.wakes);
+        };
+        if std::mem::take(&mut self.part_was_last) {
+            let timer = core.pop(self.now, 1, &mut self.wakes);
+            if !matches!(timer, Coming::Nothing) {
+                return timer;
+            }
+        }
+        self.part_was_last = true;
+        core.deliver_as(ClassId::NONE);
+        Coming::Work(part)
+    }
+
+    /// Notes `count` deliveries, of which the last has ended at `woken` if that is known.
+    #[inline]
+    fn note<T: 'static>(&mut self, core: &Core<T>, count: usize, is_ok: bool, woken: Option<u64>) {
+        self.left -= count;
+        self.read_ahead = self.read_ahead.saturating_sub(count);
+        let after = core.nanos_near();
+        core.note_delivery(is_ok, after.saturating_sub(woken.unwrap_or(self.now)));
+        self.now = after;
+        if after >= self.end {
+            self.left = 0;
+        }
+    }
+
+    fn end<T: 'static>(self, core: &Core<T>) {
+        let state = &mut *core.state();
+        state.wakes = self.wakes;
+        state.part_was_last = self.part_was_last;
+        let is_used_up = self.left == 0 || state.wheel.is_budget_used_up();
+        state.times.uses_budget_up = is_used_up;
+    }
+}
+
+/// What a turn delivers next.
+pub(super) enum Coming<T: 'static> {
+    /// An expired timer with a payload of its own.
     Timer(Delivery<T>),
     /// The timers of futures, which `pop` has put into `wakes`.
     Wakes,
-    /// A timer of a part, as [`PartId::with_index`](super::hooks::PartId::with_index) puts it. Why
+    /// A timer of a part, as [`PartId::with_index`](super::parts::PartId::with_index) puts it. Why
     /// not two fields: a short one has the compiler move all payloads in unaligned pieces, which
     /// wait for each other.
-    Part(u64),
+    PartTimer(u64),
+    /// The work of a part.
+    Work(Rc<dyn Part>),
+    Nothing,
 }
 
 impl<T: 'static> Core<T> {
@@ -187,9 +247,11 @@ impl<T: 'static> Core<T> {
     /// Takes the next expired timer out, for a delivery at `now`. The timer of a future goes into
     /// `wakes`, and so do those of futures that come right after it, until `wakes` has `max`.
     #[inline]
-    fn pop(&self, now: u64, max: usize, wakes: &mut Vec<Wake>) -> Option<Popped<T>> {
+    fn pop(&self, now: u64, max: usize, wakes: &mut Vec<Wake>) -> Coming<T> {
         let state = &mut *self.state.borrow_mut();
-        let (expired, carried) = self.take_due(state, now, |_| true)?;
+        let Some((expired, carried)) = self.take_due(state, now, |_| true) else {
+            return Coming::Nothing;
+        };
         if let Stored::Slot(..) = expired.payload {
             let is_future = |payload: &Stored<T>| matches!(payload, Stored::Slot(..));
             let mut next = Some((expired, carried));
@@ -199,19 +261,19 @@ impl<T: 'static> Core<T> {
                 let has_room = wakes.len() < max;
                 next = has_room.then(|| self.take_due(state, now, is_future)).flatten();
             }
-            return Some(Popped::Wakes);
+            return Coming::Wakes;
         }
         let class = state.classes.take(expired.key.index());
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
         self.begin_delivery_of(state, class, Some(expired.key), late, || now);
         if let Stored::Part(part, index) = expired.payload {
-            return Some(Popped::Part(part.with_index(index)));
+            return Coming::PartTimer(part.with_index(index));
         }
         // A shutdown that fires all timers must not report a future's timeout as elapsed early.
         let payload = expired.payload.expire(&mut state.tables, now < deadline);
         let (timer, lateness) = (self.timer_of(expired.key), Duration::from_nanos(late));
-        Some(Popped::Timer(Delivery { timer, deadline, lateness, payload }))
+        Coming::Timer(Delivery { timer, deadline, lateness, payload })
     }
 
     /// Takes the next expired timer out of the wheel, if its payload `is_wanted`. Also returns the
@@ -249,23 +311,6 @@ impl<T: 'static> Core<T> {
         Some((expired, waker))
     }
 
-    #[inline]
-    pub(super) fn parts_have_work(&self) -> bool {
-        !self.parts.is_empty() && self.parts.fold(false, |any, part| any || part.has_work())
-    }
-
-    /// Calls the parts that have work, until one of them has delivered. False if none has.
-    fn deliver_part(&self, now: u64, tick: Tick) -> bool {
-        self.deliver_as(ClassId::NONE);
-        let mut is_done = false;
-        self.parts.for_each(|part| {
-            if !is_done && part.has_work() {
-                is_done = part.deliver(now, tick);
-            }
-        });
-        is_done
-    }
-
     /// Counts a delivery that has panicked (`!is_ok`) or that took too long; `took` is in
     /// nanoseconds.
     #[inline]
@@ -295,7 +340,6 @@ impl<T: 'static> Core<T> {
             self.lanes_due().map_or(next, |due| next.min(due))
         };
         let next = next.min(self.next_look());
-        let next = self.parts.fold(next, |next, part| next.min(part.next_turn()));
-        Some(next).filter(|next| *next < Tick::NEVER)
+        Some(next.min(self.parts.next_turn())).filter(|next| *next < Tick::NEVER)
     }
 }

@@ -26,9 +26,10 @@
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
-//! A reader sends the shard nothing. It takes three kinds of locks, each for as long as it copies
+//! A reader sends the shard nothing. It takes four kinds of locks, each for as long as it copies
 //! some numbers. Under that of a nursery, a thread arms a timer and the shard looks. The others are
-//! those of the list of nurseries, and of a class, under which a handler makes a container of it.
+//! those of the list of nurseries, of a class, and of the gauges of parts. Under that of a class a
+//! handler makes a container of it. The shard takes that of gauges when one of them has changed.
 //! The counts of one reading were stored together: a reader that comes while the shard stores them
 //! reads again.
 //!
@@ -55,6 +56,7 @@
 pub(crate) mod class;
 pub(crate) mod counts;
 pub(crate) mod forecast;
+mod gauges;
 pub(crate) mod host;
 pub(crate) mod late;
 pub(crate) mod live;
@@ -67,6 +69,7 @@ pub(crate) mod tally;
 pub(crate) mod times;
 mod warnings;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,6 +165,9 @@ pub struct ShardStats {
     pub forecast: Option<Forecast>,
     /// The bytes that the shard's timers have touched: slots and entries, without the side tables.
     pub memory_bytes: u64,
+    /// The gauges that [parts](crate::part::Part::publish) of the shard have set, by their names.
+    /// As JSON, an object.
+    pub gauges: BTreeMap<&'static str, u64>,
 }
 
 impl ShardStats {

@@ -375,6 +375,7 @@ mod tests {
             thread: Some(ThreadTimes { ran_ns: 0, waited_ns: 0 }),
             forecast: None,
             memory_bytes: 0,
+            gauges: BTreeMap::new(),
         };
         ServiceStats {
             schema: ServiceStats::SCHEMA,

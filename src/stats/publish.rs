@@ -9,6 +9,7 @@ use crossbeam_utils::CachePadded;
 use super::class::{ClassStats, FirstHeld, PublishedClass};
 use super::counts::{PublishedCounts, ShardCounts};
 use super::forecast::PublishedForecast;
+use super::gauges::PublishedGauges;
 use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
 use super::live::Live;
 use super::times::{PublishedTimes, Recorder, Times};
@@ -25,6 +26,7 @@ pub(crate) struct Published {
     turn_time: PublishedTimes,
     late: PublishedLate,
     pub(crate) forecast: PublishedForecast,
+    pub(crate) gauges: PublishedGauges,
     /// On a line of its own, as the shard writes it at each delivery.
     pub(crate) live: Arc<CachePadded<Live>>,
 }
@@ -48,6 +50,7 @@ impl Published {
             turn_time: PublishedTimes::new(),
             late: PublishedLate::new(),
             forecast: PublishedForecast::new(),
+            gauges: PublishedGauges::default(),
             live: Arc::new(CachePadded::new(Live::new())),
         }
     }

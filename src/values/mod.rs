@@ -19,5 +19,6 @@ pub(crate) mod runtime;
 pub(crate) mod scale;
 pub mod settings;
 pub(crate) mod shutdown;
+pub(crate) mod slots;
 pub(crate) mod state;
 pub(crate) mod warning_limits;

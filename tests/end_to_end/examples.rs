@@ -42,6 +42,11 @@ fn keyed_example_expires_sessions_alone_and_cancels_them_as_a_group() {
 }
 
 #[test]
+fn retransmissions_example_sends_packets_until_they_end() {
+    check("retransmissions", "", "all of them came to their end\n");
+}
+
+#[test]
 fn periodic_example_ends_with_the_expected_sum() {
     check("periodic", "on tokio\n", "task: 5050\n");
 }

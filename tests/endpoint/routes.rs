@@ -462,6 +462,7 @@ fn json_fields_are_in_the_documented_order_and_have_its_version() {
         "thread",
         "forecast",
         "memory_bytes",
+        "gauges",
     ];
     let places = of_shard.map(|field| shard.find(&format!("\"{field}\":")).expect(field));
     assert!(places.is_sorted(), "{body}");

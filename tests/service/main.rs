@@ -38,6 +38,7 @@ mod migrate;
 mod network;
 mod nurseries;
 mod own_loop;
+mod parts;
 mod poll_budget;
 mod purgatory;
 mod purgatory_hostile;

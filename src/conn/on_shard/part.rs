@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use corewheel_shard::Tick;
-
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits};
 use super::super::measured::{Direction, Progress};
@@ -20,23 +18,21 @@ use super::activity::Activity;
 use super::record::{RecordRef, add_one, take_one};
 use super::table::{Extras, OnEvent, Packed, Table};
 use crate::clock::Timeline;
+use crate::clock::when::Deadline;
 use crate::directory::orders::{Orders, Visit};
-use crate::face::local::LocalShard;
+use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
 use crate::face::timers::Timers;
 use crate::pass::{POLLS_MAX, has_budget};
-use crate::shard::hooks::{Part, PartId};
-use crate::shard::sweep::{Population, Sweep};
-use crate::stats::ShardCounts;
+use crate::shard::sweep::Population;
 use crate::values::contain::contain;
 use crate::values::refused::RefusedKind;
 
 /// All connections of a shard. Registered with the shard when the first connection is opened. Holds
 /// the shard until the shard ends and drops its parts.
 pub(super) struct Connections {
-    id: PartId,
     /// For the handle that a callback is given; set when the part is registered.
     itself: OnceCell<Weak<Self>>,
-    shard: Rc<dyn LocalShard>,
+    shard: PartHandle,
     /// What all connections of the shard are told.
     orders: Arc<Orders>,
     time: Timeline,
@@ -53,25 +49,19 @@ pub(super) struct Connections {
 impl Connections {
     /// The connections of the shard of these timers.
     pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
-        let connections = timers.core().parts().get_or_register(|id| {
-            let shard = timers.local();
-            Self {
-                id,
-                itself: OnceCell::new(),
-                time: shard.time().clone(),
-                orders: Arc::clone(shard.orders()),
-                activity: Activity::new(shard.nanos()),
-                shard,
-                table: RefCell::default(),
-                count: Cell::new(0),
-                packed: Cell::new(0),
-                next_salt: Cell::new(0),
-            }
+        let connections = timers.shared_part(|shard| Self {
+            itself: OnceCell::new(),
+            time: shard.time().clone(),
+            orders: Arc::clone(shard.orders()),
+            activity: Activity::new(shard.nanos()),
+            shard,
+            table: RefCell::default(),
+            count: Cell::new(0),
+            packed: Cell::new(0),
+            next_salt: Cell::new(0),
         });
         connections.itself.get_or_init(|| {
-            let (shard, orders) = (&connections.shard, &connections.orders);
-            let population = Rc::clone(&connections) as Rc<dyn Population>;
-            Sweep::of(shard.parts(), orders, &connections.time).add(population);
+            connections.shard.add_population(Rc::clone(&connections) as _);
             Rc::downgrade(&connections)
         });
         connections
@@ -110,7 +100,6 @@ impl Connections {
 
     /// Opens a connection, with its entry in the wheel.
     pub(super) fn open(self: Rc<Self>, packed: &Packed) -> Result<ConnTimers, RefusedKind> {
-        let shard = Rc::clone(&self.shard);
         let (index, block, due) = {
             let mut table = self.table.borrow_mut();
             let index = table.open(packed, &self.activity);
@@ -118,14 +107,15 @@ impl Connections {
             (index, block, rules::first_due(&self.facts(&mut table, index)))
         };
         // The driver is woken when the connection is complete.
-        let _compound = shard.compound();
-        let deadline = self.time.ceil(due);
-        let key = shard.schedule_part(packed.class, deadline, self.id, index);
-        if key.is_none() {
-            self.vacate(index);
-            return Err(RefusedKind::Full);
+        let connections = Rc::clone(&self);
+        let _compound = connections.shard.compound();
+        match self.shard.schedule_as(packed.class, self.time.ceil(due), index) {
+            Ok(timer) => block.record(index).timer.set(Some(timer)),
+            Err(kind) => {
+                self.vacate(index);
+                return Err(kind);
+            }
         }
-        block.record(index).key.set(key);
         if self.orders.terms().is_draining() {
             self.visit(index, Visit::Tell);
         }
@@ -144,7 +134,7 @@ impl Connections {
         // A stamp that was just made counts from the next reading of the clock on.
         self.advance(self.shard.nanos());
         let table = self.table.borrow();
-        let class = table.record(index).key.get().map(|key| self.shard.class_of(key));
+        let class = table.record(index).timer.get().map(|timer| self.shard.class_of(timer));
         let packed = table.pack(index, class.unwrap_or_default(), &self.activity);
         self.packed.set(self.packed.get() + 1);
         packed
@@ -157,14 +147,14 @@ impl Connections {
         self.file(index, false);
         self.shard.drop_each(before);
         if is_cleared {
-            self.deliver(index);
+            self.deliver_events(index);
         }
     }
 
     /// A connection has got its first handle, or has lost its last one.
     fn count_handled(&self, change: isize) {
         self.count.set(self.count.get().wrapping_add_signed(change));
-        self.shard.publish_gauge(|counts| self.publish(counts));
+        self.shard.publish(self);
     }
 
     /// Resets the entry of a connection to its first deadline: if that is earlier now, or `anew`,
@@ -172,7 +162,7 @@ impl Connections {
     /// for an event that has come.
     fn file(&self, index: u32, anew: bool) {
         let mut table = self.table.borrow_mut();
-        let Some(key) = table.record(index).key.get() else { return };
+        let Some(timer) = table.record(index).timer.get() else { return };
         let due = if anew {
             self.time.ceil(rules::next_look(&self.facts(&mut table, index)))
         } else if table.owes_callback(index) {
@@ -181,9 +171,9 @@ impl Connections {
             self.time.ceil(rules::first_due(&self.facts(&mut table, index)))
         };
         drop(table);
-        if anew || self.shard.deadline_of(key).is_some_and(|filed| due < filed) {
+        if anew || self.shard.deadline_of(timer).is_some_and(|filed| due < filed) {
             // The entry is pending: its deadline is known, or its turn has not reached it.
-            let _ = self.shard.reset(key, due);
+            let _ = self.shard.reset(timer, Deadline(due));
         }
     }
 
@@ -195,7 +185,7 @@ impl Connections {
     }
 
     /// Delivers the events of a connection to its callback, or wakes the task that waits for them.
-    fn deliver(&self, index: u32) {
+    fn deliver_events(&self, index: u32) {
         let on_event = self.table.borrow().on_event(index).map(Rc::clone);
         let itself = self.itself.get().and_then(Weak::upgrade);
         let (Some(on_event), Some(itself)) = (on_event, itself) else {
@@ -232,9 +222,9 @@ impl RecordRef {
     /// Takes the connection off its shard: false if it was closed before.
     pub(super) fn leave(&self) -> bool {
         let (all, index, record) = (&self.connections, self.index, self.record());
-        let Some(key) = record.key.take() else { return false };
+        let Some(timer) = record.timer.take() else { return false };
         record.clear_pending();
-        all.shard.cancel_part(key);
+        all.shard.cancel(timer);
         let (waker, on_event) = {
             let mut table = all.table.borrow_mut();
             (table.take_waker(index), table.set_on_event(index, None))
@@ -401,8 +391,8 @@ impl Connection for RecordRef {
     }
 
     #[inline]
-    fn budget(&self) -> Option<&dyn LocalShard> {
-        Some(&*self.connections.shard)
+    fn budget(&self) -> Option<&PartHandle> {
+        Some(&self.connections.shard)
     }
 }
 
@@ -430,34 +420,38 @@ impl Population for Connections {
             self.file(place, is_told);
         }
         if is_told {
-            self.deliver(place);
+            self.deliver_events(place);
         }
         found
     }
 }
 
 impl Part for Connections {
-    fn turn_begins(&self, now: u64) {
-        self.advance(now);
+    fn takes_turns(&self) -> bool {
+        true
     }
 
-    fn next_turn(&self) -> Tick {
-        self.activity.expires()
+    fn turn_begins(&self, turn: TurnTime<'_>) {
+        self.advance(turn.nanos());
+    }
+
+    fn wants(&self) -> Wants {
+        Wants::TurnBy(Deadline(self.activity.expires()))
     }
 
     /// Until when the entry of a connection is put off; `None` if a deadline is due.
-    fn postpone(&self, index: u32) -> Option<Tick> {
+    fn postpone(&self, index: u32) -> Option<Deadline> {
         let mut table = self.table.borrow_mut();
         if table.owes_callback(index) {
             return None;
         }
         let due = rules::next_look(&self.facts(&mut table, index));
-        (due > self.activity.now()).then(|| self.time.ceil(due))
+        (due > self.activity.now()).then(|| Deadline(self.time.ceil(due)))
     }
 
     /// The entry of a connection has expired. The connection gets another entry before its events
     /// are delivered.
-    fn expired(&self, index: u32) {
+    fn expired(self: Rc<Self>, index: u32) {
         if self.shard.is_closed() {
             // The end of the shard closes all connections.
             return;
@@ -468,22 +462,24 @@ impl Part for Connections {
             rules::take_due(&mut facts);
             self.time.ceil(rules::next_look(&facts))
         };
-        let key = self.shard.schedule_part(self.shard.class_delivered(), due, self.id, index);
-        if key.is_none() {
+        let class = self.shard.class_delivered();
+        let timer = self.shard.schedule_as(class, due, index).ok();
+        if timer.is_none() {
             // The slot of the expired entry is retired, after more timers than any service has run,
             // and all others are taken.
-            let shard = self.shard.id().number();
+            let shard = self.shard.shard_id().number();
             tracing::error!(
                 name: "deadlines-lost",
                 target: "corewheel::conn",
                 shard, "a connection has lost its deadlines"
             );
         }
-        self.table.borrow().record(index).key.set(key);
-        self.deliver(index);
+        self.table.borrow().record(index).timer.set(timer);
+        self.deliver_events(index);
     }
 
-    fn publish(&self, counts: &mut ShardCounts) {
+    fn publish(&self, gauges: &mut Gauges<'_>) {
+        let counts = gauges.counts();
         counts.connections = self.count.get() as u64;
         counts.migrated_out = self.packed.get();
     }
@@ -492,10 +488,10 @@ impl Part for Connections {
     fn closed(&self, _is_dead: bool) {
         let (wakers, callbacks) = self.table.borrow_mut().close_all();
         for waker in wakers {
-            contain(self.shard.id(), || waker.wake());
+            contain(self.shard.shard_id(), || waker.wake());
         }
         for callback in callbacks {
-            contain(self.shard.id(), || drop(callback));
+            contain(self.shard.shard_id(), || drop(callback));
         }
     }
 }

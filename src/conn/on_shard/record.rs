@@ -12,11 +12,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use corewheel_shard::TimerKey;
-
 use super::super::marks::Flags;
 use super::super::moment::Moment;
 use super::part::Connections;
+use crate::face::part::PartTimer;
 
 const BLOCK_BITS: u32 = 6;
 pub(super) const BLOCK: usize = 1 << BLOCK_BITS;
@@ -32,8 +31,8 @@ pub(super) struct Record {
     pub(super) stamps: [Cell<Option<Moment>>; 2],
     /// When the connection began.
     pub(super) opened: Cell<u64>,
-    /// The key of the connection's entry in the wheel; `None` if the connection is closed.
-    pub(super) key: Cell<Option<TimerKey>>,
+    /// The connection's entry in the wheel; `None` if the connection is closed.
+    pub(super) timer: Cell<Option<PartTimer>>,
     /// In the table of limits.
     pub(super) limits: Cell<u32>,
     /// In the table of extras; `NONE` if the connection has none.
@@ -46,7 +45,7 @@ const _: () = assert!(size_of::<Record>() == 48);
 
 impl Record {
     pub(super) fn is_open(&self) -> bool {
-        self.key.get().is_some()
+        self.timer.get().is_some()
     }
 
     /// Forgets the events that were not delivered.

@@ -196,7 +196,7 @@ impl Table {
     /// Closes all connections. Returns what they held of the user's.
     pub(super) fn close_all(&mut self) -> (Vec<Waker>, Vec<OnEvent>) {
         for record in self.blocks.iter().flat_map(|block| block.all()) {
-            record.key.set(None);
+            record.timer.set(None);
             record.waker.set(NONE);
         }
         let callbacks = self.extras.iter_mut().filter_map(|(_, extra)| extra.on_event.take());

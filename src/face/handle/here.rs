@@ -30,11 +30,11 @@ use super::thread_lanes::ThreadLanes;
 
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
-use crate::face::local::LocalShard;
 use crate::link::nursery::{
     ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring, TAKEN_MAX,
 };
 use crate::shard::Core;
+use crate::shard::local::LocalShard;
 use crate::values::class::ClassId;
 use crate::values::contain::drop_each;
 use crate::values::ids::{ServiceId, ShardId};

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::rc::Rc;
 
 use super::here::{self, Reach};
-use crate::shard::hooks::Message;
 use crate::shard::lanes::Lanes;
+use crate::shard::parts::Message;
 use crate::shard::request::Request;
 use crate::values::ids::{ServiceId, ShardId, TimerId};
 

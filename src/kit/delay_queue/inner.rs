@@ -12,7 +12,7 @@
 //! and are not taken. Nothing is borrowed while a waker or the `Drop` of a value runs.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -23,17 +23,14 @@ use corewheel_shard::{
 
 use super::waiters::Waiters;
 use crate::clock::Timeline;
-use crate::clock::when::When;
-use crate::face::local::LocalShard;
-use crate::shard::callback::SharedCall;
-use crate::shard::hooks::CloseListener;
-use crate::shard::slots::SlotLinks;
+use crate::clock::when::{Deadline, When};
+use crate::face::part::{Part, PartHandle, PartTimer};
 use crate::stats::class::{ClassStats, FirstHeld};
 use crate::values::class::ClassId;
 use crate::values::expired::{DelayKey, Expired};
 use crate::values::list::List;
-use crate::values::outcome::ResetOutcome;
 use crate::values::refused::Refused;
+use crate::values::slots::SlotLinks;
 
 /// The work of one poll. The shard's other tasks have their turn after it.
 const POLL_BUDGET: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
@@ -41,7 +38,7 @@ const POLL_BUDGET: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
 const TAKEN_MAX: u32 = 512;
 
 pub(super) struct Inner<V: 'static> {
-    pub(super) shard: Rc<dyn LocalShard>,
+    pub(super) shard: PartHandle,
     /// The service's, copied: a conversion costs no dynamic call.
     pub(super) time: Timeline,
     pub(super) values: RefCell<Shard<V>>,
@@ -50,11 +47,9 @@ pub(super) struct Inner<V: 'static> {
     class: Cell<ClassId>,
     /// `None` if the queue was made without a class.
     ages: Option<RefCell<Ages>>,
-    /// Calls [`Self::ring`].
-    ring: SharedCall,
     /// The timer of the shard, and the tick at which it rings. None while the queue has had no
     /// value since the last ring.
-    alarm: Cell<Option<(TimerKey, Tick)>>,
+    alarm: Cell<Option<(PartTimer, Tick)>>,
     /// How many values tasks have taken in a row, up to [`TAKEN_MAX`].
     taken: Cell<u32>,
 }
@@ -118,30 +113,19 @@ impl<V> Waited<V> {
 }
 
 impl<V> Inner<V> {
-    pub(super) fn new(shard: Rc<dyn LocalShard>, class: ClassId, values: Shard<V>) -> Rc<Self> {
+    pub(super) fn new(shard: PartHandle, values: Shard<V>) -> Self {
+        let class = shard.class();
         let ages = shard.hold(class).map(|first| RefCell::new(Ages::new(first, values.capacity())));
-        let inner = Rc::new_cyclic(|inner: &Weak<Self>| {
-            let inner = inner.clone();
-            let ring = move |_| {
-                if let Some(inner) = inner.upgrade() {
-                    inner.ring();
-                }
-            };
-            Self {
-                time: shard.time().clone(),
-                shard,
-                values: RefCell::new(values),
-                waiters: Waiters::default(),
-                class: Cell::new(class),
-                ages,
-                ring: Rc::new(ring),
-                alarm: Cell::new(None),
-                taken: Cell::new(0),
-            }
-        });
-        let listener: Weak<Self> = Rc::downgrade(&inner);
-        inner.shard.parts().on_close(listener);
-        inner
+        Self {
+            time: shard.time().clone(),
+            shard,
+            values: RefCell::new(values),
+            waiters: Waiters::default(),
+            class: Cell::new(class),
+            ages,
+            alarm: Cell::new(None),
+            taken: Cell::new(0),
+        }
     }
 
     #[inline]
@@ -329,7 +313,7 @@ impl<V> Inner<V> {
         if let Some((key, _)) = self.alarm.get() {
             // Before the reset, which may wake the driver.
             self.alarm.set(Some((key, at)));
-            if self.shard.reset(key, at) == ResetOutcome::Reset {
+            if self.shard.reset(key, Deadline(at)) {
                 return true;
             }
             self.alarm.set(None);
@@ -338,9 +322,9 @@ impl<V> Inner<V> {
         // rings.
         let _compound = self.shard.compound();
         // The values count for the class, the alarm does not.
-        let key = self.shard.schedule_shared(ClassId::NONE, at, &self.ring, 0);
-        self.alarm.set(key.map(|key| (key, at)));
-        key.is_some()
+        let timer = self.shard.schedule_as(ClassId::NONE, at, 0).ok();
+        self.alarm.set(timer.map(|timer| (timer, at)));
+        timer.is_some()
     }
 
     /// The alarm rings.
@@ -413,8 +397,12 @@ impl<V> Inner<V> {
     }
 }
 
-impl<V> CloseListener for Inner<V> {
-    fn closed(&self) {
+impl<V> Part for Inner<V> {
+    fn expired(self: Rc<Self>, _index: u32) {
+        self.ring();
+    }
+
+    fn closed(&self, _is_dead: bool) {
         self.alarm.set(None);
         let left = self.values.borrow().len() as u64;
         self.count(|counts| {
@@ -432,7 +420,7 @@ impl<V> CloseListener for Inner<V> {
 impl<V> Drop for Inner<V> {
     fn drop(&mut self) {
         if let Some((alarm, _)) = self.alarm.get() {
-            self.shard.cancel_shared(alarm);
+            self.shard.cancel(alarm);
         }
         let values: Vec<_> = self.values.get_mut().drain().collect();
         self.count_removed(values.iter().map(|expired| (expired.key, expired.deadline)));

@@ -223,7 +223,7 @@ impl<T: Send + 'static> Timers<T> {
         let start = core.time().floor(core.nanos());
         let config = ShardConfig { capacity, level_slots: 64, start, ..ShardConfig::default() };
         let values = Shard::new(config).map_err(|_| no_memory("capacity", room))?;
-        let inner = Inner::new(self.local(), self.class(), values);
+        let inner = self.add_part(|shard| Inner::new(shard, values));
         let place = inner.waiters.enter();
         Ok(DelayQueue { inner, place })
     }

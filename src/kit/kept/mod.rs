@@ -72,7 +72,7 @@
 //!
 //! # Cost
 //!
-//! Nothing for a service without kept values. A command is a request on the lane of its thread, two
+//! Nothing for a service without kept values. A command is a request on the lane of its thread, three
 //! boxes, a channel for the reply and two short locks, and wakes the shard if it sleeps. On the
 //! shard's own thread it takes no lane.
 
@@ -87,15 +87,14 @@ use std::task::{Context, Poll};
 use self::part::{ClosureWaker, KeptPart, PollUntilReady, Released, Run, Sender};
 use self::room::{Permit, Room};
 use crate::face::handle::Handle;
-use crate::face::handle::thread_lanes;
+use crate::face::part::{PartSender, Receive};
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::Directory;
 use crate::shard::callback::SendCall;
-use crate::shard::hooks::Message;
 use crate::shard::request::Control;
 use crate::values::error::{ReplyError, ShardError};
-use crate::values::ids::{ServiceId, ShardId};
+use crate::values::ids::ShardId;
 use crate::values::refused::Refused;
 
 /// A handle of a value that is kept on a shard; made by [`Timers::keep`],
@@ -111,8 +110,7 @@ pub struct Kept<C: 'static> {
 
 /// What the handles of a value share.
 struct Shared {
-    service: ServiceId,
-    shard: ShardId,
+    part: PartSender<KeptPart>,
     /// The place of the value on its shard. It is free when this is dropped.
     place: usize,
     room: Arc<Room>,
@@ -121,7 +119,7 @@ struct Shared {
 impl<C: 'static> Kept<C> {
     /// The shard that keeps the value.
     pub fn shard_id(&self) -> ShardId {
-        self.shared.shard
+        self.shared.part.shard_id()
     }
 
     /// Runs a closure on the shard, which is lent the value; the reply is its result. The closure
@@ -303,16 +301,15 @@ impl<C: 'static> Kept<C> {
     }
 
     /// Sends a message. `Closed` with what `take` takes out of it if the shard is closed.
-    fn send<M: Message + 'static, F>(
+    fn send<M: Send + 'static, F>(
         &self,
         message: M,
         take: impl FnOnce(M) -> F,
-    ) -> Result<(), Refused<F>> {
-        let Shared { service, shard, .. } = *self.shared;
-        thread_lanes::send_message(service, shard, Box::new(message)).map_err(|message| {
-            let message = message.into_any().downcast::<M>();
-            Refused::Closed(take(*message.expect("the message that was sent comes back")))
-        })
+    ) -> Result<(), Refused<F>>
+    where
+        KeptPart: Receive<M>,
+    {
+        self.shared.part.send(message).map_err(|refused| refused.map(take))
     }
 
     fn reply<R>() -> (Sender<R>, Reply<R>) {
@@ -372,12 +369,11 @@ impl<T: Send + 'static> Timers<T> {
         if core.is_closed() {
             return Err(Refused::Closed(value));
         }
-        let directory = core.directory();
+        let part = KeptPart::of(self);
         let shared = Shared {
-            service: directory.service,
-            shard: core.id(),
-            place: KeptPart::of(&self.local()).keep(Box::new(value)),
-            room: Room::new(directory.settings.lane_capacity),
+            part: part.sender(),
+            place: part.keep(Box::new(value)),
+            room: Room::new(core.directory().settings.lane_capacity),
         };
         Ok(Kept { shared: Arc::new(shared), value: PhantomData })
     }
@@ -409,7 +405,8 @@ pub(crate) fn keep_on<T: Send + 'static, C: 'static>(
     let post = directory.post(shard).ok_or(ShardError::NoSuchShard(shard))?;
     let (sender, reply) = Kept::<C>::reply();
     let call: SendCall<T> = Box::new(move |timers| {
-        sender.run(&**timers.core(), || timers.keep(make(timers)).map_err(|_| ReplyError::Closed));
+        let keep = || timers.keep(make(timers)).map_err(|_| ReplyError::Closed);
+        sender.run(|run| timers.core().contain(run), keep);
     });
     let sent = post.mailbox.send(Control::Call(call), &post.doorbell);
     sent.map_or(Err(ShardError::Closed), |()| Ok(reply))
@@ -418,7 +415,7 @@ pub(crate) fn keep_on<T: Send + 'static, C: 'static>(
 impl Drop for Shared {
     fn drop(&mut self) {
         // A shard that is closed has dropped the value.
-        drop(thread_lanes::send_message(self.service, self.shard, Box::new(Released(self.place))));
+        drop(self.part.send(Released(self.place)));
     }
 }
 
@@ -428,4 +425,4 @@ impl<C: 'static> Clone for Kept<C> {
     }
 }
 
-debug_fields!([C: 'static] Kept<C>, |it| shard: it.shared.shard);
+debug_fields!([C: 'static] Kept<C>, |it| shard: it.shared.part.shard_id());

@@ -8,18 +8,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use corewheel_shard::Tick;
 use slab::Slab;
 
 use super::Shared;
 use super::room::Permit;
-use crate::face::handle::thread_lanes;
-use crate::face::local::LocalShard;
+use crate::face::part::{Part, PartHandle, PartSender, Receive, TurnTime, Wants};
+use crate::face::timers::Timers;
 use crate::kit::scheduled::ResultSender;
 use crate::link::woken::WokenFlag;
-use crate::shard::hooks::{Message, Part, Parts};
 use crate::values::error::ReplyError;
-use crate::values::ids::{ServiceId, ShardId};
 
 /// A sender for the result of a command. The command is dropped before it has run only if its shard
 /// has ended or its value is gone.
@@ -27,7 +24,7 @@ pub(super) type Sender<R> = ResultSender<R, fn() -> bool>;
 
 /// The values of a shard. The part holds the shard until the shard ends and drops its parts.
 pub(super) struct KeptPart {
-    shard: Rc<dyn LocalShard>,
+    shard: PartHandle,
     places: RefCell<Slab<Rc<Place>>>,
     /// What has come and has not run, oldest first.
     received: RefCell<VecDeque<Received>>,
@@ -58,14 +55,14 @@ trait Command {
 /// A closure that is polled until it is ready.
 trait Polled {
     /// True if the closure is done.
-    fn poll(&mut self, shard: &dyn LocalShard, value: &dyn Any, cx: &mut Context<'_>) -> bool;
+    fn poll(&mut self, shard: &PartHandle, value: &dyn Any, cx: &mut Context<'_>) -> bool;
 }
 
 impl KeptPart {
     /// The values of a shard.
-    pub(super) fn of(shard: &Rc<dyn LocalShard>) -> Rc<Self> {
-        shard.parts().get_or_register(|_| Self {
-            shard: Rc::clone(shard),
+    pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
+        timers.shared_part(|shard| Self {
+            shard,
             places: RefCell::default(),
             received: RefCell::default(),
         })
@@ -77,10 +74,13 @@ impl KeptPart {
         self.places.borrow_mut().insert(place)
     }
 
-    fn push(parts: &Parts, received: Received) {
-        if let Some(part) = parts.get::<Self>() {
-            part.received.borrow_mut().push_back(received);
-        }
+    /// Sends messages to this part.
+    pub(super) fn sender(&self) -> PartSender<Self> {
+        self.shard.sender()
+    }
+
+    fn push(&self, received: Received) {
+        self.received.borrow_mut().push_back(received);
     }
 
     fn place(&self, index: usize) -> Option<Rc<Place>> {
@@ -120,7 +120,7 @@ impl KeptPart {
         let task = Waker::from(Arc::clone(waker));
         let mut cx = Context::from_waker(&task);
         let mut is_done = true;
-        self.shard.contain(|| is_done = polled.poll(&*self.shard, &*place.value, &mut cx));
+        self.shard.contain(|| is_done = polled.poll(&self.shard, &*place.value, &mut cx));
         if is_done {
             place.polls.borrow_mut().try_remove(number);
             self.shard.drop_each([polled]);
@@ -137,12 +137,16 @@ impl KeptPart {
 }
 
 impl Part for KeptPart {
-    fn has_work(&self) -> bool {
-        !self.received.borrow().is_empty()
+    fn takes_turns(&self) -> bool {
+        true
     }
 
-    fn deliver(&self, _now: u64, _tick: Tick) -> bool {
-        self.run_next()
+    fn wants(&self) -> Wants {
+        if self.received.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
+    }
+
+    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+        self.run_next();
     }
 
     /// Commands that were accepted run before the timers are taken out. No more come, since the
@@ -177,12 +181,15 @@ impl<C: 'static, R: 'static, F: FnOnce(&C) -> R> Command for Run<C, F, R> {
 
     fn run(self: Box<Self>, part: &KeptPart, place: &Rc<Place>) {
         let Self { to: _to, permit, call, sender, .. } = *self;
-        sender.run(&*part.shard, || {
-            let result = call(value_of(&*place.value));
-            // A caller that has the result finds the room free.
-            drop(permit);
-            Ok(result)
-        });
+        sender.run(
+            |run| part.shard.contain(run),
+            || {
+                let result = call(value_of(&*place.value));
+                // A caller that has the result finds the room free.
+                drop(permit);
+                Ok(result)
+            },
+        );
     }
 }
 
@@ -231,8 +238,8 @@ where
             Box::new(Polls { poll, sender: Some((sender, permit)), value });
         let number = place.polls.borrow_mut().insert(Some(polled));
         let is_sent = WokenFlag::new(false);
-        let Shared { service, shard, place: index, .. } = *to;
-        let waker = Arc::new(PollWaker { service, shard, place: index, number, is_sent });
+        let Shared { part: sender, place: index, .. } = *to;
+        let waker = Arc::new(PollWaker { sender, place: index, number, is_sent });
         if let Some(of_caller) = of_caller {
             // Before the poll, which sees a reply that was dropped until now.
             of_caller.set(Waker::from(Arc::clone(&waker)));
@@ -255,7 +262,7 @@ where
     R: 'static,
     F: FnMut(&C, &mut Context<'_>) -> Poll<R> + 'static,
 {
-    fn poll(&mut self, shard: &dyn LocalShard, value: &dyn Any, cx: &mut Context<'_>) -> bool {
+    fn poll(&mut self, shard: &PartHandle, value: &dyn Any, cx: &mut Context<'_>) -> bool {
         // A closure whose caller has gone must take nothing from the value.
         if self.sender.as_ref().is_none_or(|(sender, _)| sender.is_dropped()) {
             return true;
@@ -265,7 +272,7 @@ where
         let Poll::Ready(result) = polled else { return false };
         if let Some((sender, permit)) = self.sender.take() {
             drop(permit);
-            sender.send(shard, result);
+            sender.send(|run| shard.contain(run), result);
         }
         true
     }
@@ -277,8 +284,7 @@ fn value_of<C: 'static>(value: &dyn Any) -> &C {
 
 /// The waker of a closure that is polled on a shard. It may be woken on any thread.
 struct PollWaker {
-    service: ServiceId,
-    shard: ShardId,
+    sender: PartSender<KeptPart>,
     place: usize,
     number: usize,
     /// Whether a message with this waker is on its way.
@@ -288,9 +294,9 @@ struct PollWaker {
 impl Wake for PollWaker {
     fn wake(self: Arc<Self>) {
         if self.is_sent.set() {
-            let (service, shard) = (self.service, self.shard);
+            let sender = self.sender;
             // A shard that is closed has dropped the closure.
-            drop(thread_lanes::send_message(service, shard, Box::new(Woken(self))));
+            drop(sender.send(Woken(self)));
         }
     }
 }
@@ -300,52 +306,36 @@ struct Woken(Arc<PollWaker>);
 /// No handle is left for the value in this place.
 pub(super) struct Released(pub(super) usize);
 
-impl Message for Woken {
-    fn receive(self: Box<Self>, parts: &Parts) {
-        KeptPart::push(parts, Received::Woken(self.0));
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
+impl Receive<Woken> for KeptPart {
+    fn receive(self: Rc<Self>, Woken(waker): Woken) {
+        self.push(Received::Woken(waker));
     }
 }
 
-impl Message for Released {
-    fn receive(self: Box<Self>, parts: &Parts) {
-        KeptPart::push(parts, Received::Released(self.0));
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
+impl Receive<Released> for KeptPart {
+    fn receive(self: Rc<Self>, Released(place): Released) {
+        self.push(Received::Released(place));
     }
 }
 
-impl<C, R, F> Message for Run<C, F, R>
+impl<C, R, F> Receive<Run<C, F, R>> for KeptPart
 where
     C: 'static,
     R: Send + 'static,
     F: FnOnce(&C) -> R + Send + 'static,
 {
-    fn receive(self: Box<Self>, parts: &Parts) {
-        KeptPart::push(parts, Received::Command(self));
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
+    fn receive(self: Rc<Self>, run: Run<C, F, R>) {
+        self.push(Received::Command(Box::new(run)));
     }
 }
 
-impl<C, R, F> Message for PollUntilReady<C, F, R>
+impl<C, R, F> Receive<PollUntilReady<C, F, R>> for KeptPart
 where
     C: 'static,
     R: Send + 'static,
     F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
 {
-    fn receive(self: Box<Self>, parts: &Parts) {
-        KeptPart::push(parts, Received::Command(self));
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
+    fn receive(self: Rc<Self>, poll: PollUntilReady<C, F, R>) {
+        self.push(Received::Command(Box::new(poll)));
     }
 }

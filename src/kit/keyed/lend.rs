@@ -18,6 +18,7 @@ use corewheel_shard::Tick;
 
 use super::KeyedTimers;
 use super::table::Table;
+use crate::clock::when::Deadline;
 
 /// Lending values.
 impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
@@ -67,7 +68,7 @@ impl<K, V, G> KeyedTimers<K, V, G> {
     /// that has just fired is free, so only a closed shard refuses it.
     #[cold]
     pub(super) fn defer(&self, entry: u32) {
-        if let Some(timer) = self.0.shard.schedule_owned(Tick::NEVER, &self.0.owner, entry) {
+        if let Ok(timer) = self.0.shard.schedule(Deadline(Tick::NEVER), entry) {
             self.0.deferred.borrow_mut().push((entry, timer));
         }
     }
@@ -82,7 +83,7 @@ impl<K, V, G> KeyedTimers<K, V, G> {
         for (entry, timer) in self.0.deferred.take() {
             if let Some(known) = table.get(entry) {
                 known.timer = timer;
-                let _restored = self.0.shard.reset(timer, known.deadline);
+                let _restored = self.0.shard.reset(timer, Deadline(known.deadline));
             }
         }
         drop(table);

@@ -58,24 +58,22 @@ use std::borrow::Borrow;
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::Tick;
 use hashbrown::DefaultHashBuilder;
 
 use self::lend::used_while_lent;
 use self::table::{Entry, Hashed, Put, Table};
 use crate::clock::Timeline;
-use crate::clock::when::When;
-use crate::face::local::LocalShard;
+use crate::clock::when::{Deadline, When};
+use crate::face::part::{Part, PartHandle, PartTimer};
 use crate::face::timers::Timers;
 #[doc(no_inline)]
 pub use crate::queue::Expired;
-use crate::shard::calls::Owner;
 use crate::values::capacity::{CAPACITY, check};
 use crate::values::error::ConfigError;
-use crate::values::outcome::ResetOutcome;
 use crate::values::refused::Refused;
 
 /// The timers of one shard that are known by keys, one timer for each key; made by
@@ -108,17 +106,15 @@ pub struct KeyedTimers<K: 'static, V: 'static, G: 'static = ()>(Rc<Inner<K, V, G
 type KeyedHandler<K, V, G> = Box<dyn FnMut(Expired<V, K>, &KeyedTimers<K, V, G>)>;
 
 struct Inner<K: 'static, V: 'static, G: 'static> {
-    shard: Rc<dyn LocalShard>,
+    shard: PartHandle,
     /// The service's, copied: a conversion costs no dynamic call.
     time: Timeline,
-    /// What all timers call.
-    owner: Owner,
     /// None while it runs.
     handler: Cell<Option<KeyedHandler<K, V, G>>>,
     table: RefCell<Table<K, V, G>>,
     /// Entries whose timers have fired while a value was lent, each with the timer that holds its
     /// place on the shard.
-    deferred: RefCell<Vec<(u32, TimerKey)>>,
+    deferred: RefCell<Vec<(u32, PartTimer)>>,
     hasher: DefaultHashBuilder,
     capacity: usize,
 }
@@ -201,26 +197,14 @@ impl<T: Send + 'static> Timers<T> {
         let capacity = check("capacity", capacity)?;
         let table = Table::with_capacity(capacity)?;
         let handler: KeyedHandler<K, V, G> = Box::new(handler);
-        let shard = self.local();
-        Ok(KeyedTimers(Rc::new_cyclic(|inner: &Weak<Inner<K, V, G>>| {
-            let inner = inner.clone();
-            let fire = move |entry| {
-                if let Some(inner) = inner.upgrade() {
-                    KeyedTimers(inner).fire(entry);
-                }
-            };
-            let owner = shard.enter_owner(Rc::new(fire));
-            owner.set_class(self.class());
-            Inner {
-                time: shard.time().clone(),
-                shard,
-                owner,
-                handler: Cell::new(Some(handler)),
-                table: RefCell::new(table),
-                deferred: RefCell::default(),
-                hasher: DefaultHashBuilder::default(),
-                capacity,
-            }
+        Ok(KeyedTimers(self.add_part(|shard| Inner {
+            time: shard.time().clone(),
+            shard,
+            handler: Cell::new(Some(handler)),
+            table: RefCell::new(table),
+            deferred: RefCell::default(),
+            hasher: DefaultHashBuilder::default(),
+            capacity,
         })))
     }
 }
@@ -279,7 +263,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         W: When,
     {
         let deadline = self.tick_of(when);
-        let shard = &*self.0.shard;
+        let shard = &self.0.shard;
         let Some(entry) = self.find(key).filter(|_| !shard.is_closed()) else { return false };
         let timer = {
             let mut table = self.table();
@@ -287,7 +271,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
             known.deadline = deadline;
             known.timer
         };
-        shard.reset(timer, deadline) == ResetOutcome::Reset
+        shard.reset(timer, Deadline(deadline))
     }
 
     /// Takes a key out with its value, and ends its timer. A key whose timer is due but not
@@ -418,7 +402,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         value: V,
         deadline: Tick,
     ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
-        let shard = &*self.0.shard;
+        let shard = &self.0.shard;
         if shard.is_closed() {
             return Err(shard.why_closed().of((group, key, value)));
         }
@@ -427,7 +411,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         let hash = self.0.hasher.hash_one(&key);
         let group = group.map(|group| (self.0.hasher.hash_one(&group), group));
         let mut table = self.table();
-        let schedule = |entry| shard.schedule_owned(deadline, &self.0.owner, entry);
+        let schedule = |entry| shard.schedule(Deadline(deadline), entry).ok();
         let put = table.put((hash, key), value, deadline, self.0.capacity, schedule);
         let name = match put {
             Put::New(entry) => group.and_then(|group| table.join_group(entry, group)),
@@ -465,8 +449,8 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         let before = std::mem::replace(&mut known.deadline, deadline);
         let timer = known.timer;
         drop(table);
-        let outcome = self.0.shard.reset(timer, deadline);
-        debug_assert_eq!(outcome, ResetOutcome::Reset, "the timer of an entry is pending");
+        let is_reset = self.0.shard.reset(timer, Deadline(deadline));
+        debug_assert!(is_reset, "the timer of an entry is pending");
         for name in names {
             self.drop_name(name);
         }
@@ -528,7 +512,7 @@ impl<K, V, G> KeyedTimers<K, V, G> {
     }
 
     fn cancel_timer(&self, ended: &Entry<K, V>) {
-        self.0.shard.cancel_shared(ended.timer);
+        self.0.shard.cancel(ended.timer);
     }
 
     /// Drops the name of a group that has no key left, or a second copy of a name.
@@ -542,17 +526,22 @@ impl<K, V, G> KeyedTimers<K, V, G> {
     }
 }
 
+impl<K, V, G> Part for Inner<K, V, G> {
+    fn expired(self: Rc<Self>, entry: u32) {
+        KeyedTimers(self).fire(entry);
+    }
+}
+
 impl<K, V, G> Drop for Inner<K, V, G> {
     fn drop(&mut self) {
         let table = self.table.get_mut();
         for entry in table.all() {
             let (ended, name) = table.remove(entry);
-            self.shard.cancel_shared(ended.timer);
+            self.shard.cancel(ended.timer);
             self.shard.drop_each([ended.key]);
             self.shard.drop_each([ended.value]);
             self.shard.drop_each(name);
         }
-        self.shard.leave_owner(&mut self.owner);
         self.shard.drop_each(self.handler.take());
     }
 }

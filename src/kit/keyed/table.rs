@@ -11,11 +11,12 @@
 //! while it has keys. Absent by design: code of the user, except `Hash` and `Eq` of keys and names
 //! and the closures that are lent entries.
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::Tick;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Spot;
 use slab::Slab;
 
+use crate::face::part::PartTimer;
 use crate::values::capacity::{no_memory, slab};
 use crate::values::error::ConfigError;
 use crate::values::list::{Link, List, Node};
@@ -36,7 +37,7 @@ pub(super) struct Entry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
     pub(super) deadline: Tick,
-    pub(super) timer: TimerKey,
+    pub(super) timer: PartTimer,
     hash: u32,
     member: u32,
 }
@@ -129,7 +130,7 @@ impl<K, V, G> Table<K, V, G> {
         value: V,
         deadline: Tick,
         max: usize,
-        schedule: impl FnOnce(u32) -> Option<TimerKey>,
+        schedule: impl FnOnce(u32) -> Option<PartTimer>,
     ) -> Put<K, V>
     where
         K: Eq,

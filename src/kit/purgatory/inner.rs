@@ -6,18 +6,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hash};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::Tick;
 use hashbrown::DefaultHashBuilder;
 
 use super::lists::{Hashed, Lists, Walk};
 use super::{Operation, OperationId, PurgatoryStats};
-use crate::face::local::LocalShard;
-use crate::shard::calls::Owner;
-use crate::values::class::ClassId;
+use crate::clock::when::Deadline;
+use crate::face::part::{Part, PartHandle};
 use crate::values::contain::Each;
-use crate::values::error::ConfigError;
 use crate::values::refused::{Refused, RefusedKind};
 
 /// How often an operation is tried again because its `try_complete` has checked one of its keys.
@@ -26,9 +24,7 @@ const TRIES_MAX: usize = 64;
 const NESTED_MAX: usize = 16;
 
 pub(super) struct Inner<K, Op> {
-    pub(super) shard: Rc<dyn LocalShard>,
-    /// The callback of the timers of all operations.
-    expire: Owner,
+    pub(super) shard: PartHandle,
     pub(super) lists: RefCell<Lists<K, Op>>,
     hasher: DefaultHashBuilder,
     /// Room for the keys of an operation that comes; taken while it is used.
@@ -46,32 +42,21 @@ where
     Op: Operation,
 {
     pub(super) fn new(
-        shard: Rc<dyn LocalShard>,
-        class: ClassId,
+        shard: PartHandle,
+        lists: Lists<K, Op>,
         operations_max: usize,
         watches_max: usize,
-    ) -> Result<Rc<Self>, ConfigError> {
-        let lists = Lists::with_capacity(operations_max, watches_max)?;
-        Ok(Rc::new_cyclic(|inner: &Weak<Self>| {
-            let inner = inner.clone();
-            let expire = shard.enter_owner(Rc::new(move |index| {
-                if let Some(inner) = inner.upgrade() {
-                    inner.expire(index);
-                }
-            }));
-            expire.set_class(class);
-            Self {
-                shard,
-                expire,
-                lists: RefCell::new(lists),
-                hasher: DefaultHashBuilder::default(),
-                keys: RefCell::default(),
-                checks: Cell::new(0),
-                counts: Cell::default(),
-                operations_max,
-                watches_max,
-            }
-        }))
+    ) -> Self {
+        Self {
+            shard,
+            lists: RefCell::new(lists),
+            hasher: DefaultHashBuilder::default(),
+            keys: RefCell::default(),
+            checks: Cell::new(0),
+            counts: Cell::default(),
+            operations_max,
+            watches_max,
+        }
     }
 
     pub(super) fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
@@ -137,7 +122,7 @@ where
         };
         // The driver is woken when the operation is complete.
         let _compound = self.shard.compound();
-        let Some(timer) = self.shard.schedule_owned(deadline, &self.expire, index) else {
+        let Ok(timer) = self.shard.schedule(Deadline(deadline), index) else {
             self.lists.borrow_mut().remove(index);
             self.drop_spent();
             return refuse(Refused::Full);
@@ -204,7 +189,7 @@ where
         tracing::warn!(
             name: "operation-checks-itself",
             target: "corewheel::kit",
-            shard = self.shard.id().number(),
+            shard = self.shard.shard_id().number(),
             tries = TRIES_MAX,
             "an operation checks its own keys each time that it is tried"
         );
@@ -258,10 +243,10 @@ where
 
     /// Frees the place of an operation, with its watches and its timer, and counts its end.
     fn end(&self, index: u32, count: impl FnOnce(&mut PurgatoryStats)) {
-        let timer: Option<TimerKey> = self.lists.borrow_mut().remove(index).timer;
+        let timer = self.lists.borrow_mut().remove(index).timer;
         self.count(count);
         if let Some(timer) = timer {
-            self.shard.cancel_shared(timer);
+            self.shard.cancel(timer);
         }
         self.drop_spent();
     }
@@ -296,16 +281,25 @@ where
     }
 }
 
+impl<K, Op> Part for Inner<K, Op>
+where
+    K: Hash + Eq + 'static,
+    Op: Operation,
+{
+    fn expired(self: Rc<Self>, index: u32) {
+        self.expire(index);
+    }
+}
+
 impl<K, Op> Drop for Inner<K, Op> {
     fn drop(&mut self) {
         let operations = std::mem::take(&mut self.lists.get_mut().operations);
         for (_, waiting) in operations {
             if let Some(timer) = waiting.timer {
-                self.shard.cancel_shared(timer);
+                self.shard.cancel(timer);
             }
             self.shard.drop_each(waiting.operation);
         }
         self.shard.drop_each(self.lists.get_mut().take_keys());
-        self.shard.leave_owner(&mut self.expire);
     }
 }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use slab::Slab;
 
-use corewheel_shard::TimerKey;
+use crate::face::part::PartTimer;
 
 use crate::values::capacity::slab;
 use crate::values::error::ConfigError;
@@ -52,7 +52,7 @@ pub(super) struct Waiting<Op> {
     /// How many operations came before it.
     pub(super) serial: u64,
     /// `None` once it has fired.
-    pub(super) timer: Option<TimerKey>,
+    pub(super) timer: Option<PartTimer>,
     /// One of its keys was checked while it was tried.
     pub(super) again: bool,
     /// Its timer fired while it was tried.

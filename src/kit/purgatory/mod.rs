@@ -186,7 +186,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 
 use self::inner::Inner;
-use self::lists::Waiting;
+use self::lists::{Lists, Waiting};
 pub use self::operation::Operation;
 pub use self::stats::{OperationId, PurgatoryStats};
 use crate::clock::when::When;
@@ -248,8 +248,9 @@ impl<T: Send + 'static> Timers<T> {
     {
         let operations_max = check("operations_max", operations_max)?;
         let watches_max = check("watches_max", watches_max)?;
-        let inner = Inner::new(self.local(), self.class(), operations_max, watches_max)?;
-        Ok(Purgatory(inner))
+        let lists = Lists::with_capacity(operations_max, watches_max)?;
+        let make = |shard| Inner::new(shard, lists, operations_max, watches_max);
+        Ok(Purgatory(self.add_part(make)))
     }
 }
 
@@ -273,7 +274,7 @@ where
         when: W,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Option<OperationId>, Refused<Op>> {
-        self.0.watch(operation, self.0.shard.tick_of(when), keys)
+        self.0.watch(operation, self.0.shard.deadline(when).0, keys)
     }
 
     /// Tries all operations that watch a key, in the order in which they came. Returns how many of

@@ -58,9 +58,8 @@ use std::time::Instant;
 use self::options::Body;
 pub use self::options::Repeat;
 pub use self::remote::RemotePeriodic;
-use self::repeating::{HasState, Phase, Repeating, State, deadline};
+use self::repeating::{OnShard, Phase, Repeating, State, deadline};
 use crate::clock::when::When;
-use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::values::refused::{RefusedCall, RefusedKind};
 
@@ -98,8 +97,7 @@ pub enum StopOutcome {
 /// callback itself may hold one.
 #[derive(Clone)]
 pub struct Periodic {
-    shard: Rc<dyn LocalShard>,
-    repeating: Rc<dyn HasState>,
+    repeating: Rc<dyn OnShard>,
 }
 
 /// One run of a periodic callback: its argument.
@@ -188,7 +186,7 @@ impl<T: Send + 'static> Timers<T> {
         let deadline = deadline(self.core(), aim, self.now(), body.slack);
         let (repeating, call) = Repeating::new(body, self.class(), (due, aim), None);
         if repeating.arm(self.core(), deadline) {
-            return Ok(Periodic { shard: self.local(), repeating });
+            return Ok(Periodic { repeating: Rc::new((self.clone(), repeating)) });
         }
         let body = repeating.take_body().expect("the callback has not run");
         drop(call);
@@ -211,7 +209,7 @@ impl Periodic {
             }
             Phase::Waits => {
                 state.set_phase(Phase::Over);
-                state.disarm(&*self.shard);
+                self.repeating.disarm();
                 StopOutcome::Stopped
             }
         }

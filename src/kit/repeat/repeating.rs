@@ -9,7 +9,6 @@ use corewheel_shard::{Tick, TimerKey};
 use super::PeriodicRun;
 use super::options::{Body, Pattern};
 use super::remote::EndedOnDrop;
-use crate::face::local::LocalShard;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::kit::interval::next_tick;
@@ -44,9 +43,21 @@ pub(super) enum Phase {
     Over,
 }
 
-/// A [`Repeating`] of any type.
-pub(super) trait HasState {
+/// A periodic callback of any type, on its shard.
+pub(super) trait OnShard {
     fn state(&self) -> &State;
+    /// Cancels the timer of the next run. If no run is on the stack, that drops the callback.
+    fn disarm(&self);
+}
+
+impl<T: Send + 'static, F, N> OnShard for (Timers<T>, Rc<Repeating<T, F, N>>) {
+    fn state(&self) -> &State {
+        &self.1.state
+    }
+
+    fn disarm(&self) {
+        self.1.state.disarm(self.0.core());
+    }
 }
 
 pub(super) struct Repeating<T: 'static, F, N> {
@@ -56,12 +67,6 @@ pub(super) struct Repeating<T: 'static, F, N> {
     call: OnceCell<WeakCall<T>>,
     /// `None` when it has ended.
     body: RefCell<Option<Body<F, N>>>,
-}
-
-impl<T, F, N> HasState for Repeating<T, F, N> {
-    fn state(&self) -> &State {
-        &self.state
-    }
 }
 
 /// Ends the callback when the last of its timers is gone.
@@ -188,7 +193,7 @@ where
                         let deadline = state.aim_at(core, body, next, now);
                         state.reset(core, deadline);
                     }
-                    None => state.disarm(&**core),
+                    None => state.disarm(core),
                 }
             }
         }
@@ -299,9 +304,9 @@ impl State {
     }
 
     /// Cancels the timer of the next run. If no run is on the stack, that drops the callback.
-    pub(super) fn disarm(&self, shard: &dyn LocalShard) {
+    fn disarm<T: Send + 'static>(&self, core: &Core<T>) {
         if let Some(timer) = self.timer.take() {
-            self.note_panic(shard.contain(|| shard.cancel_shared(timer)));
+            self.note_panic(core.contain(|| core.cancel_repeated(timer)));
         }
     }
 

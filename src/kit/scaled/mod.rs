@@ -139,7 +139,7 @@ impl<T: Send + 'static> Timers<T> {
         max: Duration,
         handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
     ) -> Result<ScaledTimeouts<V>, ConfigError> {
-        self.scaled_with_capacity(min, max, self.local().capacity(), handler)
+        self.scaled_with_capacity(min, max, self.core().capacity(), handler)
     }
 
     /// Timeouts on this shard that last from `min` to `max` by the shard's [`Scale`], for up to
@@ -166,7 +166,7 @@ impl<T: Send + 'static> Timers<T> {
         }
         let capacity = check("capacity", capacity)?;
         let range = (saturating_nanos(min), saturating_nanos(max));
-        let inner = Inner::new(self.local(), self.class(), range, capacity, Box::new(handler));
+        let inner = self.add_part(|shard| Inner::new(shard, range, capacity, Box::new(handler)));
         if !inner.register() {
             let limit = format!("a shard has at most {RANGES_MAX} of them");
             let remedy = "share one among all that have the same min and max";

@@ -10,9 +10,7 @@ use std::rc::{Rc, Weak};
 
 use corewheel_shard::Tick;
 
-use crate::face::local::LocalShard;
-use crate::shard::hooks::Part;
-use crate::stats::ShardCounts;
+use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
 use crate::values::class::ClassId;
 use crate::values::scale::Scale;
 
@@ -24,7 +22,7 @@ pub(super) trait Range {
     /// leaves the queue of ranges that are due.
     fn is_due(&self, tick: Tick) -> bool;
     /// Delivers the first timeout, and puts the range into the queue again.
-    fn deliver(&self, now: u64);
+    fn deliver(self: Rc<Self>, now: u64);
 }
 
 /// The most ranges of a shard. A change of the scale visits all of them.
@@ -33,7 +31,7 @@ pub(super) const RANGES_MAX: usize = 1_024;
 /// All scaled timeouts of a shard. The part holds the shard until the shard ends and drops its
 /// parts.
 pub(super) struct ScaledPart {
-    shard: Rc<dyn LocalShard>,
+    shard: PartHandle,
     ranges: RefCell<Vec<Weak<dyn Range>>>,
     /// The ranges in which a timeout is due, in the order in which they deliver.
     due: RefCell<VecDeque<Weak<dyn Range>>>,
@@ -42,10 +40,10 @@ pub(super) struct ScaledPart {
 }
 
 impl ScaledPart {
-    /// The scaled timeouts of a shard.
-    pub(super) fn of(shard: &Rc<dyn LocalShard>) -> Rc<Self> {
-        shard.parts().get_or_register(|_| Self {
-            shard: Rc::clone(shard),
+    /// The scaled timeouts of the shard of a range.
+    pub(super) fn of(range: &PartHandle) -> Rc<Self> {
+        range.shared_part(|shard| Self {
+            shard,
             ranges: RefCell::default(),
             due: RefCell::default(),
             pending: Cell::default(),
@@ -121,21 +119,27 @@ impl ScaledPart {
     #[inline]
     fn set_pending(&self, pending: u64) {
         self.pending.set(pending);
-        self.shard.publish_gauge(|counts| counts.scaled_pending = pending);
+        self.shard.publish(self);
     }
 }
 
 impl Part for ScaledPart {
-    fn has_work(&self) -> bool {
-        !self.due.borrow().is_empty()
+    fn takes_turns(&self) -> bool {
+        true
     }
 
-    fn deliver(&self, now: u64, tick: Tick) -> bool {
-        let range = self.pop_due(tick);
-        range.as_ref().inspect(|range| range.deliver(now)).is_some()
+    fn wants(&self) -> Wants {
+        if self.due.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn publish(&self, counts: &mut ShardCounts) {
+    fn deliver(self: Rc<Self>, turn: TurnTime<'_>) {
+        if let Some(range) = self.pop_due(turn.tick()) {
+            range.deliver(turn.nanos());
+        }
+    }
+
+    fn publish(&self, gauges: &mut Gauges<'_>) {
+        let counts = gauges.counts();
         (counts.scaled_pending, counts.scaled_fired) = (self.pending.get(), self.fired.get());
     }
 

@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::Tick;
 
 use super::ScaledTimeouts;
 use super::part::{Range, ScaledPart};
 use super::queue::Queue;
-use crate::face::local::LocalShard;
-use crate::shard::callback::SharedCall;
+use crate::clock::when::Deadline;
+use crate::face::part::{Part, PartHandle, PartTimer};
 use crate::stats::class::FirstHeld;
 use crate::values::class::ClassId;
 use crate::values::refused::Refused;
@@ -23,17 +23,14 @@ use crate::values::refused::Refused;
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
 pub(super) struct Inner<V: 'static> {
-    pub(super) this: Weak<Self>,
-    pub(super) shard: Rc<dyn LocalShard>,
+    pub(super) shard: PartHandle,
     class: ClassId,
     /// When the first timeout was started, for the statistics of the class.
     first: Option<Arc<FirstHeld>>,
     part: Rc<ScaledPart>,
-    /// The callback of the timer.
-    visit: SharedCall,
     pub(super) queue: RefCell<Queue<V>>,
     /// The timer of the first timeout.
-    timer: Cell<Option<TimerKey>>,
+    timer: Cell<Option<PartTimer>>,
     /// The range is in the queue of ranges that are due, and its timer does not fire.
     is_due: Cell<bool>,
     /// `None` while it runs.
@@ -50,42 +47,37 @@ pub(super) struct Inner<V: 'static> {
 
 impl<V: 'static> Inner<V> {
     pub(super) fn new(
-        shard: Rc<dyn LocalShard>,
-        class: ClassId,
+        shard: PartHandle,
         (min, max): (u64, u64),
         capacity: usize,
         handler: Handler<V>,
-    ) -> Rc<Self> {
-        Rc::new_cyclic(|this: &Weak<Self>| {
-            let range = this.clone();
-            let visit = move |_| {
-                if let Some(range) = range.upgrade() {
-                    range.visit();
-                }
-            };
-            Self {
-                this: this.clone(),
-                part: ScaledPart::of(&shard),
-                class,
-                first: shard.hold(class),
-                visit: Rc::new(visit),
-                queue: RefCell::new(Queue::new()),
-                timer: Cell::new(None),
-                is_due: Cell::new(false),
-                handler: Cell::new(Some(handler)),
-                min,
-                max,
-                span: Cell::new(span(min, max, &*shard)),
-                shrunk_at: Cell::new(0),
-                capacity,
-                shard,
-            }
-        })
+    ) -> Self {
+        let class = shard.class();
+        Self {
+            part: ScaledPart::of(&shard),
+            class,
+            first: shard.hold(class),
+            queue: RefCell::new(Queue::new()),
+            timer: Cell::new(None),
+            is_due: Cell::new(false),
+            handler: Cell::new(Some(handler)),
+            min,
+            max,
+            span: Cell::new(span(min, max, &shard)),
+            shrunk_at: Cell::new(0),
+            capacity,
+            shard,
+        }
     }
 
     /// Makes the range known to the shard. False if the shard has too many.
-    pub(super) fn register(&self) -> bool {
-        self.part.add_range(self.this.clone())
+    pub(super) fn register(self: &Rc<Self>) -> bool {
+        self.part.add_range(self.weak())
+    }
+
+    fn weak(self: &Rc<Self>) -> Weak<dyn Range> {
+        let this = Rc::downgrade(self);
+        this
     }
 
     /// Starts a timeout. Returns its index and serial.
@@ -146,9 +138,9 @@ impl<V: 'static> Inner<V> {
         Some(self.deadline(start))
     }
 
-    fn schedule(&self, deadline: Tick) -> Option<TimerKey> {
+    fn schedule(&self, deadline: Tick) -> Option<PartTimer> {
         // The timeouts count for the class, and not their timer.
-        self.shard.schedule_shared(ClassId::NONE, deadline, &self.visit, 0)
+        self.shard.schedule_as(ClassId::NONE, deadline, 0).ok()
     }
 
     /// Schedules the timer of the first timeout. False if the shard has no room for it.
@@ -160,7 +152,7 @@ impl<V: 'static> Inner<V> {
     }
 
     /// The timer has fired.
-    fn visit(&self) {
+    fn visit(self: &Rc<Self>) {
         self.timer.set(None);
         let Some(deadline) = self.first_deadline() else { return };
         if self.shard.is_closed() {
@@ -177,9 +169,9 @@ impl<V: 'static> Inner<V> {
         }
     }
 
-    fn set_due(&self) {
+    fn set_due(self: &Rc<Self>) {
         if !self.is_due.replace(true) {
-            self.part.push_due(self.this.clone());
+            self.part.push_due(self.weak());
         }
     }
 
@@ -187,20 +179,26 @@ impl<V: 'static> Inner<V> {
         if self.queue.borrow().is_empty()
             && let Some(timer) = self.timer.take()
         {
-            self.shard.cancel_shared(timer);
+            self.shard.cancel(timer);
         }
     }
 }
 
 /// How long a timeout lasts by the shard's scale. At least a nanosecond, so that a timeout that the
 /// handler starts is not due in the same turn.
-fn span(min: u64, max: u64, shard: &dyn LocalShard) -> u64 {
+fn span(min: u64, max: u64, shard: &PartHandle) -> u64 {
     (min + shard.scale().of(max - min)).max(1)
+}
+
+impl<V: 'static> Part for Inner<V> {
+    fn expired(self: Rc<Self>, _index: u32) {
+        self.visit();
+    }
 }
 
 impl<V: 'static> Range for Inner<V> {
     fn rescale(&self) {
-        let span = span(self.min, self.max, &*self.shard);
+        let span = span(self.min, self.max, &self.shard);
         let now = self.shard.nanos_near();
         if self.span.replace(span) > span {
             self.shrunk_at.set(now);
@@ -209,7 +207,8 @@ impl<V: 'static> Range for Inner<V> {
             && let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline())
         {
             // A timeout that the change makes due is not late yet, and nor is its timer.
-            let _moved = self.shard.reset(timer, deadline.max(self.shard.time().floor(now)));
+            let earliest = self.shard.time().floor(now);
+            let _moved = self.shard.reset(timer, Deadline(deadline.max(earliest)));
         }
     }
 
@@ -218,7 +217,7 @@ impl<V: 'static> Range for Inner<V> {
             Some(deadline) if deadline <= tick || self.shard.is_closed() => return true,
             Some(deadline) => {
                 if let Some(timer) = self.timer.get() {
-                    let _moved = self.shard.reset(timer, deadline);
+                    let _moved = self.shard.reset(timer, Deadline(deadline));
                 }
             }
             None => {}
@@ -227,7 +226,7 @@ impl<V: 'static> Range for Inner<V> {
         false
     }
 
-    fn deliver(&self, now: u64) {
+    fn deliver(self: Rc<Self>, now: u64) {
         let popped = self.queue.borrow_mut().pop();
         let Some((start, value)) = popped else { return };
         let deadline = self.shard.time().start_of(self.deadline(start));
@@ -237,9 +236,9 @@ impl<V: 'static> Range for Inner<V> {
         self.note_first();
         self.cancel_timer_if_empty();
         // Before the handler, which may panic.
-        self.part.push_due(self.this.clone());
-        let Some(this) = self.this.upgrade().map(ScaledTimeouts) else { return };
-        let mut running = Running { place: &self.handler, handler: self.handler.take() };
+        self.part.push_due(self.weak());
+        let this = ScaledTimeouts(self);
+        let mut running = Running { place: &this.0.handler, handler: this.0.handler.take() };
         if let Some(handler) = &mut running.handler {
             handler(value, &this);
         }
@@ -261,7 +260,7 @@ impl<H> Drop for Running<'_, H> {
 impl<V: 'static> Drop for Inner<V> {
     fn drop(&mut self) {
         if let Some(timer) = self.timer.take() {
-            self.shard.cancel_shared(timer);
+            self.shard.cancel(timer);
         }
         let queue = std::mem::replace(self.queue.get_mut(), Queue::new());
         let (starts, values): (Vec<_>, Vec<_>) = queue.into_values().unzip();

@@ -27,9 +27,9 @@ use slab::Slab;
 use super::SinkPolicy;
 use crate::clock::when::When;
 use crate::driver::glommio::is_executor_here;
+use crate::face::part::Part;
 use crate::face::timers::Timers;
 use crate::shard::callback::{Fired, Handler, LocalCall};
-use crate::shard::hooks::Part;
 use crate::stats::ShardCounts;
 use crate::values::capacity::check;
 use crate::values::class::ClassId;
@@ -311,7 +311,7 @@ struct Deferred<T: Send + 'static> {
 
 impl<T: Send + 'static> Deferred<T> {
     fn of(timers: &Timers<T>) -> Rc<Self> {
-        timers.core().parts().get_or_register(|_| Self {
+        timers.core().parts().get_or_keep(|| Self {
             timers: timers.clone(),
             calls: RefCell::default(),
             count: Cell::default(),

@@ -9,18 +9,17 @@
 //! Cost: a dynamic call for each use, about a nanosecond.
 
 use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use corewheel_shard::{Tick, TimerKey};
 
-use crate::shard::callback::SharedCall;
-use crate::shard::calls::Owner;
-use crate::shard::hooks::{Message, PartId};
-use crate::shard::sleepers::Slept;
-use crate::shard::stored::Stored;
-use crate::shard::{Base, Core};
-use crate::stats::ShardCounts;
+use super::part::Part;
+use super::parts::{Message, PartId};
+use super::sleepers::Slept;
+use super::timers::Timers;
+use super::{Base, Core};
 use crate::stats::class::{ClassStats, FirstHeld};
 use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
@@ -48,20 +47,8 @@ pub(crate) trait LocalShard {
         part: PartId,
         index: u32,
     ) -> Option<TimerKey>;
-    /// Cancels an entry of a part.
-    fn cancel_part(&self, key: TimerKey);
-
-    fn schedule_shared(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        call: &SharedCall,
-        number: u32,
-    ) -> Option<TimerKey>;
-    fn cancel_shared(&self, key: TimerKey);
-    fn enter_owner(&self, call: SharedCall) -> Owner;
-    fn leave_owner(&self, owner: &mut Owner);
-    fn schedule_owned(&self, deadline: Tick, owner: &Owner, number: u32) -> Option<TimerKey>;
+    /// Cancels an entry of a part. False if it is not pending.
+    fn cancel_part(&self, key: TimerKey) -> bool;
 
     fn schedule_sleep(
         &self,
@@ -87,10 +74,11 @@ pub(crate) trait LocalShard {
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
     /// A container is made whose values are of a class. `None` if that is none.
     fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>>;
-    fn publish_gauge_mut(&self, write: &mut dyn FnMut(&mut ShardCounts));
+    /// Publishes the gauges of a part, if no turn will soon.
+    fn publish_part(&self, id: PartId, part: &dyn Part);
 }
 
-/// A compound command, see [`Core::compound`].
+/// A command of several steps. The driver is woken at most once, when this is dropped.
 pub(crate) struct Compound<'a>(&'a dyn LocalShard);
 
 impl Drop for Compound<'_> {
@@ -110,7 +98,7 @@ impl Deref for dyn LocalShard + '_ {
 impl dyn LocalShard + '_ {
     /// Gives a message to a part of the shard, and wakes the driver for it.
     pub(crate) fn receive(&self, message: Box<dyn Message>) {
-        message.receive(self.parts());
+        self.contain(|| message.receive(self.parts()));
         self.note_deadline(Tick::ZERO);
     }
 
@@ -131,7 +119,7 @@ impl dyn LocalShard + '_ {
         }
     }
 
-    /// See [`Core::compound`].
+    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
     pub(crate) fn compound(&self) -> Compound<'_> {
         self.begin_compound();
         Compound(self)
@@ -160,10 +148,12 @@ impl dyn LocalShard + '_ {
             self.count_class_mut(class, &mut count);
         }
     }
+}
 
-    /// See [`Core::publish_gauge`].
-    pub(crate) fn publish_gauge(&self, mut write: impl FnMut(&mut ShardCounts)) {
-        self.publish_gauge_mut(&mut write);
+impl<T: Send + 'static> Timers<T> {
+    /// The shard, for types that do not name the type of the service's values.
+    pub(crate) fn local(&self) -> Rc<dyn LocalShard> {
+        Rc::clone(&self.core) as _
     }
 }
 
@@ -207,38 +197,11 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         part: PartId,
         index: u32,
     ) -> Option<TimerKey> {
-        self.schedule(class, deadline, Stored::Part(part, index)).ok()
+        self.schedule_part(class, deadline, part, index)
     }
 
-    fn cancel_part(&self, key: TimerKey) {
-        // Its payload is an index.
-        let _ = self.cancel_unread(key);
-    }
-
-    fn schedule_shared(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        call: &SharedCall,
-        number: u32,
-    ) -> Option<TimerKey> {
-        self.schedule_shared(class, deadline, call, number)
-    }
-
-    fn cancel_shared(&self, key: TimerKey) {
-        self.cancel_shared(key);
-    }
-
-    fn enter_owner(&self, call: SharedCall) -> Owner {
-        self.enter_owner(call)
-    }
-
-    fn leave_owner(&self, owner: &mut Owner) {
-        self.leave_owner(owner);
-    }
-
-    fn schedule_owned(&self, deadline: Tick, owner: &Owner, number: u32) -> Option<TimerKey> {
-        self.schedule_owned(deadline, owner, number)
+    fn cancel_part(&self, key: TimerKey) -> bool {
+        self.cancel_part(key)
     }
 
     fn schedule_sleep(
@@ -294,7 +257,7 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         Some(self.post().published.hold(class.index()?))
     }
 
-    fn publish_gauge_mut(&self, write: &mut dyn FnMut(&mut ShardCounts)) {
-        self.publish_gauge(write);
+    fn publish_part(&self, id: PartId, part: &dyn Part) {
+        self.publish_part(id, part);
     }
 }

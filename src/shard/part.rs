@@ -1,0 +1,499 @@
+//! A container of your own on a shard: a part of the shard, with timers, gauges and messages.
+//!
+//! Connections and the containers of this crate are such parts. A part lives on the shard's thread
+//! and may be `!Send`. Its timers carry an index of the part's choice and no value, so that they
+//! need no allocation and have the size of the shard's other timers.
+//!
+//! Why not a callback for each timer: it is boxed, it takes part in no turn, and it has to hold
+//! what it works on.
+
+use std::any::{Any, TypeId};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use corewheel_shard::{Tick, TimerKey};
+
+use super::local::{Compound, LocalShard};
+use super::parts::{Entry, PartId};
+use super::timers::Timers;
+use crate::clock::Timeline;
+use crate::clock::when::{Deadline, When};
+use crate::directory::orders::Orders;
+use crate::stats::ShardCounts;
+use crate::stats::class::{ClassStats, FirstHeld};
+use crate::stats::tally::Tally;
+use crate::values::class::ClassId;
+use crate::values::ids::ShardId;
+use crate::values::outcome::ResetOutcome;
+use crate::values::refused::RefusedKind;
+use crate::values::scale::Scale;
+
+/// What a shard calls in its turns. Every method has a default, which does nothing.
+///
+/// A part is made by [`Timers::add_part`] or [`Timers::shared_part`]. The shard calls it on the
+/// shard's own thread, with nothing borrowed unless a method says otherwise, so the part may use
+/// the [`Timers`], its [`PartHandle`] and other containers. A panic is caught and logged, and ends
+/// only that call.
+///
+/// A part that [takes part in turns](Self::takes_turns) costs the shard two dynamic calls for each
+/// turn and one for each delivery. Another part costs nothing but its timers.
+pub trait Part: Any {
+    /// Whether [`turn_begins`](Self::turn_begins), [`wants`](Self::wants),
+    /// [`deliver`](Self::deliver), [`publish`](Self::publish) and
+    /// [`scale_changed`](Self::scale_changed) are called. The shard asks once, when the part is
+    /// made. False by default: such a part has timers, messages and an end.
+    fn takes_turns(&self) -> bool {
+        false
+    }
+
+    /// A turn begins, before it receives requests.
+    fn turn_begins(&self, _turn: TurnTime<'_>) {}
+
+    /// What the part wants of the shard. It is called several times a turn, and before the shard
+    /// falls asleep, so it must be cheap and change nothing.
+    fn wants(&self) -> Wants {
+        Wants::Nothing
+    }
+
+    /// Delivers one item: called while the part [wants](Self::wants) a delivery. Deliveries of
+    /// parts and of timers alternate, and both use up the budget of the turn. A shutdown that fires
+    /// all timers delivers until no part wants a delivery any more.
+    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {}
+
+    /// Until when a timer of the part that has expired is postponed; `None` if it is to be
+    /// delivered now. After the shard has begun to shut down, no timer is postponed.
+    ///
+    /// The state of the shard is borrowed meanwhile: a call of the shard's commands panics.
+    fn postpone(&self, _index: u32) -> Option<Deadline> {
+        None
+    }
+
+    /// Delivers a timer of the part. No other code has run since the timer's slot became free, so
+    /// the shard has room for another timer of the part.
+    fn expired(self: Rc<Self>, _index: u32) {}
+
+    /// Writes the part's gauges, at the end of a turn.
+    ///
+    /// The state of the shard is borrowed meanwhile: a call of the shard's commands panics.
+    fn publish(&self, _gauges: &mut Gauges<'_>) {}
+
+    /// The shard's [scale](Timers::set_scale) has changed.
+    fn scale_changed(&self, _scale: Scale) {}
+
+    /// The shard begins to shut down: it takes no timer and no message any more, and still has its
+    /// timers.
+    fn closing(&self) {}
+
+    /// The shard has ended and has no timers any more. `is_dead` if its driver ended without a
+    /// shutdown.
+    fn closed(&self, _is_dead: bool) {}
+
+    /// Whether the part runs futures of its users. Such a part is closed after the others.
+    fn runs_futures(&self) -> bool {
+        false
+    }
+}
+
+/// A part that other threads send messages of type `M`.
+pub trait Receive<M>: Part {
+    /// Receives a message, in a turn of the shard. If there is work to do for it, let
+    /// [`wants`](Part::wants) say so, so that it is done within the budget of a turn.
+    fn receive(self: Rc<Self>, message: M);
+}
+
+/// What a [`Part`] wants of its shard.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::part::{Part, TurnTime, Wants};
+/// use std::cell::RefCell;
+/// use std::rc::Rc;
+///
+/// /// Lines that are written one at a time, among the deliveries of timers.
+/// struct Lines(RefCell<Vec<&'static str>>);
+///
+/// impl Part for Lines {
+///     fn takes_turns(&self) -> bool {
+///         true
+///     }
+///
+///     fn wants(&self) -> Wants {
+///         if self.0.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
+///     }
+///
+///     fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+///         println!("{:?}", self.0.borrow_mut().pop());
+///     }
+/// }
+///
+/// let service = TimerService::builder().shards(1).start_attached()?;
+/// let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+/// let lines = shard.timers().add_part(|_| Lines(RefCell::new(vec!["one", "two"])));
+/// let _next = shard.turn();
+/// assert!(lines.0.borrow().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Wants {
+    /// Nothing, until one of its timers expires or a message comes.
+    #[default]
+    Nothing,
+    /// A turn, at this time at the latest.
+    TurnBy(Deadline),
+    /// To deliver an item in this turn. No driver falls asleep meanwhile.
+    Delivery,
+    /// To deliver an item in the next turn, which follows at once: the part has delivered enough in
+    /// this one.
+    NextTurn,
+}
+
+/// The time of the present turn of a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnTime<'a> {
+    pub(super) time: &'a Timeline,
+    /// In nanoseconds.
+    pub(super) nanos: u64,
+    /// The tick up to which this turn delivers.
+    pub(super) tick: Tick,
+}
+
+impl TurnTime<'_> {
+    /// The time at which the turn began, or at which the present delivery begins. It costs a
+    /// conversion, and no reading of a clock.
+    pub fn now(&self) -> Instant {
+        self.time.instant_of(self.nanos)
+    }
+
+    /// Whether a deadline is due in this turn.
+    pub fn is_due(&self, deadline: Deadline) -> bool {
+        deadline.0 <= self.tick
+    }
+
+    /// The time in nanoseconds.
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.nanos
+    }
+
+    /// The tick up to which this turn delivers.
+    #[inline]
+    pub(crate) fn tick(&self) -> Tick {
+        self.tick
+    }
+}
+
+/// Where a [`Part`] writes its gauges.
+pub struct Gauges<'a> {
+    pub(super) part: PartId,
+    pub(super) counts: &'a mut ShardCounts,
+    pub(super) named: &'a mut Vec<(PartId, &'static str, u64)>,
+}
+
+impl Gauges<'_> {
+    /// Sets a gauge of the shard, which its statistics show in
+    /// [`ShardStats::gauges`](crate::stats::ShardStats::gauges). The gauges of one name of all
+    /// parts add up.
+    pub fn set(&mut self, name: &'static str, value: u64) {
+        let own = (self.part, name);
+        match self.named.iter_mut().find(|(part, name, _)| (*part, *name) == own) {
+            Some((.., known)) => *known = value,
+            None => self.named.push((self.part, name, value)),
+        }
+    }
+
+    /// The counts that have rows of their own.
+    pub(crate) fn counts(&mut self) -> &mut ShardCounts {
+        self.counts
+    }
+}
+
+impl fmt::Debug for Gauges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gauges(..)")
+    }
+}
+
+/// A timer of a [`Part`]. When the timer is gone, the name stands for nothing, and using it does no
+/// harm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PartTimer(pub(super) TimerKey);
+
+/// The handle of a [`Part`] to its shard. When it is dropped, the part has left the shard; timers
+/// of it that are still pending expire without a call.
+///
+/// Cost: a command costs what it costs [`Timers`], and a dynamic call. A timer of a part is a timer
+/// of the shard, and counts in its statistics, for the class of the view that made the part.
+pub struct PartHandle {
+    shard: Rc<dyn LocalShard>,
+    entry: Entry,
+    class: ClassId,
+}
+
+/// The part's timers.
+impl PartHandle {
+    /// Schedules a timer with an index, with which [`Part::expired`] is called when the timer is
+    /// due. If the driver of the shard sleeps past the deadline, this wakes it.
+    ///
+    /// # Errors
+    ///
+    /// `Full` if the shard has no room, `Closed` or `Dropped` if it is shut down.
+    #[inline]
+    pub fn schedule<W: When>(&self, when: W, index: u32) -> Result<PartTimer, RefusedKind> {
+        self.schedule_as(self.class, self.shard.tick_of(when), index)
+    }
+
+    /// Schedules a timer of another class.
+    #[inline]
+    pub(crate) fn schedule_as(
+        &self,
+        class: ClassId,
+        deadline: Tick,
+        index: u32,
+    ) -> Result<PartTimer, RefusedKind> {
+        if self.is_closed() {
+            return Err(self.why_closed());
+        }
+        let part = self.entry.id();
+        let key = self.shard.schedule_part(class, deadline, part, index);
+        key.map(PartTimer).ok_or(RefusedKind::Full)
+    }
+
+    /// Changes the deadline of a timer. False if it has expired or was cancelled. Later is one
+    /// store.
+    #[inline]
+    pub fn reset<W: When>(&self, timer: PartTimer, when: W) -> bool {
+        self.shard.reset(timer.0, self.shard.tick_of(when)) == ResetOutcome::Reset
+    }
+
+    /// Cancels a timer. False if it has expired or was cancelled before. Reads no clock.
+    #[inline]
+    pub fn cancel(&self, timer: PartTimer) -> bool {
+        self.shard.cancel_part(timer.0)
+    }
+
+    /// How long a timer still has; zero if it is due. `None` if it has expired or was cancelled.
+    pub fn remaining(&self, timer: PartTimer) -> Option<Duration> {
+        let deadline = self.deadline_of(timer)?;
+        Some(self.time().remaining(deadline, self.nanos_near()))
+    }
+
+    /// The deadline of everything that is due at a time, computed once.
+    pub fn deadline<W: When>(&self, when: W) -> Deadline {
+        Deadline(self.shard.tick_of(when))
+    }
+
+    #[inline]
+    pub(crate) fn deadline_of(&self, timer: PartTimer) -> Option<Tick> {
+        self.shard.deadline_of(timer.0)
+    }
+
+    /// The class of a timer that is pending.
+    pub(crate) fn class_of(&self, timer: PartTimer) -> ClassId {
+        self.shard.class_of(timer.0)
+    }
+}
+
+/// The part's shard.
+impl PartHandle {
+    /// The present, by the near clock, which is never behind the service's and at most some
+    /// microseconds ahead.
+    pub fn now(&self) -> Instant {
+        self.time().instant_of(self.nanos_near())
+    }
+
+    /// Which shard this is.
+    pub fn shard_id(&self) -> ShardId {
+        self.shard.id()
+    }
+
+    /// Whether the shard is shut down.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.shard.is_closed()
+    }
+
+    /// Wakes the driver of the shard if it sleeps, so that it takes a turn: to be called when
+    /// [`Part::wants`] has changed outside of a turn.
+    pub fn wake(&self) {
+        if !self.is_closed() {
+            self.shard.note_deadline(Tick::ZERO);
+        }
+    }
+
+    /// Runs code of the part's users, and catches, logs and counts a panic. False if it panicked.
+    pub fn contain(&self, run: impl FnOnce()) -> bool {
+        self.shard.contain(run)
+    }
+
+    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
+        self.shard.drop_each(values);
+    }
+
+    pub(crate) fn shard(&self) -> &Rc<dyn LocalShard> {
+        &self.shard
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    #[inline]
+    pub(crate) fn time(&self) -> &Timeline {
+        self.shard.time()
+    }
+
+    #[inline]
+    pub(crate) fn nanos(&self) -> u64 {
+        self.shard.nanos()
+    }
+
+    #[inline]
+    pub(crate) fn nanos_near(&self) -> u64 {
+        self.shard.nanos_near()
+    }
+
+    /// Why the shard, which is closed, takes no timer.
+    pub(crate) fn why_closed(&self) -> RefusedKind {
+        self.shard.why_closed()
+    }
+
+    /// The factor of the shard's scaled timeouts.
+    pub(crate) fn scale(&self) -> Scale {
+        self.shard.scale()
+    }
+
+    /// What all connections of the shard are told.
+    pub(crate) fn orders(&self) -> &Arc<Orders> {
+        self.shard.orders()
+    }
+
+    /// The deadlines of connections that have come.
+    pub(crate) fn tally(&self) -> &Tally {
+        self.shard.tally()
+    }
+
+    /// The class of the timer that is being delivered.
+    pub(crate) fn class_delivered(&self) -> ClassId {
+        self.shard.class_delivered()
+    }
+
+    /// Begins the delivery of a value of a class, so late in nanoseconds.
+    pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
+        self.shard.begin_delivery(class, late);
+    }
+
+    /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
+    /// Pending if the task must return to its executor first; its waker has been woken then.
+    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        self.shard.begin_poll(is_first, cx)
+    }
+
+    /// Notes whether the first poll for a result was ready.
+    pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
+        self.shard.note_ready(is_first, is_ready);
+    }
+
+    /// Counts a poll for a result.
+    pub(crate) fn count_poll(&self) {
+        self.shard.count_poll();
+    }
+
+    /// See [`Timers::shared_part`].
+    pub(crate) fn shared_part<P: Part>(&self, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
+        shared_part(&self.shard, make)
+    }
+
+    /// Wakes the driver if it sleeps past a tick.
+    #[inline]
+    pub(crate) fn note_deadline(&self, deadline: Tick) {
+        self.shard.note_deadline(deadline);
+    }
+
+    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
+    #[inline]
+    pub(crate) fn compound(&self) -> Compound<'_> {
+        self.shard.compound()
+    }
+
+    /// The class of the view that made the part.
+    pub(crate) fn class(&self) -> ClassId {
+        self.class
+    }
+
+    /// Since when the oldest value of a container has been there, for the statistics of a class.
+    /// `None` if that is none.
+    pub(crate) fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>> {
+        self.shard.hold(class)
+    }
+
+    /// Counts something for a class, if there is one.
+    #[inline]
+    pub(crate) fn count_class(&self, class: ClassId, count: impl FnMut(&mut ClassStats)) {
+        self.shard.count_class(class, count);
+    }
+
+    /// Publishes the gauges of the part, if no turn will soon.
+    #[inline]
+    pub(crate) fn publish(&self, part: &dyn Part) {
+        self.shard.publish_part(self.entry.id(), part);
+    }
+}
+
+impl Drop for PartHandle {
+    fn drop(&mut self) {
+        self.shard.parts().leave(self.entry);
+    }
+}
+
+impl fmt::Debug for PartHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartHandle").field("shard", &self.shard_id()).finish_non_exhaustive()
+    }
+}
+
+/// Parts of this shard.
+impl<T: Send + 'static> Timers<T> {
+    /// Makes a part of this shard. The shard does not keep it alive: the part leaves when the
+    /// last [`Rc`] of it is dropped, so that a container ends with its last handle.
+    ///
+    /// Its timers count for the class of this view. O(1); a shard has at most 16,777,216 parts at
+    /// a time.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has that many parts.
+    pub fn add_part<P: Part>(&self, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
+        add_part(self.local(), self.class(), make)
+    }
+
+    /// The part of type `P` that this shard keeps; `make` makes it if there is none. It lives until
+    /// the shard ends. Its timers are of no class.
+    ///
+    /// O(types of parts that the shard keeps).
+    pub fn shared_part<P: Part>(&self, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
+        shared_part(&self.local(), make)
+    }
+}
+
+fn add_part<P: Part>(
+    shard: Rc<dyn LocalShard>,
+    class: ClassId,
+    make: impl FnOnce(PartHandle) -> P,
+) -> Rc<P> {
+    let entry = shard.parts().enter(TypeId::of::<P>());
+    let part = Rc::new(make(PartHandle { shard: Rc::clone(&shard), entry, class }));
+    shard.parts().place(entry, Rc::downgrade(&part) as _, part.takes_turns());
+    part
+}
+
+fn shared_part<P: Part>(shard: &Rc<dyn LocalShard>, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
+    if let Some(known) = shard.parts().shared::<P>() {
+        return known;
+    }
+    let part = add_part(Rc::clone(shard), ClassId::NONE, make);
+    shard.parts().keep(Rc::clone(&part) as _);
+    part
+}

@@ -1,0 +1,427 @@
+//! The parts of a shard, by their numbers.
+//!
+//! Invariants: the number of a part is not given to another while a timer holds it, so a timer
+//! whose part has left calls nothing. No code of a part runs while anything here is borrowed.
+//!
+//! Cost: a counted reference for each call of a part.
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use corewheel_shard::Tick;
+use slab::Slab;
+
+use super::part::{Part, Wants};
+use crate::values::contain::contain;
+use crate::values::ids::ShardId;
+
+/// The number of a part within its shard, in three bytes: the slot of a timer has room for no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartId([u8; 3]);
+
+impl PartId {
+    /// # Panics
+    ///
+    /// If there are more than 2²⁴ parts.
+    fn new(number: usize) -> Self {
+        assert!(number < 1 << 24, "a shard has at most 16,777,216 parts at a time");
+        let [low, middle, high, ..] = number.to_le_bytes();
+        Self([low, middle, high])
+    }
+
+    #[inline]
+    fn number(self) -> usize {
+        let [low, middle, high] = self.0;
+        usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16
+    }
+
+    /// The part and the index of one of its timers, as one word.
+    #[inline]
+    pub(super) fn with_index(self, index: u32) -> u64 {
+        (self.number() as u64) << 32 | u64::from(index)
+    }
+}
+
+/// A part, also after its number was given to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    id: PartId,
+    /// How many parts were made before it.
+    serial: u64,
+}
+
+impl Entry {
+    #[inline]
+    pub(super) fn id(self) -> PartId {
+        self.id
+    }
+}
+
+/// The parts of one shard.
+pub(crate) struct Parts {
+    shard: ShardId,
+    known: RefCell<Slab<Known>>,
+    /// Those that take part in turns, in the order in which they were made. A part that is gone
+    /// stays there until the next turn begins.
+    turning: RefCell<Vec<(Entry, Weak<dyn Part>)>>,
+    /// Whether a part has left since the last turn began.
+    has_left: Cell<bool>,
+    /// Those that the shard keeps alive, one of each type.
+    kept: RefCell<Vec<Rc<dyn Part>>>,
+    /// Whether the shard has ended. It keeps no part any more then.
+    ended: Cell<bool>,
+    /// How many parts were made.
+    made: Cell<u64>,
+}
+
+struct Known {
+    serial: u64,
+    of: TypeId,
+    /// `None` while the part is made, and when it has left.
+    part: Option<Weak<dyn Part>>,
+    has_left: bool,
+    /// How many of its timers are pending.
+    pending: u32,
+}
+
+impl Parts {
+    pub(super) fn new(shard: ShardId) -> Self {
+        Self {
+            shard,
+            known: RefCell::default(),
+            turning: RefCell::default(),
+            has_left: Cell::new(false),
+            kept: RefCell::default(),
+            ended: Cell::new(false),
+            made: Cell::new(0),
+        }
+    }
+
+    /// Makes a place for a part of this type.
+    pub(super) fn enter(&self, of: TypeId) -> Entry {
+        let serial = self.made.get();
+        self.made.set(serial + 1);
+        let mut known = self.known.borrow_mut();
+        let vacant = known.vacant_entry();
+        let id = PartId::new(vacant.key());
+        vacant.insert(Known { serial, of, part: None, has_left: false, pending: 0 });
+        Entry { id, serial }
+    }
+
+    /// Puts a part into its place.
+    pub(super) fn place(&self, entry: Entry, part: Weak<dyn Part>, takes_turns: bool) {
+        if takes_turns && !self.ended.get() {
+            self.turning.borrow_mut().push((entry, Weak::clone(&part)));
+        }
+        if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number())
+            && known.serial == entry.serial
+        {
+            known.part = Some(part);
+        }
+    }
+
+    /// A part leaves. Its timers that are pending call nothing.
+    pub(super) fn leave(&self, entry: Entry) {
+        let mut places = self.known.borrow_mut();
+        let number = entry.id.number();
+        let Some(known) = places.get_mut(number) else { return };
+        if known.serial == entry.serial {
+            (known.part, known.has_left) = (None, true);
+            self.has_left.set(true);
+            if known.pending == 0 {
+                places.remove(number);
+            }
+        }
+    }
+
+    /// A timer of a part is pending.
+    #[inline]
+    pub(super) fn note_scheduled(&self, part: PartId) {
+        if let Some(known) = self.known.borrow_mut().get_mut(part.number()) {
+            known.pending += 1;
+        }
+    }
+
+    /// A timer of a part is pending no more.
+    #[inline]
+    pub(super) fn note_ended(&self, part: PartId) {
+        end_timer(&mut self.known.borrow_mut(), part.number());
+    }
+
+    /// Whether a part is of this type.
+    pub(crate) fn is_of<P: Part>(&self, entry: Entry) -> bool {
+        let known = self.known.borrow();
+        known.get(entry.id.number()).is_some_and(|known| known.of == TypeId::of::<P>())
+    }
+
+    /// A part of a type. `None` if it has left, or is of another type.
+    pub(crate) fn find<P: Part>(&self, entry: Entry) -> Option<Rc<P>> {
+        let part = {
+            let known = self.known.borrow();
+            let known = known.get(entry.id.number())?;
+            let part = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
+            part.upgrade()?
+        };
+        (part as Rc<dyn Any>).downcast().ok()
+    }
+
+    /// The part of a type that the shard keeps.
+    pub(crate) fn shared<P: Part>(&self) -> Option<Rc<P>> {
+        let kept = self.kept.borrow();
+        let part = kept.iter().find(|part| {
+            let part: &dyn Any = &***part;
+            part.is::<P>()
+        })?;
+        (Rc::clone(part) as Rc<dyn Any>).downcast().ok()
+    }
+
+    /// Keeps a part alive until the shard ends.
+    pub(super) fn keep(&self, part: Rc<dyn Part>) {
+        if !self.ended.get() {
+            self.kept.borrow_mut().push(part);
+        }
+    }
+
+    /// The part of a type that the shard keeps; `make` makes it if there is none. For a part that
+    /// has neither timers nor messages.
+    pub(crate) fn get_or_keep<P: Part>(&self, make: impl FnOnce() -> P) -> Rc<P> {
+        if let Some(known) = self.shared::<P>() {
+            return known;
+        }
+        let entry = self.enter(TypeId::of::<P>());
+        let part = Rc::new(make());
+        self.place(entry, Rc::downgrade(&part) as _, part.takes_turns());
+        self.keep(Rc::clone(&part) as _);
+        part
+    }
+}
+
+/// The parts that take part in turns.
+impl Parts {
+    /// Whether no part takes part in turns.
+    #[inline]
+    pub(super) fn none_turns(&self) -> bool {
+        self.turning.borrow().is_empty()
+    }
+
+    /// Forgets the parts that have left.
+    #[inline]
+    pub(super) fn forget_left(&self) {
+        if self.has_left.take() {
+            let known = self.known.borrow();
+            let is_here = |entry: &Entry| {
+                let known = known.get(entry.id.number());
+                known.is_some_and(|known| known.serial == entry.serial && !known.has_left)
+            };
+            self.turning.borrow_mut().retain(|(entry, _)| is_here(entry));
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<(PartId, Option<Rc<dyn Part>>)> {
+        let turning = self.turning.borrow();
+        turning.get(index).map(|(entry, part)| (entry.id, part.upgrade()))
+    }
+
+    /// Calls `call` for each part that takes part in turns, until it returns false. Code of the
+    /// user may run in it and make more parts. A panic is logged, and counts as true.
+    pub(super) fn each(&self, mut call: impl FnMut(PartId, &Rc<dyn Part>) -> bool) {
+        let mut index = 0;
+        while let Some((id, part)) = self.at(index) {
+            let mut goes_on = true;
+            if let Some(part) = part {
+                contain(self.shard, || {
+                    goes_on = call(id, &part);
+                    drop(part);
+                });
+            }
+            if !goes_on {
+                return;
+            }
+            index += 1;
+        }
+    }
+
+    /// The first part that wants to deliver an item in this turn.
+    #[inline]
+    pub(super) fn delivering(&self) -> Option<Rc<dyn Part>> {
+        if self.none_turns() {
+            return None;
+        }
+        let mut delivering = None;
+        self.each(|_, part| {
+            let wants = part.wants() == Wants::Delivery;
+            if wants {
+                delivering = Some(Rc::clone(part));
+            }
+            !wants
+        });
+        delivering
+    }
+
+    /// Whether a part has left work for a turn that follows at once.
+    #[inline]
+    pub(super) fn have_work(&self) -> bool {
+        if self.none_turns() {
+            return false;
+        }
+        let mut has_work = false;
+        self.each(|_, part| {
+            has_work = matches!(part.wants(), Wants::Delivery | Wants::NextTurn);
+            !has_work
+        });
+        has_work
+    }
+
+    /// When a part wants the next turn at the latest; [`Tick::NEVER`] if none does.
+    #[inline]
+    pub(super) fn next_turn(&self) -> Tick {
+        let mut next = Tick::NEVER;
+        if self.none_turns() {
+            return next;
+        }
+        self.each(|_, part| {
+            if let Wants::TurnBy(by) = part.wants() {
+                next = next.min(by.0);
+            }
+            true
+        });
+        next
+    }
+}
+
+/// The timers of parts, and the end.
+impl Parts {
+    /// Until when the timer of a part is postponed; `None` if it is to be delivered now.
+    #[inline]
+    pub(super) fn postpone(&self, part: PartId, index: u32) -> Option<Tick> {
+        let part = {
+            let known = self.known.borrow();
+            known.get(part.number())?.part.as_ref()?.upgrade()?
+        };
+        let mut postponed = None;
+        contain(self.shard, || postponed = part.postpone(index));
+        postponed.map(|until| until.0)
+    }
+
+    /// Delivers a timer of a part, as [`PartId::with_index`] has put it.
+    pub(super) fn expired(&self, timer: u64) {
+        let part = {
+            let mut places = self.known.borrow_mut();
+            let known = end_timer(&mut places, (timer >> 32) as usize);
+            known.and_then(|known| known.part.as_ref()?.upgrade())
+        };
+        if let Some(part) = part {
+            part.expired(timer as u32);
+        }
+    }
+
+    /// All parts in the order in which they are closed: in that in which they were made, but those
+    /// that run futures last, since these futures must see that everything else of the shard has
+    /// ended.
+    pub(super) fn in_closing_order(&self) -> Vec<Rc<dyn Part>> {
+        let known = self.known.borrow();
+        let mut parts: Vec<_> = known
+            .iter()
+            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.upgrade()?)))
+            .collect();
+        drop(known);
+        parts.sort_by_key(|(serial, part)| (part.runs_futures(), *serial));
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
+
+    /// Takes out the parts that the shard keeps. They may hold references to the shard.
+    pub(super) fn take_kept(&self) -> Vec<Rc<dyn Part>> {
+        self.ended.set(true);
+        self.turning.take();
+        self.kept.take()
+    }
+}
+
+/// A timer of a part is pending no more. Returns the part, unless that has left with its last timer.
+#[inline]
+fn end_timer(places: &mut Slab<Known>, number: usize) -> Option<&mut Known> {
+    let known = places.get_mut(number)?;
+    known.pending -= 1;
+    if known.pending == 0 && known.has_left {
+        places.remove(number);
+        return None;
+    }
+    places.get_mut(number)
+}
+
+/// A message from another thread to a part of a shard. It travels as a request on a lane.
+pub(crate) trait Message: Send {
+    /// Gives the message to its part, on the shard's thread and with nothing borrowed. A message
+    /// whose part has left is dropped.
+    fn receive(self: Box<Self>, parts: &Parts);
+
+    /// The message, for a sender that must return its contents as the shard is closed.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Silent;
+
+    impl Part for Silent {}
+
+    fn add(parts: &Parts) -> (Entry, Rc<Silent>) {
+        let (entry, part) = (parts.enter(TypeId::of::<Silent>()), Rc::new(Silent));
+        parts.place(entry, Rc::downgrade(&part) as _, true);
+        (entry, part)
+    }
+
+    #[test]
+    fn number_of_a_part_is_not_reused_while_its_timers_are_pending() {
+        let parts = Parts::new(ShardId::new(0));
+        let ((first, _one), (second, _two)) = (add(&parts), add(&parts));
+        (0..2).for_each(|_| parts.note_scheduled(first.id()));
+        parts.leave(first);
+        let (third, _three) = add(&parts);
+        assert!(third.id() != first.id(), "two pending timers hold the first number");
+        parts.note_ended(first.id());
+        parts.expired(first.id().with_index(1));
+        let (fourth, _four) = add(&parts);
+        assert_eq!(fourth.id(), first.id(), "the number is free after its last timer");
+        assert_ne!(fourth, first);
+        assert!(parts.find::<Silent>(first).is_none() && parts.find::<Silent>(fourth).is_some());
+        // It has left already, so this is no call of the part that has its number now.
+        parts.leave(first);
+        assert!(parts.find::<Silent>(fourth).is_some());
+        parts.leave(second);
+        assert_eq!(add(&parts).0.id(), second.id(), "the part had no timer");
+    }
+
+    #[test]
+    fn part_that_has_left_takes_part_in_no_turn() {
+        let parts = Parts::new(ShardId::new(0));
+        let ((first, one), (_, _two)) = (add(&parts), add(&parts));
+        let called = || {
+            let mut called = 0;
+            parts.each(|_, _| {
+                called += 1;
+                true
+            });
+            called
+        };
+        assert_eq!(called(), 2);
+        drop(one);
+        parts.leave(first);
+        assert_eq!(called(), 1);
+        parts.forget_left();
+        assert_eq!((called(), parts.turning.borrow().len()), (1, 1));
+    }
+
+    #[test]
+    fn number_of_a_part_keeps_three_bytes_and_no_more() {
+        for number in [0, 255, 256, 65_536, (1 << 24) - 1] {
+            let id = PartId::new(number);
+            assert_eq!(id.number(), number);
+            assert_eq!(id.with_index(7), (number as u64) << 32 | 7);
+        }
+        assert!(std::panic::catch_unwind(|| PartId::new(1 << 24)).is_err());
+    }
+}
