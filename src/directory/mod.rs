@@ -20,8 +20,9 @@
 
 pub(crate) mod here;
 pub(crate) mod orders;
-mod post;
+pub(crate) mod post;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -64,12 +65,12 @@ pub(crate) struct Directory<R: Request, C> {
     /// Whether a shutdown has begun. A second one is refused.
     pub(crate) shut_down: AtomicBool,
     /// Whether the shutdown was the drop of the service. Set before the first shard closes.
-    pub(crate) dropped: AtomicBool,
+    pub(crate) dropped: Arc<AtomicBool>,
     posts: Box<[Post<R, C>]>,
     /// Finds the warnings in the readings.
     monitor: Mutex<Monitor>,
     /// The deadlines of connections that have come.
-    pub(crate) tally: CachePadded<Tally>,
+    pub(crate) tally: Arc<CachePadded<Tally>>,
 }
 
 impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
@@ -95,9 +96,9 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             runtime,
             runtime_reason,
             shut_down: AtomicBool::new(false),
-            dropped: AtomicBool::new(false),
+            dropped: Arc::new(AtomicBool::new(false)),
             posts,
-            tally: CachePadded::default(),
+            tally: Arc::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The post of a shard: where other threads reach it.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -26,19 +27,40 @@ use crate::values::state::ShardState;
 
 /// The post of one shard.
 pub(crate) struct Post<R: Request, C> {
-    pub(crate) doorbell: Doorbell,
-    pub(crate) published: Published,
+    front: Arc<Front>,
     pub(crate) mailbox: Mailbox<R, C>,
-    /// The nurseries of the threads whose futures wait for timers of this shard.
-    pub(crate) nurseries: Table<Waker>,
     /// Whether the shard runs in an executor, so that futures can be spawned on it.
     has_executor: AtomicBool,
     /// Whether the shard has ended.
     has_ended: AtomicBool,
     notes: Mutex<Notes>,
-    orders: Arc<Orders>,
     /// For each class, how many timers other threads could not send. They write it.
     refused: Box<[AtomicU64]>,
+}
+
+/// The half of a post that does not depend on what requests carry.
+pub(crate) struct Front {
+    pub(crate) doorbell: Doorbell,
+    pub(crate) published: Published,
+    /// The nurseries of the threads whose futures wait for timers of this shard.
+    pub(crate) nurseries: Table<Waker>,
+    orders: Arc<Orders>,
+}
+
+impl Front {
+    /// What the shard and its connections are told.
+    pub(crate) fn orders(&self) -> &Arc<Orders> {
+        &self.orders
+    }
+}
+
+impl<R: Request, C> Deref for Post<R, C> {
+    type Target = Front;
+
+    #[inline]
+    fn deref(&self) -> &Front {
+        &self.front
+    }
 }
 
 /// Data that is rarely written and that any thread reads.
@@ -54,15 +76,18 @@ const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 impl<R: Request, C> Post<R, C> {
     pub(super) fn new(classes: usize, capacity: u32) -> Self {
         let notes = Notes { state: ShardState::Waiting, is_wait_logged: false };
-        Self {
+        let front = Front {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
-            mailbox: Mailbox::new(),
             nurseries: Table::new(u64::from(capacity)),
+            orders: Arc::new(Orders::new()),
+        };
+        Self {
+            front: Arc::new(front),
+            mailbox: Mailbox::new(),
             has_executor: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             notes: Mutex::new(notes),
-            orders: Arc::new(Orders::new()),
             refused: (0..classes).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -139,9 +164,8 @@ impl<R: Request, C> Post<R, C> {
         self.has_executor.load(Ordering::Relaxed)
     }
 
-    /// What the shard and its connections are told.
-    pub(crate) fn orders(&self) -> &Arc<Orders> {
-        &self.orders
+    pub(crate) fn front(&self) -> &Arc<Front> {
+        &self.front
     }
 
     /// Counts a timer of a class that a thread could not send, if it has a class.
@@ -170,7 +194,7 @@ impl<R: Request, C> Post<R, C> {
             }
             (unseen, unseen_of)
         });
-        let Published { live, forecast, .. } = &self.published;
+        let Published { live, forecast, .. } = &self.front.published;
         let Reading { mut counts, classes: read, lateness, ring_delay, turn_time, parts, late } =
             reading;
         let [made, saved, refused] = self.nurseries.counts();

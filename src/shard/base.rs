@@ -2,16 +2,24 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use corewheel_shard::Tick;
+use crossbeam_utils::CachePadded;
 
 use super::Directory;
 use super::parts::Parts;
 use super::poll_budget::PollBudget;
 use crate::clock::when::When;
 use crate::clock::{NearClock, Timeline};
+use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
+use crate::directory::post::Front;
+use crate::stats::class::FirstHeld;
+use crate::stats::tally::Tally;
+use crate::values::class::ClassId;
 use crate::values::ids::{Home, ShardId};
+use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 
 /// The plain half of a [`Core`](super::Core), which dereferences to it.
@@ -25,8 +33,33 @@ pub(crate) struct Base {
     pub(super) closed: Cell<bool>,
     /// The factor of the shard's scaled timeouts.
     pub(super) scale: Cell<Scale>,
-    orders: Arc<Orders>,
+    pub(super) front: Arc<Front>,
+    /// Whether the service was dropped, and not shut down.
+    dropped: Arc<AtomicBool>,
+    tally: Arc<CachePadded<Tally>>,
     pub(super) budget: PollBudget,
+    /// The tick until which the driver sleeps; [`Tick::ZERO`] while the driver is awake.
+    pub(super) asleep_until: Cell<Tick>,
+    /// How many compound commands are running. The driver is woken after the outermost of them.
+    compound: Cell<u32>,
+    /// Whether the outermost compound command must wake the driver when it ends.
+    wake_due: Cell<bool>,
+    /// When a command woke the driver; `u64::MAX` if none did since the last turn.
+    pub(super) woken_at: Cell<u64>,
+}
+
+/// A guard for a command of several steps. The driver is woken at most once, when the guard is
+/// dropped.
+pub(crate) struct Compound<'a>(&'a Base);
+
+impl Drop for Compound<'_> {
+    fn drop(&mut self) {
+        let base = self.0;
+        base.compound.set(base.compound.get() - 1);
+        if base.compound.get() == 0 && base.wake_due.replace(false) {
+            base.front.doorbell.wake();
+        }
+    }
 }
 
 impl Base {
@@ -42,8 +75,14 @@ impl Base {
             parts: Parts::new(id),
             closed: Cell::new(false),
             scale: Cell::default(),
-            orders: Arc::clone(post.orders()),
+            front: Arc::clone(post.front()),
+            dropped: Arc::clone(&directory.dropped),
+            tally: Arc::clone(&directory.tally),
             budget: PollBudget::new(),
+            asleep_until: Cell::new(Tick::ZERO),
+            compound: Cell::new(0),
+            wake_due: Cell::new(false),
+            woken_at: Cell::new(u64::MAX),
         }
     }
 
@@ -75,7 +114,60 @@ impl Base {
 
     /// What other threads have ordered.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
-        &self.orders
+        self.front.orders()
+    }
+
+    /// The deadlines of connections that have come.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Why the shard, which is closed, takes no timer.
+    pub(crate) fn why_closed(&self) -> RefusedKind {
+        // Relaxed, as in the directory.
+        closed_kind(self.dropped.load(Ordering::Relaxed))
+    }
+
+    /// A container is made whose values are of a class. `None` if that is none.
+    pub(crate) fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>> {
+        Some(self.front.published.hold(class.index()?))
+    }
+
+    /// The class of the timer that is being delivered; [`ClassId::NONE`] if it has no class.
+    pub(crate) fn class_delivered(&self) -> ClassId {
+        self.front.published.live.delivering()
+    }
+
+    /// Sets the class for which the present delivery counts.
+    #[inline]
+    pub(crate) fn deliver_as(&self, class: ClassId) {
+        self.front.published.live.deliver(class);
+    }
+
+    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
+    #[inline]
+    pub(crate) fn compound(&self) -> Compound<'_> {
+        self.compound.set(self.compound.get() + 1);
+        Compound(self)
+    }
+
+    /// Wakes the driver if it sleeps.
+    pub(super) fn wake_driver(&self) {
+        if self.asleep_until.replace(Tick::ZERO) == Tick::ZERO {
+            return;
+        }
+        let now = self.nanos_near();
+        self.woken_at.set(now);
+        self.front.published.live.note_due(now);
+        if self.compound.get() > 0 {
+            self.wake_due.set(true);
+        } else {
+            self.front.doorbell.wake();
+        }
+    }
+
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep_until.get() > Tick::ZERO
     }
 
     /// The present in nanoseconds, from the system.

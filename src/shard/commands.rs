@@ -208,14 +208,4 @@ impl<T: 'static> Core<T> {
     pub(crate) fn class_of(&self, key: TimerKey) -> ClassId {
         self.state.borrow().classes.class_of(key.index())
     }
-
-    /// The class of the timer that is being delivered; [`ClassId::NONE`] if it has no class.
-    pub(crate) fn class_delivered(&self) -> ClassId {
-        self.state.borrow().live.delivering()
-    }
-
-    /// Sets the class for which the present delivery counts.
-    pub(crate) fn deliver_as(&self, class: ClassId) {
-        self.state.borrow().live.deliver(class);
-    }
 }

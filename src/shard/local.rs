@@ -10,8 +10,7 @@
 
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use corewheel_shard::{Tick, TimerKey};
 
@@ -20,23 +19,17 @@ use super::parts::{Message, PartId};
 use super::sleepers::Slept;
 use super::timers::Timers;
 use super::{Base, Core};
-use crate::stats::class::{ClassStats, FirstHeld};
-use crate::stats::tally::Tally;
+use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
 use crate::values::outcome::ResetOutcome;
-use crate::values::refused::RefusedKind;
 
 /// One shard on its own thread. The methods are those of [`Core`], which documents them.
 pub(crate) trait LocalShard {
     fn base(&self) -> &Base;
-    /// Why the shard, which is closed, takes no timer.
-    fn why_closed(&self) -> RefusedKind;
-    /// The deadlines of connections that have come.
-    fn tally(&self) -> &Tally;
-
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
     fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
-    fn note_deadline(&self, deadline: Tick);
+    /// Wakes the driver, which sleeps, if it sleeps past a tick.
+    fn note_deadline_asleep(&self, deadline: Tick);
 
     /// Schedules an entry of a part. `None` if the shard is full; the caller has made sure that it
     /// is not closed.
@@ -60,31 +53,16 @@ pub(crate) trait LocalShard {
     fn release_sleeper(&self, index: u32);
     fn abandon_sleep(&self, key: TimerKey, index: u32);
 
-    fn wake_driver_if_due(&self) -> bool;
     /// Lends one more slot to the nurseries. False if there is none.
     fn lend_one(&self, is_borrowed: bool) -> bool;
 
     fn class_of(&self, key: TimerKey) -> ClassId;
-    fn class_delivered(&self) -> ClassId;
     fn begin_delivery(&self, class: ClassId, late: u64);
 
-    fn begin_compound(&self);
-    fn end_compound(&self);
     fn contain_mut(&self, run: &mut dyn FnMut()) -> bool;
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
-    /// A container is made whose values are of a class. `None` if that is none.
-    fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>>;
     /// Publishes the gauges of a part, if no turn will soon.
     fn publish_part(&self, id: PartId, part: &dyn Part);
-}
-
-/// A command of several steps. The driver is woken at most once, when this is dropped.
-pub(crate) struct Compound<'a>(&'a dyn LocalShard);
-
-impl Drop for Compound<'_> {
-    fn drop(&mut self) {
-        self.0.end_compound();
-    }
 }
 
 impl Deref for dyn LocalShard + '_ {
@@ -96,33 +74,18 @@ impl Deref for dyn LocalShard + '_ {
 }
 
 impl dyn LocalShard + '_ {
+    /// Wakes the driver if it sleeps past a tick.
+    #[inline]
+    pub(crate) fn note_deadline(&self, deadline: Tick) {
+        if self.is_asleep() {
+            self.note_deadline_asleep(deadline);
+        }
+    }
+
     /// Gives a message to a part of the shard, and wakes the driver for it.
     pub(crate) fn receive(&self, message: Box<dyn Message>) {
         self.contain(|| message.receive(self.parts()));
         self.note_deadline(Tick::ZERO);
-    }
-
-    /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
-    /// Pending if the task must return to its executor first; its waker has been woken then.
-    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
-        if is_first {
-            self.count_poll();
-        }
-        self.poll_within_budget(is_first, cx)
-    }
-
-    /// Counts a poll for a result. Some of them read the clock, and wake the driver if its time has
-    /// come. Nothing may be borrowed.
-    pub(crate) fn count_poll(&self) {
-        if self.note_poll() {
-            let _is_awake = self.wake_driver_if_due();
-        }
-    }
-
-    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
-    pub(crate) fn compound(&self) -> Compound<'_> {
-        self.begin_compound();
-        Compound(self)
     }
 
     /// See [`Core::contain`].
@@ -162,20 +125,8 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         self
     }
 
-    fn wake_driver_if_due(&self) -> bool {
-        self.wake_driver_if_due()
-    }
-
     fn lend_one(&self, is_borrowed: bool) -> bool {
         self.lend_one(is_borrowed)
-    }
-
-    fn tally(&self) -> &Tally {
-        &self.directory().tally
-    }
-
-    fn why_closed(&self) -> RefusedKind {
-        self.why_closed()
     }
 
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
@@ -186,8 +137,8 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         self.deadline_of(key)
     }
 
-    fn note_deadline(&self, deadline: Tick) {
-        self.note_deadline(deadline);
+    fn note_deadline_asleep(&self, deadline: Tick) {
+        self.note_deadline_asleep(deadline);
     }
 
     fn schedule_part(
@@ -229,20 +180,8 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         self.class_of(key)
     }
 
-    fn class_delivered(&self) -> ClassId {
-        self.class_delivered()
-    }
-
     fn begin_delivery(&self, class: ClassId, late: u64) {
         self.begin_delivery(class, late);
-    }
-
-    fn begin_compound(&self) {
-        self.begin_compound();
-    }
-
-    fn end_compound(&self) {
-        self.end_compound();
     }
 
     fn contain_mut(&self, run: &mut dyn FnMut()) -> bool {
@@ -251,10 +190,6 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
         self.count_class(class, count);
-    }
-
-    fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>> {
-        Some(self.post().published.hold(class.index()?))
     }
 
     fn publish_part(&self, id: PartId, part: &dyn Part) {

@@ -45,8 +45,6 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use corewheel_shard::Tick;
-
 pub(crate) use self::base::Base;
 use self::request::{Control, Request};
 pub(crate) use self::state::State;
@@ -57,7 +55,6 @@ use crate::stats::host::this_thread;
 use crate::values::contain::contain;
 use crate::values::error::StartError;
 use crate::values::ids::{ShardId, TimerId};
-use crate::values::refused::RefusedKind;
 
 /// The directory of a service whose timers carry `P`.
 pub(crate) type Directory<T> = directory::Directory<Request<T>, Control<T>>;
@@ -69,14 +66,6 @@ pub(crate) struct Core<T: 'static> {
     base: Base,
     directory: Arc<Directory<T>>,
     state: RefCell<State<T>>,
-    /// The tick until which the driver sleeps; [`Tick::ZERO`] while the driver is awake.
-    asleep_until: Cell<Tick>,
-    /// How many compound commands are running. The driver is woken after the outermost of them.
-    compound: Cell<u32>,
-    /// Whether the outermost compound command must wake the driver when it ends.
-    wake_due: Cell<bool>,
-    /// When a command woke the driver; `u64::MAX` if none did since the last turn.
-    woken_at: Cell<u64>,
     /// Whether a simulation keeps requests in the lanes.
     #[cfg(feature = "sim")]
     holds_lanes: Cell<bool>,
@@ -101,10 +90,6 @@ impl<T: 'static> Core<T> {
         let core = Self {
             base: Base::new(&directory, id),
             state: RefCell::new(State::new(Arc::clone(&directory), id)?),
-            asleep_until: Cell::new(Tick::ZERO),
-            compound: Cell::new(0),
-            wake_due: Cell::new(false),
-            woken_at: Cell::new(u64::MAX),
             #[cfg(feature = "sim")]
             holds_lanes: Cell::new(false),
             directory,
@@ -143,11 +128,6 @@ impl<T: 'static> Core<T> {
     #[inline]
     pub(crate) fn state(&self) -> RefMut<'_, State<T>> {
         self.state.borrow_mut()
-    }
-
-    /// Why the shard, which is closed, takes no timer.
-    pub(crate) fn why_closed(&self) -> RefusedKind {
-        self.directory.why_closed()
     }
 
     /// Runs code of the user, with nothing borrowed. If the code panics, the panic is caught,

@@ -11,20 +11,6 @@ use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
-    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
-    #[inline]
-    pub(crate) fn begin_compound(&self) {
-        self.compound.set(self.compound.get() + 1);
-    }
-
-    #[inline]
-    pub(crate) fn end_compound(&self) {
-        self.compound.set(self.compound.get() - 1);
-        if self.compound.get() == 0 && self.wake_due.replace(false) {
-            self.post().doorbell.wake();
-        }
-    }
-
     /// Wakes the driver if it sleeps past `deadline`. Called after each schedule and reset.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline: Tick) {
@@ -34,7 +20,7 @@ impl<T: 'static> Core<T> {
     }
 
     #[cold]
-    fn note_deadline_asleep(&self, deadline: Tick) {
+    pub(super) fn note_deadline_asleep(&self, deadline: Tick) {
         if deadline < self.asleep_until.get() {
             self.wake_driver();
         } else {
@@ -50,25 +36,6 @@ impl<T: 'static> Core<T> {
         if self.state.borrow().has_effects() {
             self.wake_driver();
         }
-    }
-
-    /// Wakes the driver if it sleeps.
-    pub(super) fn wake_driver(&self) {
-        if self.asleep_until.replace(Tick::ZERO) == Tick::ZERO {
-            return;
-        }
-        let now = self.nanos_near();
-        self.woken_at.set(now);
-        self.post().published.live.note_due(now);
-        if self.compound.get() > 0 {
-            self.wake_due.set(true);
-        } else {
-            self.post().doorbell.wake();
-        }
-    }
-
-    pub(super) fn is_asleep(&self) -> bool {
-        self.asleep_until.get() > Tick::ZERO
     }
 
     /// Falls asleep by the wake-up protocol: until `latest`, or until an earlier tick at which the

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::local::{Compound, LocalShard};
+use super::base::Compound;
+use super::local::LocalShard;
 use super::parts::{Entry, PartId};
 use super::timers::Timers;
 use crate::clock::Timeline;
@@ -108,12 +109,22 @@ pub trait Receive<M>: Part {
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::part::{Part, TurnTime, Wants};
+/// use corewheel::part::{Part, PartHandle, TurnTime, Wants};
 /// use std::cell::RefCell;
 /// use std::rc::Rc;
 ///
 /// /// Lines that are written one at a time, among the deliveries of timers.
-/// struct Lines(RefCell<Vec<&'static str>>);
+/// struct Lines {
+///     shard: PartHandle,
+///     waiting: RefCell<Vec<&'static str>>,
+/// }
+///
+/// impl Lines {
+///     fn write(&self, line: &'static str) {
+///         self.waiting.borrow_mut().push(line);
+///         self.shard.wake();
+///     }
+/// }
 ///
 /// impl Part for Lines {
 ///     fn takes_turns(&self) -> bool {
@@ -121,19 +132,20 @@ pub trait Receive<M>: Part {
 ///     }
 ///
 ///     fn wants(&self) -> Wants {
-///         if self.0.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
+///         if self.waiting.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
 ///     }
 ///
 ///     fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
-///         println!("{:?}", self.0.borrow_mut().pop());
+///         println!("{:?}", self.waiting.borrow_mut().pop());
 ///     }
 /// }
 ///
 /// let service = TimerService::builder().shards(1).start_attached()?;
 /// let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
-/// let lines = shard.timers().add_part(|_| Lines(RefCell::new(vec!["one", "two"])));
+/// let lines = shard.timers().add_part(|shard| Lines { shard, waiting: RefCell::default() });
+/// lines.write("one");
 /// let _next = shard.turn();
-/// assert!(lines.0.borrow().is_empty());
+/// assert!(lines.waiting.borrow().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -458,6 +470,8 @@ impl fmt::Debug for PartHandle {
 impl<T: Send + 'static> Timers<T> {
     /// Makes a part of this shard. The shard does not keep it alive: the part leaves when the
     /// last [`Rc`] of it is dropped, so that a container ends with its last handle.
+    ///
+    /// `make` puts the handle into the part: a part whose handle is dropped has left.
     ///
     /// Its timers count for the class of this view. O(1); a shard has at most 16,777,216 parts at
     /// a time.

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use corewheel_shard::Tick;
 
-use super::{Base, Core};
+use super::Base;
 
 /// One result in this many reads the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;
@@ -83,7 +83,24 @@ impl Base {
     }
 }
 
-impl<T: 'static> Core<T> {
+impl Base {
+    /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
+    /// Pending if the task must return to its executor first; its waker has been woken then.
+    pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
+        if is_first {
+            self.count_poll();
+        }
+        self.poll_within_budget(is_first, cx)
+    }
+
+    /// Counts a poll for a result. Some of them read the clock, and wake the driver if its time has
+    /// come. Nothing may be borrowed.
+    pub(crate) fn count_poll(&self) {
+        if self.note_poll() {
+            let _is_awake = self.wake_driver_if_due();
+        }
+    }
+
     /// Sets a function that tasks call while they keep the core busy and the driver is ready to
     /// run, for an executor that would run those tasks before the driver.
     #[allow(dead_code, reason = "only some executors need it")]
