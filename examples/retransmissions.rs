@@ -156,7 +156,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sender = sender.map_err(|refused| refused.kind())?.wait()?;
 
     // Packet 1 is acknowledged, packet 2 never, and packet 3 waits until the end.
-    let hour = Duration::from_secs(3_600);
+    let hour = Duration::from_hours(1);
     for (number, wait) in [(1, hour), (2, Duration::from_millis(5)), (3, hour)] {
         sender.send(Transmit { number, wait }).map_err(|refused| refused.kind())?;
     }

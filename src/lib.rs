@@ -90,6 +90,7 @@
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
+//! | a structure of your own with many timers | [`part`] |
 //! | timers into a bounded channel, for handlers that would hold up the core | [`sink`] |
 //! | deadlines that must not come together, as a thundering herd | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |

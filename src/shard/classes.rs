@@ -196,7 +196,7 @@ impl<T: 'static> Core<T> {
     /// holds beside the wheel.
     pub(crate) fn count_class(&self, class: ClassId, count: impl FnOnce(&mut ClassStats)) {
         if class.is_some() {
-            self.state.borrow_mut().classes.count(class, count);
+            self.state.borrow_mut().measured.classes.count(class, count);
             self.publish_class();
         }
     }
@@ -205,7 +205,7 @@ impl<T: 'static> Core<T> {
     /// that has fired, and its handler runs for its class.
     pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
         let state = &mut *self.state.borrow_mut();
-        state.classes.count(class, |counts| counts.pending -= 1);
+        state.measured.classes.count(class, |counts| counts.pending -= 1);
         self.begin_delivery_of(state, class, None, late, || self.nanos_near());
     }
 
@@ -222,11 +222,14 @@ impl<T: 'static> Core<T> {
         now: impl FnOnce() -> u64,
     ) {
         let is_late = Duration::from_nanos(late) > self.directory.settings.lateness_bound;
-        state.lateness.record(late);
+        state.measured.lateness.record(late);
         if class.is_some() {
-            state.classes.count(class, |counts| counts.end(Ended::Fired { late, is_late }));
+            state
+                .measured
+                .classes
+                .count(class, |counts| counts.end(Ended::Fired { late, is_late }));
         }
-        state.live.deliver(class);
+        state.measured.live.deliver(class);
         if is_late {
             self.note_late(state, key, now(), late);
         }
@@ -238,8 +241,8 @@ impl<T: 'static> Core<T> {
     pub(super) fn note_overrun(&self, took: u64) {
         let overrun = {
             let state = &mut *self.state.borrow_mut();
-            state.counts.overrun_last_ns = took;
-            state.classes.count(state.live.delivering(), |counts| {
+            state.measured.counts.overrun_last_ns = took;
+            state.measured.classes.count(state.measured.live.delivering(), |counts| {
                 counts.overrun += 1;
                 counts.overrun
             })

@@ -58,7 +58,7 @@ impl<T: 'static> Core<T> {
     fn count_scheduled(&self, class: ClassId, key: Option<TimerKey>) {
         let now = self.nanos_near();
         {
-            let classes = &mut self.state.borrow_mut().classes;
+            let classes = &mut self.state.borrow_mut().measured.classes;
             match key {
                 Some(key) => classes.begin(class, key.index(), now),
                 None => drop(classes.count(class, |counts| counts.refused += 1)),
@@ -94,7 +94,7 @@ impl<T: 'static> Core<T> {
     fn await_cancelled<K>(&self) -> CancelOutcome<K> {
         let soon = freed_by(self.time(), self.nanos_near());
         {
-            let frees_at = &mut self.state.borrow_mut().frees_at;
+            let frees_at = &mut self.state.borrow_mut().inbox.frees_at;
             *frees_at = Some(frees_at.map_or(soon, |at| at.min(soon)));
         }
         self.note_deadline(soon);
@@ -206,6 +206,6 @@ impl<T: 'static> Core<T> {
 
     /// The class of a timer that is pending here.
     pub(crate) fn class_of(&self, key: TimerKey) -> ClassId {
-        self.state.borrow().classes.class_of(key.index())
+        self.state.borrow().measured.classes.class_of(key.index())
     }
 }

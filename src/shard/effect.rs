@@ -5,11 +5,11 @@ use std::task::Waker;
 
 use corewheel_shard::TimerKey;
 
+use super::Core;
 use super::parts::Message;
 use super::request::{CancelReplies, CancelReply, RemainingReply};
 use super::state::into_remote;
 use super::stored::Taken;
-use super::{Core, State};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 pub(super) enum Effect<T: 'static> {
@@ -21,6 +21,28 @@ pub(super) enum Effect<T: 'static> {
     Reply(CancelReplies<T>),
     Remaining(TimerKey, RemainingReply),
     Message(Box<dyn Message>),
+}
+
+/// What commands have left to do when nothing is borrowed.
+pub(super) struct Left<T: 'static> {
+    pub(super) effects: Vec<Effect<T>>,
+    /// The wakers of futures that have ended on other threads than they have begun. Dropped with
+    /// the effects; apart from them, as there may be many.
+    pub(super) unused_wakers: Vec<Waker>,
+}
+
+impl<T: 'static> Default for Left<T> {
+    fn default() -> Self {
+        Self { effects: Vec::new(), unused_wakers: Vec::new() }
+    }
+}
+
+impl<T: 'static> Left<T> {
+    /// Whether effects wait until nothing is borrowed.
+    #[inline]
+    pub(super) fn has_effects(&self) -> bool {
+        !self.effects.is_empty() || !self.unused_wakers.is_empty()
+    }
 }
 
 impl<T: 'static> Effect<T> {
@@ -49,10 +71,10 @@ impl<T: 'static> Core<T> {
         loop {
             let (mut effects, mut wakers) = {
                 let mut state = self.state.borrow_mut();
-                if !state.has_effects() {
+                if !state.left.has_effects() {
                     return;
                 }
-                let State { effects, unused_wakers, .. } = &mut *state;
+                let Left { effects, unused_wakers } = &mut state.left;
                 (std::mem::take(effects), std::mem::take(unused_wakers))
             };
             self.drop_each(wakers.drain(..));
@@ -61,11 +83,11 @@ impl<T: 'static> Core<T> {
             }
             // The next turn uses the allocations again.
             let state = &mut *self.state.borrow_mut();
-            if state.effects.is_empty() {
-                state.effects = effects;
+            if state.left.effects.is_empty() {
+                state.left.effects = effects;
             }
-            if state.unused_wakers.is_empty() {
-                state.unused_wakers = wakers;
+            if state.left.unused_wakers.is_empty() {
+                state.left.unused_wakers = wakers;
             }
         }
     }

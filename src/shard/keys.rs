@@ -97,16 +97,17 @@ impl<T: 'static> State<T> {
         let tick = self.directory.time.floor(now);
         // The reply to a cancel that waits for a key would be left for the next turn.
         let is_quiet = |lane: &LaneReceiver<Request<T>>| {
-            self.overtaken.is_empty() || !lane.holds_any(|key| self.overtaken.contains_key(key))
+            self.inbox.overtaken.is_empty()
+                || !lane.holds_any(|key| self.inbox.overtaken.contains_key(key))
         };
-        let mut idle = idle_lanes(&self.lanes, tick);
-        idle.retain(|at| is_quiet(&self.lanes[*at]));
-        if idle.iter().all(|at| self.lanes[*at].keys_held() == 0) {
+        let mut idle = idle_lanes(&self.inbox.lanes, tick);
+        idle.retain(|at| is_quiet(&self.inbox.lanes[*at]));
+        if idle.iter().all(|at| self.inbox.lanes[*at].keys_held() == 0) {
             return false;
         }
-        let mut lanes = std::mem::take(&mut self.lanes);
+        let mut lanes = std::mem::take(&mut self.inbox.lanes);
         self.close_idle(&mut lanes, idle, 1, now);
-        self.lanes = lanes;
+        self.inbox.lanes = lanes;
         true
     }
 

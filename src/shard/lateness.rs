@@ -28,6 +28,7 @@
 use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashMap;
 
+use super::measures::Measures;
 use super::{Core, State};
 use crate::clock::saturating_nanos;
 use crate::stats::late::{LateLog, LateRecord, LatenessParts};
@@ -236,12 +237,12 @@ impl<T: 'static> Core<T> {
     pub(super) fn begin_turn(&self, now: u64) {
         let state = &mut *self.state.borrow_mut();
         let bound = saturating_nanos(self.directory.settings.lateness_bound);
-        let times = &mut state.times;
+        let times = &mut state.measured.times;
         times.began = now;
         times.late_until = self.time().floor(now.saturating_sub(bound));
         times.woken = self.woken_at.replace(u64::MAX);
         times.due = times.due.min(times.woken);
-        state.live.begin_turn(now);
+        state.measured.live.begin_turn(now);
     }
 
     /// Notes the end of a turn that has delivered what it could.
@@ -250,7 +251,7 @@ impl<T: 'static> Core<T> {
         let next_due = end.next.map_or(u64::MAX, |next| self.time().start_of(next));
         let state = &mut *self.state.borrow_mut();
         state.lend();
-        let State { times, counts, .. } = state;
+        let Measures { times, counts, .. } = &mut state.measured;
         let took = now.saturating_sub(times.began);
         times.taken.record(took);
         counts.busy_ns += took;
@@ -289,7 +290,7 @@ impl<T: 'static> Core<T> {
         });
         times.due = if end.is_more { now } else { next_due };
         times.none_before = if end.is_more { 0 } else { next_due };
-        state.live.end_turn(next_due);
+        state.measured.live.end_turn(next_due);
     }
 
     /// Writes a delivery at `now` down that is `late` nanoseconds late, beyond the bound.
@@ -302,9 +303,10 @@ impl<T: 'static> Core<T> {
         late: u64,
     ) {
         let deadline = now.saturating_sub(late);
-        let parts = state.times.note_late(key, deadline, now, self.time().floor(deadline));
-        state.counts.late += 1;
-        let (class, after_budget) = (state.live.delivering(), state.times.last.used_budget_up);
-        state.times.late.push(LateRecord { at: now, class, parts, after_budget });
+        let parts = state.measured.times.note_late(key, deadline, now, self.time().floor(deadline));
+        state.measured.counts.late += 1;
+        let (class, after_budget) =
+            (state.measured.live.delivering(), state.measured.times.last.used_budget_up);
+        state.measured.times.late.push(LateRecord { at: now, class, parts, after_budget });
     }
 }

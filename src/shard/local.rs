@@ -21,6 +21,7 @@ use super::timers::Timers;
 use super::{Base, Core};
 use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
+use crate::values::contain::contain;
 use crate::values::outcome::ResetOutcome;
 
 /// One shard on its own thread. The methods are those of [`Core`], which documents them.
@@ -59,7 +60,8 @@ pub(crate) trait LocalShard {
     fn class_of(&self, key: TimerKey) -> ClassId;
     fn begin_delivery(&self, class: ClassId, late: u64);
 
-    fn contain_mut(&self, run: &mut dyn FnMut()) -> bool;
+    /// Counts a panic of code of the user.
+    fn note_panicked(&self);
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
     /// Publishes the gauges of a part, if no turn will soon.
     fn publish_part(&self, id: PartId, part: &dyn Part);
@@ -90,12 +92,11 @@ impl dyn LocalShard + '_ {
 
     /// See [`Core::contain`].
     pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
-        let mut run = Some(run);
-        self.contain_mut(&mut || {
-            if let Some(run) = run.take() {
-                run();
-            }
-        })
+        let is_ok = contain(self.id(), run);
+        if !is_ok {
+            self.note_panicked();
+        }
+        is_ok
     }
 
     /// See [`Core::drop_each`].
@@ -184,8 +185,8 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         self.begin_delivery(class, late);
     }
 
-    fn contain_mut(&self, run: &mut dyn FnMut()) -> bool {
-        self.contain(run)
+    fn note_panicked(&self) {
+        self.note_delivery(false, 0);
     }
 
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {

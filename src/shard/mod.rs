@@ -19,10 +19,12 @@ mod commands;
 mod effect;
 pub(crate) mod guard;
 pub(crate) mod host;
+mod inbox;
 mod keys;
 pub(crate) mod lanes;
 mod lateness;
 pub(crate) mod local;
+mod measures;
 mod nurseries;
 mod park;
 pub(crate) mod part;
@@ -41,7 +43,7 @@ pub(crate) mod timers;
 pub(crate) mod turn;
 mod wakes;
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{RefCell, RefMut};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -68,7 +70,7 @@ pub(crate) struct Core<T: 'static> {
     state: RefCell<State<T>>,
     /// Whether a simulation keeps requests in the lanes.
     #[cfg(feature = "sim")]
-    holds_lanes: Cell<bool>,
+    holds_lanes: std::cell::Cell<bool>,
 }
 
 impl<T: 'static> Deref for Core<T> {
@@ -91,7 +93,7 @@ impl<T: 'static> Core<T> {
             base: Base::new(&directory, id),
             state: RefCell::new(State::new(Arc::clone(&directory), id)?),
             #[cfg(feature = "sim")]
-            holds_lanes: Cell::new(false),
+            holds_lanes: std::cell::Cell::new(false),
             directory,
         };
         if core.post().open(has_executor) {
@@ -150,7 +152,7 @@ impl<T: 'static> Core<T> {
 
     /// Changes the shard's counters.
     pub(crate) fn count(&self, count: impl FnOnce(&mut ShardCounts)) {
-        count(&mut self.state.borrow_mut().counts);
+        count(&mut self.state.borrow_mut().measured.counts);
     }
 
     /// Gives an order from this core, at once. A scale replaces one that another thread has set and

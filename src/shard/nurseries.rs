@@ -15,6 +15,7 @@ use corewheel_shard::{CancelOutcome, Counters, Shard, Tick, TimerKey};
 
 use super::classes::ClassTable;
 use super::effect::Effect;
+use super::measures::Measures;
 use super::stored::Stored;
 use super::{Core, Post, State};
 use crate::clock::Timeline;
@@ -260,11 +261,12 @@ impl<T: 'static> Core<T> {
         state.nurseries.known = self.post().nurseries.close();
         // Timers that wait for room find the shard closed.
         let waiting = self.post().nurseries.end_serving(usize::MAX, false);
-        state.effects.extend(waiting.into_iter().map(Effect::Wake));
+        state.left.effects.extend(waiting.into_iter().map(Effect::Wake));
         for index in 0..state.nurseries.known.len() {
             let Some(nursery) = state.nurseries.known[index].clone() else { continue };
             loop {
-                let State { wheel, classes, nurseries, unused_wakers, directory, .. } = state;
+                let State { wheel, measured, nurseries, left, directory, .. } = state;
+                let (classes, unused_wakers) = (&mut measured.classes, &mut left.unused_wakers);
                 let Nurseries { lent, taken_over, .. } = nurseries;
                 let (time, nursery_) = (&directory.time, index as u16);
                 let mut owner =
@@ -308,7 +310,8 @@ impl<T: 'static> State<T> {
             }
             let mut of_this = share.min(left);
             loop {
-                let Self { wheel, classes, nurseries, unused_wakers, directory, .. } = self;
+                let Self { wheel, measured, nurseries, left: kept, directory, .. } = self;
+                let (classes, unused_wakers) = (&mut measured.classes, &mut kept.unused_wakers);
                 let Nurseries { lent, taken_over, .. } = nurseries;
                 let (time, number) = (&directory.time, index as u16);
                 let mut owner =
@@ -345,15 +348,15 @@ impl<T: 'static> State<T> {
             let Self { nurseries, wheel, .. } = self;
             let pending = nurseries.young() + wheel.counters().pending();
             nurseries.pending_max = nurseries.pending_max.max(pending);
-            self.counts.ended_young = nurseries.ended;
-            self.classes.publish(published);
-            (self.counters(), self.counts.ended_young)
+            self.measured.counts.ended_young = nurseries.ended;
+            self.measured.classes.publish(published);
+            (self.counters(), self.measured.counts.ended_young)
         });
     }
 
     /// Takes the counts of a nursery over. Whether the nursery is over.
     fn settle(&mut self, nursery: &Nursery<Waker>) -> bool {
-        let Self { classes, nurseries, .. } = self;
+        let Self { measured: Measures { classes, .. }, nurseries, .. } = self;
         let (counts, is_over) = nursery.settle(|class, counts, ended_at| {
             classes.count(ClassId::from_bits(class), |stats| {
                 stats.scheduled += counts.armed;
@@ -440,7 +443,7 @@ impl<T: 'static> State<T> {
             return true;
         }
         let served = self.post().nurseries.end_serving(waiting, is_full);
-        self.effects.extend(served.into_iter().map(Effect::Wake));
+        self.left.effects.extend(served.into_iter().map(Effect::Wake));
         let has_more = waiting < all;
         if has_more {
             self.post().nurseries.go_on_serving();

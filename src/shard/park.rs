@@ -5,9 +5,10 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
+use super::Core;
+use super::inbox::Inbox;
 use super::part::Part;
 use super::parts::PartId;
-use super::{Core, State};
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
@@ -33,7 +34,7 @@ impl<T: 'static> Core<T> {
     /// closes a lane for its keys, and a request comes on that lane at the same time.
     #[cold]
     pub(super) fn wake_for_effects(&self) {
-        if self.state.borrow().has_effects() {
+        if self.state.borrow().left.has_effects() {
             self.wake_driver();
         }
     }
@@ -63,7 +64,7 @@ impl<T: 'static> Core<T> {
     /// work of parts. A turn that leaves any has another one follow at once, and no driver falls
     /// asleep beside it.
     pub(super) fn has_work_left(&self) -> bool {
-        self.state.borrow().has_effects() || self.parts.have_work()
+        self.state.borrow().left.has_effects() || self.parts.have_work()
     }
 
     /// Called by the driver when it stops sleeping.
@@ -83,7 +84,7 @@ impl<T: 'static> Core<T> {
         if self.holds_lanes() {
             return false;
         }
-        let State { lanes, soon, overtaken, .. } = &mut *self.state.borrow_mut();
+        let Inbox { lanes, soon, overtaken, .. } = &mut self.state.borrow_mut().inbox;
         if !overtaken.is_empty() {
             // A caller waits for a timer that another thread has sent.
             return lanes.iter().any(LaneReceiver::has_news);
@@ -111,7 +112,7 @@ impl<T: 'static> Core<T> {
     fn publish_asleep(&self) {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
-        let State { classes, .. } = state;
+        let classes = &mut state.measured.classes;
         let published = &self.post().published;
         published.store_commands(&counters, |published| classes.publish(published));
     }
@@ -127,8 +128,8 @@ impl<T: 'static> Core<T> {
     #[cold]
     fn publish_part_asleep(&self, id: PartId, part: &dyn Part) {
         let state = &mut *self.state.borrow_mut();
-        part.publish(&mut state.gauges_of(id));
-        self.post().published.store_parts(&state.counts);
+        part.publish(&mut state.measured.gauges_of(id));
+        self.post().published.store_parts(&state.measured.counts);
         self.publish_gauges(state);
     }
 }
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
         core.wake_up();
         let alarm = Arc::<Alarm>::default();
-        core.state.borrow_mut().effects.push(Effect::Wake(Waker::from(Arc::clone(&alarm))));
+        core.state.borrow_mut().left.effects.push(Effect::Wake(Waker::from(Arc::clone(&alarm))));
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
         assert!(!core.is_asleep() && alarm.0.load(Ordering::SeqCst) == 0);
         let _next = shard.turn();

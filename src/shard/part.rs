@@ -39,11 +39,11 @@ use crate::values::scale::Scale;
 /// the [`Timers`], its [`PartHandle`] and other containers. A panic is caught and logged, and ends
 /// only that call.
 ///
-/// A part that [takes part in turns](Self::takes_turns) costs the shard two dynamic calls for each
-/// turn and one for each delivery. Another part costs nothing but its timers.
+/// A part that [takes part in turns](Self::takes_turns) costs the shard some six dynamic calls for
+/// each turn, and one for each delivery. Another part costs nothing but its timers.
 pub trait Part: Any {
     /// Whether [`turn_begins`](Self::turn_begins), [`wants`](Self::wants),
-    /// [`deliver`](Self::deliver), [`publish`](Self::publish) and
+    /// [`deliver`](Self::deliver), [`postpone`](Self::postpone), [`publish`](Self::publish) and
     /// [`scale_changed`](Self::scale_changed) are called. The shard asks once, when the part is
     /// made. False by default: such a part has timers, messages and an end.
     fn takes_turns(&self) -> bool {
@@ -109,7 +109,7 @@ pub trait Receive<M>: Part {
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::part::{Part, PartHandle, TurnTime, Wants};
+/// use corewheel::part::{Gauges, Part, PartHandle, TurnTime, Wants};
 /// use std::cell::RefCell;
 /// use std::rc::Rc;
 ///
@@ -137,6 +137,10 @@ pub trait Receive<M>: Part {
 ///
 ///     fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
 ///         println!("{:?}", self.waiting.borrow_mut().pop());
+///     }
+///
+///     fn publish(&self, gauges: &mut Gauges<'_>) {
+///         gauges.set("lines_waiting", self.waiting.borrow().len() as u64);
 ///     }
 /// }
 ///

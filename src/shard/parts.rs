@@ -81,6 +81,7 @@ struct Known {
     /// `None` while the part is made, and when it has left.
     part: Option<Weak<dyn Part>>,
     has_left: bool,
+    takes_turns: bool,
     /// How many of its timers are pending.
     pending: u32,
 }
@@ -105,7 +106,8 @@ impl Parts {
         let mut known = self.known.borrow_mut();
         let vacant = known.vacant_entry();
         let id = PartId::new(vacant.key());
-        vacant.insert(Known { serial, of, part: None, has_left: false, pending: 0 });
+        let (has_left, takes_turns) = (false, false);
+        vacant.insert(Known { serial, of, part: None, has_left, takes_turns, pending: 0 });
         Entry { id, serial }
     }
 
@@ -117,7 +119,7 @@ impl Parts {
         if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number())
             && known.serial == entry.serial
         {
-            known.part = Some(part);
+            (known.part, known.takes_turns) = (Some(part), takes_turns);
         }
     }
 
@@ -297,7 +299,8 @@ impl Parts {
     pub(super) fn postpone(&self, part: PartId, index: u32) -> Option<Tick> {
         let part = {
             let known = self.known.borrow();
-            known.get(part.number())?.part.as_ref()?.upgrade()?
+            let known = known.get(part.number()).filter(|known| known.takes_turns)?;
+            known.part.as_ref()?.upgrade()?
         };
         let mut postponed = None;
         contain(self.shard, || postponed = part.postpone(index));
@@ -338,7 +341,7 @@ impl Parts {
     }
 }
 
-/// A timer of a part is pending no more. Returns the part, unless that has left with its last timer.
+/// A timer of a part is pending no more. `None` if the part has left, and this was its last timer.
 #[inline]
 fn end_timer(places: &mut Slab<Known>, number: usize) -> Option<&mut Known> {
     let known = places.get_mut(number)?;

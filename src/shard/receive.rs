@@ -58,29 +58,29 @@ impl<T: 'static> Core<T> {
             return None;
         }
         let state = self.state.borrow();
-        state.keys_retry_at.into_iter().chain(state.frees_at).min()
+        state.inbox.keys_retry_at.into_iter().chain(state.inbox.frees_at).min()
     }
 
     /// Takes the jobs that have come for the driver.
     pub(crate) fn take_jobs(&self) -> Vec<Job<T>> {
-        std::mem::take(&mut self.state.borrow_mut().jobs)
+        std::mem::take(&mut self.state.borrow_mut().mail.jobs)
     }
 
     /// Takes the callbacks of the mail.
     pub(super) fn take_calls(&self) -> Vec<SendCall<T>> {
-        std::mem::take(&mut self.state.borrow_mut().calls)
+        std::mem::take(&mut self.state.borrow_mut().mail.calls)
     }
 
     pub(super) fn take_shutdown_order(&self) -> Option<ShutdownOrder<T>> {
-        self.state.borrow_mut().shutdown.take()
+        self.state.borrow_mut().mail.shutdown.take()
     }
 
     /// Has the parts write their gauges.
     pub(super) fn set_gauges(&self, state: &mut State<T>) {
-        state.gauges.clear();
+        state.measured.gauges.clear();
         if !self.parts.none_turns() {
             self.parts.each(|id, part| {
-                part.publish(&mut state.gauges_of(id));
+                part.publish(&mut state.measured.gauges_of(id));
                 true
             });
         }
@@ -90,10 +90,10 @@ impl<T: 'static> Core<T> {
     /// Publishes the gauges that parts have named, if any has changed.
     #[inline]
     pub(super) fn publish_gauges(&self, state: &mut State<T>) {
-        if state.gauges != state.gauges_shown {
-            let named = state.gauges.iter().map(|(_, name, value)| (*name, *value));
+        if state.measured.gauges != state.measured.gauges_shown {
+            let named = state.measured.gauges.iter().map(|(_, name, value)| (*name, *value));
             self.post().published.gauges.store(named);
-            state.gauges_shown.clone_from(&state.gauges);
+            state.measured.gauges_shown.clone_from(&state.measured.gauges);
         }
     }
 
@@ -102,7 +102,7 @@ impl<T: 'static> Core<T> {
     pub(crate) fn connections(&self) -> u64 {
         let state = &mut *self.state.borrow_mut();
         self.set_gauges(state);
-        state.counts.connections
+        state.measured.counts.connections
     }
 
     /// Stores the counts where every thread can read them.
@@ -110,26 +110,26 @@ impl<T: 'static> Core<T> {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
         self.set_gauges(state);
-        let counts = &mut state.counts;
+        let counts = &mut state.measured.counts;
         counts.take_over(&counters);
         counts.granted = state.wheel.granted() as u64;
-        counts.lanes = state.lanes.len() as u64;
-        let depths = state.lanes.iter().map(|lane| lane.depth() as u64);
+        counts.lanes = state.inbox.lanes.len() as u64;
+        let depths = state.inbox.lanes.iter().map(|lane| lane.depth() as u64);
         let (sum, deepest) = depths.fold((0, 0), |(sum, max), one| (sum + one, one.max(max)));
         counts.lane_depth = sum;
-        counts.lane_depth_max = state.times.note_deepest_lane(deepest);
+        counts.lane_depth_max = state.measured.times.note_deepest_lane(deepest);
         counts.lanes_flooded += u64::from(deepest > self.directory.settings.lane_flood);
-        state.live.set_memory(state.wheel.memory() as u64);
+        state.measured.live.set_memory(state.wheel.memory() as u64);
         let times = Measured {
-            lateness: &mut state.lateness,
-            ring_delay: &mut state.ring_delay,
-            turn_time: &mut state.times.taken,
-            late: &mut state.times.late,
+            lateness: &mut state.measured.lateness,
+            ring_delay: &mut state.measured.ring_delay,
+            turn_time: &mut state.measured.times.taken,
+            late: &mut state.measured.times.late,
         };
-        let classes = &mut state.classes;
+        let classes = &mut state.measured.classes;
         let published = &self.post().published;
         published.store(counts, times, |published| classes.publish(published));
-        if state.live.wants_forecast() {
+        if state.measured.live.wants_forecast() {
             self.make_forecast(state);
         }
     }
@@ -141,7 +141,7 @@ impl<T: 'static> Core<T> {
         let forecast = &self.post().published.forecast;
         if forecast.is_due(now) {
             forecast.make(&state.wheel, now, |at| self.time().floor(at), || self.nanos());
-            state.live.forecast_made();
+            state.measured.live.forecast_made();
         }
     }
 }
@@ -150,13 +150,13 @@ impl<T: 'static> State<T> {
     /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
     /// are left, and how much of `max` is.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
-        let held_waiters = self.keys_retry_at.take().is_some();
-        self.soon = freed_by(&self.directory.time, now);
-        self.frees_at = self.frees_at.filter(|at| *at > tick);
-        if self.lanes.is_empty() {
+        let held_waiters = self.inbox.keys_retry_at.take().is_some();
+        self.inbox.soon = freed_by(&self.directory.time, now);
+        self.inbox.frees_at = self.inbox.frees_at.filter(|at| *at > tick);
+        if self.inbox.lanes.is_empty() {
             return (false, max);
         }
-        let mut lanes = std::mem::take(&mut self.lanes);
+        let mut lanes = std::mem::take(&mut self.inbox.lanes);
         // Each lane has an equal share, so that a flooded lane does not starve the others.
         let share = (max / lanes.len()).max(1);
         let (mut more, mut spent) = (false, 0);
@@ -166,7 +166,7 @@ impl<T: 'static> State<T> {
                 lane.receive(share, |request, how, max| self.apply_some(request, how, max, now));
             lane.is_in_use = received > 0;
             if received > 0 {
-                self.counts.requests += received as u64;
+                self.measured.counts.requests += received as u64;
                 lane.used_at = tick;
                 more |= received == share;
                 spent += received;
@@ -179,13 +179,13 @@ impl<T: 'static> State<T> {
         }
         if has_waiters || held_waiters {
             let woken = lanes.iter_mut().flat_map(|lane| lane.take_waiters(tick));
-            self.effects.extend(woken.map(Effect::Wake));
+            self.left.effects.extend(woken.map(Effect::Wake));
             let holds_waiters = lanes.iter().any(LaneReceiver::holds_waiters);
-            self.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
+            self.inbox.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
         }
-        self.lanes = lanes;
-        if std::mem::take(&mut self.has_freed) {
-            self.frees_at = Some(self.soon);
+        self.inbox.lanes = lanes;
+        if std::mem::take(&mut self.inbox.has_freed) {
+            self.inbox.frees_at = Some(self.inbox.soon);
         }
         (more, max.saturating_sub(spent))
     }
@@ -209,19 +209,19 @@ impl<T: 'static> State<T> {
     /// Closes the lanes whose thread is gone, and once in [`LANE_IDLE`] the lanes that were idle
     /// for so long. A lane that got no keys for so long has a smaller window from then on.
     fn close_unused_lanes(&mut self, tick: Tick, now: u64) {
-        if self.lanes.iter().any(LaneReceiver::is_finished) {
+        if self.inbox.lanes.iter().any(LaneReceiver::is_finished) {
             self.close_lanes(now, LaneReceiver::is_finished);
         }
         let idle = self.directory.time.ceil(LANE_IDLE.as_nanos() as u64).index();
-        if tick.saturating_since(self.lanes_checked) >= idle {
-            self.lanes_checked = tick;
+        if tick.saturating_since(self.inbox.lanes_checked) >= idle {
+            self.inbox.lanes_checked = tick;
             self.close_lanes(now, |lane| tick.saturating_since(lane.used_at) >= idle);
-            self.lanes.iter_mut().for_each(LaneReceiver::shrink);
+            self.inbox.lanes.iter_mut().for_each(LaneReceiver::shrink);
         }
     }
 
     fn close_lanes(&mut self, now: u64, is_unused: impl Fn(&LaneReceiver<Request<T>>) -> bool) {
-        let unused: Vec<_> = self.lanes.extract_if(.., |lane| is_unused(lane)).collect();
+        let unused: Vec<_> = self.inbox.lanes.extract_if(.., |lane| is_unused(lane)).collect();
         for lane in unused {
             self.close_lane(lane, now);
         }
@@ -232,7 +232,7 @@ impl<T: 'static> State<T> {
         let waiters = lane.close(|request, how, max| self.apply_some(request, how, max, now));
         self.post().mailbox.forget(lane.shared());
         // Futures that wait find the lane or the shard closed.
-        self.effects.extend(waiters.into_iter().map(Effect::Wake));
+        self.left.effects.extend(waiters.into_iter().map(Effect::Wake));
         for key in lane.hand_back() {
             self.revoke(key);
         }

@@ -72,7 +72,7 @@ impl<T: 'static> Core<T> {
                 state.wheel.revoke(key);
             }
             state.accept(taken.lanes, taken.control, Tick::ZERO);
-            (state.shutdown.take(), std::mem::take(&mut state.lanes))
+            (state.mail.shutdown.take(), std::mem::take(&mut state.inbox.lanes))
         };
         // Each of these drops may run code of the user: the captures of a job or of a callback, a
         // waker.
@@ -97,23 +97,23 @@ impl<T: 'static> Core<T> {
             let is_returned = policy == ShutdownPolicy::Return;
             let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
             for expired in state.wheel.drain().collect::<Vec<_>>() {
-                state.classes.end(expired.key.index(), ended);
+                state.measured.classes.end(expired.key.index(), ended);
                 if let Stored::Slot(nursery, slot) = expired.payload
                     && let Due::Fires(waker) = state.nurseries.fire(nursery, slot, u64::MAX)
                 {
                     // Its future finds the shard closed.
-                    state.effects.push(Effect::Wake(waker));
+                    state.left.effects.push(Effect::Wake(waker));
                 }
                 let taken = state.take_at_end(expired.payload);
                 if is_returned {
                     taken_out.push((expired.key, expired.deadline, taken));
                 } else {
-                    state.counts.dropped += 1;
-                    state.effects.push(Effect::Drop(taken));
+                    state.measured.counts.dropped += 1;
+                    state.left.effects.push(Effect::Drop(taken));
                 }
             }
-            for (_, reply) in state.overtaken.drain() {
-                state.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
+            for (_, reply) in state.inbox.overtaken.drain() {
+                state.left.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
             }
         }
         self.run_effects();

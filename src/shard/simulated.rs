@@ -31,10 +31,13 @@ impl<T: 'static> Core<T> {
         let state = self.state.borrow();
         state.wheel.check_invariants();
         let shard = self.id;
-        assert!(!state.has_effects(), "shard {shard} has effects that nothing will run");
-        assert!(state.jobs.is_empty() || !self.is_closed(), "shard {shard} has ended with futures");
+        assert!(!state.left.has_effects(), "shard {shard} has effects that nothing will run");
+        assert!(
+            state.mail.jobs.is_empty() || !self.is_closed(),
+            "shard {shard} has ended with futures"
+        );
         let granted = state.wheel.granted();
-        let overtaken = state.overtaken.len();
+        let overtaken = state.inbox.overtaken.len();
         assert!(overtaken <= granted, "shard {shard} keeps {overtaken} replies for {granted} keys");
         state.check_nurseries();
         let is_closed = self.is_closed();
@@ -77,7 +80,7 @@ impl<T: 'static> Core<T> {
             );
         }
         if !self.holds_lanes() {
-            let lanes = &mut self.state.borrow_mut().lanes;
+            let lanes = &mut self.state.borrow_mut().inbox.lanes;
             let mut waiting = lanes.iter().filter(|lane| lane.has_waiters());
             let are_held = waiting.all(LaneReceiver::holds_waiters);
             assert!(are_held, "shard {shard} sleeps beside futures that wait for a lane");

@@ -4,87 +4,42 @@
 
 use std::mem::needs_drop;
 use std::sync::Arc;
-use std::task::Waker;
 
 use corewheel_shard::{
     ArmOutcome, CancelOutcome as ShardCancel, Shard, ShardConfig, Tick, TimerKey,
 };
-use crossbeam_utils::CachePadded;
-use hashbrown::HashMap;
 
 use super::Directory;
-use super::callback::{Call, SendCall};
+use super::callback::Call;
 use super::classes::ClassTable;
-use super::effect::Effect;
-use super::lateness::TurnTimes;
+use super::effect::{Effect, Left};
+use super::inbox::{Inbox, Mail};
+use super::measures::Measures;
 use super::nurseries::Nurseries;
-use super::part::Gauges;
-use super::parts::PartId;
-use super::request::{
-    Bulk, BulkCancel, BulkSchedule, CancelReply, Control, Request, ShutdownOrder, freed_by,
-};
+use super::request::{Bulk, BulkCancel, BulkSchedule, CancelReply, Control, Request, freed_by};
 use super::stored;
-use super::stored::{Job, Remote, Stored, Tables, Taken};
-use super::wakes::Wake;
+use super::stored::{Remote, Stored, Tables, Taken};
+use super::turn::Paused;
 use crate::directory::Post;
 use crate::link::lane::{Arrival, LaneReceiver};
 use crate::link::mailbox;
-use crate::stats::ShardCounts;
-use crate::stats::live::Live;
-use crate::stats::times::Recorder;
 use crate::values::class::ClassId;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
 use crate::values::outcome::CancelOutcome;
 
+/// The state of a shard, divided by what changes together.
 pub(crate) struct State<T: 'static> {
     pub(super) id: ShardId,
     pub(super) directory: Arc<Directory<T>>,
     pub(crate) wheel: Shard<Stored<T>>,
     pub(crate) tables: Tables<T>,
-    pub(super) lanes: Vec<LaneReceiver<Request<T>>>,
     pub(super) nurseries: Nurseries,
-    /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
-    /// any.
-    pub(super) keys_retry_at: Option<Tick>,
-    /// Until when cancels that no caller waits for may wait, if they have come since the last turn
-    /// received requests.
-    pub(super) soon: Tick,
-    /// Whether a turn has received such a cancel, or a cancel before its timer, since the last one
-    /// began to receive.
-    pub(super) has_freed: bool,
-    /// When a turn receives requests though none may wake the shard: such cancels came in the
-    /// second before. `None` if none came.
-    pub(super) frees_at: Option<Tick>,
-    /// When the shard last looked for idle lanes.
-    pub(super) lanes_checked: Tick,
-    /// Messages for the driver.
-    pub(super) jobs: Vec<Job<T>>,
-    /// The callbacks of the mail, which the turn that takes them runs.
-    pub(super) calls: Vec<SendCall<T>>,
-    pub(super) shutdown: Option<ShutdownOrder<T>>,
-    /// The replies of cancels that came before their timers, by the keys of the timers. The callers
-    /// still wait.
-    pub(super) overtaken: HashMap<TimerKey, CancelReply<T>>,
-    pub(super) effects: Vec<Effect<T>>,
-    /// The wakers of futures that have ended on other threads than they have begun. Dropped with
-    /// the effects; apart from them, as there may be many.
-    pub(super) unused_wakers: Vec<Waker>,
-    /// The memory in which a turn keeps the futures that it wakes. Empty between turns.
-    pub(super) wakes: Vec<Wake>,
-    pub(crate) counts: ShardCounts,
-    /// The gauges that parts have named, and those that are published.
-    pub(super) gauges: Vec<(PartId, &'static str, u64)>,
-    pub(super) gauges_shown: Vec<(PartId, &'static str, u64)>,
-    pub(super) lateness: Recorder,
-    pub(super) ring_delay: Recorder,
-    pub(super) classes: ClassTable,
-    /// What other threads see of the present turn, with the class of the timer that is being
-    /// delivered.
-    pub(super) live: Arc<CachePadded<Live>>,
-    pub(super) times: TurnTimes,
-    /// Whether the last delivery was the work of a part, so that a timer is next.
-    pub(super) part_was_last: bool,
+    pub(super) inbox: Inbox<T>,
+    pub(super) mail: Mail<T>,
+    pub(super) left: Left<T>,
+    pub(super) paused: Paused,
+    pub(super) measured: Measures,
 }
 
 impl<T: 'static> State<T> {
@@ -94,56 +49,24 @@ impl<T: 'static> State<T> {
             shard: id,
             source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
         })?;
-        let capacity = u64::from(config.capacity);
+        let post = directory.post(id).expect("a state is made for a shard of the service");
+        let classes = ClassTable::new(directory.settings.classes.len(), config.capacity);
         Ok(Self {
             id,
             wheel,
             tables: Tables::default(),
-            lanes: Vec::new(),
             nurseries: Nurseries::new(config.capacity),
-            keys_retry_at: None,
-            soon: freed_by(&directory.time, directory.time.nanos()),
-            has_freed: false,
-            frees_at: None,
-            lanes_checked: Tick::ZERO,
-            jobs: Vec::new(),
-            calls: Vec::new(),
-            shutdown: None,
-            overtaken: HashMap::new(),
-            effects: Vec::new(),
-            unused_wakers: Vec::new(),
-            wakes: Vec::new(),
-            counts: ShardCounts { capacity, ..ShardCounts::default() },
-            gauges: Vec::new(),
-            gauges_shown: Vec::new(),
-            lateness: Recorder::new(),
-            ring_delay: Recorder::new(),
-            classes: ClassTable::new(directory.settings.classes.len(), config.capacity),
-            live: Arc::clone(
-                &directory
-                    .post(id)
-                    .expect("a state is made for a shard of the service")
-                    .published
-                    .live,
-            ),
-            times: TurnTimes::new(),
-            part_was_last: false,
+            inbox: Inbox::new(freed_by(&directory.time, directory.time.nanos())),
+            mail: Mail::default(),
+            left: Left::default(),
+            paused: Paused::default(),
+            measured: Measures::new(config.capacity, classes, Arc::clone(&post.published.live)),
             directory,
         })
     }
 
     pub(super) fn post(&self) -> &Post<Request<T>, Control<T>> {
         self.directory.post(self.id).expect("a state is made for a shard of the service")
-    }
-
-    /// Where a part writes its gauges.
-    pub(super) fn gauges_of(&mut self, part: PartId) -> Gauges<'_> {
-        Gauges { part, counts: &mut self.counts, named: &mut self.gauges }
-    }
-
-    /// Whether effects wait until nothing is borrowed.
-    pub(super) fn has_effects(&self) -> bool {
-        !self.effects.is_empty() || !self.unused_wakers.is_empty()
     }
 
     /// Schedules a payload. `Err` with the payload if the shard is full.
@@ -174,7 +97,7 @@ impl<T: 'static> State<T> {
                 Err(full) => payload = full.0,
             }
         }
-        self.counts.refused += 1;
+        self.measured.counts.refused += 1;
         Err(payload)
     }
 
@@ -188,10 +111,10 @@ impl<T: 'static> State<T> {
     ) -> ShardCancel<Stored<T>> {
         let outcome = self.wheel.cancel(key);
         if let ShardCancel::Cancelled { deadline, .. } = outcome {
-            let class = self.classes.class_of(key.index());
+            let class = self.measured.classes.class_of(key.index());
             if class.is_some() {
                 let deadline = self.directory.time.start_of(deadline);
-                self.classes.cancel(class, key.index(), deadline, now());
+                self.measured.classes.cancel(class, key.index(), deadline, now());
             }
         }
         outcome
@@ -220,15 +143,15 @@ impl<T: 'static> State<T> {
     /// has cancelled it, so its waker is dropped.
     #[inline]
     pub(super) fn take(&mut self, payload: Stored<T>) -> Taken<T> {
-        let Self { tables, unused_wakers, .. } = self;
-        payload.take(tables, |waker| unused_wakers.push(waker))
+        let Self { tables, left, .. } = self;
+        payload.take(tables, |waker| left.unused_wakers.push(waker))
     }
 
     /// Takes the payload of a timer that a shutdown ends out of the tables. A future that waits for
     /// the timer is woken, and finds the shard closed.
     pub(super) fn take_at_end(&mut self, payload: Stored<T>) -> Taken<T> {
-        let Self { tables, effects, .. } = self;
-        payload.take(tables, |waker| effects.push(Effect::Wake(waker)))
+        let Self { tables, left, .. } = self;
+        payload.take(tables, |waker| left.effects.push(Effect::Wake(waker)))
     }
 
     /// Takes the mail, and fills the key pool.
@@ -249,13 +172,13 @@ impl<T: 'static> State<T> {
     ) {
         for mut lane in lanes {
             lane.used_at = tick;
-            self.lanes.push(lane);
+            self.inbox.lanes.push(lane);
         }
         for message in control {
             match message {
-                Control::Job(job) => self.jobs.push(job),
-                Control::Call(call) => self.calls.push(call),
-                Control::Shutdown(order) => self.shutdown = Some(order),
+                Control::Job(job) => self.mail.jobs.push(job),
+                Control::Call(call) => self.mail.calls.push(call),
+                Control::Shutdown(order) => self.mail.shutdown = Some(order),
             }
         }
     }
@@ -292,7 +215,7 @@ impl<T: 'static> State<T> {
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
             Request::Reset { key, deadline, reply } => {
                 let outcome = self.wheel.reset(key, deadline).into();
-                self.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
+                self.left.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
             }
             Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
         }
@@ -300,9 +223,9 @@ impl<T: 'static> State<T> {
 
     /// Drops a timer that was cancelled in its lane.
     fn pass(&mut self, request: Request<T>, key: Option<TimerKey>, now: u64) {
-        self.has_freed = true;
+        self.inbox.has_freed = true;
         let key = key.expect("a request for a timer comes with the key that it uses up");
-        if self.overtaken.contains_key(&key) {
+        if self.inbox.overtaken.contains_key(&key) {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
             return self.apply(request, Some(key), now);
         }
@@ -322,7 +245,7 @@ impl<T: 'static> State<T> {
     #[inline]
     fn drop_later(&mut self, taken: Option<Taken<T>>) {
         let taken = taken.filter(|taken| needs_drop::<T>() || !matches!(taken, Taken::Value(_)));
-        self.effects.extend(taken.map(Effect::Drop));
+        self.left.effects.extend(taken.map(Effect::Drop));
     }
 
     #[inline]
@@ -333,7 +256,7 @@ impl<T: 'static> State<T> {
             let (deadline, sent_us) = times;
             let delay = delay_of(sent_us, now);
             let deadline = self.directory.time.start_of(deadline);
-            self.classes.pass_cancelled(class, now.saturating_sub(delay), deadline, now);
+            self.measured.classes.pass_cancelled(class, now.saturating_sub(delay), deadline, now);
         }
     }
 
@@ -341,14 +264,14 @@ impl<T: 'static> State<T> {
     fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<T>>, now: u64) {
         let outcome = self.cancel(key, || now);
         let overtook = matches!(outcome, ShardCancel::Overtook);
-        self.has_freed |= overtook || reply.is_none();
+        self.inbox.has_freed |= overtook || reply.is_none();
         let outcome = self.finish_cancel(outcome, now);
         match reply {
             // The reply can return the payload when the timer comes.
             Some(reply) if overtook => {
-                self.overtaken.insert(key, reply);
+                self.inbox.overtaken.insert(key, reply);
             }
-            Some(reply) => self.effects.push(Effect::Cancelled(reply, outcome)),
+            Some(reply) => self.left.effects.push(Effect::Cancelled(reply, outcome)),
             None => self.drop_later(outcome.payload()),
         }
     }
@@ -364,19 +287,21 @@ impl<T: 'static> State<T> {
     ) {
         let key = key.expect("a request for a timer comes with the key that it uses up");
         let delay = delay_of(sent_us, now);
-        self.ring_delay.record(delay);
-        if self.times.is_beyond_bound(deadline) {
+        self.measured.ring_delay.record(delay);
+        if self.measured.times.is_beyond_bound(deadline) {
             let deadline = self.directory.time.start_of(deadline);
-            self.times.note_came(key, deadline, now.saturating_sub(delay));
+            self.measured.times.note_came(key, deadline, now.saturating_sub(delay));
         }
         match self.wheel.arm(key, deadline, payload) {
-            ArmOutcome::Armed if class.is_some() => self.classes.begin(class, key.index(), now),
+            ArmOutcome::Armed if class.is_some() => {
+                self.measured.classes.begin(class, key.index(), now);
+            }
             ArmOutcome::Armed => {}
             ArmOutcome::Overtaken(payload) => {
                 let due = self.directory.time.start_of(deadline);
-                self.classes.pass_cancelled(class, now.saturating_sub(delay), due, now);
+                self.measured.classes.pass_cancelled(class, now.saturating_sub(delay), due, now);
                 let payload = self.take(payload);
-                self.effects.push(match self.overtaken.remove(&key) {
+                self.left.effects.push(match self.inbox.overtaken.remove(&key) {
                     Some(reply) => {
                         let remaining = self.directory.time.remaining(deadline, now);
                         Effect::Cancelled(reply, CancelOutcome::Cancelled { remaining, payload })
@@ -391,8 +316,8 @@ impl<T: 'static> State<T> {
     /// Takes a granted key back that no timer will use.
     pub(super) fn revoke(&mut self, key: TimerKey) {
         self.wheel.revoke(key);
-        if let Some(reply) = self.overtaken.remove(&key) {
-            self.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
+        if let Some(reply) = self.inbox.overtaken.remove(&key) {
+            self.left.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
         }
     }
 
@@ -404,7 +329,7 @@ impl<T: 'static> State<T> {
             Bulk::Remaining { .. } | Bulk::Message(_) => {
                 // A reply wakes its caller, and a message runs code of a part, so they wait until
                 // nothing is borrowed.
-                self.effects.push(match *bulk {
+                self.left.effects.push(match *bulk {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Message(message) => Effect::Message(message),
                     Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
@@ -417,10 +342,10 @@ impl<T: 'static> State<T> {
 
     /// Cancels up to `max` timers of a bulk request. True if none is left.
     fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) -> bool {
-        self.has_freed |= many.replies.is_none();
+        self.inbox.has_freed |= many.replies.is_none();
         for key in many.keys.by_ref().take(max) {
             let outcome = self.cancel(key, || now);
-            self.has_freed |= matches!(outcome, ShardCancel::Overtook);
+            self.inbox.has_freed |= matches!(outcome, ShardCancel::Overtook);
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {
                 self.drop_later(outcome.payload());
@@ -429,12 +354,12 @@ impl<T: 'static> State<T> {
             let (outcome, left) = into_remote::<T>(outcome);
             replies.push(outcome);
             // The part of the payload that must not leave this thread is dropped here.
-            self.effects.extend(left.map(Effect::Drop));
+            self.left.effects.extend(left.map(Effect::Drop));
         }
         if many.keys.len() > 0 {
             return false;
         }
-        self.effects.extend(many.replies.take().map(Effect::Reply));
+        self.left.effects.extend(many.replies.take().map(Effect::Reply));
         true
     }
 

@@ -117,6 +117,15 @@ pub(super) fn deliver<T: 'static>(
     delivering.end(core);
 }
 
+/// What a turn's deliveries keep for those of the next.
+#[derive(Default)]
+pub(super) struct Paused {
+    /// The memory in which a turn keeps the futures that it wakes. Empty between turns.
+    wakes: Vec<Wake>,
+    /// Whether the last delivery was the work of a part, so that a timer is next.
+    part_was_last: bool,
+}
+
 /// The deliveries of a turn.
 struct Delivering {
     /// When the present delivery begins, in nanoseconds.
@@ -140,7 +149,7 @@ impl Delivering {
     fn begin<T: 'static>(core: &Core<T>, time_max: Option<Duration>, max: usize) -> Self {
         let now = core.nanos();
         let state = &mut *core.state();
-        state.times.deliver_from(now);
+        state.measured.times.deliver_from(now);
         Self {
             now,
             end: nanos_after(now, time_max.unwrap_or(Duration::MAX)),
@@ -148,8 +157,8 @@ impl Delivering {
             tick: core.time().floor(now),
             left: max,
             read_ahead: 0,
-            part_was_last: state.part_was_last,
-            wakes: std::mem::take(&mut state.wakes),
+            part_was_last: state.paused.part_was_last,
+            wakes: std::mem::take(&mut state.paused.wakes),
         }
     }
 
@@ -192,10 +201,10 @@ impl Delivering {
 
     fn end<T: 'static>(self, core: &Core<T>) {
         let state = &mut *core.state();
-        state.wakes = self.wakes;
-        state.part_was_last = self.part_was_last;
+        state.paused.wakes = self.wakes;
+        state.paused.part_was_last = self.part_was_last;
         let is_used_up = self.left == 0 || state.wheel.is_budget_used_up();
-        state.times.uses_budget_up = is_used_up;
+        state.measured.times.uses_budget_up = is_used_up;
     }
 }
 
@@ -256,14 +265,14 @@ impl<T: 'static> Core<T> {
             let is_future = |payload: &Stored<T>| matches!(payload, Stored::Slot(..));
             let mut next = Some((expired, carried));
             while let Some((Expired { key, deadline, .. }, carried)) = next {
-                let class = state.classes.take(key.index());
+                let class = state.measured.classes.take(key.index());
                 wakes.push(Wake::new(carried, key, self.time().start_of(deadline), class));
                 let has_room = wakes.len() < max;
                 next = has_room.then(|| self.take_due(state, now, is_future)).flatten();
             }
             return Coming::Wakes;
         }
-        let class = state.classes.take(expired.key.index());
+        let class = state.measured.classes.take(expired.key.index());
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
         self.begin_delivery_of(state, class, Some(expired.key), late, || now);
@@ -318,7 +327,7 @@ impl<T: 'static> Core<T> {
         let over = Duration::from_nanos(took) > self.directory.settings.overrun;
         if over || !is_ok {
             {
-                let counts = &mut self.state.borrow_mut().counts;
+                let counts = &mut self.state.borrow_mut().measured.counts;
                 counts.overrun += u64::from(over);
                 counts.panicked += u64::from(!is_ok);
             }

@@ -72,9 +72,9 @@
 //!
 //! # Cost
 //!
-//! Nothing for a service without kept values. A command is a request on the lane of its thread, three
-//! boxes, a channel for the reply and two short locks, and wakes the shard if it sleeps. On the
-//! shard's own thread it takes no lane.
+//! Nothing for a service without kept values. A command is a request on the lane of its thread,
+//! three boxes, a channel for the reply and two short locks, and wakes the shard if it sleeps. On
+//! the shard's own thread it takes no lane.
 
 mod part;
 mod room;

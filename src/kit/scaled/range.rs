@@ -76,8 +76,7 @@ impl<V: 'static> Inner<V> {
     }
 
     fn weak(self: &Rc<Self>) -> Weak<dyn Range> {
-        let this = Rc::downgrade(self);
-        this
+        Rc::downgrade(self) as _
     }
 
     /// Starts a timeout. Returns its index and serial.
