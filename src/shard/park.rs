@@ -64,7 +64,7 @@ impl<T: 'static> Core<T> {
     /// work of parts. A turn that leaves any has another one follow at once, and no driver falls
     /// asleep beside it.
     pub(super) fn has_work_left(&self) -> bool {
-        self.state.borrow().left.has_effects() || self.parts.have_work()
+        self.state.borrow().left.has_effects() || self.parts.wanted().has_work
     }
 
     /// Called by the driver when it stops sleeping.

@@ -64,7 +64,7 @@ pub(crate) struct Parts {
     known: RefCell<Slab<Known>>,
     /// Those that take part in turns, in the order in which they were made. A part that is gone
     /// stays there until the next turn begins.
-    turning: RefCell<Vec<(Entry, Weak<dyn Part>)>>,
+    turning: RefCell<Rc<Turning>>,
     /// Whether a part has left since the last turn began.
     has_left: Cell<bool>,
     /// Those that the shard keeps alive, one of each type.
@@ -74,6 +74,9 @@ pub(crate) struct Parts {
     /// How many parts were made.
     made: Cell<u64>,
 }
+
+/// A pass over them goes on with those that it has begun with.
+type Turning = Vec<(Entry, Weak<dyn Part>)>;
 
 struct Known {
     serial: u64,
@@ -114,7 +117,7 @@ impl Parts {
     /// Puts a part into its place.
     pub(super) fn place(&self, entry: Entry, part: Weak<dyn Part>, takes_turns: bool) {
         if takes_turns && !self.ended.get() {
-            self.turning.borrow_mut().push((entry, Weak::clone(&part)));
+            Rc::make_mut(&mut *self.turning.borrow_mut()).push((entry, Weak::clone(&part)));
         }
         if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number())
             && known.serial == entry.serial
@@ -216,80 +219,71 @@ impl Parts {
                 let known = known.get(entry.id.number());
                 known.is_some_and(|known| known.serial == entry.serial && !known.has_left)
             };
-            self.turning.borrow_mut().retain(|(entry, _)| is_here(entry));
+            Rc::make_mut(&mut *self.turning.borrow_mut()).retain(|(entry, _)| is_here(entry));
         }
-    }
-
-    fn at(&self, index: usize) -> Option<(PartId, Option<Rc<dyn Part>>)> {
-        let turning = self.turning.borrow();
-        turning.get(index).map(|(entry, part)| (entry.id, part.upgrade()))
     }
 
     /// Calls `call` for each part that takes part in turns, until it returns false. Code of the
     /// user may run in it and make more parts. A panic is logged, and counts as true.
     pub(super) fn each(&self, mut call: impl FnMut(PartId, &Rc<dyn Part>) -> bool) {
-        let mut index = 0;
-        while let Some((id, part)) = self.at(index) {
-            let mut goes_on = true;
-            if let Some(part) = part {
-                contain(self.shard, || {
-                    goes_on = call(id, &part);
-                    drop(part);
-                });
-            }
-            if !goes_on {
-                return;
-            }
-            index += 1;
+        let turning = Rc::clone(&self.turning.borrow());
+        let mut left = turning.iter();
+        // Once, unless a part panics.
+        while left.len() > 0 {
+            contain(self.shard, || {
+                while let Some((entry, part)) = left.next() {
+                    if let Some(part) = part.upgrade()
+                        && !call(entry.id, &part)
+                    {
+                        left = [].iter();
+                    }
+                }
+            });
         }
     }
 
     /// The first part that wants to deliver an item in this turn.
     #[inline]
     pub(super) fn delivering(&self) -> Option<Rc<dyn Part>> {
-        if self.none_turns() {
-            return None;
-        }
+        if self.none_turns() { None } else { self.find_delivering() }
+    }
+
+    fn find_delivering(&self) -> Option<Rc<dyn Part>> {
         let mut delivering = None;
         self.each(|_, part| {
-            let wants = part.wants() == Wants::Delivery;
-            if wants {
+            if part.wants() == Wants::Delivery {
                 delivering = Some(Rc::clone(part));
             }
-            !wants
+            delivering.is_none()
         });
         delivering
     }
 
-    /// Whether a part has left work for a turn that follows at once.
+    /// What the parts want of turns to come.
     #[inline]
-    pub(super) fn have_work(&self) -> bool {
-        if self.none_turns() {
-            return false;
+    pub(super) fn wanted(&self) -> Wanted {
+        let mut wanted = Wanted { has_work: false, turn_by: Tick::NEVER };
+        if !self.none_turns() {
+            self.each(|_, part| {
+                match part.wants() {
+                    Wants::Nothing => {}
+                    Wants::TurnBy(by) => wanted.turn_by = wanted.turn_by.min(by.0),
+                    Wants::Delivery | Wants::NextTurn => wanted.has_work = true,
+                }
+                true
+            });
         }
-        let mut has_work = false;
-        self.each(|_, part| {
-            has_work = matches!(part.wants(), Wants::Delivery | Wants::NextTurn);
-            !has_work
-        });
-        has_work
+        wanted
     }
+}
 
+/// What parts want of turns to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// Whether a part has left work for a turn that follows at once.
+    pub(super) has_work: bool,
     /// When a part wants the next turn at the latest; [`Tick::NEVER`] if none does.
-    #[inline]
-    pub(super) fn next_turn(&self) -> Tick {
-        let mut next = Tick::NEVER;
-        if self.none_turns() {
-            return next;
-        }
-        self.each(|_, part| {
-            if let Wants::TurnBy(by) = part.wants() {
-                next = next.min(by.0);
-            }
-            true
-        });
-        next
-    }
+    pub(super) turn_by: Tick,
 }
 
 /// The timers of parts, and the end.

@@ -78,12 +78,10 @@ impl<T: 'static> Core<T> {
     /// Has the parts write their gauges.
     pub(super) fn set_gauges(&self, state: &mut State<T>) {
         state.measured.gauges.clear();
-        if !self.parts.none_turns() {
-            self.parts.each(|id, part| {
-                part.publish(&mut state.measured.gauges_of(id));
-                true
-            });
-        }
+        self.parts.each(|id, part| {
+            part.publish(&mut state.measured.gauges_of(id));
+            true
+        });
         self.publish_gauges(state);
     }
 
@@ -109,7 +107,9 @@ impl<T: 'static> Core<T> {
     pub(crate) fn publish(&self) {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
-        self.set_gauges(state);
+        if !self.parts.none_turns() || !state.measured.gauges.is_empty() {
+            self.set_gauges(state);
+        }
         let counts = &mut state.measured.counts;
         counts.take_over(&counters);
         counts.granted = state.wheel.granted() as u64;

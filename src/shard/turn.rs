@@ -50,12 +50,9 @@ pub(crate) fn turn<T: 'static>(
     let budget = core.directory().settings.budget;
     let now = core.nanos();
     core.begin_turn(now);
-    core.parts.forget_left();
-    let beginning = TurnTime { time: core.time(), nanos: now, tick: core.time().floor(now) };
-    core.parts.each(|_, part| {
-        part.turn_begins(beginning);
-        true
-    });
+    if !core.parts.none_turns() {
+        core.begin_turn_of_parts(now);
+    }
     if core.take_mail(now) {
         run_calls(core, host);
     }
@@ -68,8 +65,9 @@ pub(crate) fn turn<T: 'static>(
     }
     core.advance(core.time().floor(now).min(last), budget.of_wheel());
     deliver(core, host, budget.time_max, budget.expired_max as usize);
-    let more = more_requests || core.is_behind();
-    let next = core.next_deadline();
+    let wanted = core.parts.wanted();
+    let more = more_requests || wanted.has_work || core.is_behind();
+    let next = core.next_deadline_but(wanted.turn_by);
     core.end_turn(&TurnEnd { left_requests: more_requests, is_more: more, next });
     core.publish();
     match next {
@@ -101,7 +99,6 @@ pub(super) fn deliver<T: 'static>(
             break;
         }
         let Delivering { now, tick, wakes, .. } = &mut delivering;
-        let turn = TurnTime { time: core.time(), nanos: *now, tick: *tick };
         let is_ok = contain(core.id(), || match next {
             Coming::Timer(delivery) => host.deliver(delivery),
             Coming::Wakes => {
@@ -109,7 +106,9 @@ pub(super) fn deliver<T: 'static>(
                 woken = Some(core.wake_all(wakes, *now));
             }
             Coming::PartTimer(timer) => core.parts.expired(timer),
-            Coming::Work(part) => part.deliver(turn),
+            Coming::Work(part) => {
+                part.deliver(TurnTime { time: core.time(), nanos: *now, tick: *tick });
+            }
             Coming::Nothing => {}
         });
         delivering.note(core, count, is_ok, woken);
@@ -169,18 +168,18 @@ impl Delivering {
         if self.read_ahead == 0 {
             self.read_ahead = core.read_ahead();
         }
-        let Some(part) = core.parts.delivering() else {
+        let work = core.parts.delivering();
+        if work.is_none() || self.part_was_last {
             // Any timer may be the last one if time is limited.
-            let wakes_max = if self.is_timed { 1 } else { WAKES_MAX.min(self.left) };
-            self.part_was_last = false;
-            return core.pop(self.now, wakes_max, &mut self.wakes);
-        };
-        if std::mem::take(&mut self.part_was_last) {
-            let timer = core.pop(self.now, 1, &mut self.wakes);
+            let has_one = work.is_some() || self.is_timed;
+            let wakes_max = if has_one { 1 } else { WAKES_MAX.min(self.left) };
+            let timer = core.pop(self.now, wakes_max, &mut self.wakes);
             if !matches!(timer, Coming::Nothing) {
+                self.part_was_last = false;
                 return timer;
             }
         }
+        let Some(part) = work else { return Coming::Nothing };
         self.part_was_last = true;
         core.deliver_as(ClassId::NONE);
         Coming::Work(part)
@@ -337,18 +336,34 @@ impl<T: 'static> Core<T> {
         }
     }
 
+    fn begin_turn_of_parts(&self, now: u64) {
+        self.parts.forget_left();
+        let turn = TurnTime { time: self.time(), nanos: now, tick: self.time().floor(now) };
+        self.parts.each(|_, part| {
+            part.turn_begins(turn);
+            true
+        });
+    }
+
+    /// Whether the wheel, or a command, has left work for a turn that follows at once.
     fn is_behind(&self) -> bool {
-        self.state.borrow().wheel.is_behind() || self.has_work_left()
+        let state = self.state.borrow();
+        state.wheel.is_behind() || state.left.has_effects()
     }
 
     /// When the next turn is due; `None` if no timer or part wants a turn.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
+        self.next_deadline_but(self.parts.wanted().turn_by)
+    }
+
+    /// When the next turn is due, if parts want one by `turn_by`.
+    fn next_deadline_but(&self, turn_by: Tick) -> Option<Tick> {
         let next = {
             let state = self.state.borrow();
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
             self.lanes_due().map_or(next, |due| next.min(due))
         };
         let next = next.min(self.next_look());
-        Some(next.min(self.parts.next_turn())).filter(|next| *next < Tick::NEVER)
+        Some(next.min(turn_by)).filter(|next| *next < Tick::NEVER)
     }
 }
