@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use corewheel_shard::Tick;
 use crossbeam_utils::CachePadded;
@@ -15,6 +15,7 @@ use crate::clock::{NearClock, Timeline};
 use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
 use crate::directory::post::Front;
+use crate::link::sync::AtomicBool;
 use crate::stats::class::FirstHeld;
 use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
