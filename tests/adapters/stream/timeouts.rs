@@ -236,6 +236,28 @@ fn timeout_on_a_service_that_has_ended_is_refused_whatever_its_time_is() {
 }
 
 #[test]
+fn timeout_wakes_no_task_that_has_stopped_reading() {
+    let service = TimerService::beside_runtime().start().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (stream, mut peer) = tokio::io::duplex(ROOM);
+        let mut stream = TimedIo::new(stream, service.handle(), NONE);
+        let control = stream.control();
+        let (alarm, waker) = Alarm::new();
+        assert!(read_with(&mut stream, &waker).is_pending());
+        ready(write(&mut peer, b"a"));
+        assert_eq!(ready(read_with(&mut stream, &waker)), b"a");
+        alarm.rang();
+        assert!(control.timeout(ms(20), pending::<()>()).await.unwrap_err().is_elapsed());
+        assert!(!alarm.rang(), "the task is asked for a read, and none waits");
+        // A read that waits is asked what has come.
+        assert!(read_with(&mut stream, &waker).is_pending());
+        assert!(control.timeout(ms(20), pending::<()>()).await.unwrap_err().is_elapsed());
+        assert!(alarm.rang());
+    });
+}
+
+#[test]
 fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
     let lab = Lab::new();
     let (stream, _peer) = duplex::<Handle>(&lab, NONE);
