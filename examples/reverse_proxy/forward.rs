@@ -20,15 +20,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use corewheel::TimeoutError;
-use corewheel::adapters::hyper::{BodyData, BodyError, BodySide, Exchange, TimedBody};
+use corewheel::adapters::hyper::{BodyData, BodyError, Exchange, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderValue};
 use hyper::http::Extensions;
 use hyper::http::uri::{Authority, InvalidUri, PathAndQuery, Scheme};
 use hyper::{Request, Response, StatusCode, Uri, Version};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
+use hyper_util::client::legacy::{Client, ResponseFuture};
 
 use crate::connect::{Connector, Cut};
 use crate::heads;
@@ -44,6 +44,12 @@ pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
 pub(crate) enum Asked {
     Timed(TimedBody<Incoming>),
     Plain(Incoming),
+}
+
+/// A request on its way to the upstream server.
+pub(crate) struct Sent {
+    answer: ResponseFuture,
+    ended: RequestEnd,
 }
 
 /// Forwards requests to one upstream server.
@@ -73,24 +79,36 @@ impl Forwarder {
         })
     }
 
-    /// The answer to a request.
-    pub(crate) async fn forward(
+    /// Sends a request to the upstream server. The error is the status of the answer to one that is
+    /// not forwarded.
+    pub(crate) fn send(
         &self,
         mut request: Request<Asked>,
         client: IpAddr,
         exchange: Option<&Exchange>,
-        control: &Control,
-    ) -> Response<Answer> {
-        if let Err(status) = heads::settle(&mut request) {
-            return refusal(status);
-        }
+    ) -> Result<Sent, StatusCode> {
+        heads::settle(&mut request)?;
         let ended = RequestEnd::of(request.body());
         let mut request = self.for_upstream(request, client, &ended);
         if let (Some(exchange), None) = (exchange, ended.at()) {
             let connection = capture_connection(&mut request);
             exchange.on_end(move || cut(&connection));
         }
-        let answer = self.client.request(request);
+        Ok(Sent { answer: self.client.request(request), ended })
+    }
+
+    /// The answer to a request that was sent, or not.
+    pub(crate) async fn answer(
+        &self,
+        sent: Result<Sent, StatusCode>,
+        client: IpAddr,
+        exchange: Option<&Exchange>,
+        control: &Control,
+    ) -> Response<Answer> {
+        let Sent { answer, ended } = match sent {
+            Ok(sent) => sent,
+            Err(status) => return refusal(status),
+        };
         // A request without a body has no limit that could end its exchange before the answer.
         let may_end = ended.at().is_none();
         let answered = match exchange {
@@ -104,9 +122,10 @@ impl Forwarder {
             Some(_) => self.in_time(answer, &ended, control).await,
             None => self.timers.timeout(self.response, answer).await,
         };
+        let reached = || exchange.and_then(Exchange::request_limit_reached);
         let late = match answered {
             Ok(Ok(response)) => return returned(response),
-            Ok(Err(_)) if exchange.is_some_and(|it| it.limit_reached().is_some()) => Late::TimeUp,
+            Ok(Err(_)) if reached().is_some() => Late::TimeUp,
             Ok(Err(error)) => {
                 let status = status_of(&error);
                 tracing::debug!(%client, %status, error = %Chain(&error), "a request failed");
@@ -114,9 +133,9 @@ impl Forwarder {
             }
             Err(late) => late,
         };
-        let by_client = match exchange.and_then(Exchange::limit_reached) {
-            Some((BodySide::Request, timeout)) => is_of_producer(timeout),
-            _ => exchange.is_none() && ended.at().is_none(),
+        let by_client = match reached() {
+            Some(timeout) => is_of_producer(timeout),
+            None => exchange.is_none() && ended.at().is_none(),
         };
         match late {
             Late::TimeUp if by_client => {

@@ -1,41 +1,102 @@
-//! Whether bytes were read behind the empty line with which a message ends.
+//! Whether bytes were read behind a message, which are those of the next one.
 //!
-//! Why not the number of bytes: a framework does not say how long a head was, and reads on. Why the
-//! empty line itself, and not that the last bytes are none: a stream below TLS reads other bytes
-//! than the framework, and knows nothing of its messages.
+//! Why not the number of bytes alone: a framework does not say how long a head was, and reads on.
+//! Why the empty line itself, and not that the last bytes are none: a stream below TLS reads other
+//! bytes than the framework, and knows nothing of its messages.
 //!
-//! Cost: a comparison of three bytes and a store for each read, and a search through the last
-//! [`SEARCHED`] bytes of a read that does not end with an empty line.
+//! A head ends with the first empty line of a message. It is searched for where a read has begun
+//! the message, and not where the message came ahead. A read that ends with an empty line is not
+//! searched for another one. Bytes that are missed count as part of the message.
+//!
+//! Cost: a comparison of three bytes and two stores for each read. A read that does not end with an
+//! empty line is searched: all of it in a head, and its last [`SEARCHED`] bytes otherwise.
 
-use crate::link::sync::{AtomicBool, Ordering};
+use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// How many bytes are searched at most, from the end of a read.
+/// How many bytes are searched at most, from the end of a read behind a head.
 const SEARCHED: usize = 512;
 
-/// Whether the last read has bytes behind an empty line. Only the task that reads writes it.
-/// Relaxed: the flag carries no other data.
-pub(super) struct Behind(AtomicBool);
+/// Where a message ends.
+#[cfg(feature = "hyper")]
+#[derive(Clone, Copy)]
+pub(crate) enum MessageEnd {
+    Unknown,
+    /// With an empty line.
+    Line,
+    /// With this byte of the stream, counted from its first.
+    At(u64),
+}
+
+/// What was read behind messages. Only the task that reads writes it, but for the end of a head.
+/// Relaxed: no other data is carried. A framework hands the bytes of a message on after the read.
+pub(super) struct Behind {
+    /// Whether the end of a head is searched for, which a read has begun.
+    is_head: AtomicBool,
+    /// Whether the last read has bytes behind an empty line.
+    is_there: AtomicBool,
+    /// How many bytes were read.
+    count: AtomicU64,
+    /// How many of them the last head ends with; 0, which none ends with, if that is not known.
+    head_end: AtomicU64,
+}
 
 impl Behind {
     pub(super) fn new() -> Self {
-        Self(AtomicBool::new(false))
+        let (no, zero) = (|| AtomicBool::new(false), || AtomicU64::new(0));
+        Self { is_head: no(), is_there: no(), count: zero(), head_end: zero() }
+    }
+
+    /// A read has begun a message, which is noted next.
+    pub(super) fn begin_head(&self) {
+        self.is_head.store(true, Ordering::Relaxed);
     }
 
     /// Something was read; nothing if the bytes are not known.
     #[inline]
     pub(super) fn note_read(&self, read: &[u8]) {
-        self.0.store(!read.ends_with(b"\n\r\n") && has_empty_line(read), Ordering::Relaxed);
-    }
-
-    #[cfg(feature = "hyper")]
-    pub(super) fn is_there(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        let is_head = self.is_head.load(Ordering::Relaxed);
+        let count = self.count.load(Ordering::Relaxed) + read.len() as u64;
+        self.count.store(count, Ordering::Relaxed);
+        let behind = if read.ends_with(b"\n\r\n") { Some(0) } else { behind_line(read, is_head) };
+        self.is_there.store(behind.is_some_and(|behind| behind > 0), Ordering::Relaxed);
+        if is_head && let Some(behind) = behind {
+            self.is_head.store(false, Ordering::Relaxed);
+            self.head_end.store(count - behind as u64, Ordering::Relaxed);
+        }
     }
 }
 
-fn has_empty_line(read: &[u8]) -> bool {
-    let last = &read[read.len().saturating_sub(SEARCHED)..];
-    last.windows(4).rev().any(|part| part == b"\r\n\r\n")
+#[cfg(feature = "hyper")]
+impl Behind {
+    /// Takes the end of the last head; `None` if it is not known.
+    #[inline]
+    pub(super) fn take_head_end(&self) -> Option<u64> {
+        let end = self.head_end.load(Ordering::Relaxed);
+        self.head_end.store(0, Ordering::Relaxed);
+        (end > 0).then_some(end)
+    }
+
+    #[inline]
+    pub(super) fn is_behind(&self, end: MessageEnd) -> bool {
+        match end {
+            MessageEnd::Unknown => false,
+            MessageEnd::Line => self.is_there.load(Ordering::Relaxed),
+            MessageEnd::At(end) => self.count.load(Ordering::Relaxed) > end,
+        }
+    }
+}
+
+/// How many bytes are behind an empty line: the first of a head, or the last.
+fn behind_line(read: &[u8], is_head: bool) -> Option<usize> {
+    let is_line = |part: &[u8]| part == b"\r\n\r\n";
+    if !is_head {
+        let last = &read[read.len().saturating_sub(SEARCHED)..];
+        return last.windows(4).rev().position(is_line);
+    }
+    // Empty lines before a head are no part of it.
+    let begin = read.iter().position(|byte| !b"\r\n".contains(byte))?;
+    let end = read[begin..].windows(4).position(is_line)? + begin + 4;
+    Some(read.len() - end)
 }
 
 #[cfg(all(test, feature = "hyper", not(corewheel_loom)))]
@@ -49,7 +110,7 @@ mod tests {
             for read in reads {
                 behind.note_read(read);
             }
-            assert_eq!(behind.is_there(), expected, "{reads:?}");
+            assert_eq!(behind.is_behind(MessageEnd::Line), expected, "{reads:?}");
         };
         let head = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         check(&[head], false);
@@ -65,5 +126,46 @@ mod tests {
         check(&[b"\x17\x03\x03\x00\x05hello"], false);
         check(&[&[&head[..], &[b'x'; SEARCHED]].concat()], false);
         check(&[], false);
+    }
+
+    #[test]
+    fn head_ends_with_its_first_empty_line_wherever_reads_part_it() {
+        let check = |reads: &[&[u8]], expected: Option<u64>| {
+            let behind = Behind::new();
+            behind.begin_head();
+            for read in reads {
+                behind.note_read(read);
+            }
+            assert_eq!(behind.take_head_end(), expected, "{reads:?}");
+            assert_eq!(behind.take_head_end(), None);
+        };
+        let head = b"POST / HTTP/1.1\r\ncontent-length: 8\r\n\r\n";
+        let all = head.len() as u64;
+        check(&[head], Some(all));
+        check(&[&[&head[..], b"body"].concat()], Some(all));
+        check(&[&head[..9], &head[9..]], Some(all));
+        check(&[&head[..9], &[&head[9..], b"bo\r\n\r\ndy"].concat(), b"GET"], Some(all));
+        // Empty lines before a head.
+        check(&[&[b"\r\n\r\n", &head[..], b"body"].concat()], Some(all + 4));
+        check(&[&head[..9]], None);
+        // Not found are a line in two reads, one before another at the end of a read, and bytes
+        // that are not known.
+        let lines = [&head[..], b"bo\r\n\r\n"].concat();
+        check(&[&lines], Some(lines.len() as u64));
+        check(&[&head[..head.len() - 1], b"\nbody"], None);
+        check(&[], None);
+    }
+
+    #[test]
+    fn bytes_behind_a_body_of_a_stated_length_are_counted() {
+        let behind = Behind::new();
+        behind.begin_head();
+        behind.note_read(b"PUT / HTTP/1.1\r\n\r\nbo");
+        let end = MessageEnd::At(behind.take_head_end().unwrap() + 4);
+        assert!(!behind.is_behind(end));
+        behind.note_read(b"dy");
+        assert!(!behind.is_behind(end) && !behind.is_behind(MessageEnd::Unknown));
+        behind.note_read(b"G");
+        assert!(behind.is_behind(end) && !behind.is_behind(MessageEnd::Unknown));
     }
 }

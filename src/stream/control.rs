@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::behind::Behind;
+#[cfg(feature = "hyper")]
+use super::behind::MessageEnd;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 #[cfg(feature = "hyper")]
@@ -166,17 +168,27 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The cost is that of [`head_complete`](Self::head_complete).
     pub fn message_complete(&self) {
-        let is_armed = self.shared.notes.complete_message(false);
+        self.complete_message(false);
+    }
+
+    fn complete_message(&self, is_behind: bool) {
+        let is_armed = self.shared.notes.complete_message(is_behind);
         self.disarm_head(is_armed);
     }
 
-    /// As [`message_complete`](Self::message_complete), for a message that ends with an empty
-    /// line: bytes that were read behind it begin the next message.
+    /// As [`message_complete`](Self::message_complete), for a message whose end is known: bytes
+    /// that were read behind it begin the next message.
     #[cfg(feature = "hyper")]
-    pub(crate) fn message_ends_with_line(&self) {
-        let is_behind = self.shared.behind.is_there();
-        let is_armed = self.shared.notes.complete_message(is_behind);
-        self.disarm_head(is_armed);
+    pub(crate) fn message_ends(&self, end: MessageEnd) {
+        self.complete_message(self.shared.behind.is_behind(end));
+    }
+
+    /// How many bytes of the stream the head ends with that has become complete; `None` if that is
+    /// not known, or if another call has returned it.
+    #[cfg(feature = "hyper")]
+    #[inline]
+    pub(crate) fn take_head_end(&self) -> Option<u64> {
+        self.shared.behind.take_head_end()
     }
 
     /// The next byte that is read begins a message: the deadline of its head counts from there, and
@@ -186,9 +198,9 @@ impl<M: Side> StreamControl<M> {
     /// Bytes that were read after [`message_complete`](Self::message_complete) belong to the next
     /// message, which then begins with this call, as a pipelined request does. Bytes that came with
     /// the end of the message before, in one read, are not told from it: until more is read, only
-    /// the idle times end a peer that sends no more of such a head. Under hyper, those that came
-    /// with a request without a body, or with one in chunks, are told by the empty line before
-    /// them.
+    /// the idle times end a peer that sends no more of such a head. Under hyper they are told, but
+    /// for those behind a body of a stated length whose head came in one read with the request
+    /// before.
     ///
     /// Call it when the message before has been read to its end, and not in a protocol in which the
     /// peer may send other bytes than messages, such as HTTP/2.
@@ -503,17 +515,10 @@ debug_fields!([M: Side] StreamControl<M>, |it|
 mod loom_tests {
     use loom::thread;
 
+    use super::super::waiter::loom_tests::Alarm;
     use super::*;
     use crate::link::loom_tests::check;
     use crate::values::ids::ServiceId;
-
-    struct Alarm(OnceLock<()>);
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            let _ = self.0.set(());
-        }
-    }
 
     #[test]
     fn read_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
@@ -522,12 +527,12 @@ mod loom_tests {
             shared.set_woken(false);
             let timer = Arc::clone(&shared);
             let thread = thread::spawn(move || timer.wake_by_ref());
-            let alarm = Arc::new(Alarm(OnceLock::new()));
+            let alarm = Arc::new(Alarm::default());
             let waker = Waker::from(Arc::clone(&alarm));
             shared.waiting(Direction::Read).register_once(&mut None, &waker);
             let is_seen = shared.is_woken();
             thread.join().unwrap();
-            assert!(is_seen || alarm.0.get().is_some(), "the read waits for ever");
+            assert!(is_seen || alarm.is_woken(), "the read waits for ever");
         });
     }
 }

@@ -256,7 +256,7 @@ impl<M: Side> Deadlines<M> {
                 Direction::Write => self.write_waits(),
             }
         } else if direction == Direction::Read {
-            self.read_goes_on_waiting();
+            self.wait_for_message(false);
         }
         if direction == Direction::Read && self.question.is_some() {
             self.answer();
@@ -337,6 +337,9 @@ impl<M: Side> Deadlines<M> {
         if notes & MEASURED != 0 {
             self.message = Some(0);
         }
+        if notes & MESSAGE != 0 {
+            self.shared.behind.begin_head();
+        }
         let now = (notes & MESSAGE != 0 && has_deadline).then(|| self.timers.now())?;
         self.head_due = Some(now.saturating_add(saturating_nanos(self.shared.head)));
         Some(now)
@@ -352,25 +355,21 @@ impl<M: Side> Deadlines<M> {
     fn read_waits(&mut self) {
         // The time for which the owner did not read does not count.
         self.stamp_read(None);
-        self.forget_ended();
-        let is_filed = self.arm_head();
-        let is_filed = self.measure_read() || is_filed;
-        self.unwatch(is_filed);
+        self.wait_for_message(true);
     }
 
-    /// A read waits as before. Meanwhile the owner may have said that a head has begun, or is
-    /// complete.
+    /// A read begins to wait, or waits as before: meanwhile the owner may have said that a head has
+    /// begun, or is complete.
     #[inline]
-    fn read_goes_on_waiting(&mut self) {
-        if self.shared.notes.is_untimed() {
-            let is_filed = self.arm_head();
-            self.unwatch(is_filed);
+    fn wait_for_message(&mut self, begins: bool) {
+        if self.message.is_none() && self.shared.notes.has_none_for_wait() {
+            return;
         }
         self.forget_ended();
-        if self.reads.transfer.is_none() {
-            let is_filed = self.measure_read();
-            self.unwatch(is_filed);
-        }
+        let is_filed = self.arm_head();
+        let is_new = begins || self.reads.transfer.is_none();
+        let is_filed = is_new && self.measure_read() || is_filed;
+        self.unwatch(is_filed);
     }
 
     /// The time in which a read waits for a message counts from now, if the message is measured. A

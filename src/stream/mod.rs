@@ -75,6 +75,8 @@ use std::pin::Pin;
 
 use pin_project_lite::pin_project;
 
+#[cfg(feature = "hyper")]
+pub(crate) use self::behind::MessageEnd;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::limits::{StreamLimits, StreamTimeout};

@@ -45,6 +45,7 @@ impl Notes {
     }
 
     /// The message that is measured has ended, and the stream has taken note of that.
+    #[inline]
     pub(super) fn forget_end(&self) {
         self.exchange(|notes| notes & !ENDED);
     }
@@ -75,6 +76,7 @@ impl Notes {
     /// Takes all notes for a byte that was read. The first byte of a message begins a head, if
     /// heads have a deadline. No other head has begun then, since each call that adds such notes
     /// ends the head before.
+    #[inline]
     pub(super) fn take(&self, heads_have_deadline: bool) -> u64 {
         self.exchange(|notes| {
             if notes & MESSAGE != 0 {
@@ -89,26 +91,36 @@ impl Notes {
     }
 
     /// Whether a head has begun whose time is to begin.
+    #[inline]
     pub(super) fn is_untimed(&self) -> bool {
         self.has(UNTIMED)
     }
 
     /// Whether a head has begun whose time begins now. True once for each such head.
+    #[inline]
     pub(super) fn take_untimed(&self) -> bool {
         self.is_untimed() && self.exchange(|notes| notes & !UNTIMED) & UNTIMED != 0
     }
 
+    /// Whether there is nothing of which a read that waits takes note.
+    #[inline]
+    pub(super) fn has_none_for_wait(&self) -> bool {
+        let notes = self.get();
+        notes & (ENDED | HEAD) == 0 && !is_measured_rest(notes)
+    }
+
     /// Takes the note that a message is measured, if its head is complete and came with the bytes
     /// of the message before. True if it was there: no byte that is read begins that message.
+    #[inline]
     pub(super) fn take_measured_rest(&self) -> bool {
-        let is_rest = |notes| notes & (MESSAGE | MEASURED) == MEASURED;
-        let withdrawn = |notes| if is_rest(notes) { notes & !MEASURED } else { notes };
-        is_rest(self.get()) && is_rest(self.exchange(withdrawn))
+        let withdrawn = |notes| if is_measured_rest(notes) { notes & !MEASURED } else { notes };
+        is_measured_rest(self.get()) && is_measured_rest(self.exchange(withdrawn))
     }
 
     /// Arms the deadline of a head by `arm`, if a head has begun whose deadline is not armed, and
     /// whose time has begun. True if the head became complete meanwhile, or if another one came
     /// ahead, whose time has not begun: then the deadline is to be disarmed.
+    #[inline]
     pub(super) fn arm_head(&self, arm: impl FnOnce()) -> bool {
         let is_timed = |notes| notes & (HEAD | UNTIMED) == HEAD;
         let notes = self.get();
@@ -122,9 +134,15 @@ impl Notes {
     }
 }
 
+/// Whether a message is measured whose first byte was read before.
+fn is_measured_rest(notes: u64) -> bool {
+    notes & (MESSAGE | MEASURED) == MEASURED
+}
+
 /// What the owner says. Each is true if the deadline of a head is to be disarmed.
 impl Notes {
     /// The head of the present message is complete.
+    #[inline]
     pub(super) fn complete_head(&self) -> bool {
         // A head that has begun before this call has its note already.
         let of_head = MESSAGE | HEAD | ARMED | UNTIMED;
@@ -133,6 +151,7 @@ impl Notes {
 
     /// The present message is complete. Bytes behind it, if there are any, are the first of the
     /// next one.
+    #[inline]
     pub(super) fn complete_message(&self, is_behind: bool) -> bool {
         let withdrawn = MESSAGE | MEASURED | HEAD | ARMED | UNTIMED;
         let added = ENDED | BETWEEN | if is_behind { AHEAD } else { 0 };
@@ -140,6 +159,7 @@ impl Notes {
     }
 
     /// The next byte begins a message, unless one has come ahead that has begun it already.
+    #[inline]
     pub(super) fn begin_message(&self, heads_have_deadline: bool) -> bool {
         let next = |notes| {
             let begun = match (notes & AHEAD != 0, heads_have_deadline) {
@@ -147,7 +167,9 @@ impl Notes {
                 (true, false) => 0,
                 (false, _) => MESSAGE,
             };
-            notes & !(HEAD | ARMED | UNTIMED | BETWEEN | AHEAD) | begun | MEASURED | ENDED
+            // Between messages, the stream knows of the end, or finds it noted.
+            let ended = if notes & BETWEEN != 0 { 0 } else { ENDED };
+            notes & !(HEAD | ARMED | UNTIMED | BETWEEN | AHEAD) | begun | MEASURED | ended
         };
         self.exchange(next) & ARMED != 0
     }

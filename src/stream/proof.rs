@@ -219,21 +219,11 @@ impl Prover {
 
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests {
-    use std::sync::OnceLock;
-    use std::task::Wake;
-
     use loom::thread;
 
+    use super::super::waiter::loom_tests::Alarm;
     use super::*;
     use crate::link::loom_tests::check;
-
-    struct Alarm(OnceLock<()>);
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            let _ = self.0.set(());
-        }
-    }
 
     #[test]
     fn read_that_answers_finds_what_was_handed_out_before_the_question() {
@@ -292,11 +282,11 @@ mod loom_tests {
                 reads.answer(question);
             });
             let (reads, is_read) = &*shared;
-            let alarm = Arc::new(Alarm(OnceLock::new()));
+            let alarm = Arc::new(Alarm::default());
             let is_seen = reads.register(question, &Waker::from(Arc::clone(&alarm)));
             assert!(!is_seen || is_read.load(Ordering::Relaxed), "what was read is not seen");
             thread.join().unwrap();
-            assert!(is_seen || alarm.0.get().is_some(), "the task waits for ever");
+            assert!(is_seen || alarm.is_woken(), "the task waits for ever");
         });
     }
 }

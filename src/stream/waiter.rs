@@ -118,7 +118,7 @@ impl Waiter {
 }
 
 #[cfg(all(test, corewheel_loom))]
-mod loom_tests {
+pub(super) mod loom_tests {
     use std::sync::{Arc, OnceLock};
     use std::task::Wake;
 
@@ -127,7 +127,15 @@ mod loom_tests {
     use super::*;
     use crate::link::loom_tests::check;
 
-    struct Alarm(OnceLock<()>);
+    /// A waker that knows whether it was woken.
+    #[derive(Default)]
+    pub(in crate::stream) struct Alarm(OnceLock<()>);
+
+    impl Alarm {
+        pub(in crate::stream) fn is_woken(&self) -> bool {
+            self.0.get().is_some()
+        }
+    }
 
     impl Wake for Alarm {
         fn wake(self: Arc<Self>) {
@@ -139,7 +147,7 @@ mod loom_tests {
     fn task_that_has_registered_before_is_woken_for_each_expiry() {
         check(|| {
             let waiter = Arc::new(Waiter::new());
-            let (mut registered, alarm) = (None, Arc::new(Alarm(OnceLock::new())));
+            let (mut registered, alarm) = (None, Arc::new(Alarm::default()));
             let waker = Waker::from(Arc::clone(&alarm));
             assert!(waiter.register_once(&mut registered, &waker));
             let timer = Arc::clone(&waiter);
@@ -147,7 +155,7 @@ mod loom_tests {
             // The task polls, for whatever reason.
             let is_seen = (0..2).any(|_| waiter.register_once(&mut registered, &waker));
             thread.join().unwrap();
-            let is_woken = alarm.0.get().is_some();
+            let is_woken = alarm.is_woken();
             assert!(is_seen || is_woken, "the task waits for ever");
             if is_woken {
                 waiter.register_once(&mut registered, &waker);
@@ -164,10 +172,10 @@ mod loom_tests {
             assert!(waiter.register(Waker::noop()));
             let timer = Arc::clone(&waiter);
             let thread = thread::spawn(move || timer.wake());
-            let alarm = Arc::new(Alarm(OnceLock::new()));
+            let alarm = Arc::new(Alarm::default());
             let is_seen = waiter.register(&Waker::from(Arc::clone(&alarm)));
             thread.join().unwrap();
-            assert!(is_seen || alarm.0.get().is_some(), "the task waits for ever");
+            assert!(is_seen || alarm.is_woken(), "the task waits for ever");
         });
     }
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{BodyError, BodyLimits, BodySide, Exchange, TimedBody, TimedHttp};
+use corewheel::adapters::hyper::{BodyError, BodyLimits, Exchange, TimedBody, TimedHttp};
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Handle, TimerService};
@@ -210,6 +210,11 @@ fn count_ends(exchange: &Exchange) -> Arc<AtomicUsize> {
     count
 }
 
+/// The limits of the request and of the response that have ended an exchange.
+fn limits_reached(exchange: &Exchange) -> [Option<BodyError>; 2] {
+    [exchange.request_limit_reached(), exchange.response_limit_reached()]
+}
+
 #[test]
 fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
     let mut lab = Lab::new();
@@ -228,7 +233,7 @@ fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
     lab.advance(ms(1));
     assert_eq!((alarm.count(), body.is_dropped()), (1, true));
     let reached = BodyError::NextFrame(LIMIT);
-    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+    assert_eq!(exchange.request_limit_reached(), Some(reached));
     assert_eq!(body.poll(), Polled::Failed(reached));
     assert_eq!(body.poll(), Polled::End);
 }
@@ -249,7 +254,7 @@ fn each_frame_begins_the_wait_for_the_next_one_again() {
     body.push(None);
     assert_eq!(body.poll(), Polled::End);
     lab.advance(10 * LIMIT);
-    assert_eq!(asked.exchange.limit_reached(), None);
+    assert_eq!(limits_reached(&asked.exchange), [None; 2]);
 }
 
 #[test]
@@ -263,14 +268,14 @@ fn frame_that_is_found_at_the_limit_is_in_time_and_the_next_wait_has_one() {
     body.push(Some(b"found"));
     lab.advance(LIMIT);
     assert!(alarm.count() > 0);
-    assert_eq!((exchange.limit_reached(), body.is_dropped()), (None, false));
+    assert_eq!((limits_reached(&exchange), body.is_dropped()), ([None; 2], false));
     assert_eq!(body.poll_with(&waker), Polled::Frame(b"found".to_vec()));
     assert_eq!(body.poll_with(&waker), Polled::Waits);
     lab.advance(LIMIT.saturating_sub(ms(1)));
-    assert_eq!(exchange.limit_reached(), None);
+    assert_eq!(limits_reached(&exchange), [None; 2]);
     lab.advance(ms(1));
     let reached = BodyError::NextFrame(LIMIT);
-    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+    assert_eq!(exchange.request_limit_reached(), Some(reached));
 }
 
 #[test]
@@ -286,7 +291,7 @@ fn wait_with_a_shorter_limit_than_the_one_before_has_its_own() {
     assert_eq!(body.poll(), Polled::Frame(b"frame".to_vec()));
     lab.advance(LIMIT);
     let reached = BodyError::NextPoll(LIMIT);
-    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+    assert_eq!(exchange.request_limit_reached(), Some(reached));
 }
 
 #[test]
@@ -300,12 +305,12 @@ fn limit_that_comes_during_a_poll_is_reached_after_it() {
     let consumer = thread::spawn(move || (body.poll(), body));
     has_begun.recv().unwrap();
     lab.advance(LIMIT);
-    assert_eq!(exchange.limit_reached(), None);
+    assert_eq!(limits_reached(&exchange), [None; 2]);
     go.send(()).unwrap();
     let (polled, body) = consumer.join().unwrap();
     assert_eq!(polled, Polled::Waits);
     let reached = BodyError::NextFrame(LIMIT);
-    assert_eq!(exchange.limit_reached(), Some((BodySide::Request, reached)));
+    assert_eq!(exchange.request_limit_reached(), Some(reached));
     assert!(body.is_dropped());
 }
 
@@ -323,7 +328,7 @@ fn body_that_no_task_polls_is_dropped_at_its_limit() {
     assert!(response.is_dropped() && request.is_dropped());
     assert_eq!(ends.load(Ordering::SeqCst), 1);
     let reached = BodyError::NextPoll(LIMIT);
-    assert_eq!(exchange.limit_reached(), Some((BodySide::Response, reached)));
+    assert_eq!(exchange.response_limit_reached(), Some(reached));
     assert_eq!(response.poll(), Polled::Failed(reached));
 }
 
@@ -349,18 +354,18 @@ fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
     let reached = loop {
         // The consumer takes its time.
         lab.advance(10 * LIMIT);
-        assert_eq!(exchange.limit_reached(), None, "after {waited:?}");
+        assert_eq!(limits_reached(&exchange), [None; 2], "after {waited:?}");
         assert_eq!(body.poll(), Polled::Waits);
         lab.advance(ms(50));
         waited += ms(50);
-        if let Some(reached) = exchange.limit_reached() {
+        if let Some(reached) = exchange.request_limit_reached() {
             break reached;
         }
         body.push(Some(b"xy"));
         assert_eq!(body.poll(), Polled::Frame(b"xy".to_vec()));
     };
     // Two bytes in 50 ms are 40 a second: 100 ms have passed with 2 or 4 bytes.
-    assert_eq!(reached, (BodySide::Request, BodyError::FrameRate(RATE)));
+    assert_eq!(reached, BodyError::FrameRate(RATE));
     assert_eq!(waited, LIMIT);
 }
 
@@ -374,10 +379,9 @@ fn slow_consumer_is_found_by_its_rate() {
     assert!(matches!(body.poll(), Polled::Frame(_)));
     // 50 bytes at 100 a second.
     lab.advance(ms(499));
-    assert_eq!(exchange.limit_reached(), None);
+    assert_eq!(limits_reached(&exchange), [None; 2]);
     lab.advance(ms(1));
-    let reached = Some((BodySide::Response, BodyError::PollRate(RATE)));
-    assert_eq!(exchange.limit_reached(), reached);
+    assert_eq!(exchange.response_limit_reached(), Some(BodyError::PollRate(RATE)));
 }
 
 #[test]
@@ -501,7 +505,7 @@ fn response_to_complete_request_reaches_its_limit_from_its_first_poll_on() {
     lab.advance(ms(1));
     assert_eq!((response.is_dropped(), alarm.count()), (true, 1));
     let reached = BodyError::NextFrame(LIMIT);
-    assert_eq!(asked.exchange.limit_reached(), Some((BodySide::Response, reached)));
+    assert_eq!(asked.exchange.response_limit_reached(), Some(reached));
     assert_eq!(response.poll(), Polled::Failed(reached));
 }
 
@@ -560,7 +564,7 @@ fn handler_learns_of_the_end_and_may_still_answer() {
     let service = service_fn(|request: Request<TimedBody<Feed>>| async move {
         let exchange = request.body().exchange().clone();
         exchange.ended().await;
-        let line = format!("{:?}", exchange.limit_reached().unwrap());
+        let line = format!("{:?}", exchange.request_limit_reached().unwrap());
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(line))))
     });
     let (_stream, service) = timed(lab.handle(), service);
@@ -572,7 +576,7 @@ fn handler_learns_of_the_end_and_may_still_answer() {
     let polled = Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
     let Poll::Ready(Some(Ok(frame))) = polled else { panic!("the answer is cut") };
     let data = frame.into_data().unwrap().into_inner();
-    assert_eq!(data, "(Request, NextPoll(100ms))");
+    assert_eq!(data, "NextPoll(100ms)");
 }
 
 #[test]
@@ -638,5 +642,5 @@ fn request_whose_consumer_has_the_last_frame_is_complete_and_has_no_limit() {
     assert_eq!(body.poll(), Polled::Frame(b"all".to_vec()));
     assert!(exchange.is_request_complete());
     lab.advance(10 * LIMIT);
-    assert_eq!(exchange.limit_reached(), None);
+    assert_eq!(limits_reached(&exchange), [None; 2]);
 }

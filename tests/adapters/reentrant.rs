@@ -153,7 +153,7 @@ impl Used {
             let _ = pin!(control.timeout(LIMIT, pending::<()>())).poll(cx);
             let _ = pin!(exchange.ended()).poll(cx);
             exchange.on_end(|| {});
-            let _ = (exchange.is_request_complete(), exchange.limit_reached());
+            let _ = (exchange.is_request_complete(), exchange.request_limit_reached());
             exchange.end();
         })
     }

@@ -188,6 +188,34 @@ fn http1_client_that_is_slow_in_a_second_head_is_cut() {
 }
 
 #[test]
+fn http1_head_that_comes_with_the_body_before_it_is_cut_as_a_slow_head() {
+    let head = "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 8\r\n\r\n";
+    let body = "bo\r\n\r\ndy";
+    let check = |parted: usize, sent: &str, idle: Duration, expected: StreamTimeout| {
+        let server = Server::start(StreamLimits::default().head(LIMIT).idle(idle));
+        let mut client = connect(server.address);
+        let (first, second) = sent.as_bytes().split_at(parted);
+        client.write_all(first).unwrap();
+        thread::sleep(PAUSE);
+        let begin = Instant::now();
+        client.write_all(second).unwrap();
+        assert!(read_until(&mut client, body.as_bytes()).starts_with("HTTP/1.1 200"));
+        read_until(&mut client, b"\0");
+        assert!(begin.elapsed() >= LIMIT, "{expected:?} after {:?}", begin.elapsed());
+        server.check_ended(Some(expected));
+    };
+    let (whole, with_more) = (&[head, body].concat(), &[head, body, "GET"].concat());
+    thread::scope(|scope| {
+        // All in one read, the body in another one, and a part of it.
+        for parted in [0, head.len(), whole.len() - 3] {
+            scope.spawn(move || check(parted, with_more, Duration::ZERO, Head(LIMIT)));
+            // No byte is behind the body.
+            scope.spawn(move || check(parted, whole, 2 * LIMIT, Idle(2 * LIMIT)));
+        }
+    });
+}
+
+#[test]
 fn http2_requests_hold_the_idle_limit_back_until_the_last_has_ended() {
     let server = Server::start(StreamLimits::default().idle(LIMIT).head(LIMIT).min_read_rate(RATE));
     // Without a client, the connection would end at once.

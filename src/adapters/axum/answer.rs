@@ -20,7 +20,7 @@ use pin_project_lite::pin_project;
 use tokio::sync::Notify;
 use tower_service::Service as TowerService;
 
-use crate::adapters::hyper::{BodyData, BodyError, BodySide, Exchange, TimedBody};
+use crate::adapters::hyper::{BodyData, BodyError, Exchange, TimedBody};
 
 /// Whether the first request of a connection has come.
 #[derive(Default)]
@@ -111,8 +111,7 @@ where
 /// Whether the client has sent too little of the body of its request in time.
 fn is_late(exchange: &Exchange) -> bool {
     use BodyError::{FrameRate, NextFrame};
-    let reached = exchange.limit_reached();
-    matches!(reached, Some((BodySide::Request, NextFrame(_) | FrameRate(_))))
+    matches!(exchange.request_limit_reached(), Some(NextFrame(_) | FrameRate(_)))
 }
 
 /// The body of a request with the data that axum's bodies have.

@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::{fmt, mem};
 
-use hyper::Request;
 use hyper::body::{Body, Buf, Frame, SizeHint};
-use hyper::header::TRANSFER_ENCODING;
+use hyper::http::request::Parts;
 
 use super::cell::{self, BoxError, Cell, Owner, PolledFrame, Rest};
 use super::data::{BodyData, Piece};
@@ -51,8 +50,6 @@ where
     side: BodySide,
     /// Whether the data is handed over as pieces.
     has_pieces: bool,
-    /// Whether it is the body of a request in chunks.
-    is_chunked: bool,
     exchange: Exchange,
     /// Whether the consumer knows that the body has ended. A response that is dropped before is
     /// broken off.
@@ -94,38 +91,31 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     M: Side,
 {
-    /// Begins a request, with its exchange.
+    /// Begins a request, with its exchange, after its head.
     #[inline]
     pub(super) fn of_request(
-        request: Request<B>,
+        head: &Parts,
+        body: B,
         connection: &Arc<Connection>,
         control: &StreamControl<M>,
-    ) -> (Request<Self>, Exchange) {
+    ) -> Self {
         connection.spawner();
-        let (kind, side) = (Kind::of(&request), BodySide::Request);
+        let (kind, side) = (Kind::of(head, &body, control), BodySide::Request);
+        let left = body.size_hint();
         if !kind.has_body {
             let exchange = Exchange { core: Arc::new(Core::new(connection, kind, NoBody)) };
             Link { exchange: &exchange, control }.begin();
-            let of_request = |body: B| {
-                Self::new(Within::Over(true), body.size_hint(), side, exchange.clone(), None)
-            };
-            return (request.map(of_request), exchange);
+            return Self::new(Within::Over(true), left, side, exchange, None);
         }
-        let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
-        let (head, body) = request.into_parts();
-        let (left, since) = (body.size_hint(), connection.begin_wait(side, Awaited::Poll));
-        let cell = Cell::new(side, Some(body), since);
-        let core = Arc::new(Core::new(connection, kind, cell));
+        let since = connection.begin_wait(side, Awaited::Poll);
+        let core = Arc::new(Core::new(connection, kind, Cell::new(side, Some(body), since)));
         let owner: Arc<dyn Owner<B>> = Arc::<Core<Cell<B>>>::clone(&core);
         let exchange = Exchange { core };
         Link { exchange: &exchange, control }.begin();
         if since.is_some() {
             cell::arm(&owner);
         }
-        let (within, control) = (Within::Shared(owner), Some(control.clone()));
-        let mut body = Self::new(within, left, side, exchange.clone(), control);
-        body.is_chunked = is_chunked;
-        (Request::from_parts(head, body), exchange)
+        Self::new(Within::Shared(owner), left, side, exchange, Some(control.clone()))
     }
 
     /// The body of a response.
@@ -200,7 +190,6 @@ impl<B: Body, M: Side> TimedBody<B, M> {
             left,
             side,
             has_pieces: false,
-            is_chunked: false,
             exchange,
             is_known_to_end: AtomicBool::new(is_over),
             control,
@@ -222,7 +211,7 @@ impl<B: Body, M: Side> TimedBody<B, M> {
         let link = Link { exchange: &self.exchange, control: &control };
         match self.side {
             BodySide::Request => {
-                link.request_over(is_complete && self.is_chunked, self.counts_as_idle());
+                link.request_over(is_complete, self.counts_as_idle());
             }
             BodySide::Response => link.response_over(is_complete),
         }

@@ -29,15 +29,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 
 use hyper::body::Body;
-use hyper::{Method, Request, Version};
+use hyper::header::TRANSFER_ENCODING;
+use hyper::http::request::Parts;
+use hyper::{Method, Version};
 
 pub(super) use self::link::Link;
 use super::limits::{Awaited, BodyError, BodyLimits};
 use crate::clock::{Clock, NearClock};
+use crate::conn::Side;
 use crate::face::handle::AnyHandle;
 use crate::link::sync::MaybeWaker;
 use crate::pass::Spawner;
-use crate::stream::Prover;
+use crate::stream::{MessageEnd, Prover, StreamControl};
 
 /// What the exchanges of a connection share.
 #[derive(Clone)]
@@ -77,8 +80,8 @@ impl Connection {
 }
 
 /// One of the two bodies of an exchange.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum BodySide {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodySide {
     /// The body of the request, whose producer is the client.
     Request,
     /// The body of the response, whose consumer is the client.
@@ -120,13 +123,13 @@ impl Member for NoBody {
 /// A clone is the same exchange.
 ///
 /// ```
-/// use corewheel::adapters::hyper::{BodySide, Exchange};
+/// use corewheel::adapters::hyper::Exchange;
 ///
-/// /// Notes which body was too slow, when the exchange ends.
+/// /// Notes that the body of a request was too slow, when the exchange ends.
 /// fn watch(exchange: &Exchange) {
 ///     let ended = exchange.clone();
 ///     exchange.on_end(move || {
-///         if let Some((BodySide::Request, limit)) = ended.limit_reached() {
+///         if let Some(limit) = ended.request_limit_reached() {
 ///             println!("the client: {limit}");
 ///         }
 ///     });
@@ -162,14 +165,28 @@ pub(super) struct Kind {
     is_http1: bool,
     is_connect: bool,
     pub(super) has_body: bool,
+    /// Where it ends on an HTTP/1 connection.
+    end: MessageEnd,
 }
 
 impl Kind {
-    pub(super) fn of<B: Body>(request: &Request<B>) -> Self {
+    /// The kind of a request whose head has become complete at this moment.
+    #[inline]
+    pub(super) fn of<B: Body, M: Side>(head: &Parts, body: &B, control: &StreamControl<M>) -> Self {
+        let (head_end, has_body) = (control.take_head_end(), !body.is_end_stream());
+        let end = if !has_body || head.headers.contains_key(TRANSFER_ENCODING) {
+            MessageEnd::Line
+        } else {
+            let stated = head_end.zip(body.size_hint().exact());
+            stated.map_or(MessageEnd::Unknown, |(head, body)| {
+                MessageEnd::At(head.saturating_add(body))
+            })
+        };
         Self {
-            is_http1: request.version() < Version::HTTP_2,
-            is_connect: request.method() == Method::CONNECT,
-            has_body: !request.body().is_end_stream(),
+            is_http1: head.version < Version::HTTP_2,
+            is_connect: head.method == Method::CONNECT,
+            has_body,
+            end,
         }
     }
 }
@@ -348,6 +365,7 @@ impl Core<dyn Member> {
 
     /// Whether nothing but the first poll of a response can end it before that: hyper polls one of
     /// HTTP/1 at once, it has no limit until then, and no other body ends the exchange.
+    #[inline]
     pub(super) fn response_is_alone(&self) -> bool {
         let has_limit = self.limits(BodySide::Response).has(Awaited::Poll);
         let is_complete = || !self.kind.has_body || self.lock().is_request_complete();
@@ -388,6 +406,7 @@ impl Core<dyn Member> {
     }
 
     /// The exchange that stands for the request on the connection.
+    #[inline]
     fn on_connection(&self) -> &Self {
         self.first.as_ref().map_or(self, |first| &*first.core)
     }
@@ -407,10 +426,11 @@ impl Core<dyn Member> {
 
     /// The error of a body that the end of the exchange has cut.
     pub(super) fn error_of(&self, side: BodySide) -> BodyError {
-        match self.reached.get() {
-            Some((reached, timeout)) if *reached == side => *timeout,
-            _ => BodyError::Ended,
-        }
+        self.limit_reached(side).unwrap_or(BodyError::Ended)
+    }
+
+    fn limit_reached(&self, side: BodySide) -> Option<BodyError> {
+        self.reached.get().filter(|(reached, _)| *reached == side).map(|(_, timeout)| *timeout)
     }
 }
 
@@ -464,12 +484,18 @@ impl Exchange {
         self.core.lock().is_request_complete()
     }
 
-    /// The body that has ended the exchange by a limit, and that limit; `None` if none has.
-    pub fn limit_reached(&self) -> Option<(BodySide, BodyError)> {
-        self.core.reached.get().copied()
+    /// The limit of the request's body that has ended the exchange; `None` if none has.
+    pub fn request_limit_reached(&self) -> Option<BodyError> {
+        self.core.limit_reached(BodySide::Request)
+    }
+
+    /// The limit of the response's body that has ended the exchange; `None` if none has.
+    pub fn response_limit_reached(&self) -> Option<BodyError> {
+        self.core.limit_reached(BodySide::Response)
     }
 
     /// The exchange of a response, if the handler answers: another one if this has ended.
+    #[inline]
     pub(super) fn of_response(self) -> Self {
         if !self.has_ended() {
             return self;
@@ -481,7 +507,10 @@ impl Exchange {
     }
 }
 
-debug_fields!([] Exchange, |it| limit_reached: it.limit_reached());
+debug_fields!([] Exchange, |it|
+    request_limit_reached: it.request_limit_reached(),
+    response_limit_reached: it.response_limit_reached()
+);
 
 /// On any thread.
 const _: () = {

@@ -15,7 +15,7 @@ mod timer;
 
 pub use self::body::TimedBody;
 pub use self::data::BodyData;
-pub use self::exchange::{BodySide, Exchange};
+pub use self::exchange::Exchange;
 pub use self::limits::{BodyError, BodyLimits};
 pub use self::service::{TimedHttp, TimedResponse};
 pub use self::timer::HyperTimer;

@@ -204,10 +204,11 @@ where
     type Future = TimedResponse<S::Future, M>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        let (request, exchange) = TimedBody::of_request(request, &self.connection, &self.control);
+        let (head, body) = request.into_parts();
+        let body = TimedBody::of_request(&head, body, &self.connection, &self.control);
         // Before the call, whose panic ends the request.
-        let waiting = Waiting(Some((exchange, self.control.clone())));
-        TimedResponse { future: self.inner.call(request), waiting }
+        let waiting = Waiting(Some((body.exchange().clone(), self.control.clone())));
+        TimedResponse { future: self.inner.call(Request::from_parts(head, body)), waiting }
     }
 }
 

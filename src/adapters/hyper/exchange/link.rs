@@ -7,7 +7,7 @@ use hyper::{Response, StatusCode};
 
 use super::{Core, Exchange, Hold, Member, State};
 use crate::conn::Side;
-use crate::stream::StreamControl;
+use crate::stream::{MessageEnd, StreamControl};
 
 /// A request on its connection.
 pub(in crate::adapters::hyper) struct Link<'a, M: Side> {
@@ -32,9 +32,10 @@ impl<M: Side> Link<'_, M> {
     pub(in crate::adapters::hyper) fn begin(&self) {
         // No later than here: hyper reads on before it polls the future of the response, and such a
         // read would arm the deadline of the head.
-        match (self.is_http1(), self.core().kind.has_body) {
+        let kind = self.core().kind;
+        match (kind.is_http1, kind.has_body) {
             (true, true) => self.control.head_complete(),
-            (true, false) => self.control.message_ends_with_line(),
+            (true, false) => self.control.message_ends(kind.end),
             (false, _) => self.control.message_complete(),
         }
         self.control.hold_request();
@@ -65,13 +66,11 @@ impl<M: Side> Link<'_, M> {
         self.control.drop_request();
     }
 
-    /// No more is read of the request's body. Whether it ends with an empty line, and was read to
-    /// that.
-    pub(in crate::adapters::hyper) fn request_over(&self, ends_with_line: bool, may_wait: bool) {
-        match (self.is_http1(), ends_with_line) {
-            (true, true) => self.control.message_ends_with_line(),
-            (true, false) => self.control.message_complete(),
-            (false, _) => {}
+    /// No more is read of the request's body, which was read to its end or not.
+    pub(in crate::adapters::hyper) fn request_over(&self, is_complete: bool, may_wait: bool) {
+        let kind = self.core().kind;
+        if kind.is_http1 {
+            self.control.message_ends(if is_complete { kind.end } else { MessageEnd::Unknown });
         }
         if may_wait {
             self.body_came();
