@@ -64,13 +64,14 @@ where
     M: Side,
 {
     data: D,
-    /// `None` if all is written, if a flush says that, or if no limit bounds the write.
-    piece: Option<Piece<M>>,
+    /// `None` if all is written, if a flush says that, or if no limit bounds the write. In a box,
+    /// as hyper moves the data of a response often, and only HTTP/2 has pieces.
+    piece: Option<Box<Piece<M>>>,
 }
 
 impl<D, M: Side> BodyData<D, M> {
     pub(super) fn new(data: D, piece: Option<Piece<M>>) -> Self {
-        Self { data, piece }
+        Self { data, piece: piece.map(Box::new) }
     }
 
     /// The data within.
