@@ -5,7 +5,6 @@ use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -17,43 +16,20 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 use pin_project_lite::pin_project;
-use tokio::sync::Notify;
+use tokio::sync::SetOnce;
 use tower_service::Service as TowerService;
 
 use crate::adapters::hyper::{BodyData, BodyError, Exchange, TimedBody};
 
-/// Whether the first request of a connection has come.
-#[derive(Default)]
-pub(super) struct First {
-    /// Relaxed: the flag carries no other data.
-    has_come: AtomicBool,
-    comes: Notify,
-}
-
-impl First {
-    fn note(&self) {
-        if !self.has_come.load(Ordering::Relaxed) {
-            self.has_come.store(true, Ordering::Relaxed);
-            self.comes.notify_one();
-        }
-    }
-
-    /// Waits until it has come. One task waits.
-    pub(super) async fn has_come(&self) {
-        while !self.has_come.load(Ordering::Relaxed) {
-            self.comes.notified().await;
-        }
-    }
-}
-
 /// An app of axum. Its requests are those of a [`TimedHttp`](crate::adapters::hyper::TimedHttp).
 pub(super) struct App<S> {
     app: TowerToHyperService<S>,
-    first: Arc<First>,
+    /// Set when the first request of the connection has come.
+    first: Arc<SetOnce<()>>,
 }
 
 impl<S> App<S> {
-    pub(super) fn new(app: S, first: &Arc<First>) -> Self {
+    pub(super) fn new(app: S, first: &Arc<SetOnce<()>>) -> Self {
         Self { app: TowerToHyperService::new(app), first: Arc::clone(first) }
     }
 }
@@ -67,7 +43,10 @@ where
     type Future = Answering<S>;
 
     fn call(&self, request: hyper::Request<TimedBody<Incoming>>) -> Answering<S> {
-        self.first.note();
+        if !self.first.initialized() {
+            // Another request of HTTP/2 may have come at this moment.
+            let _ = self.first.set(());
+        }
         let (exchange, version) = (request.body().exchange().clone(), request.version());
         let answer = self.app.call(request.map(|body| Body::new(Asked(body))));
         Answering { answer, exchange, version }

@@ -14,10 +14,10 @@ use axum::response::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 use tower_service::Service;
 
-use super::answer::{App, First};
+use super::answer::App;
 use super::closing::ServedIo;
 use crate::adapters::hyper::{BodyLimits, TimedHttp};
 use crate::face::handle::AnyHandle;
@@ -66,7 +66,7 @@ where
     pub(super) async fn serve(self, mut shutdown: watch::Receiver<()>) {
         let Self { stream, app, settings, timers } = self;
         let control = stream.control();
-        let first = Arc::new(First::default());
+        let first = Arc::<SetOnce<()>>::default();
         let app = TimedHttp::new(App::new(app, &first), control.clone());
         let app = app.request(settings.request).response(settings.response);
         let (stream, mut back) = ServedIo::new(stream);
@@ -117,12 +117,12 @@ pub(super) fn set_http2(control: &StreamControl) {
 
 /// Waits until the connection is to end, because it is too old, no client uses it, or a drain has
 /// come to it.
-async fn is_over(control: &StreamControl, first: &First) {
+async fn is_over(control: &StreamControl, first: &SetOnce<()>) {
     // A connection that begins in a drain has one request: a load balancer sends more clients until
     // it knows that the server drains.
     let is_aged = async {
         control.max_age_reached().await?;
-        first.has_come().await;
+        first.wait().await;
         std::io::Result::Ok(())
     };
     // Each returns an error if the stream has ended, which the connection finds out itself.

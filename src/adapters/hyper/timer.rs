@@ -6,7 +6,6 @@
 //! Why not a sleep that refuses: hyper's [`Sleep`] has no error, and a sleep that never ends, or
 //! ends at once, would be a timeout that hyper does not have or one that is early.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -115,11 +114,7 @@ impl Timer for HyperTimer {
     }
 }
 
-impl fmt::Debug for HyperTimer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HyperTimer").field("handle", &self.handle).finish()
-    }
-}
+debug_fields!([] HyperTimer, |it| handle: it.handle);
 
 /// A sleep that hyper holds in a box.
 struct HyperSleep {
