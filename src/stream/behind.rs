@@ -9,7 +9,8 @@
 //! searched for another one. Bytes that are missed count as part of the message.
 //!
 //! Cost: a comparison of three bytes and two stores for each read. A read that does not end with an
-//! empty line is searched: all of it in a head, and its last [`SEARCHED`] bytes otherwise.
+//! empty line costs a store more, and is searched: all of it in a head, and its last [`SEARCHED`]
+//! bytes otherwise.
 
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 
@@ -38,12 +39,16 @@ pub(super) struct Behind {
     count: AtomicU64,
     /// How many of them the last head ends with; 0, which none ends with, if that is not known.
     head_end: AtomicU64,
+    /// How many of them there are up to the last that ends no line, in reads without an empty line
+    /// at their end. Line ends behind a body begin no head.
+    text_end: AtomicU64,
 }
 
 impl Behind {
     pub(super) fn new() -> Self {
         let (no, zero) = (|| AtomicBool::new(false), || AtomicU64::new(0));
-        Self { is_head: no(), is_there: no(), count: zero(), head_end: zero() }
+        let (count, head_end, text_end) = (zero(), zero(), zero());
+        Self { is_head: no(), is_there: no(), count, head_end, text_end }
     }
 
     /// A read has begun a message, which is noted next.
@@ -55,9 +60,17 @@ impl Behind {
     #[inline]
     pub(super) fn note_read(&self, read: &[u8]) {
         let is_head = self.is_head.load(Ordering::Relaxed);
-        let count = self.count.load(Ordering::Relaxed) + read.len() as u64;
+        let before = self.count.load(Ordering::Relaxed);
+        let count = before + read.len() as u64;
         self.count.store(count, Ordering::Relaxed);
-        let behind = if read.ends_with(b"\n\r\n") { Some(0) } else { behind_line(read, is_head) };
+        let behind = if read.ends_with(b"\n\r\n") {
+            Some(0)
+        } else {
+            if let Some(last) = read.iter().rposition(|byte| is_text(*byte)) {
+                self.text_end.store(before + last as u64 + 1, Ordering::Relaxed);
+            }
+            behind_line(read, is_head)
+        };
         self.is_there.store(behind.is_some_and(|behind| behind > 0), Ordering::Relaxed);
         if is_head && let Some(behind) = behind {
             self.is_head.store(false, Ordering::Relaxed);
@@ -81,9 +94,13 @@ impl Behind {
         match end {
             MessageEnd::Unknown => false,
             MessageEnd::Line => self.is_there.load(Ordering::Relaxed),
-            MessageEnd::At(end) => self.count.load(Ordering::Relaxed) > end,
+            MessageEnd::At(end) => self.text_end.load(Ordering::Relaxed) > end,
         }
     }
+}
+
+fn is_text(byte: u8) -> bool {
+    !b"\r\n".contains(&byte)
 }
 
 /// How many bytes are behind an empty line: the first of a head, or the last.
@@ -94,7 +111,7 @@ fn behind_line(read: &[u8], is_head: bool) -> Option<usize> {
         return last.windows(4).rev().position(is_line);
     }
     // Empty lines before a head are no part of it.
-    let begin = read.iter().position(|byte| !b"\r\n".contains(byte))?;
+    let begin = read.iter().position(|byte| is_text(*byte))?;
     let end = read[begin..].windows(4).position(is_line)? + begin + 4;
     Some(read.len() - end)
 }
@@ -165,6 +182,8 @@ mod tests {
         assert!(!behind.is_behind(end));
         behind.note_read(b"dy");
         assert!(!behind.is_behind(end) && !behind.is_behind(MessageEnd::Unknown));
+        behind.note_read(b"\r\n");
+        assert!(!behind.is_behind(end), "line ends begin no head");
         behind.note_read(b"G");
         assert!(behind.is_behind(end) && !behind.is_behind(MessageEnd::Unknown));
     }
