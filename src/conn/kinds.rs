@@ -157,9 +157,10 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The least rate at which a message is read. Only time for which a read waits
-                /// counts, and of a wait whose bytes are found late, that up to its deadline: what
-                /// the server took to look is not the peer's. A message is measured if the owner
-                /// says where it begins and where it ends:
+                /// counts. A wait whose bytes the server finds after its deadline is given half of
+                /// the time that was left, and does not count beyond its tick. How late the server
+                /// was is not known. A message is measured if the owner says where it begins and
+                /// where it ends:
                 /// [`StreamControl::begin_message`](super::StreamControl::begin_message),
                 /// [`message_complete`](super::StreamControl::message_complete).
                 ///
@@ -191,7 +192,8 @@ macro_rules! deadline_kinds {
                 ///
                 /// The system accepts more bytes when a good part of its send buffer is empty, on
                 /// Linux a third. The grace period must be as long as a slow but honest peer takes
-                /// for that part.
+                /// for that part, and as the server may be late to see it: a wait that ends in time
+                /// counts as a whole.
                 min_write_rate: DataRate = min_write_rate,
             }
             ends {

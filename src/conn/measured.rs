@@ -52,6 +52,8 @@ pub(super) struct Progress {
     bytes: AtomicU64,
     /// When the transfer began, and later by the time for which it was paused.
     start: AtomicU64,
+    /// When the wait that goes on has begun.
+    resumed: AtomicU64,
     /// For how long it has run before its pause, or [`RUNNING`]; beside it the mark [`UNWATCHED`].
     state: AtomicU64,
 }
@@ -84,14 +86,28 @@ impl Progress {
         self.start.load(Ordering::Relaxed).saturating_add(self.time())
     }
 
-    /// The time until which a wait counts that has ended by `now`: not longer than to its deadline.
-    /// The peer was in time, and what the wait took beyond that was the server's own delay.
+    /// The time until which a wait counts that has ended by `now`. A wait that is found over after
+    /// its deadline is given half of the time that it had: the peer was in time, the server was
+    /// late, and it is not known by how much. So the next wait has some time, and a peer whose
+    /// waits are all found late has no more than twice the time. Beyond its timer, which comes at
+    /// `timer` of a deadline, no time counts.
+    ///
+    /// Up to the timer, all else counts: otherwise a peer whose bytes come between its deadlines
+    /// and their ticks would never be cut.
     #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
-    pub(super) fn counted_until(&self, now: u64) -> u64 {
+    pub(super) fn counted_until(&self, now: u64, timer: impl FnOnce(u64) -> u64) -> u64 {
         // Without the division, in most cases.
         let start = self.start.load(Ordering::Relaxed);
-        if now <= start.saturating_add(self.grace) { now } else { now.min(self.due()) }
+        if now <= start.saturating_add(self.grace) { now } else { self.counted_late(now, timer) }
+    }
+
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    #[cold]
+    fn counted_late(&self, now: u64, timer: impl FnOnce(u64) -> u64) -> u64 {
+        let resumed = self.resumed.load(Ordering::Relaxed);
+        let due = self.due().max(resumed);
+        if now <= due { now } else { now.min(timer(due)) - (due - resumed) / 2 }
     }
 
     /// Nothing is demanded from `now` on. The time must not be later than the call. True if the
@@ -112,13 +128,20 @@ impl Progress {
         // Relaxed: see `pause`.
         let ran = self.state.load(Ordering::Relaxed) & RUNNING;
         let start = self.start.load(Ordering::Relaxed);
-        ran != RUNNING && self.restart(start.max(now.saturating_sub(ran)))
+        ran != RUNNING && self.go_on(start.max(now.saturating_sub(ran)), now)
     }
 
     /// The transfer goes on as one that has begun at `start`, not earlier than before. True if the
     /// timer is to be filed for it.
     #[inline]
     pub(super) fn restart(&self, start: u64) -> bool {
+        self.go_on(start, start)
+    }
+
+    #[inline]
+    fn go_on(&self, start: u64, now: u64) -> bool {
+        // Relaxed: see `pause`.
+        self.resumed.store(now, Ordering::Relaxed);
         // The exchange after this makes it known to the timer that reads the state.
         self.start.store(start, Ordering::Relaxed);
         self.exchange(|_| RUNNING) & UNWATCHED != 0

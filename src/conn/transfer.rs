@@ -92,12 +92,12 @@ impl<S: Side> Transfer<S> {
     }
 
     /// A wait for the peer has ended, and what came with it is not counted yet. Returns until when
-    /// the wait counts: to its deadline, if the server was late to see its end.
+    /// the wait counts: for half of its time, if the server was late to see its end.
     #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(crate) fn counted_until(&self) -> Option<u64> {
-        let now = self.nanos()?;
-        self.progress.as_ref().map(|progress| progress.counted_until(now))
+        let (progress, time) = (self.progress.as_ref()?, self.conn.time()?);
+        Some(progress.counted_until(time.nanos(), |due| time.round_up(due)))
     }
 
     /// As [`pause`](Self::pause), by a time that has passed.

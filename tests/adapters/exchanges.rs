@@ -370,6 +370,25 @@ fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
 }
 
 #[test]
+fn wait_for_a_frame_that_is_found_late_leaves_half_of_its_time_to_the_next() {
+    let mut lab = Lab::new();
+    let asked = Asked::new(lab.handle(), NONE.min_frame_rate(RATE), NONE);
+    let (exchange, mut body) = (asked.exchange, asked.request);
+    assert_eq!(body.poll(), Polled::Waits);
+    // The server is held up until the deadline is over, also its shard.
+    for left in [100, 50] {
+        lab.clock.advance(ms(left + 10));
+        body.push(Some(b"x"));
+        assert_eq!(body.poll(), Polled::Frame(b"x".to_vec()));
+        assert_eq!(body.poll(), Polled::Waits);
+    }
+    lab.advance(ms(24));
+    assert_eq!(exchange.request_limit_reached(), None);
+    lab.advance(ms(1));
+    assert_eq!(exchange.request_limit_reached(), Some(BodyError::FrameRate(RATE)));
+}
+
+#[test]
 fn slow_consumer_is_found_by_its_rate() {
     let mut lab = Lab::new();
     let mut asked = Asked::new(lab.handle(), NONE, NONE.min_poll_rate(RATE));

@@ -45,7 +45,7 @@ pub(crate) async fn answer(_request: Request<Incoming>) -> Result<Response<Body>
 /// current-thread runtime without timers on the same thread.
 pub(crate) struct Lab {
     pub(crate) service: TimerService,
-    clock: ManualClock,
+    pub(crate) clock: ManualClock,
     shard: ShardLoop<Infallible>,
     runtime: Runtime,
 }

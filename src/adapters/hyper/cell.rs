@@ -206,12 +206,18 @@ impl<B: Body> Cell<B> {
     fn count_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) {
         let rate = core.limits(self.side).rate_of(awaited);
         if let Some(since) = state.since.filter(|_| rate.bytes_per_second > 0) {
-            let elapsed = core.connection.now().saturating_sub(since);
+            let now = core.connection.now();
             let all = allowance(rate, state.bytes).unwrap_or(NEVER);
             let waited = &mut state.waited[awaited as usize];
-            // Who has ended the wait was in time. What it took beyond its deadline was the delay of
-            // the server.
-            *waited = waited.saturating_add(elapsed).min(all.max(*waited));
+            // As for the rates of a stream: the party that has ended the wait was in time, and how
+            // late the server was to see it is not known.
+            let due = since.saturating_add(all.saturating_sub(*waited));
+            let counted = if now > due {
+                now.min(core.connection.timer_of(due)) - since - (due - since) / 2
+            } else {
+                now.saturating_sub(since)
+            };
+            *waited = waited.saturating_add(counted);
         }
     }
 

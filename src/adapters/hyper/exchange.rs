@@ -77,6 +77,11 @@ impl Connection {
     pub(super) fn now(&self) -> u64 {
         NearClock::new(&self.clock).nanos()
     }
+
+    /// When the timer of a deadline comes: with the tick that begins then.
+    pub(super) fn timer_of(&self, due: u64) -> u64 {
+        self.handle.time().map_or(due, |time| time.round_up(due))
+    }
 }
 
 /// One of the two bodies of an exchange.

@@ -31,14 +31,15 @@ limits_struct! {
     BodyLimits {
         /// The longest wait of the consumer for the next frame from the producer.
         next_frame: Duration,
-        /// The least rate of the producer. Only the time for which the consumer waits counts, and
-        /// of a wait whose frame is found late no more than up to its deadline.
+        /// The least rate of the producer. Only the time for which the consumer waits counts. A
+        /// wait whose frame the server finds after its deadline is given half of the time that was
+        /// left, and does not count beyond its tick. How late the server was is not known.
         min_frame_rate: DataRate,
         /// The longest wait for the consumer to ask for the next frame, or for the end. It counts
         /// from the beginning of the body, and again from each frame.
         next_poll: Duration,
         /// The least rate of the consumer. Only the time for which it does not ask for a frame
-        /// counts. A frame counts when it is given to the consumer.
+        /// counts, as for the producer. A frame counts when it is given to the consumer.
         min_poll_rate: DataRate,
     }
 }

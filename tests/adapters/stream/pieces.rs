@@ -174,3 +174,23 @@ fn check_rate<K: Kind>() {
 fn bytes_that_end_a_wait_for_a_window_count_for_the_least_rate() {
     both!(check_rate);
 }
+
+fn check_late_window<K: Kind>() {
+    let mut conn = Conn::<K>::new(NONE.min_write_rate(RATE));
+    let (feed, mut body, mut waiting) = respond(&conn, 40);
+    ready(flush(&mut conn.stream));
+    // The server is held up, and finds the window after the deadline.
+    conn.lab.advance(LIMIT + 10);
+    waiting.advance(40);
+    ready(flush(&mut conn.stream));
+    feed.push(&LONG[..40]);
+    let _waiting = piece(&mut body);
+    let (ticks, limit) = end_of(&mut conn, |conn| ready_or_error(flush(&mut conn.stream)));
+    assert_eq!(limit, WriteRate(RATE));
+    assert!((LIMIT / 2..=LIMIT / 2 + K::LATE).contains(&ticks), "{ticks}");
+}
+
+#[test]
+fn window_that_is_found_late_leaves_half_of_the_time_to_the_next_wait() {
+    both!(check_late_window);
+}

@@ -283,15 +283,45 @@ fn check_accepted_after_event<K: Kind>() {
         assert_eq!(ready(read(&mut peer)).len(), 4);
     }
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
-    // 16 bytes give 160 ms. The wait counts until its deadline, and what the server took to look at
-    // it does not.
+    // 16 bytes give 160 ms. Of the wait that was found over late, half of its time counts.
     assert!(write(&mut stream, b"a").is_pending());
-    check_ends::<K, _>(&mut lab, 60, WriteRate(RATE), || write(&mut stream, b"a"));
+    check_ends::<K, _>(&mut lab, 110, WriteRate(RATE), || write(&mut stream, b"a"));
 }
 
 #[test]
 fn bytes_that_are_accepted_late_withdraw_the_event() {
     both!(check_accepted_after_event);
+}
+
+fn check_found_late<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"a");
+    // The server is held up in each wait, until the deadline is over.
+    for left in [100, 50, 25] {
+        lab.advance(left + 2);
+        receive(&mut stream, &mut peer, b"a");
+    }
+    check_ends::<K, _>(&mut lab, 13, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn wait_that_is_found_over_late_leaves_half_of_its_time_to_the_next() {
+    both!(check_found_late);
+}
+
+fn check_found_in_time<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
+    begin::<K>(&mut stream, &mut peer, b"a");
+    lab.advance(LIMIT - 10);
+    receive(&mut stream, &mut peer, b"a");
+    check_ends::<K, _>(&mut lab, 10, ReadRate(RATE), || read(&mut stream));
+}
+
+#[test]
+fn wait_that_ends_in_time_counts_as_a_whole() {
+    both!(check_found_in_time);
 }
 
 fn check_rate_halves<K: Kind>() {
