@@ -1,25 +1,63 @@
 //! The clients: hyper's own, and such as fall silent.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use corewheel::sim::net::{Runtime, Stream};
 use fastrand::Rng;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::{http1, http2};
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::seen::Seen;
 use super::servers::InRuntime;
-use super::{REQUESTS_MAX, World};
+use super::{BODY_RATE, REQUESTS_MAX, World};
 use crate::sockets::one_of;
+
+/// The body of a request, in two parts with a pause between them, or in one.
+struct Parts {
+    parts: [Bytes; 2],
+    pause: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Self { parts: [first, second], pause } = &mut *self;
+        if first.is_empty()
+            && let Some(waits) = pause
+        {
+            ready!(waits.as_mut().poll(cx));
+            *pause = None;
+        }
+        let part = if first.is_empty() { second } else { first };
+        let part = std::mem::take(part);
+        Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.iter().all(Bytes::is_empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.parts.iter().map(|part| part.len() as u64).sum())
+    }
+}
 
 /// A client's way to send a request.
 enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<Parts>),
+    Http2(http2::SendRequest<Parts>),
 }
 
 impl Sender {
@@ -43,7 +81,7 @@ impl Sender {
         }
     }
 
-    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+    async fn send(&mut self, request: Request<Parts>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::Http1(sender) => {
                 sender.ready().await?;
@@ -88,11 +126,21 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
         11..18 => 1,
         _ => 0,
     };
-    let body = vec![b'a'; one_of(rng, &[0, 0, 1, 1, 1, 3_000])];
+    let body = Bytes::from(vec![b'a'; one_of(rng, &[0, 0, 1, 1, 1, 3_000])]);
+    // Longer than the idle time. A request that has a time would not come to its end.
+    let pauses = seen.is_patient() && seen.limits.request > 2 * limit && rng.u8(..4) == 0;
+    let pause = limit.mul_f64(1.25 + rng.f64());
+    let body = Parts {
+        parts: [body, if pauses { Bytes::from_static(b"end") } else { Bytes::new() }],
+        pause: pauses.then(|| Box::pin(world.time.sleep(pause)) as _),
+    };
+    seen.pauses.set(pauses);
     let request = Request::post(format!("/{length}")).header("host", "a");
-    let request = request.body(Full::from(body)).expect("the request is valid");
+    let request = request.body(body).expect("the request is valid");
     seen.ask(world);
-    let mut body = sender.send(request).await?.into_body();
+    let response = sender.send(request).await?;
+    let is_late = response.status() == StatusCode::GATEWAY_TIMEOUT;
+    let mut body = response.into_body();
     let (mut received, is_slow) = (0, rng.bool());
     while let Some(frame) = body.frame().await {
         received += frame?.data_ref().map_or(0, Bytes::len);
@@ -100,7 +148,7 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
             world.time.sleep(limit / 40).await;
         }
     }
-    if received != length {
+    if received != length && !is_late {
         world.violate(format!("{received} bytes of {length} came"));
     }
     world.answered.set(world.answered.get() + 1);
@@ -125,6 +173,41 @@ pub(crate) async fn silent(world: &World, seen: &Seen, mut stream: Stream, mut r
     seen.fall_silent(world);
     if sent.is_ok() {
         while stream.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {}
+    }
+}
+
+/// Sends the body of a request of HTTP/1 steadily, at twice the least rate or at a quarter of it.
+pub(crate) async fn trickling(world: &World, seen: &Seen, mut stream: Stream, mut rng: Rng) {
+    // Small buffers do not take what is sent while the server is held up.
+    let is_slow = !seen.is_patient() && (rng.bool() || !world.has_large_buffers());
+    let rate = if is_slow { BODY_RATE / 4 } else { 2 * BODY_RATE };
+    let pause = seen.limits.limit / 40;
+    let part = (u128::from(rate) * pause.as_nanos()).div_ceil(1_000_000_000).max(1) as usize;
+    let pause = if is_slow { pause.max(Duration::from_millis(1_000 / rate)) } else { pause };
+    let parts = if is_slow { 10_000 } else { 80 };
+    let head = format!("POST /1 HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", part * parts);
+    let (before, mut sent) = (seen.requests(), stream.write_all(head.as_bytes()).await);
+    if is_slow {
+        seen.fall_silent(world);
+    }
+    for _ in 0..parts {
+        if sent.is_err() {
+            break;
+        }
+        sent = stream.write_all(&vec![b'a'; part]).await;
+        world.time.sleep(pause).await;
+    }
+    let mut answer = [0; 12];
+    let read = stream.read_exact(&mut answer).await;
+    if is_slow {
+        return;
+    }
+    match read {
+        Err(error) => seen.is_cut(world, before, &error),
+        Ok(_) if answer != *b"HTTP/1.1 200" && answer != *b"HTTP/1.1 504" => {
+            world.violate(format!("{seen:?}: a steady client gets {answer:?}"));
+        }
+        Ok(_) => {}
     }
 }
 

@@ -6,6 +6,7 @@
 //! cut within its bound.
 
 mod clients;
+mod given;
 mod seen;
 mod servers;
 
@@ -25,6 +26,9 @@ use crate::sockets::{one_of, runtime_options, settings};
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
 const REQUESTS_MAX: u64 = 40;
+/// The least rates, in bytes a second.
+const BODY_RATE: u64 = 2_000;
+const WRITE_RATE: u64 = 8_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command {
@@ -93,10 +97,21 @@ pub(crate) struct World {
     is_ordered: Cell<bool>,
     /// When the drain ends; `None` if the service does not drain.
     drained_at: Cell<Option<Duration>>,
+    /// When a part of the server was held up, from when to when.
+    holds: RefCell<Vec<(Duration, Duration)>>,
     violation: RefCell<Option<String>>,
 }
 
 impl World {
+    /// Whether a part of the server was held up for about this time at once, since then: from the
+    /// beginning of one fault to the end of any.
+    fn was_held_for_most_of(&self, time: Duration, since: Duration) -> bool {
+        let (holds, range) = (self.holds.borrow(), time / 4..time + self.slack);
+        let is_one = |begin: Duration, end: Duration| range.contains(&end.saturating_sub(begin));
+        let mut ends = holds.iter().map(|(_, end)| *end).filter(|end| *end >= since);
+        ends.any(|end| holds.iter().any(|(begin, _)| is_one(*begin, end)))
+    }
+
     fn now(&self) -> Duration {
         self.time.now() - self.start
     }
@@ -197,6 +212,7 @@ impl History {
             ordered_at: Cell::new(None),
             is_ordered: Cell::new(false),
             drained_at: Cell::new(None),
+            holds: RefCell::default(),
             violation: RefCell::default(),
         });
         Self { sim, net, world, servers, clients, seen: Vec::new() }
@@ -208,6 +224,15 @@ impl History {
 
     fn execute(&mut self, command: &Command) {
         let shards = self.sim.service().shard_count();
+        if let Command::HoldDriver(time)
+        | Command::Stall { time, .. }
+        | Command::StallWorker(time)
+        | Command::StallShard { time, .. }
+        | Command::Stop(time) = *command
+        {
+            let now = self.world.now();
+            self.world.holds.borrow_mut().push((now, now + time));
+        }
         match *command {
             Command::Open { on, seed } => self.open(on, seed),
             Command::Run(time) => self.run_for(time),
@@ -241,8 +266,13 @@ impl History {
         let shards = self.servers.len() - 1;
         let place = if rng.bool() { 0 } else { 1 + usize::from(on) % shards };
         let runtime = self.servers[place].clone();
+        let limit = Duration::from_millis(rng.u64(50..200));
+        // Those are on any thread, where bodies have limits of their own.
+        let is_patient = place == 0 && number.is_multiple_of(3);
         let limits = Limits {
-            limit: Duration::from_millis(rng.u64(50..200)),
+            limit,
+            frame: if is_patient { 3 * limit } else { limit },
+            request: if rng.u8(..3) == 0 { 2 * limit } else { Duration::from_hours(1) },
             max_age: (rng.u8(..4) == 0).then(|| Duration::from_millis(rng.u64(100..3_000))),
         };
         let conn =
@@ -264,9 +294,10 @@ impl History {
         }));
         let (world, clients) = (Rc::clone(&self.world), self.clients.clone());
         drop(self.clients.spawn(async move {
-            match rng.u8(..6) {
+            match rng.u8(..8) {
                 0 => clients::silent(&world, &conn, stream, rng).await,
                 1 if !conn.is_http2 => clients::stuck(&world, &conn, stream).await,
+                2 if !conn.is_http2 => clients::trickling(&world, &conn, stream, rng).await,
                 _ => clients::honest(&world, &conn, stream, &clients, rng).await,
             }
         }));

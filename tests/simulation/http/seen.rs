@@ -6,16 +6,34 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use corewheel::conn::DataRate;
 use corewheel::sim::net::{Runtime, Witness};
 
-use super::World;
+use super::{BODY_RATE, WRITE_RATE, World};
 
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// That of a head, a frame, a stalled write and an idle time of any kind.
+    /// That of a head, a stalled write and an idle time of any kind.
     pub(crate) limit: Duration,
+    /// That of a wait for a frame of a body.
+    pub(crate) frame: Duration,
     pub(crate) max_age: Option<Duration>,
+    /// The time of a request until its response, where a layer of tower gives it one.
+    pub(crate) request: Duration,
+}
+
+/// What the handler of a connection does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    /// It waits for the body of its request. Then it works for a while, or answers at once.
+    Body {
+        works: bool,
+    },
+    Works {
+        until: Duration,
+    },
+    Answered,
 }
 
 /// A request that has come whole to its handler.
@@ -41,12 +59,17 @@ pub(crate) struct Seen {
     begun: Cell<Option<Begun>>,
     /// When the client has sent the request that is not at its handler; `None` if there is none.
     asked_at: Cell<Option<Duration>>,
+    /// Whether the client pauses within the body of that request.
+    pub(crate) pauses: Cell<bool>,
     /// When the handler returned its last response.
     answered_at: Cell<Option<Duration>>,
     told_at: Cell<Option<Duration>>,
     /// From when on the client does nothing any more; `None` if it is honest.
     silent_since: Cell<Option<Duration>>,
     ended_at: Cell<Option<Duration>>,
+    /// When the last request came to the layer of tower.
+    called_at: Cell<Option<Duration>>,
+    pub(crate) phase: Cell<Phase>,
 }
 
 impl Seen {
@@ -66,15 +89,60 @@ impl Seen {
             began: Cell::new(None),
             begun: Cell::new(None),
             asked_at: Cell::new(None),
+            pauses: Cell::new(false),
             answered_at: Cell::new(None),
             told_at: Cell::new(None),
             silent_since: Cell::new(None),
             ended_at: Cell::new(None),
+            called_at: Cell::new(None),
+            phase: Cell::new(Phase::Answered),
         }
     }
 
     pub(crate) fn begin(&self, world: &World) {
         self.began.set(Some(world.now()));
+    }
+
+    /// Whether a least rate bounds its writes, and not the time without a byte.
+    pub(crate) fn has_write_rate(&self) -> bool {
+        self.number % 4 == 1
+    }
+
+    /// Whether a body may pause for longer than an idle time, and has no least rate.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.limits.frame > self.limits.limit
+    }
+
+    /// The least rate of the body of a request.
+    pub(crate) fn body_rate(&self) -> DataRate {
+        DataRate::new(BODY_RATE, self.limits.limit)
+    }
+
+    /// A request comes to the layer of tower.
+    pub(crate) fn is_called(&self, world: &World) {
+        self.called_at.set(Some(world.now()));
+    }
+
+    /// The layer of tower answers, since the time of the request is up.
+    pub(crate) fn is_too_late(&self, world: &World) {
+        let (now, called_at) = (world.now(), self.called_at.get());
+        let due = called_at.expect("a request has come") + self.limits.request;
+        if now < due {
+            world.violate(format!("{self:?} is late at {now:?}, before {due:?}"));
+        }
+        // The body of an HTTP/2 request comes by another task, which no pass waits for.
+        let has_come = !self.pauses.get() && self.asked_at.get().is_some_and(|at| at < due);
+        let is_ready = match self.phase.get() {
+            Phase::Body { works } => {
+                !works && has_come && !self.is_http2 && world.has_large_buffers()
+            }
+            Phase::Works { until } => until < due,
+            Phase::Answered => true,
+        };
+        if is_ready {
+            world.violate(format!("{self:?} is late at {due:?}, and had its answer"));
+        }
+        self.answer(world);
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -163,7 +231,13 @@ impl Seen {
     }
 
     /// A request of an honest client has failed. `had` is how many the handlers had before it.
-    pub(crate) fn is_cut(&self, world: &World, had: u64, error: &hyper::Error) {
+    pub(crate) fn is_cut(&self, world: &World, had: u64, error: &impl std::fmt::Debug) {
+        // A wait that ends in time counts as a whole, also what the server took to see its end. So
+        // a server that is held up for nearly as long as the grace leaves too little of it.
+        let (grace, began) = (self.limits.limit, self.began.get().unwrap_or_default());
+        if self.has_write_rate() && world.was_held_for_most_of(grace, began) {
+            return;
+        }
         let is_handled = self.requests() > had;
         if is_handled && !world.is_drained() {
             world.violate(format!("{self:?}: a response of an honest client is cut: {error:?}"));
@@ -176,7 +250,10 @@ impl Seen {
     pub(crate) fn check(&self, world: &World, held_until: impl Fn() -> Duration) {
         let (Some(since), false) = (self.silent_since.get(), self.is_over()) else { return };
         // A part of a head, then a body without an end and its answer, and then nothing.
-        let (bound, now) = (6 * self.limits.limit + world.slack, world.now());
+        let (bound, now) = (5 * self.limits.limit + self.limits.frame + world.slack, world.now());
+        // The buffers may take all of a response, or a part, which lets the rest wait for longer.
+        let rated = Duration::from_millis(world.buffers.min(62_000) * 1_000 / WRITE_RATE);
+        let bound = bound + if self.has_write_rate() { rated } else { Duration::ZERO };
         if now > since + bound && now > held_until() + bound {
             world.violate(format!("{self:?} is not cut at {now:?}"));
         }
@@ -194,6 +271,8 @@ impl std::fmt::Debug for Seen {
             .field("asked_at", &self.asked_at.get())
             .field("answered_at", &self.answered_at.get())
             .field("told_at", &self.told_at.get())
+            .field("called_at", &self.called_at.get())
+            .field("phase", &self.phase.get())
             .field("silent_since", &self.silent_since.get())
             .field("client_read", &self.client.read())
             .finish_non_exhaustive()

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::adapters::hyper::{BodyLimits, HyperTimer, TimedHttp};
-use corewheel::conn::Side;
+use corewheel::adapters::tower::TimeoutLayer;
+use corewheel::conn::{DataRate, Side};
 use corewheel::sim::net::{Runtime, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Timers};
@@ -13,11 +14,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tower::Layer;
 
-use super::World;
-use super::seen::Seen;
+use super::seen::{Phase, Seen};
+use super::{WRITE_RATE, World};
 
 /// hyper's tasks run in a runtime of the simulation.
 #[derive(Clone)]
@@ -32,13 +35,20 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for InRuntime {
 /// A request that is handled; its drop counts its end.
 struct Handled(Rc<World>);
 
+impl Handled {
+    fn new(world: &Rc<World>) -> Self {
+        world.handled.set(world.handled.get() + 1);
+        Self(Rc::clone(world))
+    }
+}
+
 impl Drop for Handled {
     fn drop(&mut self) {
         self.0.ended.set(self.0.ended.get() + 1);
     }
 }
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Answers with as many bytes as the request's path says.
 async fn answer<B>(
@@ -50,16 +60,19 @@ where
     B: Body,
     B::Error: Into<Failed>,
 {
-    world.handled.set(world.handled.get() + 1);
-    let _handled = Handled(Rc::clone(&world));
     let length = request.uri().path()[1..].parse::<usize>()?;
+    let works = length.is_multiple_of(5);
+    seen.phase.set(Phase::Body { works });
     let _body = request.into_body().collect().await.map_err(Into::into)?;
     // Until here, the server waits for its client.
     seen.begin_request(&world, length);
-    if length % 5 == 0 {
+    if works {
         // Longer than the idle time.
-        world.time.sleep(seen.limits.limit + Duration::from_millis(3)).await;
+        let time = seen.limits.limit + Duration::from_millis(3);
+        seen.phase.set(Phase::Works { until: world.now() + time });
+        world.time.sleep(time).await;
     }
+    seen.phase.set(Phase::Answered);
     seen.answer(&world);
     Ok(Response::new(Full::new(vec![b'b'; length].into())))
 }
@@ -109,10 +122,16 @@ macro_rules! serve_by {
 
 fn limits_of(world: &World, seen: &Seen) -> StreamLimits {
     let limit = seen.limits.limit;
-    let limits = StreamLimits::default()
+    let limits = if seen.has_write_rate() {
+        StreamLimits::default().min_write_rate(DataRate::new(WRITE_RATE, limit))
+    } else {
+        StreamLimits::default().write_stall(limit)
+    };
+    let read_rate = if seen.is_patient() { DataRate::OFF } else { seen.body_rate() };
+    let limits = limits
         .first_byte(limit)
         .head(limit)
-        .write_stall(limit)
+        .min_read_rate(read_rate)
         .max_age(seen.limits.max_age.unwrap_or_default())
         .max_age_grace(world.grace);
     match (seen.is_http2, world.has_large_buffers()) {
@@ -128,8 +147,29 @@ pub(crate) async fn serve(world: Rc<World>, seen: Rc<Seen>, stream: Stream, time
     let stream = TimedIo::new(stream, timers, limits_of(&world, &seen));
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
-    let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
-    let body_limits = BodyLimits::default().next_frame(seen.limits.limit);
+    let inner = tower::service_fn(move |request| {
+        let world = Rc::clone(&shared);
+        known.is_called(&world);
+        // Before the first poll, so that it counts if none comes.
+        let handled = Handled::new(&world);
+        let answered = answer(world, Rc::clone(&known), request);
+        async move {
+            let _handled = handled;
+            answered.await
+        }
+    });
+    let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
+    let late = move || {
+        known.is_too_late(&shared);
+        let mut late = Response::new(Full::default());
+        *late.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+        late
+    };
+    let layer = TimeoutLayer::with_response(timers, seen.limits.request, late);
+    let inner = TowerToHyperService::new(layer.layer(inner));
+    let body_limits = BodyLimits::default().next_frame(seen.limits.frame);
+    let body_limits =
+        if seen.is_patient() { body_limits } else { body_limits.min_frame_rate(seen.body_rate()) };
     let service = TimedHttp::new(inner, control.clone()).request(body_limits);
     serve_by!(&world, &seen, &control, timers, TokioIo::new(stream), service);
 }
@@ -146,7 +186,13 @@ pub(crate) async fn serve_on_shard(
     let stream = TimedIo::on_shard(stream, &timers, limits).expect("there is room");
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
-    let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
+    let inner = service_fn(move |request| {
+        let (world, seen) = (Rc::clone(&shared), Rc::clone(&known));
+        async move {
+            let _handled = Handled::new(&world);
+            answer(world, seen, request).await
+        }
+    });
     let service = TimedHttp::new(inner, control.clone());
     serve_by!(&world, &seen, &control, handle, TokioIo::new(stream), service);
 }
