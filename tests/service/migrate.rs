@@ -1,6 +1,7 @@
 //! Timers that go to another shard by a cancel and a schedule, as the guide `per_core` shows: none
 //! is lost and none has two outcomes, also where shards are full and where a shutdown comes
-//! between.
+//! between. What has become of each timer is counted from what the calls and the handler say, and
+//! shares nothing with the code.
 //!
 //! `COREWHEEL_SEED` repeats the random choices of a run, `COREWHEEL_OPS` sets the number of
 //! commands of each thread.

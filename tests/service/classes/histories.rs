@@ -1,7 +1,8 @@
 //! Random histories and shutdowns: the counts of each class add up.
 //!
 //! The numbers that are expected come from what the calls return and the handler gets. Whether a
-//! cancel has won is read from its reply: other tests say when it must.
+//! cancel has won is read from its reply: other tests say when it must. With the code they share
+//! nothing.
 
 use super::*;
 
