@@ -75,6 +75,14 @@ impl Witness {
         self.known().marks.front().map(|(_, at)| Duration::from_nanos(*at))
     }
 
+    /// How many bytes that had come before this time are not read.
+    pub fn unread_before(&self, time: Duration) -> u64 {
+        let known = self.known();
+        let mut marks = known.marks.iter().rev();
+        let last = marks.find(|(_, at)| Duration::from_nanos(*at) < time);
+        last.map_or(0, |(end, _)| end - known.read)
+    }
+
     /// When the last byte came; `None` if none has come.
     pub fn last_came_at(&self) -> Option<Duration> {
         self.known().last_came_at.map(Duration::from_nanos)

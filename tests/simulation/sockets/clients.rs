@@ -91,6 +91,11 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
         return;
     }
     let reads = async { while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
-    reads.await;
-    seen.client_is_told(&world);
+    // A server that sends heartbeats does not cut a client that takes each of them slowly.
+    let leaves = world.time.sleep(12 * LIFE_MAX);
+    tokio::select! {
+        biased;
+        () = reads => seen.client_is_told(&world),
+        () = leaves => {}
+    }
 }

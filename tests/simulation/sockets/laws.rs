@@ -8,10 +8,12 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use corewheel::conn::DataRate;
 use corewheel::sim::net::{Runtime, Witness};
 use corewheel::stats::ServiceStats;
 
 use super::World;
+use super::rates::{Measured, READ};
 use super::servers::Guard;
 
 /// Why a server has ended its connection.
@@ -25,6 +27,10 @@ pub(crate) enum End {
     Stalled,
     /// The connection is too old.
     Aged,
+    /// A measured read or write was slower than its least rate.
+    TooSlow(usize),
+    /// A heartbeat, which ends nothing.
+    Beat,
     /// Something else, which no law allows.
     Other,
 }
@@ -46,6 +52,13 @@ pub(crate) struct Seen {
     pub(crate) writes: Cell<Option<Duration>>,
     /// When a write has last gone on.
     pub(crate) wrote_at: Cell<Duration>,
+    pub(crate) rate: Cell<DataRate>,
+    /// A read and a write whose rates are measured.
+    pub(crate) measured: [Cell<Option<Measured>>; 2],
+    /// Whether the socket has said in the present write that it is not ready.
+    pub(crate) has_waited: Cell<bool>,
+    /// When a byte was last written, or a heartbeat has last come; `None` without heartbeats.
+    pub(crate) beats_from: Cell<Option<Duration>>,
     ended: Cell<Option<(End, Duration)>>,
     told: Cell<Option<Duration>>,
 }
@@ -69,6 +82,10 @@ impl Seen {
             reads: Cell::new(None),
             writes: Cell::new(None),
             wrote_at: Cell::default(),
+            rate: Cell::new(DataRate::OFF),
+            measured: [Cell::new(None), Cell::new(None)],
+            has_waited: Cell::new(false),
+            beats_from: Cell::new(None),
             ended: Cell::new(None),
             told: Cell::new(None),
         }
@@ -104,7 +121,9 @@ impl Seen {
                 }
             }
             End::Idle => {
-                let Some(since) = self.silent_since() else {
+                // A write that goes on lets a time begin again that is over, and no other.
+                let reads = self.reads.get().filter(|_| self.guard.beats());
+                let Some(since) = reads.or_else(|| self.silent_since()) else {
                     return Err("it is idle, and no read waits".to_owned());
                 };
                 let due = since + self.limit;
@@ -129,7 +148,13 @@ impl Seen {
                     return Err(format!("too old at {now:?}, and its age ends at {age:?}"));
                 }
             }
-            End::Other => return Err("it has ended for a reason that it cannot have".to_owned()),
+            End::TooSlow(which) => {
+                let measured = self.measured[which].get().ok_or("nothing is measured")?;
+                measured.judge(which, witness, now)?;
+            }
+            End::Beat | End::Other => {
+                return Err("it has ended for a reason that it cannot have".to_owned());
+            }
         }
         Ok(())
     }
@@ -164,7 +189,8 @@ impl Seen {
         let now = world.now();
         let slack = 3 * world.tick
             + if self.guard.is_on_shard() { Duration::from_millis(20) } else { Duration::ZERO };
-        let late = |due: Duration| now > due + slack && now > held_until() + slack;
+        let late_by = |at: Duration, due: Duration| at > due + slack && at > held_until() + slack;
+        let late = |due: Duration| late_by(now, due);
         let wrong = if let Some(since) = self.writes.get() {
             late(since + self.stall).then(|| format!("a write waits since {since:?}"))
         } else if let Some(since) = self.silent_since() {
@@ -174,6 +200,17 @@ impl Seen {
         } else {
             None
         };
+        let rates = self.measured.iter().filter_map(Cell::get);
+        let mut slow = rates.filter_map(|one| Some((one, one.due(0)? + world.held(one.since()))));
+        // A server that has paused it was in time before.
+        let slow = slow.find(|(one, due)| late_by(one.runs_until(now), *due));
+        let wrong =
+            wrong.or_else(|| slow.map(|(one, due)| format!("too slow at {due:?}: {one:?}")));
+        let wrong = wrong.or_else(|| {
+            let since = self.beats_from.get()?;
+            let due = since.max(self.stamp_of(world, since)) + self.beat();
+            late(due).then(|| format!("no heartbeat has come since {since:?}"))
+        });
         let age = self.began.get().zip(self.max_age.get()).map(|(at, age)| at + age);
         let wrong = wrong.or_else(|| {
             age.filter(|due| late(*due)).map(|due| format!("its age has ended at {due:?}"))
@@ -206,6 +243,8 @@ impl std::fmt::Debug for Seen {
             .field("reads", &self.reads.get())
             .field("writes", &self.writes.get())
             .field("wrote_at", &self.wrote_at.get())
+            .field("measured", &self.measured)
+            .field("beats_from", &self.beats_from.get())
             .field("ended", &self.ended.get())
             .field("unread_since", &self.witness.unread_since())
             .field("last_read_at", &self.witness.last_read_at())
@@ -233,7 +272,9 @@ impl Counted {
             End::Idle => *self.by_kind.entry(seen.guard.idle_name()).or_default() += 1,
             End::Stalled => *self.by_kind.entry("write timeout").or_default() += 1,
             End::Aged => *self.by_kind.entry("max age").or_default() += 1,
-            End::ByPeer | End::Other => self.closed += 1,
+            End::TooSlow(READ) => *self.by_kind.entry("read rate").or_default() += 1,
+            End::TooSlow(_) => *self.by_kind.entry("write rate").or_default() += 1,
+            End::ByPeer | End::Beat | End::Other => self.closed += 1,
         }
     }
 

@@ -3,8 +3,10 @@
 //!
 //! Each seed has its own buffers, ticks and faults, and begins at a time of its own.
 
+mod beats;
 pub(crate) mod clients;
 pub(crate) mod laws;
+pub(crate) mod rates;
 pub(crate) mod servers;
 
 use std::cell::{Cell, RefCell};
@@ -105,6 +107,18 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn now(&self) -> Duration {
         self.time.now() - self.start
+    }
+
+    /// The start of the tick with which the timer of a deadline comes.
+    pub(crate) fn tick_of(&self, due: Duration) -> Duration {
+        let ticks = due.as_nanos().div_ceil(self.tick.as_nanos());
+        Duration::from_nanos((ticks * self.tick.as_nanos()) as u64)
+    }
+
+    /// For how long shards were held up since then, at most.
+    pub(crate) fn held(&self, since: Duration) -> Duration {
+        let stalls = self.stalls.borrow();
+        stalls.iter().map(|(begin, end)| end.saturating_sub(since.max(*begin))).sum()
     }
 
     /// Notes the first thing that is not as it must be.
@@ -316,9 +330,10 @@ impl History {
 
     /// Lets all connections end, and checks what they leave.
     fn finish(mut self) -> (Done, String) {
-        // A client falls silent after so long, and each limit is shorter than a second. So no
-        // connection is left that has moved no byte for as long as this.
-        let left = Duration::from_millis(FAULT_MAX) + clients::LIFE_MAX + Duration::from_secs(5);
+        // A client falls silent after so long, each limit is shorter than a second, and at the
+        // least rate the longest answer takes less than the rest. So no connection is left that has
+        // moved no byte for as long as this.
+        let left = Duration::from_millis(FAULT_MAX) + clients::LIFE_MAX + Duration::from_mins(5);
         let mut transfers = None;
         while transfers != Some(self.net.transfers()) {
             transfers = Some(self.net.transfers());

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::World;
 use super::laws::{End, Seen};
+use super::rates::{Noted, READ, WRITE, random_rate};
 
 /// What ends the waits of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,9 +37,18 @@ pub(crate) enum Guard {
     ShardSelect,
     ShardStream,
     ShardHalves,
+    /// Measured reads and writes, by which the server says when it waits.
+    Rated,
+    ShardRated,
+    /// `TimedIo` with least rates.
+    StreamRated,
+    ShardStreamRated,
+    /// A byte is sent at each heartbeat.
+    Beats,
+    ShardBeats,
 }
 
-pub(crate) const GUARDS: [Guard; 12] = [
+pub(crate) const GUARDS: [Guard; 18] = [
     Guard::HandleTimeout,
     Guard::Race,
     Guard::Select,
@@ -51,12 +61,24 @@ pub(crate) const GUARDS: [Guard; 12] = [
     Guard::ShardSelect,
     Guard::ShardStream,
     Guard::ShardHalves,
+    Guard::Rated,
+    Guard::ShardRated,
+    Guard::StreamRated,
+    Guard::ShardStreamRated,
+    Guard::Beats,
+    Guard::ShardBeats,
 ];
 
 impl Guard {
     pub(crate) fn is_on_shard(self) -> bool {
-        use Guard::{ShardHalves, ShardRace, ShardSelect, ShardStream, ShardTimeout};
+        use Guard::{ShardBeats, ShardHalves, ShardRace, ShardRated, ShardSelect};
+        use Guard::{ShardStream, ShardStreamRated, ShardTimeout};
         matches!(self, ShardTimeout | ShardRace | ShardSelect | ShardStream | ShardHalves)
+            || matches!(self, ShardRated | ShardStreamRated | ShardBeats)
+    }
+
+    pub(crate) fn beats(self) -> bool {
+        matches!(self, Self::Beats | Self::ShardBeats)
     }
 
     /// Whether the service knows the connection and counts its end by the reason.
@@ -87,6 +109,13 @@ pub(crate) async fn serve(
     let limits = ConnLimits::default().read_idle(seen.limit).write_timeout(seen.stall).max_age(age);
     let stream_limits = StreamLimits::default().write_stall(seen.stall).max_age(age);
     let by_read = stream_limits.read_idle(seen.limit);
+    let rate = random_rate(&mut rng, seen.limit / 2);
+    seen.rate.set(rate);
+    let rates = ConnLimits::default().min_read_rate(rate).min_write_rate(rate).max_age(age);
+    let stream_rates = StreamLimits::default().min_read_rate(rate).min_write_rate(rate);
+    // A message begins with its first byte, so something else bounds the wait for that.
+    let stream_rates = stream_rates.read_idle(seen.limit).max_age(age);
+    let beats = limits.heartbeat(seen.beat());
     seen.began.set(Some(world.now()));
     let served = Served { world, seen, rng };
     match (seen.guard, timers) {
@@ -116,20 +145,37 @@ pub(crate) async fn serve(
         (Guard::ShardHalves, Some(timers)) => {
             served.halves(TimedIo::on_shard(stream, &timers, by_read).expect("there is room")).await
         }
+        (Guard::Rated, _) => served.rated(stream, handle.connection(rates)).await,
+        (Guard::ShardRated, Some(timers)) => {
+            served.rated(stream, timers.connection(rates).expect("there is room")).await
+        }
+        (Guard::StreamRated, _) => {
+            let stream = Noted { stream, world, seen };
+            served.stream_rated(TimedIo::new(stream, handle, stream_rates)).await
+        }
+        (Guard::ShardStreamRated, Some(timers)) => {
+            let stream = Noted { stream, world, seen };
+            let stream = TimedIo::on_shard(stream, &timers, stream_rates);
+            served.stream_rated(stream.expect("there is room")).await
+        }
+        (Guard::Beats, _) => served.beats(stream, handle.connection(beats)).await,
+        (Guard::ShardBeats, Some(timers)) => {
+            served.beats(stream, timers.connection(beats).expect("there is room")).await
+        }
         (guard, None) => panic!("{guard:?} is on a shard"),
     }
 }
 
 /// The end of a wait: how many bytes, or the end of the connection.
-type Waited = Result<usize, End>;
+pub(super) type Waited = Result<usize, End>;
 
-struct Served<'a> {
-    world: &'a World,
-    seen: &'a Rc<Seen>,
-    rng: Rng,
+pub(super) struct Served<'a> {
+    pub(super) world: &'a World,
+    pub(super) seen: &'a Rc<Seen>,
+    pub(super) rng: Rng,
 }
 
-fn of_io(result: io::Result<usize>) -> Waited {
+pub(super) fn of_io(result: io::Result<usize>) -> Waited {
     let error = match result {
         Ok(count) => return Ok(count),
         Err(error) => error,
@@ -139,6 +185,8 @@ fn of_io(result: io::Result<usize>) -> Waited {
         (Some(StreamTimeout::ReadIdle(_) | StreamTimeout::Idle(_)), _) => End::Idle,
         (Some(StreamTimeout::WriteStall(_)), _) => End::Stalled,
         (Some(StreamTimeout::MaxAge(_)), _) => End::Aged,
+        (Some(StreamTimeout::ReadRate(_)), _) => End::TooSlow(READ),
+        (Some(StreamTimeout::WriteRate(_)), _) => End::TooSlow(WRITE),
         (None, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => End::ByPeer,
         _ => End::Other,
     })
@@ -157,12 +205,15 @@ fn of_event(event: ConnEvent) -> End {
         DeadlineKind::ReadIdle => End::Idle,
         DeadlineKind::WriteTimeout => End::Stalled,
         DeadlineKind::MaxAge => End::Aged,
+        DeadlineKind::ReadRate => End::TooSlow(READ),
+        DeadlineKind::WriteRate => End::TooSlow(WRITE),
+        DeadlineKind::Heartbeat => End::Beat,
         _ => End::Other,
     }
 }
 
 /// What both sides return from a wait for events.
-trait Events: Side {
+pub(super) trait Events: Side {
     fn raced(raced: Self::Polled<Raced<io::Result<usize>>>) -> Waited;
     fn next(event: Self::Polled<Option<ConnEvent>>) -> End;
 }
@@ -222,18 +273,22 @@ macro_rules! talk {
 }
 
 impl Served<'_> {
-    fn begin_read(&self) {
-        self.seen.reads.set(Some(self.world.now()));
+    pub(super) fn count_timer(&self) {
         self.world.timers.set(self.world.timers.get() + 1);
     }
 
-    fn begin_write(&self) {
+    pub(super) fn begin_read(&self) {
+        self.seen.reads.set(Some(self.world.now()));
+        self.count_timer();
+    }
+
+    pub(super) fn begin_write(&self) {
         self.seen.writes.set(Some(self.world.now()));
-        self.world.timers.set(self.world.timers.get() + 1);
+        self.count_timer();
     }
 
     /// The length of an answer. Most have none.
-    fn answer(&mut self) -> usize {
+    pub(super) fn answer(&mut self) -> usize {
         match self.rng.u8(..6) {
             0 => self.rng.usize(1..=self.world.answer_max.min(20)),
             1 => self.rng.usize(1..=self.world.answer_max),
