@@ -336,18 +336,18 @@ mod loom_tests {
     use loom::thread;
 
     use super::{Arc, DataRate, NEVER, SECOND, Transfers};
-    use crate::link::loom_tests::check;
+    use crate::link::loom_tests::{BEGIN, check};
 
     #[test]
     fn bytes_that_two_threads_add_are_both_counted() {
         check(|| {
             let mut transfers = Transfers::default();
-            let count = transfers.begin(0, DataRate::new(1, Duration::ZERO), 0);
+            let count = transfers.begin(0, DataRate::new(1, Duration::ZERO), BEGIN);
             let other = Arc::clone(&count);
             let thread = thread::spawn(move || other.add(7));
             count.add(5);
             thread.join().unwrap();
-            assert_eq!(transfers.due(0), 12 * SECOND);
+            assert_eq!(transfers.due(0), BEGIN + 12 * SECOND);
         });
     }
 
@@ -355,14 +355,14 @@ mod loom_tests {
     fn transfer_that_is_resumed_while_the_timer_expires_is_regarded_or_filed() {
         check(|| {
             let mut transfers = Transfers::default();
-            let progress = transfers.begin(0, DataRate::new(1, Duration::ZERO), 0);
-            progress.pause(1);
-            let thread = thread::spawn(move || progress.resume(100));
+            let progress = transfers.begin(0, DataRate::new(1, Duration::ZERO), BEGIN);
+            progress.pause(BEGIN + 1);
+            let thread = thread::spawn(move || progress.resume(BEGIN + 100));
             transfers.unwatch(false);
             let due = transfers.due(0);
             let is_filed = thread.join().unwrap();
-            assert!(due == NEVER || due == 99, "the pause does not count at {due}");
-            assert!(is_filed || due == 99, "the deadline does not come");
+            assert!(due == NEVER || due == BEGIN + 99, "the pause does not count at {due}");
+            assert!(is_filed || due == BEGIN + 99, "the deadline does not come");
         });
     }
 }

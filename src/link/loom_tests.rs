@@ -31,6 +31,15 @@ use super::sync::{Consumer, Ordering, Producer, RingBuffer};
 use super::version::Version;
 use super::wake_up::{Doorbell, MailFlag, WakeUp};
 
+/// When the models begin, in ticks or nanoseconds: far from 0, where a time that is wrongly 0 would
+/// be right. Each execution of a model has the same, as the model checker asks.
+pub(crate) const BEGIN: u64 = 100_000_000_000_000_000;
+
+/// A tick after the beginning.
+const fn tick(after: u64) -> Tick {
+    Tick::new(BEGIN + after)
+}
+
 /// Checks a model with up to three preemptions.
 pub(crate) fn check(run: impl Fn() + Sync + Send + 'static) {
     check_within(3, run);
@@ -136,9 +145,9 @@ fn request_with_an_earlier_deadline_wakes_a_sleeping_owner() {
         let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
         let mut owner = Owner::new(&doorbell);
-        let senders = vec![send(&doorbell, producer, Tick::new(5))];
+        let senders = vec![send(&doorbell, producer, tick(5))];
         while receive(&mut lane) == 0 {
-            owner.sleep(Tick::new(9), || !lane.is_empty());
+            owner.sleep(tick(9), || !lane.is_empty());
         }
         assert!(count_wake_ups(senders) <= owner.sleeps, "one sleep has two wake-ups");
     });
@@ -150,7 +159,7 @@ fn requests_of_two_senders_end_one_sleep_with_one_wake_up() {
         let doorbell = Arc::new(Doorbell::new());
         let (producers, mut lanes): (Vec<_>, Vec<_>) = [ring(), ring()].into_iter().unzip();
         let mut owner = Owner::new(&doorbell);
-        let senders = producers.into_iter().map(|p| send(&doorbell, p, Tick::new(5))).collect();
+        let senders = producers.into_iter().map(|p| send(&doorbell, p, tick(5))).collect();
         let mut received = 0;
         loop {
             received += lanes.iter_mut().map(receive).sum::<usize>();
@@ -169,8 +178,8 @@ fn request_sent_as_the_alarm_ends_a_sleep_is_received() {
         let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
         let mut owner = Owner::new(&doorbell);
-        let senders = vec![send(&doorbell, producer, Tick::new(5))];
-        owner.sleep_until_alarm(Tick::new(9));
+        let senders = vec![send(&doorbell, producer, tick(5))];
+        owner.sleep_until_alarm(tick(9));
         while receive(&mut lane) == 0 {
             owner.sleep(Tick::NEVER, || !lane.is_empty());
         }
@@ -186,10 +195,10 @@ fn request_too_late_for_a_short_sleep_is_received_before_a_long_one() {
         let mut owner = Owner::new(&doorbell);
         // The sender may read that the owner sleeps until 5 and save the wake-up, though the owner
         // already sleeps until 9.
-        let senders = vec![send(&doorbell, producer, Tick::new(7))];
-        owner.sleep_until_alarm(Tick::new(5));
+        let senders = vec![send(&doorbell, producer, tick(7))];
+        owner.sleep_until_alarm(tick(5));
         while receive(&mut lane) == 0 {
-            owner.sleep(Tick::new(9), || !lane.is_empty());
+            owner.sleep(tick(9), || !lane.is_empty());
         }
         assert!(count_wake_ups(senders) <= 1, "the request wakes only the long sleep");
     });
@@ -201,9 +210,9 @@ fn request_due_when_the_sleep_ends_makes_no_wake_up() {
         let doorbell = Arc::new(Doorbell::new());
         let (producer, mut lane) = ring();
         let mut owner = Owner::new(&doorbell);
-        let sender = send(&doorbell, producer, Tick::new(9));
-        owner.sleep_until_alarm(Tick::new(9));
-        owner.sleep_until_alarm(Tick::new(8));
+        let sender = send(&doorbell, producer, tick(9));
+        owner.sleep_until_alarm(tick(9));
+        owner.sleep_until_alarm(tick(8));
         assert_eq!(doorbell.wake(), WakeUp::Saved, "the owner is awake again");
         assert_eq!(sender.join().unwrap(), WakeUp::Saved);
         assert_eq!(receive(&mut lane), 1);

@@ -33,6 +33,9 @@ type Handler = fn(Fired<u32>, &Timers<u32>);
 /// A delay that no model waits for.
 const LATER: Duration = Duration::from_hours(1);
 
+/// How old the clock is when the service starts, and the service when a model begins.
+const AGE: Duration = Duration::from_hours(24 * 365);
+
 fn shard_id() -> ShardId {
     ShardId::new(0)
 }
@@ -48,7 +51,9 @@ fn service_of<const N: usize>(
     clock: &ManualClock,
 ) -> (Arc<TimerService<u32>>, ShardLoop<u32, Handler>) {
     let builder = TimerService::builder().shards(1).capacity(capacity).classes(classes);
+    clock.advance(AGE);
     let service = builder.clock(clock).start_attached_with().unwrap();
+    clock.advance(AGE);
     let attachment = service.attach(shard_id()).unwrap();
     (Arc::new(service), attachment.into_loop((|_, _| {}) as Handler).unwrap())
 }

@@ -26,17 +26,17 @@ mod loom_tests {
     use loom::thread;
 
     use super::{Moment, Stamp};
-    use crate::link::loom_tests::check;
+    use crate::link::loom_tests::{BEGIN, check};
 
     #[test]
     fn stamps_of_two_threads_leave_the_later_time() {
         check(|| {
             let stamp = Arc::new(Stamp::default());
             let other = Arc::clone(&stamp);
-            let thread = thread::spawn(move || other.set(Moment::at(7)));
-            stamp.set(Moment::at(5));
+            let thread = thread::spawn(move || other.set(Moment::at(BEGIN + 7)));
+            stamp.set(Moment::at(BEGIN + 5));
             thread.join().unwrap();
-            assert_eq!(stamp.get(), Some(Moment::at(7)));
+            assert_eq!(stamp.get(), Some(Moment::at(BEGIN + 7)));
         });
     }
 }

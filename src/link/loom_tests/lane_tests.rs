@@ -12,7 +12,7 @@ use super::super::lane::{
     About, Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
 };
 use super::super::wake_up::Doorbell;
-use super::{Owner, check, check_within};
+use super::{Owner, check, check_within, tick};
 
 /// A request of these models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub(super) enum Message {
 use Message::{Cancel, Forget, Schedule};
 
 /// Until when requests may wait that need not be received at once.
-pub(super) const SOON: Tick = Tick::new(3);
+pub(super) const SOON: Tick = tick(3);
 
 impl Request for Message {
     type Key = u32;
@@ -52,7 +52,7 @@ impl Request for Message {
     }
 
     fn needed_by(&self) -> Option<Tick> {
-        (!matches!(self, Forget(_))).then_some(Tick::new(5))
+        (!matches!(self, Forget(_))).then_some(tick(5))
     }
 }
 
@@ -323,7 +323,7 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
         };
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
         while receiver.receive(1) == 0 {
-            owner.sleep(Tick::new(3), || receiver.lane.has_news());
+            owner.sleep(tick(3), || receiver.lane.has_news());
         }
         client.join().unwrap();
         receiver.receive(1);
@@ -437,7 +437,7 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
             owner.sleep(Tick::NEVER, || receiver.has_news());
         }
         receiver.grant(7);
-        let waiters = receiver.take_waiters(Tick::ZERO);
+        let waiters = receiver.take_waiters(tick(0));
         assert_eq!(waiters.len(), 1);
         waiters.into_iter().for_each(Waker::wake);
         client.join().unwrap();
@@ -468,8 +468,8 @@ fn future_that_waits_for_a_lane_that_closes_is_woken() {
     });
 }
 
-/// The request is due at 5. An owner that falls asleep until 9 takes a turn for it or is woken, and
-/// one that falls asleep until 3 may let it wait.
+/// The request is due 5 ticks after the beginning. An owner that falls asleep until 9 ticks after
+/// that takes a turn for it or is woken, and one that falls asleep until 3 may let it wait.
 #[test]
 fn owner_that_falls_asleep_beside_a_request_wakes_for_its_deadline() {
     check(|| {
@@ -486,12 +486,12 @@ fn owner_that_falls_asleep_beside_a_request_wakes_for_its_deadline() {
             })
         };
         let (mut receiver, mut owner) = (Receiver::new(receiver), Owner::new(&doorbell));
-        owner.sleep_until_alarm(Tick::new(3));
-        assert!(!receiver.lane.has_news_before(Tick::new(3), Tick::new(3)), "they may wait");
+        owner.sleep_until_alarm(tick(3));
+        assert!(!receiver.lane.has_news_before(tick(3), tick(3)), "they may wait");
         while receiver.accepted.len() < 2 {
             receiver.receive(8);
             if receiver.accepted.len() < 2 {
-                owner.sleep(Tick::new(9), || receiver.lane.has_news_before(Tick::new(9), SOON));
+                owner.sleep(tick(9), || receiver.lane.has_news_before(tick(9), SOON));
             }
         }
         client.join().unwrap();

@@ -1,13 +1,12 @@
 //! Tests of requests that are cancelled in their lane, under the model checker.
 
-use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;
 
 use super::super::lane::{LaneReceiver, LaneSender, Room, lane};
 use super::super::wake_up::Doorbell;
 use super::lane_tests::{Message, SOON, fixed, growing, window};
-use super::{Owner, check};
+use super::{Owner, check, tick};
 use Message::{Cancel, Forget, Schedule};
 
 /// What an owner has received: the numbers of the schedules, and whether each was cancelled.
@@ -125,7 +124,7 @@ fn cancel_in_the_lane_is_seen_by_an_owner_that_sleeps_past_it() {
             if !arrived.is_empty() {
                 break;
             }
-            owner.sleep(Tick::new(5), || receiver.has_news_before(Tick::new(5), SOON));
+            owner.sleep(tick(5), || receiver.has_news_before(tick(5), SOON));
         }
         let (is_cancelled, _sender) = client.join().unwrap();
         assert_eq!(arrived, [(1, is_cancelled)]);
@@ -149,7 +148,7 @@ fn request_that_may_wait_is_seen_by_an_owner_that_sleeps_for_longer() {
         while arrived.is_none() {
             receiver.receive(usize::MAX, |place, _, _| arrived = place.take());
             if arrived.is_none() {
-                owner.sleep(Tick::new(5), || receiver.has_news_before(Tick::new(5), SOON));
+                owner.sleep(tick(5), || receiver.has_news_before(tick(5), SOON));
             }
         }
         let (sent, _sender) = client.join().unwrap();

@@ -11,11 +11,11 @@ use loom::thread;
 
 use super::super::nursery::{ArmRefusal, Arming, Due, Nursery, Owner as TakesOver, Periods, Table};
 use super::super::wake_up::Doorbell;
-use super::{Owner, check, check_within};
+use super::{BEGIN, Owner, check, check_within, tick};
 
 const MS: u64 = 1_000_000;
 /// A time at which all timers and looks of these models are due.
-const LATE: u64 = 10_000 * MS;
+const LATE: u64 = BEGIN + 10_000 * MS;
 
 /// The slots of the timers that the owner has taken over.
 #[derive(Default)]
@@ -39,14 +39,23 @@ fn nursery(table: &Table<u32>) -> Nursery<u32> {
     Nursery::new(Periods::new(MS), 0, Arc::clone(table.room()), false)
 }
 
-/// Arms a timer that carries `carried`, and rings.
+/// Arms a timer that carries `carried`, soon after the beginning, and rings.
 fn arm(
+    nursery: &Nursery<u32>,
+    owner: (&Table<u32>, &Doorbell),
+    timer: (u64, u32),
+) -> Result<u32, ArmRefusal> {
+    arm_at(BEGIN + 1, nursery, owner, timer)
+}
+
+fn arm_at(
+    now: u64,
     nursery: &Nursery<u32>,
     (table, doorbell): (&Table<u32>, &Doorbell),
     (deadline, carried): (u64, u32),
 ) -> Result<u32, ArmRefusal> {
     let arming = Arming { deadline, class: 0, carried };
-    let armed = nursery.arm(arming, || 1).map_err(|refused| refused.0)?;
+    let armed = nursery.arm(arming, || now).map_err(|refused| refused.0)?;
     if let Some(look_by) = armed.ring {
         table.ring(Tick::new(look_by), doorbell);
     }
@@ -74,30 +83,34 @@ fn look_at_all(table: &Table<u32>, now: u64, wheel: &mut Wheel, carried: &mut Ve
 }
 
 /// A thread makes its nursery and arms a timer, while the owner falls asleep for longer than the
-/// timer has.
+/// timer has. Also at the end of the range of times.
 #[test]
 fn owner_that_sleeps_past_the_first_look_at_a_new_nursery_is_woken() {
-    check(|| {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-        let mut owner = Owner::new(&doorbell);
-        let thread = {
-            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
-            thread::spawn(move || {
-                let (_, nursery) = table.enter(nursery(&table)).unwrap();
-                arm(&nursery, (&table, &doorbell), (5, 7)).unwrap();
-            })
-        };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        loop {
-            look_at_all(&table, 5, &mut wheel, &mut carried);
-            if !wheel.0.is_empty() {
-                break;
-            }
-            sleep(&mut owner, &table, 9);
+    for begin in [BEGIN, u64::MAX - 100] {
+        check(move || check_first_look(begin));
+    }
+}
+
+fn check_first_look(begin: u64) {
+    let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
+    let mut owner = Owner::new(&doorbell);
+    let thread = {
+        let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+        thread::spawn(move || {
+            let (_, nursery) = table.enter(nursery(&table)).unwrap();
+            arm_at(begin + 1, &nursery, (&table, &doorbell), (begin + 5, 7)).unwrap();
+        })
+    };
+    let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
+    loop {
+        look_at_all(&table, begin + 5, &mut wheel, &mut carried);
+        if !wheel.0.is_empty() {
+            break;
         }
-        thread.join().unwrap();
-        assert_eq!((wheel.0.len(), carried.len()), (1, 0));
-    });
+        sleep(&mut owner, &table, begin + 9);
+    }
+    thread.join().unwrap();
+    assert_eq!((wheel.0.len(), carried.len()), (1, 0));
 }
 
 /// A thread arms a timer, and then one that is due earlier, while the owner looks and falls asleep
@@ -112,20 +125,20 @@ fn owner_that_sleeps_past_an_earlier_look_is_woken() {
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                for deadline in [8, 5] {
+                for deadline in [BEGIN + 8, BEGIN + 5] {
                     arm(&nursery, (&table, &doorbell), (deadline, 7)).unwrap();
                 }
             })
         };
         let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
         loop {
-            // It is 5 all the time: the alarm of the owner does not go off.
-            look(&nursery, 5, &mut wheel, &mut carried);
+            // The time stays the same: the alarm of the owner does not go off.
+            look(&nursery, BEGIN + 5, &mut wheel, &mut carried);
             if wheel.0.len() == 2 {
                 break;
             }
-            let until = nursery.look_by().min(9);
-            if until > 5 {
+            let until = nursery.look_by().min(BEGIN + 9);
+            if until > BEGIN + 5 {
                 sleep(&mut owner, &table, until);
             }
         }
@@ -141,12 +154,12 @@ fn timer_that_ends_elsewhere_while_it_is_taken_over_is_freed_once() {
         let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
         let mut owner = Owner::new(&doorbell);
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (50 * MS, 7)).unwrap();
+        let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, 7)).unwrap();
         let other = {
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                if let Some(look_by) = nursery.end_elsewhere(slot, || 1).unwrap() {
+                if let Some(look_by) = nursery.end_elsewhere(slot, || BEGIN + 1).unwrap() {
                     table.ring(Tick::new(look_by), &doorbell);
                 }
             })
@@ -172,17 +185,17 @@ fn timers_that_end_on_two_threads_are_all_freed() {
         let mut owner = Owner::new(&doorbell);
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
         let others = [1, 2].map(|carried| {
-            let slot = arm(&nursery, (&table, &doorbell), (9_000 * MS, carried)).unwrap();
+            let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 9_000 * MS, carried)).unwrap();
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                if let Some(look_by) = nursery.end_elsewhere(slot, || 1).unwrap() {
+                if let Some(look_by) = nursery.end_elsewhere(slot, || BEGIN + 1).unwrap() {
                     table.ring(Tick::new(look_by), &doorbell);
                 }
             })
         });
         let mut carried = Vec::new();
-        let (_, ring) = nursery.end_some(|| 1, &mut carried);
+        let (_, ring) = nursery.end_some(|| BEGIN + 1, &mut carried);
         assert_eq!(ring, None, "a young timer is not the owner's");
         let mut wheel = Wheel::default();
         while nursery.used().1 > 0 {
@@ -205,19 +218,19 @@ fn timer_that_fires_while_its_thread_ends_it_has_one_outcome() {
     check(|| {
         let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (5, 7)).unwrap();
+        let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 5, 7)).unwrap();
         let thread = {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                let is_reset = nursery.reset(slot, 4, || 1).is_some();
-                (is_reset, nursery.end(slot, || 1).0)
+                let is_reset = nursery.reset(slot, BEGIN + 4, || BEGIN + 1).is_some();
+                (is_reset, nursery.end(slot, || BEGIN + 1).0)
             })
         };
         let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        look(&nursery, 5, &mut wheel, &mut carried);
+        look(&nursery, BEGIN + 5, &mut wheel, &mut carried);
         let mut fired = Vec::new();
         for slot in wheel.0.clone() {
-            if let Due::Fires(carried) = nursery.fire(slot, 5) {
+            if let Due::Fires(carried) = nursery.fire(slot, BEGIN + 5) {
                 fired.push(carried);
                 wheel.0.clear();
             }
@@ -240,7 +253,7 @@ fn timer_armed_while_the_owner_ends_is_the_owners_or_refused() {
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
             thread::spawn(move || {
                 let Ok((_, nursery)) = table.enter(nursery(&table)) else { return (0, None) };
-                let arm = |carried| arm(&nursery, (&table, &doorbell), (50 * MS, carried));
+                let arm = |carried| arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, carried));
                 let armed = [arm(1), arm(2)].map(|armed| {
                     assert!(matches!(armed, Ok(_) | Err(ArmRefusal::Closed)), "{armed:?}");
                     armed.ok()
@@ -256,7 +269,7 @@ fn timer_armed_while_the_owner_ends_is_the_owners_or_refused() {
         assert_eq!((wheel.0.len(), carried.len()), (armed, 0));
         if let Some((slot, nursery)) = first {
             // It ends after its owner.
-            assert_eq!(nursery.end(slot, || 0).0, Some(1));
+            assert_eq!(nursery.end(slot, || BEGIN).0, Some(1));
         }
     });
 }
@@ -267,13 +280,13 @@ fn timer_that_ends_elsewhere_while_the_owner_ends_is_freed_once() {
     check(|| {
         let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
         let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (50 * MS, 7)).unwrap();
+        let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, 7)).unwrap();
         let other = {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
                 let mut carried = Vec::new();
-                if nursery.end_elsewhere(slot, || 1).is_err() {
-                    while nursery.end_some(|| 0, &mut carried).0 {}
+                if nursery.end_elsewhere(slot, || BEGIN + 1).is_err() {
+                    while nursery.end_some(|| BEGIN, &mut carried).0 {}
                 }
                 carried
             })
@@ -296,8 +309,8 @@ fn nursery_of_a_thread_that_has_ended_is_over() {
             let doorbell = Doorbell::new();
             let table = Arc::clone(&table);
             thread::spawn(move || {
-                let slot = arm(&nursery, (&table, &doorbell), (50 * MS, 7)).unwrap();
-                let _carried = nursery.end(slot, || 1);
+                let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, 7)).unwrap();
+                let _carried = nursery.end(slot, || BEGIN + 1);
                 nursery.leave();
             })
         };
@@ -357,7 +370,7 @@ fn timers_that_wait_for_room_are_served_by_an_owner_that_falls_asleep() {
                 let waiting = table.begin_serving();
                 served.extend(table.end_serving(waiting, false));
             } else {
-                owner.sleep(Tick::new(9), || table.is_short());
+                owner.sleep(tick(9), || table.is_short());
             }
         }
         for thread in threads {
@@ -374,10 +387,10 @@ fn rings_of_two_threads_are_all_counted() {
         let mut owner = Owner::new(&doorbell);
         let threads = [(); 2].map(|()| {
             let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
-            thread::spawn(move || table.ring(Tick::new(5), &doorbell))
+            thread::spawn(move || table.ring(tick(5), &doorbell))
         });
         for _ in 0..2 {
-            owner.sleep_until_alarm(Tick::new(9));
+            owner.sleep_until_alarm(tick(9));
         }
         for thread in threads {
             thread.join().unwrap();
