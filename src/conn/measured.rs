@@ -200,10 +200,18 @@ impl Measured {
     fn keep_event(&self) -> bool {
         let event_at = self.event_at.get();
         let is_true = event_at != NEVER && self.due_running() <= event_at;
-        if !is_true {
+        if event_at != NEVER && !is_true {
             self.event_at.set(NEVER);
+            // Where it is paused, it has no deadline for which it could be filed now.
+            self.unwatch_paused();
         }
         is_true
+    }
+
+    /// The timer does not regard the transfer, if it is paused.
+    fn unwatch_paused(&self) {
+        let is_paused = |state| state & RUNNING != RUNNING;
+        self.progress.exchange(|state| if is_paused(state) { state | UNWATCHED } else { state });
     }
 }
 
@@ -310,10 +318,12 @@ impl Transfers {
 
     /// The timer does not regard the transfers that are paused, or any if `all` is set.
     pub(super) fn unwatch(&self, all: bool) {
-        let is_paused = |state| state & RUNNING != RUNNING;
-        let marked = |state| if all || is_paused(state) { state | UNWATCHED } else { state };
         for transfer in &self.0 {
-            transfer.progress.exchange(marked);
+            if all {
+                transfer.progress.exchange(|state| state | UNWATCHED);
+            } else {
+                transfer.unwatch_paused();
+            }
         }
     }
 }

@@ -356,6 +356,23 @@ fn rate_event_that_was_not_taken_is_withdrawn_by_bytes_and_comes_again() {
 }
 
 #[test]
+fn rate_event_that_is_withdrawn_during_a_pause_comes_again_after_it() {
+    for mut rig in rigs(RATES.max_age(ms(100))) {
+        let transfer = rig.conn.begin(ReadRate);
+        rig.lab.advance(ms(100));
+        assert_eq!(rig.conn.event(), Some((MaxAge, true)));
+        transfer.pause();
+        transfer.resume();
+        transfer.add(130);
+        transfer.pause();
+        assert_eq!(rig.conn.event(), None);
+        transfer.resume();
+        assert_eq!(rig.run(29), []);
+        assert_eq!(rig.run(1), [(130, ReadRate)]);
+    }
+}
+
+#[test]
 fn rate_event_that_was_not_taken_is_kept_if_the_bytes_are_too_few() {
     for mut rig in rigs(RATES.max_age(ms(100))) {
         let transfer = rig.conn.begin(ReadRate);
