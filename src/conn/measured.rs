@@ -196,10 +196,12 @@ impl Measured {
     }
 
     /// Whether its event that was not taken is still true. Otherwise the event is withdrawn, and
-    /// comes again if the transfer is too slow again.
+    /// comes again if the transfer is too slow again. It is not true during a pause: the owner has
+    /// not looked for what had come.
     fn keep_event(&self) -> bool {
         let event_at = self.event_at.get();
-        let is_true = event_at != NEVER && self.due_running() <= event_at;
+        let is_true =
+            event_at != NEVER && self.progress.is_running() && self.due_running() <= event_at;
         if event_at != NEVER && !is_true {
             self.event_at.set(NEVER);
             // Where it is paused, it has no deadline for which it could be filed now.

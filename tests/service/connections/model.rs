@@ -293,7 +293,8 @@ impl Model {
             conn.pending &= !bit;
             if RATES.contains(&kind) {
                 let transfer = conn.transfers[kind - RATES[0]].as_mut().expect("it has not ended");
-                is_withdrawn = transfer.event_at.is_none_or(|at| transfer.slow_at() > at);
+                let is_slow = |at| !transfer.is_paused && transfer.slow_at() <= at;
+                is_withdrawn = !transfer.event_at.is_some_and(is_slow);
                 if is_withdrawn {
                     transfer.event_at = None;
                 }

@@ -356,6 +356,21 @@ fn rate_event_that_was_not_taken_is_withdrawn_by_bytes_and_comes_again() {
 }
 
 #[test]
+fn rate_event_that_was_not_taken_does_not_come_during_a_pause() {
+    for mut rig in rigs(RATES.max_age(ms(100))) {
+        let transfer = rig.conn.begin(ReadRate);
+        rig.lab.advance(ms(100));
+        assert_eq!(rig.conn.event(), Some((MaxAge, true)));
+        transfer.pause();
+        assert_eq!(rig.conn.event(), None);
+        assert_eq!(rig.run(50), []);
+        transfer.resume();
+        assert_eq!(rig.run(1), [(151, ReadRate)]);
+        assert!(!transfer.finish());
+    }
+}
+
+#[test]
 fn rate_event_that_is_withdrawn_during_a_pause_comes_again_after_it() {
     for mut rig in rigs(RATES.max_age(ms(100))) {
         let transfer = rig.conn.begin(ReadRate);
