@@ -86,6 +86,8 @@ pub(crate) struct World {
     buffers: u64,
     /// How much later than its time a deadline may come, while nothing is held up.
     slack: Duration,
+    /// By how much the stamp of a touch may be later on a shard.
+    reading: Duration,
     /// How long a connection goes on that was told to end.
     grace: Duration,
     handled: Cell<u64>,
@@ -103,11 +105,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Whether a part of the server was held up for about this time at once, since then: from the
-    /// beginning of one fault to the end of any.
-    fn was_held_for_most_of(&self, time: Duration, since: Duration) -> bool {
-        let (holds, range) = (self.holds.borrow(), time / 4..time + self.slack);
-        let is_one = |begin: Duration, end: Duration| range.contains(&end.saturating_sub(begin));
+    /// Whether a part of the server was held up for so long at once, since then: from the beginning
+    /// of one fault to the end of any.
+    fn was_held_for(&self, time: Duration, since: Duration) -> bool {
+        let holds = self.holds.borrow();
+        let is_one = |begin: Duration, end: Duration| end.saturating_sub(begin) >= time;
         let mut ends = holds.iter().map(|(_, end)| *end).filter(|end| *end >= since);
         ends.any(|end| holds.iter().any(|(begin, _)| is_one(*begin, end)))
     }
@@ -205,6 +207,7 @@ impl History {
             start,
             buffers: 2 * buffer as u64,
             slack: 3 * tick + Duration::from_millis(20),
+            reading: tick + Duration::from_millis(10),
             grace: Duration::from_hours(1),
             handled: Cell::new(0),
             ended: Cell::new(0),

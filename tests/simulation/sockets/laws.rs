@@ -201,7 +201,9 @@ impl Seen {
             None
         };
         let rates = self.measured.iter().filter_map(Cell::get);
-        let mut slow = rates.filter_map(|one| Some((one, one.due(0)? + world.held(one.since()))));
+        // What is found too slow when it goes on is cut then.
+        let mut slow = rates
+            .filter_map(|one| Some((one, one.due(0)?.max(one.since()) + world.held(one.since()))));
         // A server that has paused it was in time before.
         let slow = slow.find(|(one, due)| late_by(one.runs_until(now), *due));
         let wrong =

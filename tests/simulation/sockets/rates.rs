@@ -24,13 +24,18 @@ use super::servers::{Events, Served, of_io};
 pub(crate) const READ: usize = 0;
 pub(crate) const WRITE: usize = 1;
 
+/// How many runs of a transfer are kept, beside the present one.
+const RUNS: usize = 4;
+
 /// A transfer whose rate is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     rate: DataRate,
     bytes: u64,
-    /// For how long it ran before it last began to run.
+    /// For how long it ran before the runs that are kept.
     ran: Duration,
+    /// The last runs before the present one, the latest last: when each began and ended.
+    runs: [(Duration, Duration); RUNS],
     since: Duration,
     /// `None` while it runs.
     paused_at: Option<Duration>,
@@ -38,7 +43,8 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn new(rate: DataRate, bytes: u64, now: Duration) -> Self {
-        Self { rate, bytes, ran: Duration::ZERO, since: now, paused_at: None }
+        let runs = [(Duration::ZERO, Duration::ZERO); RUNS];
+        Self { rate, bytes, ran: Duration::ZERO, runs, since: now, paused_at: None }
     }
 
     fn pause(&mut self, now: Duration) {
@@ -49,7 +55,7 @@ impl Measured {
     /// time that it had, and does not count beyond the tick of its deadline.
     fn end_wait(&mut self, world: &World, bytes: u64) {
         let now = world.now();
-        let until = match self.due(0) {
+        let until = match self.due(0).map(|due| due.max(self.since)) {
             Some(due) if now > due => {
                 now.min(world.tick_of(due)).saturating_sub(due.saturating_sub(self.since) / 2)
             }
@@ -61,17 +67,28 @@ impl Measured {
 
     fn resume(&mut self, now: Duration) {
         if let Some(at) = self.paused_at.take() {
-            self.ran += at.saturating_sub(self.since);
+            let (begin, end) = self.runs[0];
+            self.ran += end.saturating_sub(begin);
+            self.runs.rotate_left(1);
+            self.runs[RUNS - 1] = (self.since, at.max(self.since));
             self.since = now;
         }
     }
 
-    /// When it is too slow, with so many bytes more; `None` if it is paused before.
+    /// When it is or was too slow, with so many bytes more; `None` if it is paused before.
     pub(crate) fn due(&self, more: u64) -> Option<Duration> {
         let nanos = u128::from(self.bytes + more) * 1_000_000_000;
         let takes = nanos.div_ceil(u128::from(self.rate.bytes_per_second));
         let takes = Duration::from_nanos(u64::try_from(takes).expect("it is a short time"));
-        let due = self.since + takes.max(self.rate.grace).saturating_sub(self.ran);
+        let mut left = takes.max(self.rate.grace).saturating_sub(self.ran);
+        for (begin, end) in self.runs {
+            let ran = end.saturating_sub(begin);
+            if left < ran {
+                return Some(begin + left);
+            }
+            left = left.saturating_sub(ran);
+        }
+        let due = self.since + left;
         Some(due).filter(|due| self.paused_at.is_none_or(|at| *due <= at))
     }
 
