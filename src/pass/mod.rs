@@ -80,7 +80,8 @@ impl Wait {
         self.waker.wake();
     }
 
-    fn set_over(&self) {
+    /// The first half of [`end`](Self::end): another thread may poll before the second.
+    pub(crate) fn set_over(&self) {
         // Release: pairs with the load in `is_over`, so that a future that sees the flag sees the
         // readiness that the reactor has handed out before.
         self.is_over.store(true, Ordering::Release);

@@ -13,6 +13,8 @@ mod inner;
 mod proofs;
 mod share;
 mod stamp;
+#[cfg(all(test, feature = "sim", feature = "tokio", unix))]
+mod tests;
 
 use std::sync::Arc;
 
