@@ -157,10 +157,10 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The least rate at which a message is read. Only time for which a read waits
-                /// counts. A wait whose bytes the server finds after its deadline is given half of
-                /// the time that was left, and does not count beyond its tick. How late the server
-                /// was is not known. A message is measured if the owner says where it begins and
-                /// where it ends:
+                /// counts. If the server finds the bytes of a wait after the deadline, it cannot
+                /// know how late it was itself: half of the time that was left to the deadline
+                /// counts, and none after the tick of the deadline. A message is measured if the
+                /// owner says where it begins and where it ends:
                 /// [`StreamControl::begin_message`](super::StreamControl::begin_message),
                 /// [`message_complete`](super::StreamControl::message_complete).
                 ///

@@ -86,14 +86,14 @@ impl Progress {
         self.start.load(Ordering::Relaxed).saturating_add(self.time())
     }
 
-    /// The time until which a wait counts that has ended by `now`. A wait that is found over after
-    /// its deadline is given half of the time that it had: the peer was in time, the server was
-    /// late, and it is not known by how much. So the next wait has some time, and a peer whose
-    /// waits are all found late has no more than twice the time. Beyond its timer, which comes at
-    /// `timer` of a deadline, no time counts.
+    /// The time until which a wait counts that has ended by `now`. If the server finds the end of
+    /// the wait after the deadline, the peer was in time and the server late, which does not know
+    /// by how much. Then half of the time that the wait had left does not count, so the next wait
+    /// has some time, and a peer gets no more than twice the time. No time after the timer of the
+    /// deadline counts, which comes at `timer` of the deadline.
     ///
-    /// Up to the timer, all else counts: otherwise a peer whose bytes come between its deadlines
-    /// and their ticks would never be cut.
+    /// The time from the deadline to its timer counts: otherwise a peer whose bytes always come
+    /// between the two would never be cut.
     #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(super) fn counted_until(&self, now: u64, timer: impl FnOnce(u64) -> u64) -> u64 {
@@ -204,7 +204,7 @@ impl Measured {
             event_at != NEVER && self.progress.is_running() && self.due_running() <= event_at;
         if event_at != NEVER && !is_true {
             self.event_at.set(NEVER);
-            // Where it is paused, it has no deadline for which it could be filed now.
+            // A transfer that is paused has no deadline for which the timer could be filed now.
             self.unwatch_paused();
         }
         is_true

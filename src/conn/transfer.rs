@@ -76,8 +76,8 @@ impl<S: Side> Transfer<S> {
 
     /// The server does not read or write for a while, because it is busy or its buffers are full.
     /// The time until [`resume`](Self::resume) does not count. A transfer that is paused stays so.
-    /// Its event does not come meanwhile, also if its time was up before: then it comes when the
-    /// transfer goes on.
+    /// No event comes during a pause. If the time of the transfer was up before, its event comes
+    /// after [`resume`](Self::resume).
     ///
     /// Reads the clock, and takes no lock. One task at a time pauses and resumes a transfer.
     pub fn pause(&self) {

@@ -1,11 +1,12 @@
-//! What needs attention: the active warnings, with what explains most lateness first.
+//! What needs attention: the active warnings, and among them the one that explains most lateness
+//! first.
 //!
-//! A warning of each kind and class stands for all shards that have it. What is urgent comes first,
-//! then what explains more of the lateness of the last minute, then what comes first in the table
-//! of the warnings. What may be a consequence of the first one comes last.
+//! One entry of each kind and class stands for all shards that have the warning. Urgent warnings
+//! come first, then those that explain more of the lateness of the last minute, then those that
+//! come first in the table of the warnings. Possible consequences of the first warning come last.
 //!
-//! How lateness is explained: a turn that begins late is the host's or the executor's, by the times
-//! of the thread; the time before a delivery is the host's, the handlers' or the budget's.
+//! A late begin of a turn is explained by the host or by the executor, as the times of the thread
+//! say. The time from there to a delivery is explained by the host, the handlers or the budget.
 //!
 //! Cost: a pass over the steps of a minute for each answer with an active warning, else nothing.
 

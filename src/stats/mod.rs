@@ -44,7 +44,7 @@
 //!
 //! With the feature `serde` a [`ServiceStats`] is JSON, and `/stats.json` of the endpoint serves
 //! it, with two fields more: `warning_kinds`, the table of [`WarningKind`], and `attention`, the
-//! active warnings of each kind and class with what explains most lateness first. The fields are
+//! active warnings of each kind and class, the cause of most lateness first. The fields are
 //! those of the types here, in their order: a struct is an object, a list an array, an enum without
 //! fields a string, and a `Duration` an object of `secs` and `nanos`. The
 //! counts of a shard and of a class are fields of their object, so `shards[0].fired` is a count.

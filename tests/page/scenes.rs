@@ -216,7 +216,7 @@ fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
                 "id": kind.id(), "shard": 1, "class": null, "count": 1, "is_active": true,
                 "since_ns": 0, "last_ns": 0, "text": text,
             }]);
-            stats["attention"] = json!([one_of_attention(kind.id(), 1, text, false)]);
+            stats["attention"] = json!([attention_entry(kind.id(), 1, text, false)]);
             let server = FakeServer::start(stage.endpoint.local_addr(), stats);
             browser.open(&server.url());
             check(&mut browser, kind);
@@ -231,7 +231,7 @@ fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
 }
 
 /// A member of `attention` as `/stats.json` has it.
-fn one_of_attention(id: &str, shard: u16, text: &str, is_consequence: bool) -> Value {
+fn attention_entry(id: &str, shard: u16, text: &str, is_consequence: bool) -> Value {
     json!({
         "id": id, "shard": shard, "class": null, "text": text, "other_shards": 0, "since_ns": 0,
         "explained_ns": 0, "is_consequence": is_consequence,
@@ -245,7 +245,7 @@ fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
     let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
     let mut stats: Value = serde_json::from_str(&body).unwrap();
     let one = |id: &str, shard, is_consequence| {
-        one_of_attention(id, shard, &format!("shard {shard}: the text of {id}"), is_consequence)
+        attention_entry(id, shard, &format!("shard {shard}: the text of {id}"), is_consequence)
     };
     stats["attention"] = json!([
         one("executor-stalled", 1, false),

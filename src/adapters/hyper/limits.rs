@@ -31,9 +31,10 @@ limits_struct! {
     BodyLimits {
         /// The longest wait of the consumer for the next frame from the producer.
         next_frame: Duration,
-        /// The least rate of the producer. Only the time for which the consumer waits counts. A
-        /// wait whose frame the server finds after its deadline is given half of the time that was
-        /// left, and does not count beyond its tick. How late the server was is not known.
+        /// The least rate of the producer. Only the time for which the consumer waits counts. If
+        /// the server finds the frame of a wait after the deadline, it cannot know how late it was
+        /// itself: half of the time that was left to the deadline counts, and none after the tick
+        /// of the deadline.
         min_frame_rate: DataRate,
         /// The longest wait for the consumer to ask for the next frame, or for the end. It counts
         /// from the beginning of the body, and again from each frame.
