@@ -239,15 +239,15 @@ fn first_sentence_of_the_page_names_each_trouble() {
         let picture = directory.as_ref().map(|directory| directory.join(format!("{trouble}.png")));
         let mut shown = look(&mut browser, &run, (id, rest), picture.as_deref());
         if let Some(part) = part {
-            // A timer is late before or after the page is shown.
+            // A timer may be late after the page is shown, and another part may be the greatest
+            // so far: a thread that loses its processor within a turn delivers the rest late.
             let start = Instant::now();
-            while parts(&shown.json)[0].1 == 0 {
-                assert!(start.elapsed() < PATIENCE, "{trouble}: {}", shown.json);
+            while parts(&shown.json)[0].0 != part || parts(&shown.json)[0].1 == 0 {
+                let parts = parts(&shown.json);
+                assert!(start.elapsed() < PATIENCE, "{trouble}: {parts:?}");
                 thread::sleep(ms(100));
                 shown.json = run.json();
             }
-            let parts = parts(&shown.json);
-            assert_eq!(parts[0].0, part, "{trouble}: {parts:?}");
             assert!(counts_of(part, &shown.json["shards"][1]) > 0, "{trouble}: {}", shown.json);
         }
         if trouble == "stuck-shard" {
@@ -289,6 +289,6 @@ The example `stats_trouble` makes each trouble. `tests/page/troubles.rs` writes 
 pictures, with `COREWHEEL_PICTURES` set to this directory. A trouble is always on shard 1, unless
 the host is in trouble. The test waits until the first sentence of the page has the id of the
 warning that the heading gives, and so fails where the page names another cause. It also fails where
-the greatest part of the lateness is another one than that to which the guide leads. The other views
-are read a moment later.
+the greatest part of the lateness stays another one than that to which the guide leads. The other
+views are read a moment later.
 ";
