@@ -30,9 +30,10 @@ pub(crate) mod timeline;
 pub(crate) mod when;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use crossbeam_utils::atomic::AtomicCell;
 
 pub(crate) use self::near::NearClock;
 pub(crate) use self::timeline::Timeline;
@@ -49,7 +50,7 @@ pub(crate) struct Clock {
 #[derive(Clone)]
 enum Source {
     Monotonic,
-    Manual(Arc<AtomicU64>),
+    Manual(Arc<AtomicCell<u64>>),
 }
 
 impl Clock {
@@ -70,7 +71,7 @@ impl Clock {
         match &self.source {
             Source::Monotonic => saturating_nanos(self.epoch.elapsed()),
             // Relaxed: time carries no other data.
-            Source::Manual(nanos) => nanos.load(Ordering::Relaxed),
+            Source::Manual(nanos) => nanos.load(),
         }
     }
 
@@ -142,13 +143,13 @@ pub(crate) fn now() -> Instant {
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     clock: Clock,
-    nanos: Arc<AtomicU64>,
+    nanos: Arc<AtomicCell<u64>>,
 }
 
 impl ManualClock {
     /// A clock that shows the present, and stands still.
     pub fn new() -> Self {
-        let nanos = Arc::new(AtomicU64::new(0));
+        let nanos = Arc::new(AtomicCell::new(0));
         Self { clock: Clock::new(Source::Manual(Arc::clone(&nanos))), nanos }
     }
 
@@ -166,8 +167,8 @@ impl ManualClock {
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let add = |nanos: u64| Some(nanos.saturating_add(saturating_nanos(by)));
-        // Relaxed: time carries no other data. The update cannot fail, as `add` returns `Some`.
-        let _ = self.nanos.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        // The update cannot fail, as `add` returns `Some`.
+        let _ = self.nanos.fetch_update(add);
     }
 
     /// The instant that the clock shows.

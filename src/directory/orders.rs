@@ -135,8 +135,9 @@ impl Orders {
     /// Sets the scale. True if that is news.
     pub(crate) fn set_scale(&self, scale: Scale) -> bool {
         let mut list = self.list();
-        // Relaxed: see `scale`.
-        let before = Scale::from_bits(self.scale.swap(scale.to_bits(), Ordering::Relaxed));
+        let before = self.scale();
+        // Relaxed: see `scale`. Stores come one after another, under the lock.
+        self.scale.store(scale.to_bits(), Ordering::Relaxed);
         // A connection may have begun since the shard last took a scale over.
         list.news.looks_again |= scale < before;
         scale != before

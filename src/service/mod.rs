@@ -18,10 +18,12 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crossbeam_utils::atomic::AtomicCell;
 
 use crate::directory::here::is_shard_thread;
 use crate::directory::orders::Drain;
@@ -109,7 +111,7 @@ enum PendingReport<T: 'static> {
 }
 
 /// How many services live in this process.
-static ALIVE: AtomicUsize = AtomicUsize::new(0);
+static ALIVE: AtomicCell<usize> = AtomicCell::new(0);
 /// The most services of a process for which no warning is logged.
 const ALIVE_MAX: usize = 64;
 
@@ -160,7 +162,7 @@ impl<T: Send + 'static> TimerService<T> {
         unattached: Vec<bool>,
     ) -> Self {
         // The message comes once, when the number is passed for the first time.
-        if ALIVE.fetch_add(1, Ordering::Relaxed) == ALIVE_MAX {
+        if ALIVE.fetch_add(1) == ALIVE_MAX {
             events::many_services(ALIVE_MAX + 1);
         }
         registry::enter(&directory);
@@ -568,7 +570,7 @@ fn shutdown_report<T: 'static>(
 
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
-        ALIVE.fetch_sub(1, Ordering::Relaxed);
+        ALIVE.fetch_sub(1);
         drop(self.watching.take());
         let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
         let name = &self.directory.settings.name;

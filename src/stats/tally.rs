@@ -7,11 +7,12 @@
 //! Invariants: the names are those of the table of kinds, which lies above this room and comes with
 //! each count.
 //!
-//! Cost: one relaxed addition for each deadline that has come and for each connection that has
+//! Cost: one atomic addition for each deadline that has come and for each connection that has
 //! ended. Nothing else counts here.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::atomic::AtomicCell;
 
 /// The deadlines of connections of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,11 +37,11 @@ const KINDS_MAX: usize = 32;
 pub(crate) struct Tally {
     /// Set by the first count.
     names: OnceLock<&'static [&'static str]>,
-    counts: [AtomicU64; KINDS_MAX],
+    counts: [AtomicCell<u64>; KINDS_MAX],
     /// The connections that have ended, by the kind of the deadline.
-    ended: [AtomicU64; KINDS_MAX],
+    ended: [AtomicCell<u64>; KINDS_MAX],
     /// Those that have ended without a deadline.
-    closed: AtomicU64,
+    closed: AtomicCell<u64>,
 }
 
 impl Tally {
@@ -48,8 +49,7 @@ impl Tally {
     pub(crate) fn count(&self, names: &'static [&'static str], kind: usize) {
         self.names.get_or_init(|| names);
         if let Some(count) = self.counts.get(kind) {
-            // Relaxed: each count stands for itself.
-            count.fetch_add(1, Ordering::Relaxed);
+            count.fetch_add(1);
         }
     }
 
@@ -57,23 +57,23 @@ impl Tally {
     /// one.
     pub(crate) fn count_end(&self, kind: Option<usize>) {
         let count = kind.and_then(|kind| self.ended.get(kind)).unwrap_or(&self.closed);
-        // Relaxed: see `count`.
-        count.fetch_add(1, Ordering::Relaxed);
+        count.fetch_add(1);
     }
 
     /// How many connections have ended without a deadline.
     pub(crate) fn closed(&self) -> u64 {
-        self.closed.load(Ordering::Relaxed)
+        self.closed.load()
     }
 
     /// The kinds in order; none before the first count.
     pub(crate) fn read(&self) -> Vec<DeadlineStats> {
         let names = self.names.get().copied().unwrap_or_default();
         let counts = self.counts.iter().zip(&self.ended);
-        let of_name = |(kind, (count, ended)): (&&'static str, (&AtomicU64, &AtomicU64))| {
-            let [count, ended] = [count, ended].map(|count| count.load(Ordering::Relaxed));
-            DeadlineStats { kind, count, ended }
-        };
+        let of_name =
+            |(kind, (count, ended)): (&&'static str, (&AtomicCell<u64>, &AtomicCell<u64>))| {
+                let [count, ended] = [count, ended].map(AtomicCell::load);
+                DeadlineStats { kind, count, ended }
+            };
         names.iter().zip(counts).map(of_name).collect()
     }
 }

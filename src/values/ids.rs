@@ -1,9 +1,9 @@
 //! The id of a timer, and the numbers of shards and services that it contains.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use corewheel_shard::TimerKey;
+use crossbeam_utils::atomic::AtomicCell;
 
 /// The number of a shard within its service, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,8 +60,8 @@ pub(crate) struct ServiceId(u32);
 impl ServiceId {
     /// The number of the next service that starts. After 2²² services the numbers begin again at 0.
     pub(crate) fn next() -> Self {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        Self(STARTED.fetch_add(1, Ordering::Relaxed) & ((1 << SERVICE_BITS) - 1))
+        static STARTED: AtomicCell<u32> = AtomicCell::new(0);
+        Self(STARTED.fetch_add(1) & ((1 << SERVICE_BITS) - 1))
     }
 
     /// A shard of this service.

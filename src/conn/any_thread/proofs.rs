@@ -7,10 +7,9 @@
 //! Invariants: a pass proves the events that had come when it began. No event is taken by the poll
 //! that finds the pass over.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use super::super::marks::KindBits;
 use super::super::side::Passes;
+use crate::link::sync::{AtomicU32, Ordering};
 use crate::pass::{Asked, POLLS_MAX, Pass, TURNS, has_budget};
 
 /// How many passes of a connection were found over, for a task that has not locked the connection.
@@ -139,5 +138,36 @@ impl Proofs {
             return Verdict::Again;
         }
         Verdict::Take(proven)
+    }
+}
+
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, Ordering};
+    use loom::thread;
+
+    use super::PassCount;
+    use crate::link::loom_tests::check;
+
+    #[test]
+    fn task_that_knows_of_a_pass_finds_what_the_pass_has_handed_out() {
+        check(|| {
+            let passes = Arc::new(PassCount::new());
+            let handed_out = Arc::new(AtomicBool::new(false));
+            let before = passes.get();
+            let task = {
+                let (passes, handed_out) = (Arc::clone(&passes), Arc::clone(&handed_out));
+                thread::spawn(move || {
+                    if passes.get() != before {
+                        assert!(handed_out.load(Ordering::Relaxed), "it looks too early");
+                    }
+                })
+            };
+            handed_out.store(true, Ordering::Relaxed);
+            passes.add();
+            task.join().unwrap();
+            assert!(passes.get() != before);
+        });
     }
 }
