@@ -13,7 +13,7 @@ use crate::values::refused::Refused;
 
 impl<T: 'static> Core<T> {
     /// Schedules a timer with a value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn schedule_value(
         &self,
         class: ClassId,
@@ -34,7 +34,7 @@ impl<T: 'static> Core<T> {
 
     /// Schedules a timer. `Err` with the payload if the shard is full. The caller has made sure
     /// that the shard is not closed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn schedule(
         &self,
         class: ClassId,
@@ -68,7 +68,7 @@ impl<T: 'static> Core<T> {
     }
 
     /// Cancels a timer. The time until its deadline is counted from `now`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<Taken<T>> {
         let outcome = self.state.borrow_mut().cancel(key, || now);
         self.publish_command();
