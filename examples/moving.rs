@@ -20,7 +20,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::conn::PackedConn;
-use corewheel::group::TimerGroup;
 use corewheel::{
     CancelOutcome, ConnLimits, DeadlineKind, Fired, Handle, Payload, Refused, Runtime, ShardId,
     ShutdownPolicy, TimerId, TimerService, Timers,
@@ -58,7 +57,7 @@ impl Limit {
 struct Connection {
     number: u32,
     home: ShardId,
-    timers: TimerGroup,
+    timers: Vec<TimerId>,
 }
 
 /// How the timers have ended.
@@ -83,10 +82,10 @@ impl Ledger {
 fn accept(timers_here: &Timers<Limit>, handed_over: &mpsc::Sender<Connection>) {
     for number in 0..CONNECTIONS {
         let home = ShardId::new((number % u32::from(SHARDS)) as u16);
-        let mut timers = TimerGroup::new();
+        let mut timers = Vec::new();
         for (after, limit) in [(IDLE, Limit::Idle(number)), (AGE_MAX, Limit::Age(number))] {
             let timer = timers_here.schedule(after, limit).expect("there is room for a million");
-            timers.insert(timer);
+            timers.push(timer);
         }
         if handed_over.send(Connection { number, home, timers }).is_err() {
             return;
@@ -114,15 +113,13 @@ fn put_on(handle: Handle<Limit>, timer: TimerId, home: ShardId) -> Result<TimerI
 /// Puts the timers of a connection onto another core. Returns how many have gone there.
 fn put_all_on(
     handle: Handle<Limit>,
-    timers: &mut TimerGroup,
+    timers: &mut [TimerId],
     home: ShardId,
 ) -> Result<u64, Box<dyn Error>> {
     let mut moved = 0;
-    for timer in timers.iter().filter(|timer| timer.shard() != home).collect::<Vec<_>>() {
-        let there = put_on(handle, timer, home)?;
-        timers.remove(timer);
-        timers.insert(there);
-        moved += u64::from(there.shard() == home);
+    for timer in timers.iter_mut().filter(|timer| timer.shard() != home) {
+        *timer = put_on(handle, *timer, home)?;
+        moved += u64::from(timer.shard() == home);
     }
     Ok(moved)
 }
@@ -190,8 +187,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Every third connection is closed, with one message to each core that has its timers.
     let mut cancelled = 0;
     let mut fired_before = 0;
-    for mut connection in connections.extract_if(.., |connection| connection.number % 3 == 1) {
-        for outcome in connection.timers.cancel(handle).wait()? {
+    for connection in connections.extract_if(.., |connection| connection.number % 3 == 1) {
+        for outcome in handle.cancel_many(&connection.timers).wait()? {
             match outcome? {
                 CancelOutcome::Cancelled { payload: Payload::Value(limit), .. } => {
                     ledger.end(limit);

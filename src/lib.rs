@@ -94,7 +94,8 @@
 //! | timers into a bounded channel, for handlers that would hold up the core | [`sink`] |
 //! | deadlines that must not come together, as a thundering herd | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
-//! | many timers at once | [`cancel_many`](Handle::cancel_many), [`group`] |
+//! | many timers at once | [`cancel_many`](Handle::cancel_many) |
+//! | a timer that ends with a value | [`guard`] |
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
@@ -267,7 +268,7 @@ pub use crate::face::report as shutdown;
 pub use crate::face::sleep::LocalSleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
-    delay_queue as queue, group, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,
+    delay_queue as queue, guard, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,
 };
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;

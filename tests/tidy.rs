@@ -363,7 +363,7 @@ fn every_upward_use_between_rooms_is_found() {
 /// The modules of the kit: the types that are built from timers.
 const KIT: [&str; 10] = [
     "delay_queue",
-    "group",
+    "guard",
     "herd",
     "interval",
     "keyed",
@@ -401,7 +401,7 @@ fn kit_modules_use_only_their_allowed_neighbours() {
 /// shard is what a part of a user's has.
 const BESIDE_PARTS: [(&str, &str); 5] = [
     ("src/conn/on_shard/part.rs", "sweep::Population"),
-    ("src/kit/group/guard.rs", "Core"),
+    ("src/kit/guard.rs", "Core"),
     ("src/kit/kept/mod.rs", "Directory"),
     ("src/kit/kept/mod.rs", "request::Control"),
     ("src/kit/repeat/repeating.rs", "Core"),

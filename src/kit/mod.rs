@@ -2,7 +2,7 @@
 //! it, and what it costs beside the same by hand, from timers.
 
 pub mod delay_queue;
-pub mod group;
+pub mod guard;
 pub mod herd;
 pub mod interval;
 pub mod kept;

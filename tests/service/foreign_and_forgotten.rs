@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::thread;
 
-use corewheel::group::TimerGroup;
 use corewheel::sim::Thread;
 use corewheel::{
     CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy, TimerId,
@@ -42,10 +41,8 @@ fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
     // The shard of a foreign handle makes no difference.
     let elsewhere = lab.shards[1].timers().schedule(ms(5), 8).unwrap();
     assert!(matches!(timers.cancel(elsewhere), CancelOutcome::Foreign));
-    let mut group: TimerGroup = [foreign, own].into_iter().collect();
-    let ended = group.cancel_here(&timers);
-    assert!(matches!(ended[0], (timer, CancelOutcome::Foreign) if timer == foreign));
-    assert!(matches!(ended[1].1, CancelOutcome::Cancelled { payload: Payload::Value(7), .. }));
+    let ended = timers.cancel(own);
+    assert!(matches!(ended, CancelOutcome::Cancelled { payload: Payload::Value(7), .. }));
     timers.schedule(ms(5), 9).unwrap();
     other.advance(ms(5));
     assert_eq!((other.fired(), lab.timers().len()), (vec![(9, 5)], 1));
@@ -63,8 +60,7 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
         assert_eq!(client.reset(foreign, client.now()).wait(), Ok(ResetOutcome::Foreign));
         let outcomes = client.cancel_many(&[foreign, foreign]).wait().unwrap();
         assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign), Ok(CancelOutcome::Foreign)]));
-        let mut group: TimerGroup = [foreign].into_iter().collect();
-        let outcomes = group.cancel(handle).wait().unwrap();
+        let outcomes = handle.cancel_many(&[foreign]).wait().unwrap();
         assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign)]));
         client.cancel_detached(foreign);
         client.cancel_many_detached(&[foreign]);

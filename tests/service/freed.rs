@@ -7,7 +7,6 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
-use corewheel::group::TimerGroup;
 use corewheel::repeat::{Repeat, StopOutcome};
 use corewheel::sim::Thread;
 use corewheel::{CancelOutcome, Fired, Handle, ShutdownPolicy, TimerId, Timers};
@@ -87,7 +86,6 @@ fn each_cancel_without_a_reply_frees_the_payload_of_a_sleeping_shard() {
     check("a cancel", |client, timer| client.cancel_detached(timer));
     check("many cancels", |client, timer| client.cancel_many_detached(&[timer]));
     check("a guard", |client, timer| drop(client.guard(timer)));
-    check("a group", |client, timer| TimerGroup::from_iter([timer]).cancel_detached(client));
 }
 
 #[test]

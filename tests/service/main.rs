@@ -60,7 +60,6 @@ mod starved;
 mod statistics;
 mod support;
 mod thread_ends;
-mod timer_group;
 mod timer_guard;
 mod timer_owners;
 mod tokio_attached;

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::group::TimerGroup;
 use corewheel::settings::TurnBudget;
 use corewheel::{
     CancelOutcome, Fired, Payload, Refused, ReplyError, SendCall, ShutdownPolicy, Timers,
@@ -145,16 +144,10 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
         let what = format!("dropped: {is_dropped}, {policy:?}");
         let check = move || {
             let many = handle.cancel_many(&timers).wait().unwrap();
-            let mut group: TimerGroup = timers.into_iter().collect();
-            let grouped = group.cancel(handle).wait().unwrap();
-            assert!(group.is_empty());
-            for outcomes in [many, grouped] {
-                use CancelOutcome::Foreign;
-                let [Err(a), Ok(Foreign), Err(b), Err(c)] = &outcomes[..] else {
-                    panic!("{what}: {outcomes:?}")
-                };
-                assert_eq!([a, b, c], [&ReplyError::Closed; 3], "{what}");
-            }
+            let [Err(a), Ok(CancelOutcome::Foreign), Err(b), Err(c)] = &many[..] else {
+                panic!("{what}: {many:?}")
+            };
+            assert_eq!([a, b, c], [&ReplyError::Closed; 3], "{what}");
             assert!(handle.cancel_many(&[]).wait().unwrap().is_empty(), "{what}");
             assert_eq!(handle.cancel(own).wait().unwrap_err(), ReplyError::Closed, "{what}");
             assert!(matches!(handle.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)), "{what}");
@@ -197,10 +190,6 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
         );
         assert!(matches!(outcomes[1], CancelOutcome::Foreign));
         assert!(matches!(outcomes[3], CancelOutcome::Elsewhere(OTHER)));
-        let mut group: TimerGroup = timers.into_iter().collect();
-        let here = group.cancel_here(&local);
-        assert_eq!(here.len(), 3, "the timer of the other shard has ended with it");
-        assert!(ended(&here[0].1) && ended(&here[2].1));
         drop(lab);
     }
 }
@@ -332,10 +321,10 @@ fn bulk_commands_work_on_every_runtime() {
                 std::thread::yield_now();
             }
         };
-        let mut group: TimerGroup = schedule(SHARD, FAR, 0..100).into_iter().collect();
+        let mut group = schedule(SHARD, FAR, 0..100);
         group.extend(schedule(OTHER, FAR, 100..200));
         schedule(SHARD, ms(1), 200..300);
-        let closed = group.cancel(running.service.handle()).wait().unwrap();
+        let closed = client.cancel_many(&group).wait().unwrap();
         assert!(closed.into_iter().map(value).eq((0..200).map(Some)), "{host:?}");
         let gone = schedule(OTHER, FAR, 300..310);
         let awaited = block_on(client.cancel_many(&gone)).unwrap();
@@ -369,4 +358,20 @@ fn schedule_many_at_past_future_and_never_fires_on_time() {
     lab.advance(FAR);
     assert_eq!((lab.fired().len(), lab.counts_of(OTHER).pending), (0, 1), "{never:?}");
     check_law(&lab.counts_of(OTHER));
+}
+
+#[test]
+fn try_take_of_a_gathered_reply_leaves_the_waker_of_its_task() {
+    let mut lab = Lab::<u64>::new(builder(2));
+    let client = lab.service.handle();
+    let timers = [SHARD, OTHER].map(|shard| client.on(shard).schedule(FAR, 1).unwrap());
+    let mut reply = client.cancel_many(&timers);
+    let (alarm, waker) = crate::support::Alarm::new();
+    let mut context = std::task::Context::from_waker(&waker);
+    assert!(Future::poll(std::pin::Pin::new(&mut reply), &mut context).is_pending());
+    assert!(reply.try_take().is_none());
+    lab.settle();
+    assert!(alarm.count() >= 1, "the task is woken");
+    assert_eq!(reply.try_take().unwrap().unwrap().len(), 2);
+    assert!(reply.try_take().is_none(), "it was taken");
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-use corewheel::group::TimerGuard;
+use corewheel::guard::TimerGuard;
 use corewheel::{Fired, ReplyError, ResetOutcome, ShutdownPolicy, TimerId, Timers};
 
 use crate::support::{

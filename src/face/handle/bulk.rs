@@ -86,7 +86,8 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
-    /// ids. Each shard that has some of the timers gets one message and sends one reply.
+    /// ids. Each shard that has some of the timers gets one message and sends one reply. A group of
+    /// timers that end together, as those of a connection, is a list of their ids.
     ///
     /// The reply itself is never an error. An outcome is [`ReplyError::Closed`] where the shard of
     /// its timer has ended before it replied: for all timers of the service after a shutdown, and

@@ -1,4 +1,16 @@
 //! A timer that is cancelled when its guard is dropped.
+//!
+//! For a value that ends with its timer, as a request does. By hand it is a `Drop` of your own that
+//! cancels, at the same cost.
+//!
+//! Why not a handle of each timer that cancels when it is dropped: a [`TimerId`] is `Copy`, goes to
+//! other threads and into tables, and outlives its timer without harm. A [`TimerGuard`] is for the
+//! one owner that wants the timer to end with it.
+//!
+//! Timers that end together, as those of a connection, are a list of their ids for
+//! [`Handle::cancel_many`].
+//!
+//! Cost: a guard allocates nothing.
 
 use std::fmt;
 use std::rc::Rc;
@@ -28,7 +40,7 @@ use crate::values::outcome::ResetOutcome;
 /// Cost: the id and a reference; no allocation.
 ///
 /// ```
-/// use corewheel::group::TimerGuard;
+/// use corewheel::guard::TimerGuard;
 /// use corewheel::clock::ManualClock;
 /// use corewheel::{Fired, TimerService};
 /// use std::time::Duration;
