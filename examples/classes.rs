@@ -1,4 +1,4 @@
-//! Three kinds of timers told apart by their classes, on real clocks, and a sink that fills up.
+//! Three kinds of timers told apart by their classes, on real clocks, and a channel that fills up.
 //!
 //! ```text
 //! cargo run --release --example classes
@@ -17,16 +17,15 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
 use corewheel::shutdown::ShutdownReport;
-use corewheel::sink::{SinkPolicy, to_sink};
-use corewheel::stats::{ClassStats, ServiceStats, ShardCounts};
+use corewheel::stats::{ClassStats, ServiceStats};
 use corewheel::{
-    Fired, Handle, Handler, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService,
+    Fired, Handle, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService,
     Timers,
 };
 
@@ -65,20 +64,30 @@ enum Job {
 struct Seen {
     requests: AtomicU64,
     idle: AtomicU64,
+    /// Leases that went into the channel, and those that found it full.
+    leases: AtomicU64,
+    refused: AtomicU64,
 }
 
-/// The handler of one shard. Leases go to the handler `leases`.
-fn handler(seen: Arc<Seen>, mut leases: impl Handler<Job>) -> impl Handler<Job> {
-    move |fired: Fired<Job>, timers: &Timers<Job>| {
-        assert!(fired.deadline <= timers.now(), "a timer is early");
-        let (seen, number) = match &fired.payload {
-            Job::Request(number) => (&seen.requests, *number),
-            Job::Idle(number) => (&seen.idle, *number),
-            Job::Lease(_) => return leases(fired, timers),
-        };
-        seen.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(number, "its time is up");
-    }
+/// Handles a timer of a shard. Leases go into the channel, and are tried again where it is full.
+fn handle(seen: &Seen, leases: &SyncSender<Job>, fired: Fired<Job>, timers: &Timers<Job>) {
+    assert!(fired.deadline <= timers.now(), "a timer is early");
+    let (Job::Request(number) | Job::Idle(number) | Job::Lease(number)) = fired.payload;
+    tracing::debug!(number, "its time is up");
+    let count = match fired.payload {
+        Job::Request(_) => &seen.requests,
+        Job::Idle(_) => &seen.idle,
+        lease @ Job::Lease(_) => match leases.try_send(lease) {
+            Ok(()) => &seen.leases,
+            Err(TrySendError::Full(lease)) => {
+                let leases = timers.of_class(LEASE).expect("it is a class of the service");
+                leases.schedule(AGAIN, lease).expect("its timer has left room");
+                &seen.refused
+            }
+            Err(TrySendError::Disconnected(_)) => return,
+        },
+    };
+    count.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Schedules until the shard has taken it in.
@@ -182,17 +191,6 @@ fn print(report: &ShutdownReport<Job>, all: &[ClassStats]) {
     for class in all {
         line("all", class);
     }
-    for shard in &report.shards {
-        let counts = &shard.counts;
-        println!(
-            "shard {}: {} leases sent, {} refused by the full channel, {} tried again, {} dropped",
-            shard.shard,
-            counts.sink_sent,
-            counts.sink_refused,
-            counts.sink_retried,
-            counts.sink_dropped
-        );
-    }
 }
 
 fn check(what: &str, found: u64, expected: u64) -> Result<(), String> {
@@ -223,15 +221,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .runtime(runtime)
         .classes([REQUEST, IDLE, LEASE])
         .start_with(move |_| {
-            let sender = sender.clone();
-            let send = move |job| Ok(sender.try_send(job)?);
-            handler(Arc::clone(&for_shards), to_sink(send, SinkPolicy::Retry(AGAIN)))
+            let (seen, sender) = (Arc::clone(&for_shards), sender.clone());
+            move |fired: Fired<Job>, timers: &Timers<Job>| handle(&seen, &sender, fired, timers)
         })?;
     println!("{count} of each class on {}", service.stats().runtime);
 
     drive(&service, service.handle(), count)?;
     // No worker has received a lease from the channel so far, so the channel fills up.
-    wait_for(&service, |stats| stats.shards.iter().all(|shard| shard.counts.sink_refused > 0))?;
+    wait_for(&service, |_| seen.refused.load(Ordering::Relaxed) > 0)?;
     let staying = count - (0..count).filter(|number| goes_idle(*number)).count() as u64;
     let worker = thread::spawn(move || work_on(&ended, count));
     worker.join().map_err(|_| "the worker has panicked")??;
@@ -252,9 +249,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         check("pending after the end", class.pending, 0)?;
     }
     let [request, idle, lease] = &all[..] else { return Err("there are three classes".into()) };
-    let sum = |count: fn(&ShardCounts) -> u64| -> u64 {
-        report.shards.iter().map(|shard| count(&shard.counts)).sum()
-    };
     // An answer can come too late.
     let answered = (0..count).filter(|number| is_answered(*number)).count() as u64;
     let late = answered - request.cancelled.min(answered);
@@ -265,10 +259,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     check("idle connections", idle.fired, count - staying)?;
     check("idle connections seen", seen.idle.load(Ordering::Relaxed), idle.fired)?;
     check("connections at the end", idle.returned, staying)?;
-    let again = sum(|counts| counts.sink_retried);
+    let again = seen.refused.load(Ordering::Relaxed);
+    println!("{count} leases sent, {again} times into a full channel");
     check("leases", lease.scheduled, count + again)?;
-    check("leases sent", sum(|counts| counts.sink_sent), count)?;
-    check("leases refused", sum(|counts| counts.sink_refused), again)?;
+    check("leases sent", seen.leases.load(Ordering::Relaxed), count)?;
     let returned = u64::try_from(report.into_returned().count())?;
     check("timers handed back", returned, all.iter().map(|class| class.returned).sum())?;
     println!("it adds up");

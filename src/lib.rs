@@ -91,7 +91,7 @@
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
 //! | a structure of your own with many timers | [`part`] |
-//! | timers into a bounded channel, for handlers that would hold up the core | [`sink`] |
+//! | handlers whose work is long | [a channel](guide::choosing#handlers-whose-work-is-long) |
 //! | deadlines that must not come together, as a thundering herd | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many) |
@@ -268,7 +268,7 @@ pub use crate::face::report as shutdown;
 pub use crate::face::sleep::LocalSleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
-    delay_queue as queue, guard, herd, interval, kept, keyed, purgatory, repeat, scaled, sink,
+    delay_queue as queue, guard, herd, interval, kept, keyed, purgatory, repeat, scaled,
 };
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;

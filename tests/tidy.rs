@@ -371,7 +371,7 @@ const KIT: [&str; 10] = [
     "repeat",
     "scaled",
     "scheduled",
-    "sink",
+    "task_queue",
 ];
 
 #[test]

@@ -36,7 +36,7 @@ struct Shared {
     counts: &'static [(&'static str, &'static str)],
 }
 
-const SHARED: [Shared; 4] = [
+const SHARED: [Shared; 3] = [
     Shared {
         family: "scheduled",
         help: "Timers scheduled, on the shard's own core or received from other threads",
@@ -54,17 +54,6 @@ const SHARED: [Shared; 4] = [
         help: "Sends of clients that woke the shard, or that needed no wake-up",
         label: "outcome",
         counts: &[("wakeups_made", "made"), ("wakeups_saved", "saved")],
-    },
-    Shared {
-        family: "sink_values",
-        help: "Values of timers that went to a sink, and what became of those that it refused",
-        label: "outcome",
-        counts: &[
-            ("sink_sent", "sent"),
-            ("sink_refused", "refused"),
-            ("sink_retried", "retried"),
-            ("sink_dropped", "dropped"),
-        ],
     },
 ];
 

@@ -11,4 +11,5 @@ pub mod purgatory;
 pub mod repeat;
 pub mod scaled;
 pub(crate) mod scheduled;
-pub mod sink;
+#[cfg(all(feature = "glommio", target_os = "linux"))]
+mod task_queue;

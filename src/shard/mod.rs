@@ -52,7 +52,6 @@ use self::request::{Control, Request};
 pub(crate) use self::state::State;
 use crate::directory;
 use crate::directory::orders::Orders;
-use crate::stats::ShardCounts;
 use crate::stats::host::this_thread;
 use crate::values::contain::contain;
 use crate::values::error::StartError;
@@ -148,11 +147,6 @@ impl<T: 'static> Core<T> {
         for value in values {
             self.contain(|| drop(value));
         }
-    }
-
-    /// Changes the shard's counters.
-    pub(crate) fn count(&self, count: impl FnOnce(&mut ShardCounts)) {
-        count(&mut self.state.borrow_mut().measured.counts);
     }
 
     /// Gives an order from this core, at once. A scale replaces one that another thread has set and

@@ -188,14 +188,6 @@ counts! {
     overrun_last_ns: maximum,
     /// Timers delivered later than the service's lateness bound.
     late: sum,
-    /// Values of timers handed to a sink or to another task queue.
-    sink_sent: sum,
-    /// Values that a sink or a task queue refused, because it was full or has ended.
-    sink_refused: sum,
-    /// Values scheduled again after they were refused.
-    sink_retried: sum,
-    /// Values dropped after they were refused.
-    sink_dropped: sum,
     /// Turns.
     turns: sum,
     /// Turns that left work behind because their budget was used up.
@@ -260,10 +252,5 @@ impl ShardCounts {
         self.reset_relinked = counters.reset_relinked;
         self.cascaded = counters.cascaded;
         self.swept = counters.swept;
-    }
-
-    #[inline]
-    pub(crate) fn note_sent(&mut self) {
-        self.sink_sent += 1;
     }
 }

@@ -248,10 +248,6 @@ fn family_of(name: &str, value: u64) -> (String, Option<(&'static str, &'static 
         "reset_relinked" => shared("resets", "kind", "earlier"),
         "wakeups_made" => shared("wakeups", "outcome", "made"),
         "wakeups_saved" => shared("wakeups", "outcome", "saved"),
-        "sink_sent" => shared("sink_values", "outcome", "sent"),
-        "sink_refused" => shared("sink_values", "outcome", "refused"),
-        "sink_retried" => shared("sink_values", "outcome", "retried"),
-        "sink_dropped" => shared("sink_values", "outcome", "dropped"),
         name => {
             let Some(stem) = name.strip_suffix("_ns") else {
                 return (format!("corewheel_{name}"), None, value as f64);
@@ -324,7 +320,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     };
     let classes = ["a", "b", "c"].map(TimerClass::new);
     // No thread drives the shards, so the two series of a thread are not there.
-    let documented = |shards: usize, classes: usize| 7 + shards * (281 + 24 * classes);
+    let documented = |shards: usize, classes: usize| 7 + shards * (277 + 24 * classes);
     for (shards, of) in [(1, 0), (3, 0), (1, 1), (3, 2), (2, 3)] {
         assert_eq!(count(shards, &classes[..of], true), documented(shards, of), "{shards} {of}");
         assert_eq!(count(shards, &classes[..of], false), documented(1, of), "{shards} {of}");

@@ -367,7 +367,7 @@ fn name_of_a_warning_leads_to_its_section_of_the_guide_and_says_what_to_do() {
     }
     let section = browser.text("article:has(#guide-handler-slow)");
     assert!(section.contains("The warning: callbacks or handlers took longer than"), "{section}");
-    assert!(section.contains("Hand the work to a sink."), "{section}");
+    assert!(section.contains("send the work into a bounded channel."), "{section}");
     for kind in WarningKind::ALL {
         let section = browser.text(&format!("article:has(#guide-{kind})"));
         assert!(section.contains(kind.about()), "{kind}: {section}");

@@ -7,12 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use corewheel::purgatory::Operation;
 use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
-use corewheel::sink::{SinkPolicy, to_sink};
-use corewheel::{ConnLimits, Fired, Handler, Refused, ReplyError, ShutdownPolicy, Timers};
+use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
 
 use crate::purgatory::{Completion, OperationFn};
 use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
@@ -405,51 +404,6 @@ fn handler_that_panics_when_dropped_does_not_disturb_a_shutdown() {
             report.into_returned().for_each(std::mem::forget);
             assert_eq!(dropped.load(Ordering::SeqCst), 2, "{host:?}, {policy:?}");
         }
-    }
-}
-
-#[test]
-fn sink_and_its_policy_are_dropped_one_at_a_time() {
-    let service = builder(1).start_attached_with::<PanicsOnDrop>().unwrap();
-    let (sink, policy) = (PanicsOnDrop(0), PanicsOnDrop(1));
-    let sink = move |value: PanicsOnDrop| {
-        let _sink = &sink;
-        Err(Refused::Full(value))
-    };
-    let policy = SinkPolicy::call(move |value: PanicsOnDrop, _: &Timers<PanicsOnDrop>| {
-        let _policy = &policy;
-        std::mem::forget(value);
-    });
-    let dropped = dropped_by(|| {
-        let sink = std::panic::AssertUnwindSafe(to_sink(sink, policy));
-        let result = std::panic::catch_unwind(move || drop(sink));
-        assert!(result.is_err(), "one panic reaches the caller");
-    });
-    assert_eq!(dropped, 2);
-    drop(service.shutdown(ShutdownPolicy::Drop).unwrap());
-}
-
-#[test]
-fn task_queue_drops_its_handler_and_queued_payloads_one_at_a_time() {
-    use corewheel::{Runtime, sink::on_task_queue};
-    for host in Host::own().filter(|host| *host == Host::Own(Runtime::Glommio)) {
-        let dropped = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&dropped);
-        let running = Running::start(host, builder(1), move |_| {
-            let queue = || glommio::executor().current_task_queue();
-            let value = PanicsOnDrop(0);
-            let policy = SinkPolicy::call(move |_, _: &Timers<PanicsOnDrop>| {
-                let _value = &value;
-            });
-            let handler = HandlerPart(Arc::clone(&counter), PanicsOnDrop(0)).handler();
-            on_task_queue(queue, 10, policy, handler).unwrap()
-        });
-        for n in 0..5 {
-            running.service.handle().on(SHARD).schedule(Duration::ZERO, PanicsOnDrop(n)).unwrap();
-        }
-        let report = running.end(ShutdownPolicy::Fire);
-        assert!(report.dead.is_empty());
-        assert_eq!(dropped.load(Ordering::SeqCst), 1, "the executor does not keep the handler");
     }
 }
 
