@@ -30,7 +30,6 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::WarningLimits;
-use corewheel::watchdog::Watchdog;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
 
 const REQUEST: TimerClass = TimerClass::new("request");
@@ -66,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .lane_capacity(4_096)
         .overrun(ms(20))
         .warning_limits(limits)
-        .watchdog(Watchdog::new().on_stuck(|stuck| println!("watchdog: {stuck:?}")));
+        .watchdog(|stuck| println!("watchdog: {stuck:?}"));
     let service = if trouble == "busy-host" {
         // The shards' threads inherit the priority of this thread; the others keep theirs.
         let start = move || least_priority().map(|()| builder.start());

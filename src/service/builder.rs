@@ -11,7 +11,7 @@ use crate::clock::ManualClock;
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
-use crate::service::watchdog::Watchdog;
+use crate::service::watchdog::{Hook, Stuck};
 use crate::shard::Directory;
 use crate::shard::callback::{Fired, Handler};
 use crate::values::class::TimerClass;
@@ -130,9 +130,31 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// A thread that watches the shards; there is none by default.
-    pub fn watchdog(mut self, watchdog: Watchdog) -> Self {
-        self.options.watchdog = Some(watchdog);
+    /// A thread that watches the shards from outside; there is none by default. It calls `on_stuck`
+    /// when a turn of a shard has been due, or has been running, for longer than
+    /// [`WarningLimits::stuck`], and once more, with [`Stuck::is_hung`], after
+    /// [`WarningLimits::hung`].
+    ///
+    /// The function is called on that thread. It may write a backtrace, or abort the process. While
+    /// it runs no shard is watched. A panic of it is caught and logged.
+    ///
+    /// Cost: a reading of the statistics ten times in `stuck`, and at most every millisecond. Each
+    /// logs the [warnings](crate::stats::WarningKind) that have occurred.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    ///
+    /// let builder = TimerService::builder().shards(1).watchdog(|stuck| {
+    ///     if stuck.is_hung {
+    ///         // A core dump shows what the shard's thread does.
+    ///         std::process::abort();
+    ///     }
+    /// });
+    /// let service = builder.start()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watchdog(mut self, on_stuck: impl Fn(&Stuck) + Send + Sync + 'static) -> Self {
+        self.options.watchdog = Some(Hook::new(on_stuck));
         self
     }
 

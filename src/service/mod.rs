@@ -35,7 +35,7 @@ use crate::face::timers::Timers;
 use crate::kit::kept;
 use crate::kit::kept::Kept;
 use crate::service::builder::TimerServiceBuilder;
-use crate::service::watchdog::{Watchdog, Watching};
+use crate::service::watchdog::{Hook, Watching};
 use crate::shard::Directory;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::shutdown::Report;
@@ -171,7 +171,7 @@ impl<T: Send + 'static> TimerService<T> {
     }
 
     /// Starts a watchdog, if there is to be one.
-    pub(crate) fn watched_by(mut self, watchdog: Option<Watchdog>) -> Result<Self, StartError> {
+    pub(crate) fn watched_by(mut self, watchdog: Option<Hook>) -> Result<Self, StartError> {
         if let Some(watchdog) = watchdog {
             let watching = Watching::start(watchdog, &self.directory).map_err(|error| {
                 StartError::Runtime { runtime: "watchdog's", reason: error.to_string() }

@@ -7,7 +7,7 @@ use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
 
 use crate::clock::{Clock, saturating_nanos};
 use crate::service::cpus;
-use crate::service::watchdog::Watchdog;
+use crate::service::watchdog::Hook;
 use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     pub(crate) overrun: Duration,
     pub(crate) warnings: WarningLimits,
     pub(crate) class_ages: Vec<(TimerClass, Duration)>,
-    pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) watchdog: Option<Hook>,
     pub(crate) runtime: Runtime,
     pub(crate) placement: Placement,
     pub(crate) name: String,
@@ -75,7 +75,6 @@ impl Options {
         self.check_range()?;
         self.classes.check()?;
         self.warnings.check()?;
-        self.watchdog.as_ref().map_or(Ok(()), Watchdog::check)?;
         let shard = ShardConfig {
             capacity: self.capacity,
             wheel: self.wheel,

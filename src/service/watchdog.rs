@@ -10,6 +10,7 @@
 //! Cost: a reading of the statistics at each look.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -20,100 +21,23 @@ use crate::shard::Directory;
 use crate::stats::host::{self, ThreadTimes};
 use crate::stats::{ServiceStats, ShardStats};
 use crate::values::contain::attempt;
-use crate::values::error::ConfigError;
 use crate::values::ids::ShardId;
+use crate::values::settings::WarningLimits;
 
-/// Watches the shards of a service, by a thread of its own:
-/// [`TimerServiceBuilder::watchdog`](crate::TimerServiceBuilder::watchdog).
-///
-/// A shard is stuck when a turn has been due, or has been running, for longer than
-/// [`WarningLimits::stuck`](crate::settings::WarningLimits::stuck). Then the watchdog calls the
-/// hook, and after [`hung_after`](Self::hung_after) once more, with [`Stuck::is_hung`]. Each look
-/// is a reading of the statistics, so the [warnings](crate::stats::WarningKind) are logged as they
-/// occur.
-///
-/// ```
-/// use corewheel::TimerService;
-/// use corewheel::watchdog::Watchdog;
-/// use std::time::Duration;
-///
-/// let watchdog = Watchdog::new().hung_after(Duration::from_secs(30)).on_stuck(|stuck| {
-///     if stuck.is_hung {
-///         // A core dump shows what the shard's thread does.
-///         std::process::abort();
-///     }
-/// });
-/// let service = TimerService::builder().shards(1).watchdog(watchdog).start()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use = "a watchdog watches a service that is started with it"]
+/// What the watchdog calls with each shard that is stuck.
 #[derive(Clone)]
-pub struct Watchdog {
-    look_every: Duration,
-    hung_after: Duration,
-    hook: Option<Hook>,
-}
+pub(crate) struct Hook(Arc<dyn Fn(&Stuck) + Send + Sync>);
 
-type Hook = Arc<dyn Fn(&Stuck) + Send + Sync>;
-
-impl Watchdog {
-    /// A watchdog that looks every 100 ms, calls a shard hung after 10 s, and has no hook.
-    pub fn new() -> Self {
-        let (look_every, hung_after) = (Duration::from_millis(100), Duration::from_secs(10));
-        Self { look_every, hung_after, hook: None }
-    }
-
-    /// How often the watchdog looks, 1 ms to 1 h; every 100 ms by default.
-    pub fn look_every(mut self, interval: Duration) -> Self {
-        self.look_every = interval;
-        self
-    }
-
-    /// After how long a shard that is stuck is called hung; 10 s by default.
-    pub fn hung_after(mut self, limit: Duration) -> Self {
-        self.hung_after = limit;
-        self
-    }
-
-    /// A function that is called on the watchdog's thread when a shard becomes stuck, and again
-    /// when it becomes hung. It may write a backtrace, or abort the process. While it runs the
-    /// watchdog does not look. A panic of it is caught and logged.
-    pub fn on_stuck(mut self, hook: impl Fn(&Stuck) + Send + Sync + 'static) -> Self {
-        self.hook = Some(Arc::new(hook));
-        self
-    }
-
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let (min, max) = (Duration::from_millis(1), Duration::from_hours(1));
-        if !(min..=max).contains(&self.look_every) {
-            let limit = format!("it must be between {min:?} and {max:?}");
-            return Err(ConfigError::new(
-                "watchdog.look_every",
-                self.look_every,
-                limit,
-                "100ms suits most servers",
-            ));
-        }
-        Ok(())
+impl Hook {
+    pub(crate) fn new(hook: impl Fn(&Stuck) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
     }
 }
 
-impl Default for Watchdog {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+debug_fields!([] Hook, |_it|);
 
-impl fmt::Debug for Watchdog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { look_every, hung_after, hook } = self;
-        f.debug_struct("Watchdog")
-            .field("look_every", look_every)
-            .field("hung_after", hung_after)
-            .field("has_hook", &hook.is_some())
-            .finish()
-    }
-}
+/// How often it looks: ten times before a shard is stuck, within these bounds.
+const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(100);
 
 /// What the thread of a stuck shard has done since the look before, as far as the system tells.
 ///
@@ -162,22 +86,26 @@ impl fmt::Display for ThreadState {
     }
 }
 
-/// A shard that is stuck, for the hook of a [`Watchdog`].
+/// A shard that is stuck, for the function of
+/// [`TimerServiceBuilder::watchdog`](crate::TimerServiceBuilder::watchdog).
 ///
 /// ```
-/// use corewheel::watchdog::{Stuck, Watchdog};
+/// use corewheel::TimerService;
+/// use corewheel::watchdog::Stuck;
 ///
 /// fn tell(stuck: &Stuck) {
 ///     eprintln!("{:?} is stuck for {:?}: {}", stuck.shard, stuck.since, stuck.thread);
 /// }
-/// let watchdog = Watchdog::new().on_stuck(tell);
+/// let service = TimerService::builder().shards(1).watchdog(tell).start()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stuck {
     /// The shard.
     pub shard: ShardId,
-    /// Whether it has been stuck for longer than [`Watchdog::hung_after`].
+    /// Whether it has been stuck for longer than
+    /// [`WarningLimits::hung`](crate::settings::WarningLimits::hung).
     pub is_hung: bool,
     /// For how long a turn has been due or running.
     pub since: Duration,
@@ -198,10 +126,9 @@ struct Last {
     thread: Option<ThreadTimes>,
 }
 
-/// The looks of a watchdog.
+/// The looks of the watchdog.
 struct Looks {
-    watchdog: Watchdog,
-    stuck_after: Duration,
+    limits: WarningLimits,
     shards: Vec<Last>,
 }
 
@@ -219,8 +146,8 @@ impl Looks {
         for (last, shard) in self.shards.iter_mut().zip(&stats.shards) {
             let since = shard.stuck_for();
             let is_hung = match since {
-                since if since > self.watchdog.hung_after => Some(true),
-                since if since > self.stuck_after => Some(false),
+                since if since > self.limits.hung => Some(true),
+                since if since > self.limits.stuck => Some(false),
                 _ => None,
             };
             let before = std::mem::replace(&mut last.thread, shard.thread);
@@ -272,7 +199,7 @@ pub(crate) struct Watching {
 
 impl Watching {
     pub(crate) fn start<T: Send + 'static>(
-        watchdog: Watchdog,
+        hook: Hook,
         directory: &Arc<Directory<T>>,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -280,7 +207,7 @@ impl Watching {
         let (stopped, directory) = (Arc::clone(&stop), Arc::downgrade(directory));
         let thread = thread::Builder::new()
             .name(name)
-            .spawn(move || watch(watchdog, &directory, &stopped))?;
+            .spawn(move || watch(&hook, &directory, &stopped))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -299,16 +226,10 @@ impl Drop for Watching {
     }
 }
 
-fn watch<T: Send + 'static>(
-    watchdog: Watchdog,
-    directory: &Weak<Directory<T>>,
-    stopped: &AtomicBool,
-) {
-    let (interval, hook) = (watchdog.look_every, watchdog.hook.clone());
-    let Some(stuck_after) = directory.upgrade().map(|known| known.settings.warnings.stuck) else {
-        return;
-    };
-    let mut looks = Looks { watchdog, stuck_after, shards: Vec::new() };
+fn watch<T: Send + 'static>(hook: &Hook, directory: &Weak<Directory<T>>, stopped: &AtomicBool) {
+    let Some(limits) = directory.upgrade().map(|known| known.settings.warnings) else { return };
+    let interval = (limits.stuck / 10).clamp(*LOOKS.start(), *LOOKS.end());
+    let mut looks = Looks { limits, shards: Vec::new() };
     let mut last = now();
     loop {
         thread::park_timeout(interval);
@@ -317,7 +238,7 @@ fn watch<T: Send + 'static>(
             return;
         };
         let elapsed = now().saturating_duration_since(std::mem::replace(&mut last, now()));
-        if elapsed > interval.saturating_add(stuck_after) {
+        if elapsed > interval.saturating_add(limits.stuck) {
             // This thread did not run either: the process was stopped, or the whole host stood
             // still. The shards get the time until the next look.
             tracing::warn!(
@@ -345,9 +266,7 @@ fn watch<T: Send + 'static>(
                 thread,
                 "a shard is stuck"
             );
-            if let Some(hook) = &hook
-                && let Err(reason) = attempt(|| hook(&stuck))
-            {
+            if let Err(reason) = attempt(|| hook.0(&stuck)) {
                 tracing::error!(
                     name: "hook-panicked",
                     target: "corewheel::watchdog",
@@ -370,8 +289,9 @@ mod tests {
         let builder = TimerServiceBuilder::new().shards(1).capacity(64);
         let service = builder.start_attached().expect("an attached service starts");
         let mut stats = service.stats();
-        let watchdog = Watchdog::new().hung_after(Duration::from_secs(5));
-        let mut looks = Looks { watchdog, stuck_after: Duration::from_secs(1), shards: vec![] };
+        let (stuck, hung) = (Duration::from_secs(1), Duration::from_secs(5));
+        let limits = WarningLimits { stuck, hung, ..WarningLimits::default() };
+        let mut looks = Looks { limits, shards: vec![] };
         let look = |overdue: &u64| {
             stats.shards[0].overdue_ns = overdue * 1_000_000;
             let stuck = looks.look(&stats, LOOK, |_| None);
@@ -411,13 +331,5 @@ mod tests {
         check(1, 2, 'S', ThreadState::Blocked);
         let state = thread_state(None, &shard, LOOK, |_| Some('T'));
         assert_eq!(state, ThreadState::Unknown);
-    }
-
-    #[test]
-    fn bad_interval_is_refused() {
-        for interval in [Duration::ZERO, Duration::MAX] {
-            let error = Watchdog::new().look_every(interval).check().unwrap_err();
-            assert_eq!(error.field(), "watchdog.look_every");
-        }
     }
 }

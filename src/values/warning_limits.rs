@@ -36,6 +36,9 @@ pub struct WarningLimits {
     /// `shard-stuck`: a turn has been due, or has been running, for longer than this; 1 s by
     /// default.
     pub stuck: Duration,
+    /// From when on the [watchdog](crate::TimerServiceBuilder::watchdog) calls a shard hung that is
+    /// stuck; 10 s by default.
+    pub hung: Duration,
     /// `shard-near-capacity`: more than this part of the shard's capacity is pending, in per cent;
     /// 90 by default.
     pub capacity_percent: u8,
@@ -56,6 +59,7 @@ impl Default for WarningLimits {
             lane_percent: 50,
             host_wait_percent: 20,
             stuck: Duration::from_secs(1),
+            hung: Duration::from_secs(10),
             capacity_percent: 90,
             class_age: Duration::from_hours(24),
             tight_percent: 25,
@@ -80,6 +84,7 @@ impl WarningLimits {
         let durations = [
             ("warning_limits.executor_stall", self.executor_stall),
             ("warning_limits.stuck", self.stuck),
+            ("warning_limits.hung", self.hung),
             ("warning_limits.class_age", self.class_age),
         ];
         for (field, value) in durations {

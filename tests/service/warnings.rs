@@ -8,7 +8,7 @@ use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{Warning, WarningKind};
-use corewheel::watchdog::{Stuck, ThreadState, Watchdog};
+use corewheel::watchdog::{Stuck, ThreadState};
 use corewheel::{Fired, Runtime, TimerService, TimerServiceBuilder, Timers};
 
 use crate::support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
@@ -224,13 +224,13 @@ fn watched(
     hung: Duration,
 ) -> (TimerService<u64>, mpsc::Receiver<Stuck>, mpsc::Sender<()>) {
     let (sender, seen) = mpsc::channel();
-    let watchdog = Watchdog::new().look_every(ms(5)).hung_after(hung).on_stuck(move |stuck| {
+    let watchdog = move |stuck: &Stuck| {
         // The test may have ended.
         let _ = sender.send(*stuck);
-    });
+    };
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Mutex::new(Some(released));
-    let limits = WarningLimits { stuck, ..WarningLimits::default() };
+    let limits = WarningLimits { stuck, hung, ..WarningLimits::default() };
     let builder = TimerService::builder().shards(1).class(REQUEST).warning_limits(limits);
     let builder = builder.runtime(Runtime::Thread).unpinned();
     let service = builder
@@ -277,12 +277,11 @@ fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(12_345));
     let (sender, seen) = mpsc::channel();
-    let watchdog = Watchdog::new().look_every(ms(1)).hung_after(ms(50));
-    let watchdog = watchdog.on_stuck(move |stuck| {
+    let watchdog = move |stuck: &Stuck| {
         let _ = sender.send(stuck.is_hung);
         panic!("the hook panics");
-    });
-    let limits = WarningLimits { stuck: ms(10), ..WarningLimits::default() };
+    };
+    let limits = WarningLimits { stuck: ms(10), hung: ms(50), ..WarningLimits::default() };
     let service = TimerService::builder()
         .shards(1)
         .warning_limits(limits)
