@@ -25,8 +25,7 @@ use corewheel::class::TimerClass;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::stats::{ClassStats, ServiceStats};
 use corewheel::{
-    Fired, Handle, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService,
-    Timers,
+    Fired, Handle, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService, Timers,
 };
 
 const REQUEST: TimerClass = TimerClass::new("request");

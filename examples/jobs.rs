@@ -89,7 +89,7 @@ async fn worker(due: Arc<Mutex<mpsc::Receiver<Job>>>) -> Vec<Job> {
 async fn run(service: &TimerService) -> Result<(), Failed> {
     let (sender, due) = mpsc::channel(DUE_MAX);
     let make = move |timers: &Timers| queue(timers, sender);
-    let jobs = service.keep_on(service.shard_for(0), make)?.await?;
+    let jobs = service.handle().on(service.shard_for(0)).keep(make)?.await?;
 
     let due = Arc::new(Mutex::new(due));
     let mut workers = JoinSet::new();

@@ -151,7 +151,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let shard = service.shards().next().ok_or("there is no shard")?;
     let (events, happened) = channel();
     let make = move |timers: &Timers| timers.add_part(|shard| Window::new(shard, events));
-    let window = service.keep_on(shard, make)?.wait()?;
+    let window = service.handle().on(shard).keep(make)?.wait()?;
     let sender = window.try_run(|window| window.shard.sender::<Window>());
     let sender = sender.map_err(|refused| refused.kind())?.wait()?;
 

@@ -72,7 +72,7 @@
 //! # What to build with
 //!
 //! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
-//! one that [`keep_on`](TimerService::keep_on) has made on its shard, by a [`kept::Kept`]: a handle
+//! one that [`Handle::keep`] has made on its shard, by a [`kept::Kept`]: a handle
 //! that sends closures to it. A guide is about a
 //! [delayed job queue beside tokio](guide::delayed_jobs).
 //!

@@ -399,10 +399,9 @@ fn kit_modules_use_only_their_allowed_neighbours() {
 
 /// What connections and containers name of the room of shards beside callbacks. What they need of a
 /// shard is what a part of a user's has.
-const BESIDE_PARTS: [(&str, &str); 5] = [
+const BESIDE_PARTS: [(&str, &str); 4] = [
     ("src/conn/on_shard/part.rs", "sweep::Population"),
     ("src/kit/guard.rs", "Core"),
-    ("src/kit/kept/mod.rs", "Directory"),
     ("src/kit/kept/mod.rs", "request::Control"),
     ("src/kit/repeat/repeating.rs", "Core"),
 ];

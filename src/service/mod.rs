@@ -32,8 +32,6 @@ use crate::face::handle::{Handle, registry};
 use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
 use crate::face::timers::Timers;
-use crate::kit::kept;
-use crate::kit::kept::Kept;
 use crate::service::builder::TimerServiceBuilder;
 use crate::service::watchdog::{Hook, Watching};
 use crate::shard::Directory;
@@ -377,27 +375,6 @@ impl<T: Send + 'static> TimerService<T> {
         let job = Control::Job(Box::new(job) as Job<T>);
         post.mailbox.send(job, &post.doorbell).map_err(|_| ShardError::Closed)?;
         Ok(output)
-    }
-
-    /// Makes a value on a shard and keeps it there, such as a container: `make` is called on the
-    /// shard's thread with the shard's timers. The reply is a [`Kept`], by which any thread runs
-    /// closures on the value. See [`kept`](crate::kept) for an example.
-    ///
-    /// Each runtime takes it. A shard that is not attached yet calls `make` when it is. The reply
-    /// is [`ReplyError::Panicked`] if `make` panics, and [`ReplyError::Closed`] if the shard ends
-    /// before. A value whose reply is dropped unread is dropped on its shard.
-    ///
-    /// Cost: a box, a channel and a lock of the shard's mailbox.
-    ///
-    /// # Errors
-    ///
-    /// `NoSuchShard`; `Closed` after the end.
-    pub fn keep_on<C: 'static>(
-        &self,
-        shard: ShardId,
-        make: impl FnOnce(&Timers<T>) -> C + Send + 'static,
-    ) -> Result<Reply<Kept<C>>, ShardError> {
-        kept::keep_on(&self.directory, shard, make)
     }
 
     /// Returns the [`Attachment`] with which an executor or a loop that is there already drives one

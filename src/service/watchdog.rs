@@ -205,9 +205,8 @@ impl Watching {
         let stop = Arc::new(AtomicBool::new(false));
         let name = format!("{}-watchdog", directory.settings.name);
         let (stopped, directory) = (Arc::clone(&stop), Arc::downgrade(directory));
-        let thread = thread::Builder::new()
-            .name(name)
-            .spawn(move || watch(&hook, &directory, &stopped))?;
+        let thread =
+            thread::Builder::new().name(name).spawn(move || watch(&hook, &directory, &stopped))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }

@@ -412,7 +412,7 @@ fn attachments_that_are_never_used_drop_their_requests_one_at_a_time() {
     let service = builder(1).start_attached_with::<PanicsOnDrop>().unwrap();
     let replies = [1, 2].map(|n| {
         let value = PanicsOnDrop(n);
-        service.keep_on(SHARD, move |_| value).unwrap()
+        service.handle().on(SHARD).keep(move |_| value).unwrap()
     });
     assert_eq!(dropped_by(|| drop(service)), 2);
     for reply in replies {

@@ -6,7 +6,7 @@ use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, Handler, ShardId, ShutdownPolicy, TimerService, Timers};
 
-use crate::support::{FAR, Host, PATIENCE, Running, SHARD, check_law, builder, ms, seeds};
+use crate::support::{FAR, Host, PATIENCE, Running, SHARD, builder, check_law, ms, seeds};
 
 /// A handler that sends into a channel, and schedules again what finds no room.
 fn to_channel(sender: SyncSender<u32>, again: u64) -> impl Handler<u32> {
@@ -63,8 +63,7 @@ fn handler_of_a_full_channel_sends_its_values_after_the_delay() {
 fn small_channel_gets_every_value_on_every_runtime() {
     for host in Host::all() {
         let (sender, taken) = sync_channel::<u32>(4);
-        let running =
-            Running::start(host, builder(2), move |_| to_channel(sender.clone(), 1));
+        let running = Running::start(host, builder(2), move |_| to_channel(sender.clone(), 1));
         let client = running.client();
         for value in 0..100 {
             let shard = ShardId::new(value as u16 % 2);
@@ -157,9 +156,7 @@ mod in_task_queues {
     }
 
     /// A handler that runs `work` in the test's queue.
-    fn in_background(
-        work: impl Fn(u32, &Timers<u32>) + Clone + 'static,
-    ) -> impl Handler<u32> {
+    fn in_background(work: impl Fn(u32, &Timers<u32>) + Clone + 'static) -> impl Handler<u32> {
         move |fired: Fired<u32>, timers: &Timers<u32>| {
             let work = work.clone();
             let call = move |timers: &Timers<u32>| work(fired.payload, timers);

@@ -189,7 +189,7 @@ fn requests_to_the_shard_itself() {
         "a new value",
         |_| (),
         |lab, ()| {
-            let mut reply = lab.service.keep_on(SHARD, |_| ()).unwrap();
+            let mut reply = lab.service.handle().on(SHARD).keep(|_| ()).unwrap();
             Box::new(move || look(&mut reply).is_some())
         },
     );
@@ -291,7 +291,8 @@ fn tasks_of_a_manual_clock_wait_for_commands_at_the_present_moment() {
 fn command_of_a_callback_runs_on_every_host() {
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let kept = running.service.keep_on(SHARD, |_| Cell::new(7)).unwrap().wait().unwrap();
+        let kept =
+            running.service.handle().on(SHARD).keep(|_| Cell::new(7)).unwrap().wait().unwrap();
         let (sender, reply) = std::sync::mpsc::channel();
         let call = move |_: &_| sender.send(kept.try_run(Cell::get).unwrap()).unwrap();
         let shard = running.service.handle().on(SHARD);
@@ -313,7 +314,8 @@ fn command_of_a_callback_runs_on_every_host() {
 fn command_of_a_closure_that_makes_a_future_runs_on_every_executor() {
     for host in Host::executors() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let kept = running.service.keep_on(SHARD, |_| Cell::new(7)).unwrap().wait().unwrap();
+        let kept =
+            running.service.handle().on(SHARD).keep(|_| Cell::new(7)).unwrap().wait().unwrap();
         // The future waits for nothing of the shard, so that only the command causes a turn.
         let make = move |_| kept.try_run(Cell::get).unwrap();
         let spawned = running.service.spawn_on(SHARD, make);

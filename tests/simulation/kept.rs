@@ -61,7 +61,7 @@ fn run(seed: u64) -> (bool, u32) {
     let sim = sim.as_mut().expect("the settings are within their limits");
     let mut rng = sim.rng();
     let make = |timers: &Timers<()>| timers.keyed::<u32, u32>(|_, _| {});
-    let reply = sim.service().keep_on(SHARD, make).expect("the shard is open");
+    let reply = sim.service().handle().on(SHARD).keep(make).expect("the shard is open");
     let map = sim.run(reply).expect("it is made");
     let record = Rc::new(Seen::default());
     for task in 0..TASKS {
@@ -109,7 +109,8 @@ fn command_of_a_closure_that_makes_a_future_is_not_lost_to_sleep() {
         let builder = TimerService::builder().shards(1).capacity(100);
         let mut sim = Simulation::<()>::start(seed, builder, |_| |_: Fired<()>, _: &Timers<()>| {})
             .expect("the settings are within their limits");
-        let reply = sim.service().keep_on(SHARD, |_| Cell::new(7)).expect("the shard is open");
+        let reply =
+            sim.service().handle().on(SHARD).keep(|_| Cell::new(7)).expect("the shard is open");
         let kept = sim.run(reply).expect("it is made");
         let spawned = sim
             .service()

@@ -46,7 +46,7 @@
 //!
 //! # From other threads
 //!
-//! [`keep_on`](crate::TimerService::keep_on) makes a queue that any thread reaches by a
+//! [`Handle::keep`](crate::Handle::keep) makes a queue that any thread reaches by a
 //! [`Kept`](crate::kept::Kept); [`poll_fn`](crate::kept::Kept::poll_fn) waits for its next value.
 //!
 //! ```
@@ -55,7 +55,7 @@
 //!
 //! let service = TimerService::builder().shards(1).start()?;
 //! let make = |timers: &Timers| timers.delay_queue::<&str>();
-//! let retries = service.keep_on(service.shard_for(0), make)?.wait()?;
+//! let retries = service.handle().on(service.shard_for(0)).keep(make)?.wait()?;
 //! let delay = Duration::from_millis(2);
 //! let first = retries.try_run(move |retries| retries.insert("GET /a", delay))?.wait()??;
 //! let second = retries.try_run(move |retries| retries.insert("GET /b", delay))?.wait()??;

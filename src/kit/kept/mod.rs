@@ -13,7 +13,7 @@
 //! // Jobs by their numbers. The closure runs on the shard, and so does the handler of the jobs,
 //! // which sends each job that is due to the workers. A job that finds no room is due again.
 //! let (sender, mut due) = tokio::sync::mpsc::channel::<&str>(1_000);
-//! let jobs = service.keep_on(service.shard_for(0), move |timers: &Timers| {
+//! let jobs = service.handle().on(service.shard_for(0)).keep(move |timers: &Timers| {
 //!     timers.keyed::<u64, &str>(move |job, jobs| {
 //!         if sender.try_send(job.value).is_err() {
 //!             let _again = jobs.insert(job.key, job.value, Duration::from_millis(100));
@@ -90,16 +90,14 @@ use crate::face::handle::Handle;
 use crate::face::part::{PartSender, Receive};
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
-use crate::shard::Directory;
 use crate::shard::callback::SendCall;
 use crate::shard::request::Control;
 use crate::values::error::{ReplyError, ShardError};
 use crate::values::ids::ShardId;
 use crate::values::refused::Refused;
 
-/// A handle of a value that is kept on a shard; made by [`Timers::keep`],
-/// [`TimerService::keep_on`](crate::TimerService::keep_on) and [`Handle::keep`]. See the
-/// [module](self) for an example and for the life of the value.
+/// A handle of a value that is kept on a shard; made by [`Timers::keep`] and [`Handle::keep`]. See
+/// the [module](self) for an example and for the life of the value.
 ///
 /// `Send` and `Sync`, whatever the value is, and as cheap to clone as an [`Arc`]. The value is
 /// dropped when the last clone is. A handle does not keep the service alive.
@@ -174,7 +172,7 @@ impl<C: 'static> Kept<C> {
     ///
     /// let service = TimerService::beside_runtime().start()?;
     /// let make = |timers: &Timers| timers.delay_queue::<&str>();
-    /// let queue = service.keep_on(service.shard_for(0), make)?.wait()?;
+    /// let queue = service.handle().on(service.shard_for(0)).keep(make)?.wait()?;
     /// // A thread of its own takes the values, the oldest first.
     /// let taker = queue.clone();
     /// let due = std::thread::spawn(move || {
@@ -220,7 +218,7 @@ impl<C: 'static> Kept<C> {
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let service = TimerService::beside_runtime().start()?;
     /// let make = |timers: &Timers| timers.delay_queue::<&str>();
-    /// let queue = service.keep_on(service.shard_for(0), make)?.await?;
+    /// let queue = service.handle().on(service.shard_for(0)).keep(make)?.await?;
     /// let inserted = queue.run(|queue| queue.insert("a mail", Duration::from_millis(2))).await?;
     /// assert!(inserted.is_ok());
     /// let due = queue.poll_fn(|queue, cx| queue.poll_recv(cx)).await?;
@@ -381,35 +379,34 @@ impl<T: Send + 'static> Timers<T> {
 
 /// Values that are kept.
 impl<T: Send + 'static> Handle<T> {
-    /// Makes a value on the shard of this handle, or of this thread, and keeps it there, as
-    /// [`TimerService::keep_on`](crate::TimerService::keep_on) does.
+    /// Makes a value on the shard of this handle, or of this thread, and keeps it there, such as a
+    /// container: `make` is called on the shard's thread with the shard's timers. The reply is a
+    /// [`Kept`], by which any thread runs closures on the value. See [`kept`](crate::kept) for an
+    /// example.
+    ///
+    /// Each runtime takes it. A shard that is not attached yet calls `make` when it is. The reply
+    /// is [`ReplyError::Panicked`] if `make` panics, and [`ReplyError::Closed`] if the shard ends
+    /// before. A value whose reply is dropped unread is dropped on its shard.
+    ///
+    /// Cost: a box, a channel and a lock of the shard's mailbox.
     ///
     /// # Errors
     ///
-    /// Those of [`TimerService::keep_on`](crate::TimerService::keep_on).
+    /// `NoSuchShard`; `Closed` after the end.
     pub fn keep<C: 'static>(
         &self,
         make: impl FnOnce(&Timers<T>) -> C + Send + 'static,
     ) -> Result<Reply<Kept<C>>, ShardError> {
         let (lanes, shard) = self.shard_lanes().map_err(|_| ShardError::Closed)?;
-        keep_on(lanes.directory(), shard, make)
+        let post = lanes.directory().post(shard).ok_or(ShardError::NoSuchShard(shard))?;
+        let (sender, reply) = Kept::<C>::reply();
+        let call: SendCall<T> = Box::new(move |timers| {
+            let keep = || timers.keep(make(timers)).map_err(|_| ReplyError::Closed);
+            sender.run(|run| timers.core().contain(run), keep);
+        });
+        let sent = post.mailbox.send(Control::Call(call), &post.doorbell);
+        sent.map_or(Err(ShardError::Closed), |()| Ok(reply))
     }
-}
-
-/// Makes a value on a shard and keeps it there.
-pub(crate) fn keep_on<T: Send + 'static, C: 'static>(
-    directory: &Arc<Directory<T>>,
-    shard: ShardId,
-    make: impl FnOnce(&Timers<T>) -> C + Send + 'static,
-) -> Result<Reply<Kept<C>>, ShardError> {
-    let post = directory.post(shard).ok_or(ShardError::NoSuchShard(shard))?;
-    let (sender, reply) = Kept::<C>::reply();
-    let call: SendCall<T> = Box::new(move |timers| {
-        let keep = || timers.keep(make(timers)).map_err(|_| ReplyError::Closed);
-        sender.run(|run| timers.core().contain(run), keep);
-    });
-    let sent = post.mailbox.send(Control::Call(call), &post.doorbell);
-    sent.map_or(Err(ShardError::Closed), |()| Ok(reply))
 }
 
 impl Drop for Shared {

@@ -66,7 +66,7 @@
 //!
 //! # From other threads
 //!
-//! [`keep_on`](crate::TimerService::keep_on) makes a purgatory that any thread reaches by a
+//! [`Handle::keep`](crate::Handle::keep) makes a purgatory that any thread reaches by a
 //! [`Kept`](crate::kept::Kept). Operations that are not `Send` are made within the closures.
 //!
 //! ```
@@ -92,7 +92,7 @@
 //!
 //! let service = TimerService::builder().shards(1).start()?;
 //! let make = |timers: &Timers| timers.purgatory::<u32, Request>();
-//! let requests = service.keep_on(service.shard_for(0), make)?.wait()?;
+//! let requests = service.handle().on(service.shard_for(0)).keep(make)?.wait()?;
 //! let (sender, ended) = mpsc::channel();
 //! let watch = move |requests: &Purgatory<u32, Request>| {
 //!     let wait = Duration::from_secs(60);

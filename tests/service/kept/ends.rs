@@ -27,7 +27,7 @@ fn accepted_commands_run_at_a_shutdown_while_the_container_has_its_values() {
         let mut inserted = kept.try_run(|jobs| jobs.insert(2, 20, FAR)).unwrap();
         let mut removed = kept.try_run(|jobs| jobs.remove(&1)).unwrap();
         let (guard, dropped) = Guard::new();
-        let mut made = lab.service.keep_on(SHARD, move |_| guard).unwrap();
+        let mut made = lab.service.handle().on(SHARD).keep(move |_| guard).unwrap();
         let report = lab.end(policy);
         let inserted = look(&mut inserted).unwrap().unwrap();
         assert!(matches!(inserted, Err(Refused::Closed((2, 20)))), "{policy:?}: the value is back");
@@ -96,7 +96,8 @@ fn flood_that_races_with_a_shutdown_runs_each_accepted_command_once() {
     for (host, policy) in Host::all().flat_map(|host| POLICIES.map(|policy| (host, policy))) {
         let builder = builder(2).lane_capacity(256);
         let running = Running::start(host, builder, |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let kept = block_on(running.service.keep_on(SHARD, |_| Cell::new(0)).unwrap()).unwrap();
+        let kept =
+            block_on(running.service.handle().on(SHARD).keep(|_| Cell::new(0)).unwrap()).unwrap();
         let calls = Arc::new(Calls::default());
         let flood = || {
             let (kept, calls) = (kept.clone(), Arc::clone(&calls));

@@ -25,7 +25,7 @@ fn keyed_jobs_of_many_threads_expire_or_are_removed_exactly_once() {
         let make = move |timers: &Timers<u32>| {
             timers.keyed::<u32, u32>(move |job, _| sender.send(job.value).unwrap())
         };
-        let jobs = running.service.keep_on(SHARD, make).unwrap().wait().unwrap();
+        let jobs = running.service.handle().on(SHARD).keep(make).unwrap().wait().unwrap();
         let work = |thread: u32| {
             let jobs = jobs.clone();
             move || {
@@ -68,7 +68,7 @@ fn queue_is_filled_and_emptied_by_tasks_of_a_multi_thread_runtime() {
             .enable_time()
             .build()
             .unwrap();
-        let reply = running.service.keep_on(SHARD, Timers::delay_queue::<u32>).unwrap();
+        let reply = running.service.handle().on(SHARD).keep(Timers::delay_queue::<u32>).unwrap();
         let values = runtime.block_on(async {
             let queue = reply.await.unwrap();
             let reader = queue.clone();
@@ -117,7 +117,7 @@ fn purgatory_is_watched_and_checked_from_different_threads() {
         let (sender, completed) = mpsc::channel();
         // The operations are not `Send`; each is made on the shard.
         let make = Timers::purgatory::<u32, OperationFn>;
-        let waits = running.service.keep_on(SHARD, make).unwrap().wait().unwrap();
+        let waits = running.service.handle().on(SHARD).keep(make).unwrap().wait().unwrap();
         let watch = |number: u32| {
             let sender = sender.clone();
             waits.run(move |waits| {

@@ -28,7 +28,7 @@ fn kept<C: 'static>(
     lab: &mut Lab<u32>,
     make: impl FnOnce(&Timers<u32>) -> C + Send + 'static,
 ) -> Kept<C> {
-    let mut reply = lab.service.keep_on(SHARD, make).unwrap();
+    let mut reply = lab.service.handle().on(SHARD).keep(make).unwrap();
     lab.settle();
     look(&mut reply).unwrap().unwrap()
 }
@@ -133,7 +133,7 @@ fn command_without_room_is_refused_with_its_closure() {
     lab.settle();
     assert_eq!(count(&dropped), 1);
     // Another value has room of its own.
-    let mut other = lab.service.keep_on(SHARD, |_| ()).unwrap();
+    let mut other = lab.service.handle().on(SHARD).keep(|_| ()).unwrap();
     lab.settle();
     let other = look(&mut other).unwrap().unwrap();
     assert!((0..4).all(|_| kept.try_run(add).is_ok()) && kept.try_run(add).is_err());
@@ -238,11 +238,11 @@ fn last_handle_dropped_by_a_thread_that_ends_releases_the_value() {
 }
 
 #[test]
-fn reply_of_keep_on_dropped_unread_drops_the_value() {
+fn reply_of_keep_dropped_unread_drops_the_value() {
     let mut lab = Lab::<u32>::new(builder(1));
     let (guard, dropped) = Guard::new();
     let (early, late) = (guard.clone(), guard);
-    drop(lab.service.keep_on(SHARD, move |_| early).unwrap());
+    drop(lab.service.handle().on(SHARD).keep(move |_| early).unwrap());
     lab.settle();
     assert_eq!(count(&dropped), 1, "dropped before the value was made");
     let reply = lab.service.handle().on(SHARD).keep(move |_| late).unwrap();
@@ -262,7 +262,7 @@ fn panics_of_make_command_and_drop_are_contained_and_counted() {
         }
     }
     let mut lab = Lab::<u32>::new(builder(1));
-    let mut made = lab.service.keep_on::<u8>(SHARD, |_| panic!("on purpose")).unwrap();
+    let mut made = lab.service.handle().on(SHARD).keep::<u8>(|_| panic!("on purpose")).unwrap();
     lab.settle();
     assert_eq!(look(&mut made).unwrap().unwrap_err(), ReplyError::Panicked);
     assert_eq!(lab.counts().panicked, 1);
@@ -295,14 +295,14 @@ fn panicking_commands_give_their_room_back() {
 }
 
 #[test]
-fn keep_on_names_what_is_wrong() {
+fn keep_names_what_is_wrong() {
     let mut lab = Lab::<u32>::new(builder(1));
     let unknown = ShardId::new(7);
-    let refused = lab.service.keep_on(unknown, |_| ());
+    let refused = lab.service.handle().on(unknown).keep(|_| ());
     assert_eq!(refused.unwrap_err(), ShardError::NoSuchShard(unknown));
     let timers = lab.timers().clone();
     lab.end(ShutdownPolicy::Drop);
-    assert_eq!(lab.service.keep_on(SHARD, |_| ()).unwrap_err(), ShardError::Closed);
+    assert_eq!(lab.service.handle().on(SHARD).keep(|_| ()).unwrap_err(), ShardError::Closed);
     let refused = lab.service.handle().on(SHARD).keep(|_| ());
     assert_eq!(refused.unwrap_err(), ShardError::Closed);
     assert!(matches!(timers.keep(7), Err(Refused::Closed(7))));
@@ -311,8 +311,8 @@ fn keep_on_names_what_is_wrong() {
 #[test]
 fn keep_on_a_shard_that_is_not_attached_waits_for_it() {
     let service = builder(2).start_attached_with::<u32>().unwrap();
-    let mut made = service.keep_on(SHARD, |_| 7).unwrap();
-    let mut never = service.keep_on(OTHER, |_| 8).unwrap();
+    let mut made = service.handle().on(SHARD).keep(|_| 7).unwrap();
+    let mut never = service.handle().on(OTHER).keep(|_| 8).unwrap();
     assert!(look(&mut made).is_none());
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
     let _next = shard.turn();
