@@ -101,13 +101,6 @@ impl<R> PanicReporter<R> {
     }
 }
 
-/// A report that a shard still owes.
-enum PendingReport<T: 'static> {
-    /// No thread has driven the shard.
-    NeverDriven,
-    Ordered(oneshot::Receiver<Report<T>>),
-}
-
 /// How many services live in this process.
 static ALIVE: AtomicCell<usize> = AtomicCell::new(0);
 /// The most services of a process for which no warning is logged.
@@ -420,8 +413,7 @@ impl<T: Send + 'static> TimerService<T> {
         if is_shard_thread() {
             return Err(ReplyError::OnShard);
         }
-        let reports = self.order_shutdown(policy, false)?;
-        let report = wait_for_reports(&self.directory, reports);
+        let report = Reply::gathered(self.order_shutdown(policy, false)?).wait()?;
         self.join();
         Ok(report)
     }
@@ -451,31 +443,15 @@ impl<T: Send + 'static> TimerService<T> {
         &self,
         policy: ShutdownPolicy,
     ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ReplyError> {
-        let reports = self.order_shutdown(policy, false)?;
-        let directory = Arc::clone(&self.directory);
-        Ok(async move {
-            // Until all are there, the payloads in each are dropped one at a time.
-            let mut ended = Vec::with_capacity(reports.len());
-            for (shard, report) in reports {
-                ended.push((
-                    shard,
-                    match report {
-                        PendingReport::NeverDriven => Ended::NeverDriven,
-                        PendingReport::Ordered(report) => {
-                            Ended::Driven(report.await.ok().map(Box::new))
-                        }
-                    },
-                ));
-            }
-            shutdown_report(&directory, ended)
-        })
+        self.order_shutdown(policy, false)
     }
 
+    /// Closes the service. The future ends when every shard has.
     fn order_shutdown(
         &self,
         policy: ShutdownPolicy,
         is_drop: bool,
-    ) -> Result<Vec<(ShardId, PendingReport<T>)>, ReplyError> {
+    ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ReplyError> {
         // Relaxed: only one caller gets `false`, and no other data is read by it.
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
             return Err(ReplyError::Closed);
@@ -483,21 +459,41 @@ impl<T: Send + 'static> TimerService<T> {
         // Relaxed: a thread that reads it has found a shard closed, which happens after this.
         self.directory.dropped.store(is_drop, Ordering::Relaxed);
         registry::leave(self.directory.service, is_drop);
+        // `None` for a shard that no thread has driven: nothing was ever accepted for it.
         let mut reports = Vec::new();
         for shard in self.directory.shards() {
             let Some(post) = self.directory.post(shard) else { continue };
-            let (report, answer) = oneshot::channel();
-            if post.close_unowned() {
-                // Nothing was ever accepted for it.
-                reports.push((shard, PendingReport::NeverDriven));
-                continue;
-            }
-            // A shard that has ended drops the report's sender, and counts as dead.
-            let order = Control::Shutdown(ShutdownOrder { policy, report });
-            drop(post.mailbox.send(order, &post.doorbell));
-            reports.push((shard, PendingReport::Ordered(answer)));
+            let ordered = (!post.close_unowned()).then(|| {
+                // A shard that has ended drops the report's sender, and counts as dead.
+                let (report, answer) = oneshot::async_channel();
+                let order = Control::Shutdown(ShutdownOrder { policy, report });
+                drop(post.mailbox.send(order, &post.doorbell));
+                answer
+            });
+            reports.push((shard, ordered));
         }
-        Ok(reports)
+        let directory = Arc::clone(&self.directory);
+        Ok(async move {
+            // Until all are there, the payloads in each are dropped one at a time.
+            let mut ended = Vec::with_capacity(reports.len());
+            for (shard, ordered) in reports {
+                let report = match ordered {
+                    Some(answer) => answer.await.ok().map(|report| Some(Box::new(report))),
+                    None => Some(None),
+                };
+                ended.push((shard, report));
+            }
+            ShutdownReport::new(ended.into_iter().map(|(shard, report)| {
+                let report = report.map(|driven: Option<Box<Report<T>>>| {
+                    if let Some(report) = driven {
+                        return ShardReport::new(*report, &directory.time);
+                    }
+                    let classes = directory.shard_stats(shard).map(|stats| stats.classes);
+                    ShardReport::empty(shard, classes.unwrap_or_default())
+                });
+                (shard, report)
+            }))
+        })
     }
 
     fn join(&self) {
@@ -508,41 +504,6 @@ impl<T: Send + 'static> TimerService<T> {
             let _ = thread.join();
         }
     }
-}
-
-/// How a shard has ended.
-enum Ended<T: 'static> {
-    NeverDriven,
-    /// `None` if it ended without a report.
-    Driven(Option<Box<Report<T>>>),
-}
-
-/// Blocks until all shards have reported.
-fn wait_for_reports<T: Send + 'static>(
-    directory: &Directory<T>,
-    reports: Vec<(ShardId, PendingReport<T>)>,
-) -> ShutdownReport<T> {
-    let ended = reports.into_iter().map(|(shard, report)| match report {
-        PendingReport::NeverDriven => (shard, Ended::NeverDriven),
-        PendingReport::Ordered(report) => (shard, Ended::Driven(report.recv().ok().map(Box::new))),
-    });
-    shutdown_report(directory, ended.collect())
-}
-
-fn shutdown_report<T: 'static>(
-    directory: &Directory<T>,
-    ended: Vec<(ShardId, Ended<T>)>,
-) -> ShutdownReport<T> {
-    ShutdownReport::new(ended.into_iter().map(|(shard, ended)| {
-        let report = match ended {
-            Ended::NeverDriven => {
-                let classes = directory.shard_stats(shard).map(|stats| stats.classes);
-                Some(ShardReport::empty(shard, classes.unwrap_or_default()))
-            }
-            Ended::Driven(report) => report.map(|r| ShardReport::new(*r, &directory.time)),
-        };
-        (shard, report)
-    }))
 }
 
 impl<T: Send + 'static> Drop for TimerService<T> {
@@ -559,7 +520,7 @@ impl<T: Send + 'static> Drop for TimerService<T> {
             }
             return;
         }
-        let report = wait_for_reports(&self.directory, reports);
+        let Ok(report) = Reply::gathered(reports).wait() else { return };
         let lost: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
         if lost > 0 {
             events::dropped_with_loss(name, lost);
