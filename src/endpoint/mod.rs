@@ -49,12 +49,8 @@ use tokio::sync::oneshot;
 
 pub use self::collector::StatsCollector;
 pub use self::error::EndpointError;
-use self::host::Hosts;
 pub use self::mount::StatsRoutes;
-use self::reasons::Reasons;
-use self::routes::Routes;
 use self::server::Limits;
-use crate::stats::StatsSource;
 use crate::values::error::ConfigError;
 
 const CONNECTIONS_MAX: usize = 1 << 10;
@@ -78,7 +74,7 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// `/ready` is 503 while a shard does not run or is stuck. From a
 /// [`drain`](crate::TimerService::drain) on it is 503 with `draining`, since the service is about
 /// to end. A server adds a reason of its own by
-/// [`ready_unless`](StatsEndpointBuilder::ready_unless).
+/// [`ready_unless`](StatsRoutes::ready_unless).
 ///
 /// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
 /// large gets 431, and a body of more than a kilobyte 413. A body of a length that is not stated
@@ -90,14 +86,14 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 ///
 /// Each sample has a label `service`, the service's [name](crate::TimerServiceBuilder::name), so
 /// that services of different names share a Prometheus server. Most have a label `shard`, unless
-/// [`metrics_by_shard`](StatsEndpointBuilder::metrics_by_shard) leaves it out: then S below is 1. A
+/// [`metrics_by_shard`](StatsRoutes::metrics_by_shard) leaves it out: then S below is 1. A
 /// service of S shards and C classes has 7 + S × (279 + 24 × C) series. Of these, 2 × S are those
 /// of the shards' threads, where the system tells their times. The forecast adds 19 × S from the
 /// second scrape on: a scrape asks for the forecast of the next. After the first event of a
 /// connection, each [kind](crate::DeadlineKind) of deadlines adds two.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
-/// address, or a name that [`allow_host`](StatsEndpointBuilder::allow_host) was given; other names
+/// address, or a name that [`allow_host`](StatsRoutes::allow_host) was given; other names
 /// get 421. So a page from elsewhere cannot read the statistics by letting its own name point to
 /// this machine. A `Host` that is missing, repeated or malformed gets 400; only a request of
 /// HTTP/1.0 may leave it out.
@@ -114,8 +110,9 @@ pub struct StatsEndpoint {
 
 impl StatsEndpoint {
     /// A builder with the defaults: 127.0.0.1:9920, 64 connections, 5 s for the head of a request,
-    /// 10 s for the answer, heads of up to 16 KiB.
-    pub fn builder(source: StatsSource) -> StatsEndpointBuilder {
+    /// 10 s for the answer, heads of up to 16 KiB. A [`StatsSource`](crate::stats::StatsSource) has
+    /// the routes with their defaults; [`StatsRoutes`] sets what is to be different.
+    pub fn builder(routes: impl Into<StatsRoutes>) -> StatsEndpointBuilder {
         let listen = Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9920))]);
         let limits = Limits {
             connections_max: 64,
@@ -123,8 +120,7 @@ impl StatsEndpoint {
             header_timeout: Duration::from_secs(5),
             response_timeout: Duration::from_secs(10),
         };
-        let (hosts, reasons) = (Hosts::default(), Reasons::default());
-        StatsEndpointBuilder { source, listen, hosts, reasons, limits, by_shard: true }
+        StatsEndpointBuilder { routes: routes.into(), listen, limits }
     }
 
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
@@ -154,13 +150,10 @@ debug_fields!([] StatsEndpoint, |it| address: it.address);
 #[must_use = "a builder does nothing until it is started"]
 #[derive(Clone, Debug)]
 pub struct StatsEndpointBuilder {
-    source: StatsSource,
+    routes: StatsRoutes,
     /// The addresses, or why there are none.
     listen: Result<Vec<SocketAddr>, String>,
-    hosts: Hosts,
-    reasons: Reasons,
     limits: Limits,
-    by_shard: bool,
 }
 
 impl StatsEndpointBuilder {
@@ -172,54 +165,6 @@ impl StatsEndpointBuilder {
     /// loopback is logged as a warning.
     pub fn listen(mut self, address: impl ToSocketAddrs) -> Self {
         self.listen = address.to_socket_addrs().map(Iterator::collect).map_err(|e| e.to_string());
-        self
-    }
-
-    /// A host's name under which clients reach the endpoint, such as `stats.example`, besides IP
-    /// addresses and the names of loopback: without a scheme and a port, in any case. Call it once
-    /// for each name. Allow only names of which no stranger decides where they point to.
-    pub fn allow_host(mut self, name: impl AsRef<str>) -> Self {
-        self.hosts.push(name.as_ref());
-        self
-    }
-
-    /// Whether the samples of `/metrics` have a label `shard`; true by default. Without it the
-    /// shards are added up, and a service has as many series as one shard has.
-    pub fn metrics_by_shard(mut self, by_shard: bool) -> Self {
-        self.by_shard = by_shard;
-        self
-    }
-
-    /// Answers `/ready` with 503 while `reason` returns a reason, such as `the upstream is down`.
-    /// The reason is a line of the answer; each call adds a function.
-    ///
-    /// The functions are called for each request of `/ready`, on the endpoint's thread, which
-    /// answers no other request meanwhile: they must not wait. A panic counts as a reason.
-    ///
-    /// ```
-    /// use corewheel::TimerService;
-    /// use corewheel::endpoint::StatsEndpoint;
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicBool, Ordering};
-    ///
-    /// let service = TimerService::builder().shards(1).start()?;
-    /// let is_warm = Arc::new(AtomicBool::new(false));
-    /// let looked_at = Arc::clone(&is_warm);
-    /// let endpoint = StatsEndpoint::builder(service.stats_source())
-    ///     .listen("127.0.0.1:0")
-    ///     .ready_unless(move || {
-    ///         let is_warm = looked_at.load(Ordering::Relaxed);
-    ///         (!is_warm).then(|| "the cache is cold".to_owned())
-    ///     })
-    ///     .start()?;
-    /// # drop(endpoint);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn ready_unless(
-        mut self,
-        reason: impl Fn() -> Option<String> + Send + Sync + 'static,
-    ) -> Self {
-        self.reasons.push(reason);
         self
     }
 
@@ -266,13 +211,11 @@ impl StatsEndpointBuilder {
     pub fn start(self) -> Result<StatsEndpoint, EndpointError> {
         let limits = self.limits;
         check(&limits)?;
-        self.hosts.check_setting()?;
         let (listener, address) = bind(self.listen)?;
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
-        let name = format!("{}-http", self.source.read().name);
-        let routes = Routes::new(self.source, Some(self.hosts), self.by_shard);
-        let routes = Arc::new(routes.ready_unless(self.reasons));
+        let routes = Arc::new(self.routes);
+        let name = format!("{}-http", routes.source.read().name);
         let run = move || server::run(listener, routes, limits, stop, &ready);
         let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
         // From here on, dropping the endpoint joins the thread.

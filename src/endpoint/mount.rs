@@ -7,24 +7,25 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use hyper::body::Body;
 use hyper::service::Service;
 use hyper::{Request, Response};
 
+use super::history::History;
 use super::host::Hosts;
 use super::reasons::Reasons;
 #[cfg(feature = "axum")]
 use super::routes::PATHS;
-use super::routes::Routes;
 use crate::stats::StatsSource;
 use crate::values::error::ConfigError;
 
 /// The longest prefix, in bytes.
 const PREFIX_LEN_MAX: usize = 256;
 
-/// The routes of [`StatsEndpoint`](super::StatsEndpoint) for a server of the user's own.
+/// The routes of a [`StatsEndpoint`](super::StatsEndpoint), which a server of the user's own can
+/// have as well.
 ///
 /// It is a service of hyper and, with the feature `tower` or `axum`, one of tower. With the feature
 /// `axum` it also becomes a router. The routes, the methods, the headers and the check of the
@@ -87,22 +88,25 @@ const PREFIX_LEN_MAX: usize = 256;
 #[derive(Clone)]
 #[must_use = "routes answer nothing until a server has them"]
 pub struct StatsRoutes {
-    source: StatsSource,
-    hosts: Option<Hosts>,
-    reasons: Reasons,
-    by_shard: bool,
-    prefix: String,
-    routes: Arc<Routes>,
+    pub(super) source: StatsSource,
+    /// The hosts that a request may name; `None` if the server before this one checks them.
+    pub(super) hosts: Option<Hosts>,
+    /// Why the server is not ready, besides what the shards say.
+    pub(super) reasons: Reasons,
+    pub(super) by_shard: bool,
+    /// What stands before each path: empty, or a slash and a path without a final slash. It needs
+    /// no escape in HTML and in a script.
+    pub(super) prefix: String,
+    pub(super) history: Arc<Mutex<History>>,
 }
 
 impl StatsRoutes {
     /// The routes without a prefix, for the hosts of a
     /// [`StatsEndpoint`](super::StatsEndpoint).
     pub fn new(source: StatsSource) -> Self {
-        let hosts = Some(Hosts::default());
-        let routes = Arc::new(Routes::new(source.clone(), hosts.clone(), true));
-        let (reasons, prefix) = (Reasons::default(), String::new());
-        Self { source, hosts, reasons, by_shard: true, prefix, routes }
+        let history = Arc::new(Mutex::new(History::new(&source.read())));
+        let (hosts, reasons) = (Some(Hosts::default()), Reasons::default());
+        Self { source, hosts, reasons, by_shard: true, prefix: String::new(), history }
     }
 
     /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
@@ -125,11 +129,12 @@ impl StatsRoutes {
             return Err(ConfigError::new("under", prefix, limit, "use one like /internal/timers"));
         }
         trimmed.clone_into(&mut self.prefix);
-        Ok(self.rebuilt())
+        Ok(self)
     }
 
-    /// Answers requests that name this host, besides IP addresses and the names of loopback. A
-    /// caller names one host a call.
+    /// Answers requests that name this host, such as `stats.example`, besides IP addresses and the
+    /// names of loopback: without a scheme and a port, in any case. Call it once for each name.
+    /// Allow only names of which no stranger decides where they point to.
     ///
     /// # Errors
     ///
@@ -138,7 +143,7 @@ impl StatsRoutes {
         let hosts = self.hosts.get_or_insert_default();
         hosts.push(name.as_ref());
         hosts.check_setting()?;
-        Ok(self.rebuilt())
+        Ok(self)
     }
 
     /// Answers whatever host a request names: for a server that checks it already, or that asks its
@@ -146,35 +151,50 @@ impl StatsRoutes {
     /// a browser that reaches this server.
     pub fn any_host(mut self) -> Self {
         self.hosts = None;
-        self.rebuilt()
+        self
     }
 
     /// Whether the samples of `/metrics` have a label `shard`; true by default. Without it the
-    /// shards are added up.
+    /// shards are added up, and a service has as many series as one shard has.
     pub fn metrics_by_shard(mut self, by_shard: bool) -> Self {
         self.by_shard = by_shard;
-        self.rebuilt()
+        self
     }
 
-    /// Answers `/ready` with 503 while `reason` returns a reason, such as `the upstream is down`:
-    /// see [`StatsEndpointBuilder::ready_unless`](super::StatsEndpointBuilder::ready_unless). The
-    /// functions are called on the server's thread, for each request of `/ready`.
+    /// Answers `/ready` with 503 while `reason` returns a reason, such as `the upstream is down`.
+    /// The reason is a line of the answer; each call adds a function.
+    ///
+    /// The functions are called for each request of `/ready`, on the server's thread, which
+    /// answers no other request meanwhile: they must not wait. A panic counts as a reason.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel::endpoint::{StatsEndpoint, StatsRoutes};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// let is_warm = Arc::new(AtomicBool::new(false));
+    /// let looked_at = Arc::clone(&is_warm);
+    /// let routes = StatsRoutes::new(service.stats_source()).ready_unless(move || {
+    ///     let is_warm = looked_at.load(Ordering::Relaxed);
+    ///     (!is_warm).then(|| "the cache is cold".to_owned())
+    /// });
+    /// let endpoint = StatsEndpoint::builder(routes).listen("127.0.0.1:0").start()?;
+    /// # drop(endpoint);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ready_unless(
         mut self,
         reason: impl Fn() -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         self.reasons.push(reason);
-        self.rebuilt()
+        self
     }
 
     /// Whether the path of a request is the prefix or lies below it.
     pub fn is_for(&self, path: &str) -> bool {
-        self.routes.path(path).is_some()
-    }
-
-    /// The answer to a request, by its head alone; 404 for a path that is no route.
-    pub fn answer(&self, request: &Request<impl Body>) -> Response<String> {
-        self.routes.answer(request)
+        self.path(path).is_some()
     }
 
     /// A router with the routes under the prefix, to be merged into the user's own. Paths
@@ -190,12 +210,12 @@ impl StatsRoutes {
         let prefix = self.prefix.clone();
         router.route_service(&prefix, self)
     }
+}
 
-    fn rebuilt(mut self) -> Self {
-        let routes = Routes::new(self.source.clone(), self.hosts.clone(), self.by_shard);
-        let routes = routes.ready_unless(self.reasons.clone());
-        self.routes = Arc::new(routes.under(self.prefix.clone()));
-        self
+/// The routes without a prefix.
+impl From<StatsSource> for StatsRoutes {
+    fn from(source: StatsSource) -> Self {
+        Self::new(source)
     }
 }
 

@@ -6,7 +6,7 @@
 //! Order of judgement: the body, the method, the host, the path.
 
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use hyper::body::Body;
 use hyper::header::{self, HeaderValue};
@@ -17,9 +17,9 @@ use super::accept::{self, Format};
 use super::classic;
 use super::collector::StatsCollector;
 use super::history::History;
-use super::host::{HostError, Hosts};
+use super::host::HostError;
+use super::mount::StatsRoutes;
 use super::reasons::Reasons;
-use crate::stats::StatsSource;
 use crate::stats::{ServiceStats, ShardStats, WarningKind};
 use crate::values::state::ShardState;
 
@@ -50,51 +50,12 @@ const JSON: &str = "application/json";
 const DRAINING: &str = "draining";
 
 const FOREIGN_HOST: &str = "this endpoint does not answer for the host that was named; name it by \
-                            localhost or by an IP address, or allow the name with the builder's \
-                            `allow_host`";
+                            localhost or by an IP address, or allow the name with \
+                            `StatsRoutes::allow_host`";
 
-pub(super) type Answer = Response<String>;
+type Answer = Response<String>;
 
-/// Makes the answer to a request.
-#[derive(Debug)]
-pub(super) struct Routes {
-    source: StatsSource,
-    history: Mutex<History>,
-    registry: Registry,
-    /// The hosts that a request may name; `None` if the server before this one checks them.
-    hosts: Option<Hosts>,
-    /// Why the server is not ready, besides what the shards say.
-    reasons: Reasons,
-    /// What stands before each path: empty, or a slash and a path without a final slash.
-    prefix: String,
-    page: String,
-}
-
-impl Routes {
-    pub(super) fn new(source: StatsSource, hosts: Option<Hosts>, by_shard: bool) -> Self {
-        let mut registry = Registry::default();
-        StatsCollector::new(source.clone()).by_shard(by_shard).put_into(&mut registry);
-        let history = Mutex::new(History::new(&source.read()));
-        let (reasons, prefix, page) = (Reasons::default(), String::new(), page_with_guide());
-        Self { source, history, registry, hosts, reasons, prefix, page }
-    }
-
-    /// Answers for these reasons, too, that the server is not ready.
-    pub(super) fn ready_unless(self, reasons: Reasons) -> Self {
-        Self { reasons, ..self }
-    }
-
-    /// Answers under this prefix, which needs no escape in HTML and in a script.
-    pub(super) fn under(mut self, prefix: String) -> Self {
-        let named = |page: String, path: &&str| {
-            page.replace(&format!("\"{path}\""), &format!("\"{prefix}{path}\""))
-        };
-        let page = std::mem::take(&mut self.page);
-        self.page = PATHS.iter().filter(|path| **path != "/").fold(page, named);
-        self.prefix = prefix;
-        self
-    }
-
+impl StatsRoutes {
     /// The path of a request below the prefix; `None` if the request is for another path.
     pub(super) fn path<'a>(&self, path: &'a str) -> Option<&'a str> {
         match path.strip_prefix(self.prefix.as_str())? {
@@ -103,8 +64,9 @@ impl Routes {
         }
     }
 
-    /// The answer to a request. To `HEAD` it is that to `GET`, of which hyper sends the head only.
-    pub(super) fn answer(&self, request: &Request<impl Body>) -> Answer {
+    /// The answer to a request, by its head alone; 404 for a path that is no route. To `HEAD` it is
+    /// that to `GET`, of which the server sends the head only.
+    pub fn answer(&self, request: &Request<impl Body>) -> Response<String> {
         if request.headers().contains_key(header::TRANSFER_ENCODING) {
             // It has no end that is known beforehand, and may contradict a length that is stated.
             return refuse(StatusCode::BAD_REQUEST, "a body must state its length");
@@ -148,7 +110,11 @@ impl Routes {
     }
 
     fn page(&self) -> Answer {
-        let mut page = answer(StatusCode::OK, HTML, &*self.page);
+        let named = |page: String, path: &&str| {
+            page.replace(&format!("\"{path}\""), &format!("\"{}{path}\"", self.prefix))
+        };
+        let paths = PATHS.iter().filter(|path| **path != "/" && !self.prefix.is_empty());
+        let mut page = answer(StatusCode::OK, HTML, paths.fold(page_with_guide(), named));
         let policy = HeaderValue::from_static(PAGE_POLICY);
         page.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
         page
@@ -170,8 +136,10 @@ impl Routes {
     fn metrics(&self, format: Format) -> Answer {
         self.source.ask_forecast();
         drop(self.read());
+        let mut registry = Registry::default();
+        StatsCollector::new(self.source.clone()).by_shard(self.by_shard).put_into(&mut registry);
         let mut text = String::new();
-        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
             return failed(&error);
         }
         if format == Format::Classic {

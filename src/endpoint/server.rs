@@ -29,8 +29,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::history::STEP_LENGTH;
+use super::mount::StatsRoutes;
 use super::places::{Places, Stage, Ticket};
-use super::routes::Routes;
 
 /// How long to wait after a failed accept. Without descriptors the connection stays where it is
 /// and the next accept fails at once, so that asking again without a pause would spin.
@@ -53,7 +53,7 @@ pub(super) struct Limits {
 /// the runtime is dropped, and with it every connection.
 pub(super) fn run(
     listener: std::net::TcpListener,
-    routes: Arc<Routes>,
+    routes: Arc<StatsRoutes>,
     limits: Limits,
     stop: oneshot::Receiver<()>,
     ready: &mpsc::Sender<io::Result<()>>,
@@ -79,14 +79,14 @@ pub(super) fn run(
 }
 
 /// Takes a reading for the history where no request has come.
-async fn keep_history(routes: Arc<Routes>) {
+async fn keep_history(routes: Arc<StatsRoutes>) {
     loop {
         sleep(STEP_LENGTH).await;
         drop(routes.read());
     }
 }
 
-async fn serve(listener: TcpListener, routes: Arc<Routes>, limits: Limits) {
+async fn serve(listener: TcpListener, routes: Arc<StatsRoutes>, limits: Limits) {
     let mut places = Places::new(limits.connections_max);
     let mut failing = false;
     loop {
@@ -120,7 +120,12 @@ fn concerns_one_client(error: &io::Error) -> bool {
 }
 
 /// The life of one connection.
-async fn connection(stream: TcpStream, routes: Arc<Routes>, limits: Limits, mut ticket: Ticket) {
+async fn connection(
+    stream: TcpStream,
+    routes: Arc<StatsRoutes>,
+    limits: Limits,
+    mut ticket: Ticket,
+) {
     let Ticket { progress, cut } = &mut ticket;
     let head_by = sleep(limits.header_timeout).deadline();
     // Hyper takes a buffer when it first reads, so a silent connection has none.

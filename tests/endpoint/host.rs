@@ -2,10 +2,9 @@
 //! to this machine gets no statistics.
 
 use corewheel::TimerService;
-use corewheel::endpoint::EndpointError;
 
 use crate::client::{Connection, ask};
-use crate::{builder, endpoint, service};
+use crate::{endpoint, routes, service, with_routes};
 
 /// Sends a request line with these headers, and expects this status.
 fn check_head(request_line: &str, headers: &[&str], expected: u16) -> String {
@@ -112,10 +111,10 @@ fn host_missing_from_http_1_0_request_is_answered() {
 }
 
 #[test]
-fn host_that_the_builder_allows_is_answered() {
+fn host_that_the_routes_allow_is_answered() {
     let service = service(1);
-    let builder = builder(&service).allow_host("stats.example").allow_host("Gateway.");
-    let endpoint = builder.start().unwrap();
+    let routes = routes(&service).allow_host("stats.example").unwrap();
+    let endpoint = with_routes(routes.allow_host("Gateway.").unwrap());
     for (host, expected) in [
         ("stats.example", 200),
         ("STATS.example.:9920", 200),
@@ -133,9 +132,7 @@ fn host_that_the_builder_allows_is_answered() {
 fn allowed_host_with_scheme_port_or_wildcard_is_refused() {
     let service: TimerService = TimerService::builder().shards(1).start_attached().unwrap();
     for name in ["", "http://stats.example", "stats.example:9920", "*.example", "::1", "a b"] {
-        match builder(&service).allow_host(name).start() {
-            Err(EndpointError::Config(error)) => assert_eq!(error.field(), "allow_host"),
-            started => panic!("{name:?}: {started:?}"),
-        }
+        let error = routes(&service).allow_host(name).unwrap_err();
+        assert_eq!(error.field(), "allow_host", "{name:?}");
     }
 }

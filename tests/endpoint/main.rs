@@ -22,7 +22,7 @@ mod start_and_stop;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::endpoint::{StatsEndpoint, StatsEndpointBuilder};
+use corewheel::endpoint::{StatsEndpoint, StatsEndpointBuilder, StatsRoutes};
 use corewheel::{Runtime, ShardId, TimerService};
 
 /// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
@@ -46,6 +46,16 @@ fn huge_service() -> TimerService {
 
 fn builder<T: Send>(service: &TimerService<T>) -> StatsEndpointBuilder {
     StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0")
+}
+
+fn routes<T: Send>(service: &TimerService<T>) -> StatsRoutes {
+    StatsRoutes::new(service.stats_source())
+}
+
+/// An endpoint with these routes.
+fn with_routes(routes: StatsRoutes) -> StatsEndpoint {
+    let builder = StatsEndpoint::builder(routes).listen("127.0.0.1:0");
+    builder.start().expect("the system has a free port")
 }
 
 fn endpoint<T: Send>(service: &TimerService<T>) -> StatsEndpoint {

@@ -11,7 +11,7 @@ use corewheel::{ShardId, TimerService};
 
 use crate::client::{Reply, ask};
 use crate::mounted::Server;
-use crate::{builder, endpoint, service};
+use crate::{endpoint, routes, service, with_routes};
 
 const WINDOW: Duration = Duration::from_hours(1);
 
@@ -118,7 +118,7 @@ fn server_adds_a_reason_of_its_own() {
         check_own_reason(&own, &service, server.address());
     }
     let (service, own) = (service(2), Own::default());
-    let endpoint = builder(&service).ready_unless(own.clone().reason()).start().unwrap();
+    let endpoint = with_routes(routes(&service).ready_unless(own.clone().reason()));
     check_own_reason(&own, &service, endpoint.local_addr());
 }
 
@@ -126,7 +126,7 @@ fn server_adds_a_reason_of_its_own() {
 fn reasons_of_several_functions_are_lines_in_their_order() {
     let service = service(1);
     let says = |reason: &'static str| move || Some(reason.to_owned());
-    let endpoint = builder(&service).ready_unless(says("one")).ready_unless(|| None);
-    let endpoint = endpoint.ready_unless(says("two")).start().unwrap();
+    let routes = routes(&service).ready_unless(says("one")).ready_unless(|| None);
+    let endpoint = with_routes(routes.ready_unless(says("two")));
     assert_eq!(ready(endpoint.local_addr()), not_ready("one\ntwo\n"));
 }

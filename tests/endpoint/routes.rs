@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply, ask, get, request};
 use crate::openmetrics::Scrape;
-use crate::{endpoint, fire, huge_service, service, wait_until};
+use crate::{endpoint, fire, huge_service, service, wait_until, with_routes};
 
 fn stats(address: SocketAddr) -> Value {
     let reply = get(address, "/stats.json");
@@ -308,7 +308,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     let count = |shards, classes: &[TimerClass], by_shard| {
         let builder = TimerService::builder().shards(shards).classes(classes.iter().copied());
         let service: TimerService = builder.capacity(64).name("one").start_attached().unwrap();
-        let endpoint = crate::builder(&service).metrics_by_shard(by_shard).start().unwrap();
+        let endpoint = with_routes(crate::routes(&service).metrics_by_shard(by_shard));
         let body = get(endpoint.local_addr(), "/metrics").body;
         let scrape = Scrape::read(&body);
         assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
@@ -331,7 +331,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
 fn metrics_without_shards_are_the_sums_of_those_with_them() {
     let service = service(3);
     let by_shard = endpoint(&service);
-    let together = crate::builder(&service).metrics_by_shard(false).start().unwrap();
+    let together = with_routes(crate::routes(&service).metrics_by_shard(false));
     fire(&service, 0, 10);
     fire(&service, 2, 30);
     wait_until("the sums agree", || {
