@@ -22,8 +22,8 @@ use prometheus_client::registry::Unit;
 
 use super::sum::sum_of;
 use crate::stats::{
-    ClassLateness, ClassStats, ForecastSpan, Row as CountRow, ServiceStats, ShardCounts,
-    ShardStats, Times, WarningKind,
+    ClassStats, ForecastSpan, Row as CountRow, ServiceStats, ShardCounts, ShardStats, Times,
+    WarningKind,
 };
 use crate::values::state::ShardState;
 
@@ -285,10 +285,6 @@ fn value_of<C>(row: &CountRow<C>, counts: &C) -> Value {
     }
 }
 
-fn kind_of<C>(row: &CountRow<C>) -> MetricType {
-    if row.kind.is_gauge() { MetricType::Gauge } else { MetricType::Counter }
-}
-
 fn encode_counts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
     let mut done: Vec<&str> = Vec::new();
     for count in ShardCounts::rows() {
@@ -306,31 +302,40 @@ fn encode_counts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::
             }
             continue;
         }
-        let help = count.about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
-        let (stem, in_seconds) = match count.name.strip_suffix("_ns") {
-            Some(stem) => (stem, true),
-            None => (count.name, false),
-        };
         let samples =
             rows.iter().map(|row| (row.labels.clone(), value_of(&count, &row.stats.counts)));
-        let family = Family { name: stem, help: &help, in_seconds, kind: kind_of(&count) };
-        family.encode(encoder, samples)?;
+        encode_row(encoder, "", &count, samples)?;
     }
     Ok(())
+}
+
+/// A row as a family of its own, whose name begins with `prefix`.
+fn encode_row<C>(
+    encoder: &mut DescriptorEncoder<'_>,
+    prefix: &str,
+    row: &CountRow<C>,
+    samples: impl IntoIterator<Item = (Labels, Value)>,
+) -> fmt::Result {
+    let help = row.about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
+    let (stem, in_seconds) = match row.name.strip_suffix("_ns") {
+        Some(stem) => (stem, true),
+        None => (row.name, false),
+    };
+    let kind = if row.kind.is_gauge() { MetricType::Gauge } else { MetricType::Counter };
+    let name = format!("{prefix}{stem}");
+    Family { name: &name, help: &help, in_seconds, kind }.encode(encoder, samples)
 }
 
 /// The counts of each class as families of their own, `class_fired` beside `fired`; none of them
 /// where the service has no classes.
 fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let of_row = |row| move |class| (Row::with(row, "class", class_name(class)), class);
-    let rows: Vec<(Labels, &ClassStats)> =
-        rows.iter().flat_map(|row| row.stats.classes.iter().map(of_row(row))).collect();
+    let classes = rows.iter().flat_map(|row| {
+        row.stats.classes.iter().map(move |class| (row.with("class", class.class), class))
+    });
+    let rows: Vec<(Labels, &ClassStats)> = classes.collect();
     for count in ClassStats::rows() {
-        let help = count.about.trim().trim_end_matches('.');
-        let family = format!("class_{}", count.name);
         let samples = rows.iter().map(|(labels, class)| (labels.clone(), value_of(&count, class)));
-        let family = Family { name: &family, help, in_seconds: false, kind: kind_of(&count) };
-        family.encode(encoder, samples)?;
+        encode_row(encoder, "class_", &count, samples)?;
     }
     let help = "Cancels by how many whole tenths of the delay were left";
     let samples = rows.iter().flat_map(|(labels, class)| {
@@ -347,25 +352,6 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
         rows.iter().map(|(labels, class)| {
             (labels.clone(), Value::Ratio(class.oldest.unwrap_or_default().as_secs_f64()))
         }),
-    )?;
-    if rows.is_empty() {
-        return Ok(());
-    }
-    // A histogram of one bucket: its sum over its count is the mean.
-    let help = "How long after their deadline timers of the class were delivered";
-    let (kind, unit) = (MetricType::Histogram, Some(&Unit::Seconds));
-    let mut family = encoder.encode_descriptor("class_lateness", help, unit, kind)?;
-    for (labels, class) in &rows {
-        let ClassLateness { count, sum_ns, .. } = class.lateness;
-        let buckets = [(f64::INFINITY, count)];
-        let metric = &mut family.encode_family(labels)?;
-        metric.encode_histogram::<NoLabelSet>(seconds(sum_ns), count, &buckets, None)?;
-    }
-    let help = "The greatest lateness of a timer of the class";
-    Family::gauge("class_lateness_max", help).in_seconds().encode(
-        encoder,
-        rows.iter()
-            .map(|(labels, class)| (labels.clone(), Value::Ratio(seconds(class.lateness.max_ns)))),
     )
 }
 
@@ -474,10 +460,6 @@ fn buckets(times: &Times) -> Vec<(f64, u64)> {
         BOUNDS.map(|power| (seconds(1 << power), take_below(1 << power))).collect();
     buckets.push((f64::INFINITY, take_below(u64::MAX)));
     buckets
-}
-
-fn class_name(class: &ClassStats) -> &'static str {
-    class.class
 }
 
 fn seconds(nanos: u64) -> f64 {

@@ -54,7 +54,7 @@ impl ClassStats {
             Ended::Fired { late, is_late } => {
                 self.fired += 1;
                 self.late += u64::from(is_late);
-                self.lateness.record(late);
+                self.measure(late);
             }
             Ended::Cancelled { tenths } => {
                 self.cancelled += 1;

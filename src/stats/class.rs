@@ -24,10 +24,6 @@ counts! {
         /// it is from another thread, since it came to the shard. Exact to the microsecond. A reset
         /// does not change it; that of a scaled timeout begins again. `None` if none is pending.
         oldest: Option<Duration>,
-        /// How late the timers and scaled timeouts of the class were delivered. Values of a
-        /// [`DelayQueue`](crate::queue::DelayQueue) are not measured, as their taker decides when
-        /// they come out.
-        lateness: ClassLateness,
         /// Cancelled timers by the part of their delay that was left, in tenths: the first number
         /// counts cancels with less than a tenth left. Many of these mean that the delay is too
         /// short. The delay counts to the deadline at the cancel, resets included, and for a timer
@@ -58,47 +54,14 @@ counts! {
     refused: sum,
     /// Deliveries that took longer than the service's `overrun` limit.
     overrun: sum,
-}
-
-/// The lateness of the deliveries of one class: from the deadline, rounded up to a tick, to the
-/// delivery. The [histogram](crate::stats::ShardStats::lateness) of the shard has the quantiles of
-/// all its timers.
-///
-/// ```
-/// # use corewheel::TimerService;
-/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
-/// for class in service.stats().classes() {
-///     println!("late by {:?} on average", class.lateness.mean());
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ClassLateness {
-    /// The number of deliveries that were measured.
-    pub count: u64,
-    /// The sum of their lateness, in nanoseconds.
-    pub sum_ns: u64,
-    /// The greatest lateness, in nanoseconds.
-    pub max_ns: u64,
-}
-
-impl ClassLateness {
-    /// The mean lateness; zero if no delivery was measured.
-    pub fn mean(&self) -> Duration {
-        Duration::from_nanos(self.sum_ns.checked_div(self.count).unwrap_or(0))
-    }
-
-    pub(crate) fn record(&mut self, nanos: u64) {
-        self.add(&Self { count: 1, sum_ns: nanos, max_ns: nanos });
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.count += other.count;
-        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
-        self.max_ns = self.max_ns.max(other.max_ns);
-    }
+    /// Deliveries whose lateness was measured: those of timers and scaled timeouts. Values of a
+    /// [`DelayQueue`](crate::queue::DelayQueue) are not, as their taker decides when they come out.
+    measured: sum,
+    /// The lateness of the measured deliveries, from the deadline, rounded up to a tick, to the
+    /// delivery; all of it added up, in nanoseconds.
+    lateness_ns: sum,
+    /// The greatest lateness of them, in nanoseconds.
+    lateness_max_ns: maximum,
 }
 
 impl ClassStats {
@@ -106,6 +69,18 @@ impl ClassStats {
     pub fn cancel_ratio(&self) -> Option<f64> {
         let ended = self.cancelled + self.fired + self.returned + self.dropped;
         (ended > 0).then(|| self.cancelled as f64 / ended as f64)
+    }
+
+    /// The mean lateness of the measured deliveries; zero if there are none.
+    pub fn mean_lateness(&self) -> Duration {
+        Duration::from_nanos(self.lateness_ns.checked_div(self.measured).unwrap_or(0))
+    }
+
+    /// Measures the lateness of a delivery.
+    pub(crate) fn measure(&mut self, nanos: u64) {
+        self.measured += 1;
+        self.lateness_ns = self.lateness_ns.saturating_add(nanos);
+        self.lateness_max_ns = self.lateness_max_ns.max(nanos);
     }
 
     /// Counts a value of a container that was cancelled at `now`. It has come at `since` and was
@@ -120,7 +95,6 @@ impl ClassStats {
     fn add(&mut self, other: &Self) {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
-        self.lateness.add(&other.lateness);
         add_all(&mut self.cancelled_at, other.cancelled_at);
         self.merge(other);
     }
@@ -167,7 +141,6 @@ pub(crate) struct PublishedClass {
     held: Mutex<Vec<Weak<FirstHeld>>>,
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,
-    lateness: [AtomicU64; 3],
     cancelled_at: [AtomicU64; TENTHS],
 }
 
@@ -187,10 +160,6 @@ impl PublishedClass {
         }
         self.counts.store(counts);
         self.since.store(since.map_or(0, |since| since + 1), Ordering::Relaxed);
-        let ClassLateness { count, sum_ns, max_ns } = counts.lateness;
-        for (published, value) in self.lateness.iter().zip([count, sum_ns, max_ns]) {
-            published.store(value, Ordering::Relaxed);
-        }
     }
 
     /// A container is made whose values are of the class.
@@ -207,10 +176,7 @@ impl PublishedClass {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let held = held.iter().filter_map(|first| first.upgrade()?.micros());
         let since = held.chain(of_timers).min();
-        let [count, sum_ns, max_ns] =
-            self.lateness.each_ref().map(|value| value.load(Ordering::Relaxed));
-        let lateness = ClassLateness { count, sum_ns, max_ns };
         let cancelled_at = self.cancelled_at.each_ref().map(|count| count.load(Ordering::Relaxed));
-        (ClassStats { lateness, cancelled_at, ..self.counts.load() }, since)
+        (ClassStats { cancelled_at, ..self.counts.load() }, since)
     }
 }

@@ -74,7 +74,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::class::{ClassLateness, ClassStats};
+pub use self::class::ClassStats;
 pub(crate) use self::counts::Kind;
 #[cfg(feature = "endpoint")]
 pub(crate) use self::counts::Row;

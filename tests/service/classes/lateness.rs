@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
-use corewheel::stats::ClassLateness;
+use corewheel::stats::ClassStats;
 
 use super::{IDLE, LEASE, REQUEST, classed, counts, of};
 use crate::support::{FAR, Lab, OTHER, SHARD, ms};
 
 /// The number of measured deliveries, the sum and the greatest lateness in milliseconds.
 #[track_caller]
-fn check(lateness: ClassLateness, (count, sum, max): (u64, u64, u64)) {
+fn check(class: ClassStats, (count, sum, max): (u64, u64, u64)) {
     const MS: u64 = 1_000_000;
-    let found = (lateness.count, lateness.sum_ns, lateness.max_ns);
+    let found = (class.measured, class.lateness_ns, class.lateness_max_ns);
     assert_eq!(found, (count, sum * MS, max * MS));
     let mean = Duration::from_millis(sum).checked_div(count as u32).unwrap_or_default();
-    assert_eq!(lateness.mean(), mean);
+    assert_eq!(class.mean_lateness(), mean);
 }
 
 #[test]
@@ -31,16 +31,16 @@ fn lateness_is_measured_for_each_class() {
     assert!(timers.cancel(cancelled).won());
     timers.schedule(ms(1), 4).unwrap();
     lab.advance(ms(12));
-    check(counts(&lab, IDLE).lateness, (2, 7 + 3, 7));
-    check(counts(&lab, REQUEST).lateness, (1, 0, 0));
-    check(counts(&lab, LEASE).lateness, (0, 0, 0));
+    check(counts(&lab, IDLE), (2, 7 + 3, 7));
+    check(counts(&lab, REQUEST), (1, 0, 0));
+    check(counts(&lab, LEASE), (0, 0, 0));
     idle.schedule(ms(1), 5).unwrap();
     lab.advance(ms(2));
-    check(counts(&lab, IDLE).lateness, (3, 7 + 3 + 1, 7));
+    check(counts(&lab, IDLE), (3, 7 + 3 + 1, 7));
 
     idle.schedule(FAR, 6).unwrap();
     let report = lab.end(ShutdownPolicy::Fire);
-    check(of(&report.classes, IDLE).lateness, (4, 7 + 3 + 1, 7));
+    check(of(&report.classes, IDLE), (4, 7 + 3 + 1, 7));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn lateness_of_scaled_timeouts_is_measured_for_their_class() {
     timeouts.start(1).unwrap();
     timeouts.start(2).unwrap();
     lab.advance(ms(9));
-    check(counts(&lab, IDLE).lateness, (2, 4 + 4, 4));
+    check(counts(&lab, IDLE), (2, 4 + 4, 4));
 }
 
 #[test]
@@ -68,5 +68,5 @@ fn lateness_of_a_class_is_added_up_over_shards() {
     lab.settle();
     lab.advance(ms(9));
     let classes = lab.service.stats().classes();
-    check(of(&classes, IDLE).lateness, (2, 4 + 7, 7));
+    check(of(&classes, IDLE), (2, 4 + 7, 7));
 }
