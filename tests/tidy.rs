@@ -1,5 +1,8 @@
 //! The house rules that a search can check. Each failure names the file, the line and the rule.
 
+#[path = "tidy/circles.rs"]
+mod circles;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

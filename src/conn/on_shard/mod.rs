@@ -7,6 +7,7 @@
 mod activity;
 mod part;
 mod record;
+mod record_ref;
 mod table;
 
 use std::cell::RefCell;
@@ -14,7 +15,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 
 use self::part::Connections;
-use self::record::RecordRef;
+use self::record_ref::RecordRef;
 use self::table::Packed;
 use super::limits::{ConnEvent, ConnLimits};
 use super::side::{Sealed, Side};

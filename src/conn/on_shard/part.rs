@@ -1,28 +1,22 @@
 //! The connections' part in the turns of their shard.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::convert::Infallible;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::task::Waker;
 
-use super::super::kinds::DeadlineKind;
-use super::super::limits::{ConnEvent, ConnLimits};
-use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
-use super::super::rules::{self, Facts, Held, Place};
-use super::super::side::{Connection, Passes, Wakes};
+use super::super::rules::{self, Facts};
+use super::super::side::Connection;
 use super::super::timers::ConnTimers;
 use super::activity::Activity;
-use super::record::{RecordRef, add_one, take_one};
+use super::record_ref::RecordRef;
 use super::table::{Extras, OnEvent, Packed, Table};
 use crate::clock::Timeline;
 use crate::clock::when::Deadline;
 use crate::directory::orders::{Orders, Visit};
 use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
 use crate::face::timers::Timers;
-use crate::pass::{POLLS_MAX, has_budget};
 use crate::shard::sweep::Population;
 use crate::values::contain::contain;
 use crate::values::refused::RefusedKind;
@@ -32,12 +26,12 @@ use crate::values::refused::RefusedKind;
 pub(super) struct Connections {
     /// For the handle that a callback is given; set when the part is registered.
     itself: OnceCell<Weak<Self>>,
-    shard: PartHandle,
+    pub(super) shard: PartHandle,
     /// What all connections of the shard are told.
     orders: Arc<Orders>,
-    time: Timeline,
-    activity: Activity,
-    table: RefCell<Table>,
+    pub(super) time: Timeline,
+    pub(super) activity: Activity,
+    pub(super) table: RefCell<Table>,
     /// How many connections have a handle.
     count: Cell<usize>,
     /// How many connections were packed for another shard.
@@ -67,13 +61,13 @@ impl Connections {
         connections
     }
 
-    fn facts<'a>(&self, table: &'a mut Table, index: u32) -> Facts<'a, Extras<'a>> {
+    pub(super) fn facts<'a>(&self, table: &'a mut Table, index: u32) -> Facts<'a, Extras<'a>> {
         table.facts(index, &self.activity, self.orders.terms())
     }
 
     /// The activity stamp of what happens now.
     #[inline]
-    fn stamp(&self) -> Moment {
+    pub(super) fn stamp(&self) -> Moment {
         self.activity.bound().unwrap_or_else(|| self.open_activity())
     }
 
@@ -87,7 +81,7 @@ impl Connections {
     }
 
     #[inline(never)]
-    fn later_stamp(&self, stamp: Option<Moment>, at: Moment) -> Moment {
+    pub(super) fn later_stamp(&self, stamp: Option<Moment>, at: Moment) -> Moment {
         let (activity, bound) = (&self.activity, self.activity.bound());
         let is_later = |stamp: &Moment| bound == Some(*stamp) || activity.resolve(*stamp) >= at;
         stamp.filter(is_later).unwrap_or_else(|| activity.exact(at))
@@ -152,7 +146,7 @@ impl Connections {
     }
 
     /// A connection has got its first handle, or has lost its last one.
-    fn count_handled(&self, change: isize) {
+    pub(super) fn count_handled(&self, change: isize) {
         self.count.set(self.count.get().wrapping_add_signed(change));
         self.shard.publish(self);
     }
@@ -160,7 +154,7 @@ impl Connections {
     /// Resets the entry of a connection to its first deadline: if that is earlier now, or `anew`,
     /// after what was due was taken. The first deadline is the next turn, if there is a callback
     /// for an event that has come.
-    fn file(&self, index: u32, anew: bool) {
+    pub(super) fn file(&self, index: u32, anew: bool) {
         let mut table = self.table.borrow_mut();
         let Some(timer) = table.record(index).timer.get() else { return };
         let due = if anew {
@@ -201,198 +195,6 @@ impl Connections {
             }
         });
         self.shard.drop_each(Some(on_event));
-    }
-}
-
-impl RecordRef {
-    /// Whether what the connection guards could have done more in this poll if its task had more
-    /// budget. A task that always uses the budget up does not hold its events back for long.
-    fn is_cut_short(&self) -> bool {
-        let has_budget = has_budget();
-        self.look(|facts| {
-            let polls = facts.place.rare().map_or(0, |rare| rare.unbudgeted);
-            let waits = !has_budget && u32::from(polls) < POLLS_MAX;
-            if waits || polls > 0 {
-                facts.place.rare_mut().unbudgeted = if waits { polls + 1 } else { 0 };
-            }
-            waits
-        })
-    }
-
-    /// Takes the connection off its shard: false if it was closed before.
-    pub(super) fn leave(&self) -> bool {
-        let (all, index, record) = (&self.connections, self.index, self.record());
-        let Some(timer) = record.timer.take() else { return false };
-        record.clear_pending();
-        all.shard.cancel(timer);
-        let (waker, on_event) = {
-            let mut table = all.table.borrow_mut();
-            (table.take_waker(index), table.set_on_event(index, None))
-        };
-        // A panic must not keep the record from being vacated.
-        if let Some(waker) = waker {
-            all.shard.contain(|| waker.wake());
-        }
-        all.shard.drop_each(on_event);
-        true
-    }
-}
-
-impl Connection for RecordRef {
-    type Place<'a> = Extras<'a>;
-    type Error = Infallible;
-
-    fn add_owner(&self) {
-        let owners = &self.usage().owners;
-        add_one(owners);
-        if owners.get() == 1 {
-            self.connections.count_handled(1);
-        }
-    }
-
-    fn drop_owner(&self) {
-        let owners = &self.usage().owners;
-        take_one(owners);
-        if owners.get() == 0 {
-            self.close();
-            self.connections.count_handled(-1);
-        }
-    }
-
-    fn close(&self) -> bool {
-        let ended_by = self.look(|facts| rules::ended_by(facts));
-        let is_open = self.leave();
-        if is_open {
-            self.connections.shard.tally().count_end(ended_by);
-        }
-        is_open
-    }
-
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn why_closed(&self) -> RefusedKind {
-        self.connections.shard.why_closed()
-    }
-
-    fn time(&self) -> Option<&Timeline> {
-        Some(&self.connections.time)
-    }
-
-    fn now(&self) -> u64 {
-        self.connections.shard.nanos_near()
-    }
-
-    #[inline]
-    fn stamp_now(&self) -> Moment {
-        self.connections.stamp()
-    }
-
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    #[inline]
-    fn stamp_of(&self, _now: u64) -> Moment {
-        self.stamp_now()
-    }
-
-    #[inline]
-    fn stamp(&self, direction: Direction, stamp: Moment) {
-        self.record().stamps[direction as usize].set(Some(stamp));
-    }
-
-    /// A stamp made since the shard last read the clock may stand for a later time than it says.
-    #[inline]
-    fn stamp_at(&self, direction: Direction, at: Instant) {
-        let (all, record) = (&self.connections, self.record());
-        let (stamp, at) = (&record.stamps[direction as usize], Moment::at(all.time.nanos_at(at)));
-        if all.activity.is_plainly_next(at, stamp.get()) {
-            stamp.set(Some(at));
-        } else {
-            stamp.set(Some(all.later_stamp(stamp.get(), at)));
-        }
-        // A time before the last idle event may make the next one earlier.
-        if record.has_extra() && all.table.borrow().is_before_event(self.index, at) {
-            all.file(self.index, false);
-        }
-    }
-
-    fn begin(&self, held: Held) {
-        add_one(&self.usage().in_progress[held as usize]);
-    }
-
-    /// A stamp costs no reading of the clock here.
-    fn end(&self, held: Held, _at: Option<Moment>) {
-        take_one(&self.usage().in_progress[held as usize]);
-        self.stamps()[held.stamp()].set(Some(self.stamp_now()));
-    }
-
-    #[inline]
-    fn add(progress: &Progress, bytes: u64) {
-        progress.add_here(bytes);
-    }
-
-    fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> R) -> R {
-        let all = &self.connections;
-        look(&mut all.facts(&mut all.table.borrow_mut(), self.index))
-    }
-
-    fn change<R>(
-        &self,
-        _: Wakes,
-        change: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> (R, bool),
-    ) -> R {
-        let (result, may_be_earlier) = self.look(change);
-        if may_be_earlier {
-            self.connections.file(self.index, false);
-        }
-        result
-    }
-
-    fn with_limits<R>(&self, look: impl FnOnce(&ConnLimits) -> R) -> R {
-        look(self.connections.table.borrow().limits(self.index))
-    }
-
-    fn store_limits(&self, limits: ConnLimits) {
-        self.connections.table.borrow_mut().set_limits(self.index, limits);
-    }
-
-    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
-        let event = self.change(Wakes::Task, |facts| rules::next_event(facts, wanted));
-        event.inspect(|event| event.kind.count_in(self.connections.shard.tally()))
-    }
-
-    fn poll(
-        &self,
-        cx: &mut Context<'_>,
-        // The driver of the shard looks at its sockets before a turn that is late.
-        _seen: Option<Passes>,
-        wanted: impl Fn(DeadlineKind) -> bool,
-    ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
-        let (table, record) = (&self.connections.table, self.record());
-        if !record.is_open() {
-            return Poll::Ready(Ok(None));
-        }
-        let has_events = record.flags.get().pending() != 0;
-        if has_events && self.is_cut_short() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if let Some(event) = self.take(wanted) {
-            return Poll::Ready(Ok(Some(event)));
-        }
-        if !table.borrow().keeps_waker(record, cx.waker()) {
-            // Cloning and dropping a waker run code of the user, which may close the connection.
-            // Nothing is borrowed meanwhile.
-            let waker = cx.waker().clone();
-            if !record.is_open() {
-                return Poll::Ready(Ok(None));
-            }
-            let old = table.borrow_mut().keep_waker(record, waker);
-            drop(old);
-        }
-        Poll::Pending
-    }
-
-    #[inline]
-    fn budget(&self) -> Option<&PartHandle> {
-        Some(&self.connections.shard)
     }
 }
 

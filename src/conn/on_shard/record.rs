@@ -4,8 +4,8 @@
 //! takes no look-up and borrows nothing. The stamps of a read and of a write never lie on two cache
 //! lines.
 //!
-//! Invariants: a record is given to another connection when no [`RecordRef`] to it is left. Times
-//! are nanoseconds since the clock's epoch, `NEVER` for a deadline that is off.
+//! Invariants: a record is given to another connection when no counted reference to it is left.
+//! Times are nanoseconds since the clock's epoch, `NEVER` for a deadline that is off.
 //!
 //! Cost: 72 bytes for each connection.
 
@@ -14,7 +14,6 @@ use std::rc::Rc;
 
 use super::super::marks::Flags;
 use super::super::moment::Moment;
-use super::part::Connections;
 use crate::face::part::PartTimer;
 
 const BLOCK_BITS: u32 = 6;
@@ -69,7 +68,7 @@ pub(super) struct Usage {
     /// How many handles keep the connection open.
     pub(super) owners: Cell<u32>,
     /// How many [`RecordRef`]s there are, in handles and in guards.
-    refs: Cell<u32>,
+    pub(super) refs: Cell<u32>,
 }
 const _: () = assert!(size_of::<Usage>() == 24);
 
@@ -132,48 +131,4 @@ impl Records {
 /// The number of the block in which a record lies.
 pub(super) fn block_of(index: u32) -> usize {
     (index >> BLOCK_BITS) as usize
-}
-
-/// A counted reference to a connection's record.
-pub(in crate::conn) struct RecordRef {
-    pub(super) connections: Rc<Connections>,
-    block: Block,
-    pub(super) index: u32,
-}
-
-impl RecordRef {
-    pub(super) fn new(connections: Rc<Connections>, block: Block, index: u32) -> Self {
-        add_one(&block.usage(index).refs);
-        Self { connections, block, index }
-    }
-
-    #[inline]
-    pub(super) fn record(&self) -> &Record {
-        self.block.record(self.index)
-    }
-
-    #[inline]
-    pub(super) fn usage(&self) -> &Usage {
-        self.block.usage(self.index)
-    }
-
-    pub(super) fn stamps(&self) -> [&Cell<Option<Moment>>; 3] {
-        self.block.stamps_of(self.index)
-    }
-}
-
-impl Clone for RecordRef {
-    fn clone(&self) -> Self {
-        Self::new(Rc::clone(&self.connections), Rc::clone(&self.block), self.index)
-    }
-}
-
-impl Drop for RecordRef {
-    fn drop(&mut self) {
-        let refs = &self.usage().refs;
-        take_one(refs);
-        if refs.get() == 0 {
-            self.connections.vacate(self.index);
-        }
-    }
 }
