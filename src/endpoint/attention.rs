@@ -19,6 +19,10 @@ use super::history::Done;
 use crate::stats::{ServiceStats, ShardStats, Urgency, Warning, WarningKind};
 use crate::values::ids::ShardId;
 
+/// How long ago lateness is explained.
+const LATELY: u64 = 60_000_000_000;
+/// What a thread has done for at least so long says why its shard is stuck.
+const MOMENT: u64 = 500_000_000;
 /// A consequence may be seen before its cause, which is measured over some time.
 const CAUSE_SEEN_NS: u64 = 3_000_000_000;
 
@@ -29,6 +33,8 @@ pub(super) struct Attention {
     shard: ShardId,
     class: Option<&'static str>,
     text: String,
+    /// What to do; of a shard that is stuck, also what keeps it.
+    advice: String,
     /// How many other shards have it.
     other_shards: usize,
     /// Since when one of the shards has it, in nanoseconds from the start of the service.
@@ -39,8 +45,12 @@ pub(super) struct Attention {
     is_consequence: bool,
 }
 
-/// What needs attention. `done` has what each shard did in the last minute.
-pub(super) fn attention(stats: &ServiceStats, done: impl FnOnce() -> Vec<Done>) -> Vec<Attention> {
+/// What needs attention. `done` returns what each shard did in at least so many nanoseconds before
+/// the present, and how long that was.
+pub(super) fn attention(
+    stats: &ServiceStats,
+    done: impl Fn(u64) -> (u64, Vec<Done>),
+) -> Vec<Attention> {
     let mut kinds = BTreeMap::<_, Vec<&Warning>>::new();
     for warning in stats.warnings.iter().filter(|warning| warning.is_active) {
         kinds.entry((warning.kind, warning.class)).or_default().push(warning);
@@ -48,10 +58,11 @@ pub(super) fn attention(stats: &ServiceStats, done: impl FnOnce() -> Vec<Done>) 
     if kinds.is_empty() {
         return Vec::new();
     }
-    let done = done();
+    let (_, lately) = done(LATELY);
     let explained = |warning: &Warning| {
         let index = stats.shards.iter().position(|shard| shard.shard == warning.shard);
-        index.map_or(0, |index| explained(stats, &stats.shards[index], &done[index], warning.kind))
+        index
+            .map_or(0, |index| explained(stats, &stats.shards[index], &lately[index], warning.kind))
     };
     let mut all: Vec<_> = kinds
         .into_values()
@@ -63,6 +74,7 @@ pub(super) fn attention(stats: &ServiceStats, done: impl FnOnce() -> Vec<Done>) 
                 shard: worst.shard,
                 class: worst.class,
                 text: worst.text.clone(),
+                advice: advice(stats, worst, &done),
                 other_shards: of_kind.len() - 1,
                 since_ns: of_kind.iter().map(|one| one.since_ns).min().unwrap_or(worst.since_ns),
                 explained_ns: explained(worst),
@@ -86,15 +98,65 @@ pub(super) fn attention(stats: &ServiceStats, done: impl FnOnce() -> Vec<Done>) 
     all
 }
 
+/// What to do about a warning.
+fn advice(
+    stats: &ServiceStats,
+    warning: &Warning,
+    done: impl Fn(u64) -> (u64, Vec<Done>),
+) -> String {
+    let index = stats.shards.iter().position(|shard| shard.shard == warning.shard);
+    match index.filter(|_| warning.kind == WarningKind::ShardStuck) {
+        Some(index) => {
+            let (span, done) = done(MOMENT);
+            stuck_by(stats, &stats.shards[index], (span, &done[index]))
+        }
+        None => warning.kind.remedy().to_owned(),
+    }
+}
+
+/// Whether a shard has a warning now.
+fn is_active(stats: &ServiceStats, shard: &ShardStats, kind: WarningKind) -> bool {
+    let is_it = |one: &Warning| one.is_active && one.shard == shard.shard && one.kind == kind;
+    stats.warnings.iter().any(is_it)
+}
+
+/// What keeps a shard that is stuck, by what the system says of its thread: what it has done for so
+/// many nanoseconds.
+fn stuck_by(stats: &ServiceStats, shard: &ShardStats, (span, done): (u64, &Done)) -> String {
+    if shard.turn_ns.is_some() {
+        let Some(class) = shard.delivering else { return "A turn runs.".to_owned() };
+        let overrun = shard.classes.iter().find(|one| one.class == class).map(|one| one.overrun);
+        return match overrun.unwrap_or(0) {
+            0 => format!(
+                "A handler of class {class} has not returned: look for a call that blocks, or a \
+                 loop without an end."
+            ),
+            times => format!(
+                "Handlers of class {class} were slow {times} times before and returned: look for a \
+                 call that blocks, and move it elsewhere."
+            ),
+        };
+    }
+    let (ran, waited) = (done.counts.ran, done.counts.waited);
+    let is_host = is_active(stats, shard, WarningKind::HostOvercommitted);
+    let text = if shard.thread.is_none() || span == 0 {
+        "Its thread does not begin the turn."
+    } else if is_host || waited > span / 2 {
+        "Its thread waits for a processor: the host is overcommitted."
+    } else if ran > span / 4 {
+        "Its thread runs another task, which does not yield."
+    } else {
+        "Its thread does not run: it is blocked or stopped, or waits for a processor."
+    };
+    text.to_owned()
+}
+
 /// How much of a shard's lateness a warning explains, in nanoseconds.
 fn explained(stats: &ServiceStats, shard: &ShardStats, done: &Done, kind: WarningKind) -> u64 {
     use WarningKind::{
         BudgetExhausted, ExecutorStalled, HandlerSlow, HostOvercommitted, LaneFlooded,
     };
-    let is_active = |kind| {
-        let is_it = |one: &Warning| one.is_active && one.shard == shard.shard && one.kind == kind;
-        stats.warnings.iter().any(is_it)
-    };
+    let is_active = |kind| is_active(stats, shard, kind);
     let [arrival, poll, handlers, backlog] = done.parts;
     let waited = done.counts.waited.saturating_mul(2);
     let host = is_active(HostOvercommitted);
@@ -127,6 +189,7 @@ mod tests {
     use super::super::history::Counts;
     use super::*;
     use crate::TimerService;
+    use crate::stats::ThreadTimes;
 
     /// The statistics of two shards with these warnings: kind, shard, and since which second.
     fn stats(warnings: &[(WarningKind, u16, u64)]) -> ServiceStats {
@@ -151,7 +214,7 @@ mod tests {
         warnings: &[(WarningKind, u16, u64)],
         done: [Done; 2],
     ) -> Vec<(WarningKind, u16, bool)> {
-        let all = attention(&stats(warnings), || done.into());
+        let all = attention(&stats(warnings), |_| (LATELY, done.to_vec()));
         all.into_iter().map(|one| (one.id, one.shard.number(), one.is_consequence)).collect()
     }
 
@@ -196,7 +259,7 @@ mod tests {
     fn cause_of_most_lateness_comes_first_unless_another_is_urgent() {
         let warnings = [(ExecutorStalled, 0, 9), (HandlerSlow, 0, 9), (HandlerSlow, 1, 5)];
         let done = || [late([900, 30, 20, 5]), late([0, 0, 60, 1])];
-        let all = attention(&stats(&warnings), || done().into());
+        let all = attention(&stats(&warnings), |_| (LATELY, done().into()));
         let [slow, stalled] = &all[..] else { panic!("{all:?}") };
         assert_eq!((slow.id, slow.shard.number(), slow.explained_ns), (HandlerSlow, 1, 61));
         assert_eq!((slow.other_shards, slow.since_ns), (1, 5_000_000_000));
@@ -223,5 +286,22 @@ mod tests {
         assert_eq!(all(49), [0, 10, 50]);
         assert_eq!(all(50), [10, 0, 50]);
         assert_eq!(all(150), [60, 0, 0]);
+    }
+
+    #[test]
+    fn stuck_shard_is_kept_by_what_its_thread_has_done_for_a_moment() {
+        let by = |ran, waited, warnings: &[(WarningKind, u16, u64)]| {
+            let mut stats = stats(warnings);
+            stats.shards[0].thread = Some(ThreadTimes { ran_ns: 0, waited_ns: 0 });
+            let mut done = Done::default();
+            done.counts = Counts { waited, ran, ..Counts::default() };
+            stuck_by(&stats, &stats.shards[0], (1_000, &done))
+        };
+        let waits = "Its thread waits for a processor: the host is overcommitted.";
+        assert_eq!(by(0, 501, &[]), waits);
+        assert_eq!(by(900, 0, &[(HostOvercommitted, 0, 9)]), waits);
+        assert_eq!(by(251, 500, &[]), "Its thread runs another task, which does not yield.");
+        assert!(by(250, 500, &[]).starts_with("Its thread does not run: "));
+        assert!(by(250, 500, &[(HostOvercommitted, 1, 9)]).starts_with("Its thread does not run"));
     }
 }

@@ -32,8 +32,6 @@ const KEPT: u64 = STEP * STEPS_MAX as u64;
 const STEP_LONGEST: u64 = 65_000_000_000;
 /// For so long a step has each shard, in nanoseconds: the page looks at the last minute of a shard.
 const BY_SHARD: u64 = 65_000_000_000;
-/// The lateness of so long, in nanoseconds, says what needs attention.
-const LATELY: u64 = 60_000_000_000;
 
 /// Defines what a step counts, and where the counts of a shard have it.
 macro_rules! step_counts {
@@ -222,22 +220,24 @@ impl History {
 
     /// What `/stats.json` serves of a reading that was noted.
     pub(super) fn served<'a>(&self, stats: &'a ServiceStats) -> Served<'a> {
-        let attention = attention(stats, || self.lately(stats));
+        let attention = attention(stats, |within| self.lately(stats, within));
         Served { stats, warning_kinds: WarningRow::all(stats), attention }
     }
 
-    /// What each shard did in the last minute.
-    fn lately(&self, stats: &ServiceStats) -> Vec<Done> {
+    /// What each shard did in at least so many nanoseconds before a reading, as far as there are
+    /// steps, and how long that was.
+    fn lately(&self, stats: &ServiceStats, within: u64) -> (u64, Vec<Done>) {
         let (now, done) = mark(stats);
         let last = done.iter().zip(&self.last.1).map(|(now, then)| now.since(then));
-        let mut sums: Vec<_> = last.collect();
+        let (mut span, mut sums) = (now.saturating_sub(self.last.0), last.collect::<Vec<_>>());
         let is_recent = |step: &&Step| {
-            step.at_ns.saturating_add(LATELY) > now && step.shards.len() == stats.shards.len()
+            step.at_ns.saturating_add(within) > now && step.shards.len() == stats.shards.len()
         };
         for step in self.steps.iter().filter(is_recent) {
+            span = span.saturating_add(step.span_ns);
             sums.iter_mut().zip(&step.shards).for_each(|(sum, more)| sum.add(more));
         }
-        sums
+        (span, sums)
     }
 
     fn end_step(&mut self, stats: &ServiceStats) {

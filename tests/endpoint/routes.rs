@@ -186,6 +186,7 @@ fn stats_json_has_the_table_of_warnings_from_which_the_page_is_drawn() {
     for kind in WarningKind::ALL {
         assert!(!page.contains(kind.remedy()), "{kind}");
     }
+    assert!(!page.contains("Its thread"), "the page words what keeps a shard");
 }
 
 #[test]
@@ -226,6 +227,42 @@ fn stats_json_says_first_what_explains_most_lateness() {
     let found = attention();
     assert_eq!(found[0]["id"], "handler-slow");
     assert_eq!(found[0]["explained_ns"], (15 + 28) * 30_000_000_u64);
+}
+
+#[test]
+fn stats_json_says_what_keeps_a_stuck_shard() {
+    const REPORT: TimerClass = TimerClass::new("report");
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_secs(12_345));
+    let builder = TimerService::builder().shards(1).class(REPORT).clock(&clock);
+    let service: TimerService<u64> = builder.start_attached_with().unwrap();
+    let endpoint = endpoint(&service);
+    let address = endpoint.local_addr();
+    let advice = move || {
+        let found = stats(address)["attention"][0].clone();
+        assert_eq!(found["id"], "shard-stuck", "{found}");
+        found["advice"].as_str().unwrap().to_owned()
+    };
+    let home = clock.clone();
+    let handler = move |_: Fired<u64>, _: &Timers<u64>| {
+        home.advance(Duration::from_secs(2));
+        assert!(advice().starts_with("A handler of class report has not returned: "));
+    };
+    let attachment = service.attach(service.shard_for(0)).unwrap();
+    let mut shard = attachment.into_loop(handler).unwrap();
+    let timers = shard.timers().of_class(REPORT).unwrap();
+    timers.schedule(Duration::from_millis(5), 0).unwrap();
+    let _ = shard.turn();
+    clock.advance(Duration::from_secs(2));
+    let found = stats(address)["attention"][0].clone();
+    assert!(found["advice"].as_str().unwrap().starts_with("Its thread does not "), "{found}");
+    let _ = shard.turn();
+    assert_eq!(service.stats().shards[0].counts.panicked, 0);
+    // A warning of another kind has the remedy of its kind.
+    clock.advance(Duration::from_secs(1));
+    let found = stats(address)["attention"][0].clone();
+    let kind = WarningKind::ALL.into_iter().find(|kind| found["id"] == kind.id()).unwrap();
+    assert!(kind != WarningKind::ShardStuck && found["advice"] == kind.remedy(), "{found}");
 }
 
 /// Whether the row of a count says that it is a gauge or a maximum.
