@@ -234,23 +234,53 @@ counts! {
     connections: gauge part,
 }
 
-impl ShardCounts {
-    /// Takes over the counts of the shard's wheel.
-    #[inline]
-    pub(crate) fn take_over(&mut self, counters: &Counters) {
-        self.pending = counters.pending();
-        self.pending_max = counters.pending_max;
-        self.scheduled_local = counters.scheduled_local;
-        self.scheduled_remote = counters.scheduled_remote;
-        self.fired = counters.fired;
-        self.cancelled = counters.cancelled;
-        self.overtaken = counters.overtaken;
-        // The wheel counts all timers that are taken out at the end, also those that are dropped.
-        self.returned = counters.returned - self.dropped;
-        self.stale = counters.stale;
-        self.reset_lazy = counters.reset_lazy;
-        self.reset_relinked = counters.reset_relinked;
-        self.cascaded = counters.cascaded;
-        self.swept = counters.swept;
-    }
+/// A command of the shard's own thread, between turns.
+pub(super) const COMMAND: u8 = 1;
+/// A look into the timers of threads.
+pub(super) const LOOK: u8 = 2;
+/// The end of a turn, which publishes all counts.
+const TURN: u8 = 4;
+
+/// Defines which counts are those of the shard's wheel, and the events that publish them. A turn
+/// publishes all.
+macro_rules! counters {
+    ($($name:ident: |$counters:ident| $value:expr, $events:expr;)*) => {
+        impl ShardCounts {
+            /// Takes over the counts of the shard's wheel.
+            #[inline]
+            pub(crate) fn take_over(&mut self, counters: &Counters) {
+                $(self.$name = { let $counters = counters; $value };)*
+                // The wheel counts all timers that are taken out at the end, also those that are
+                // dropped.
+                self.returned = counters.returned - self.dropped;
+            }
+        }
+
+        impl PublishedCounts {
+            /// Stores the counts that an event changes.
+            #[inline(always)]
+            pub(super) fn store_at(&self, event: u8, counters: &Counters) {
+                // Relaxed, as in a turn.
+                $(if $events & event != 0 {
+                    let $counters = counters;
+                    self.$name.store($value, Ordering::Relaxed);
+                })*
+            }
+        }
+    };
+}
+
+counters! {
+    pending: |counters| counters.pending(), COMMAND | LOOK;
+    pending_max: |counters| counters.pending_max, COMMAND | LOOK;
+    scheduled_local: |counters| counters.scheduled_local, COMMAND | LOOK;
+    scheduled_remote: |counters| counters.scheduled_remote, LOOK;
+    fired: |counters| counters.fired, TURN;
+    cancelled: |counters| counters.cancelled, COMMAND | LOOK;
+    overtaken: |counters| counters.overtaken, TURN;
+    stale: |counters| counters.stale, COMMAND;
+    reset_lazy: |counters| counters.reset_lazy, COMMAND;
+    reset_relinked: |counters| counters.reset_relinked, COMMAND;
+    cascaded: |counters| counters.cascaded, TURN;
+    swept: |counters| counters.swept, TURN;
 }

@@ -1,13 +1,13 @@
 //! Where a shard publishes its counts, for readers on any thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use corewheel_shard::Counters;
 use crossbeam_utils::CachePadded;
 
 use super::class::{ClassStats, FirstHeld, PublishedClass};
-use super::counts::{PublishedCounts, ShardCounts};
+use super::counts::{COMMAND, LOOK, PublishedCounts, ShardCounts};
 use super::forecast::PublishedForecast;
 use super::gauges::PublishedGauges;
 use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
@@ -78,15 +78,7 @@ impl Published {
     #[inline]
     pub(crate) fn store_commands(&self, counters: &Counters, classes: impl FnOnce(&Self)) {
         self.store_counts(|published| {
-            // Relaxed, as in a turn.
-            let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
-            store(&published.pending, counters.pending());
-            store(&published.pending_max, counters.pending_max);
-            store(&published.scheduled_local, counters.scheduled_local);
-            store(&published.cancelled, counters.cancelled);
-            store(&published.stale, counters.stale);
-            store(&published.reset_lazy, counters.reset_lazy);
-            store(&published.reset_relinked, counters.reset_relinked);
+            published.store_at(COMMAND, counters);
             classes(self);
         });
     }
@@ -96,14 +88,9 @@ impl Published {
     pub(crate) fn store_taken(&self, take: impl FnOnce(&Self) -> (Counters, u64)) {
         self.store_counts(|published| {
             let (counters, ended_young) = take(self);
+            published.store_at(LOOK, &counters);
             // Relaxed, as in a turn.
-            let store = |count: &AtomicU64, value| count.store(value, Ordering::Relaxed);
-            store(&published.pending, counters.pending());
-            store(&published.pending_max, counters.pending_max);
-            store(&published.scheduled_local, counters.scheduled_local);
-            store(&published.scheduled_remote, counters.scheduled_remote);
-            store(&published.cancelled, counters.cancelled);
-            store(&published.ended_young, ended_young);
+            published.ended_young.store(ended_young, Ordering::Relaxed);
         });
     }
 
