@@ -2,6 +2,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/parts.rs"]
+mod parts;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,8 +14,7 @@ use std::task::Waker;
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::part::Part;
-use super::parts::{Message, PartId};
+use super::parts::{Entry, Message, PartId};
 use super::sleepers::Slept;
 use super::timers::Timers;
 use super::{Base, Core};
@@ -64,7 +63,7 @@ pub(crate) trait LocalShard {
     fn note_panicked(&self);
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
     /// Publishes the gauges of a part, if no turn will soon.
-    fn publish_part(&self, id: PartId, part: &dyn Part);
+    fn publish_part(&self, entry: Entry);
 }
 
 impl Deref for dyn LocalShard + '_ {
@@ -193,7 +192,7 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         self.count_class(class, count);
     }
 
-    fn publish_part(&self, id: PartId, part: &dyn Part) {
-        self.publish_part(id, part);
+    fn publish_part(&self, entry: Entry) {
+        self.publish_part(entry);
     }
 }

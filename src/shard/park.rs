@@ -7,8 +7,7 @@ use corewheel_shard::Tick;
 
 use super::Core;
 use super::inbox::Inbox;
-use super::part::Part;
-use super::parts::PartId;
+use super::parts::Entry;
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
@@ -119,16 +118,17 @@ impl<T: 'static> Core<T> {
 
     /// Publishes the gauges of a part, if no turn will soon.
     #[inline]
-    pub(super) fn publish_part(&self, id: PartId, part: &dyn Part) {
+    pub(super) fn publish_part(&self, entry: Entry) {
         if self.asleep_until.get() > Tick::ZERO || self.closed.get() {
-            self.publish_part_asleep(id, part);
+            self.publish_part_asleep(entry);
         }
     }
 
     #[cold]
-    fn publish_part_asleep(&self, id: PartId, part: &dyn Part) {
+    fn publish_part_asleep(&self, entry: Entry) {
+        let Some(part) = self.parts.at(entry) else { return };
         let state = &mut *self.state.borrow_mut();
-        part.publish(&mut state.measured.gauges_of(id));
+        part.publish(&mut state.measured.gauges_of(entry.id()));
         self.post().published.store_parts(&state.measured.counts);
         self.publish_gauges(state);
     }

@@ -8,6 +8,7 @@
 //! what it works on.
 
 use std::any::{Any, TypeId};
+use std::cell::OnceCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,12 +17,11 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::base::Compound;
 use super::local::LocalShard;
 use super::parts::{Entry, PartId};
 use super::timers::Timers;
-use crate::clock::Timeline;
 use crate::clock::when::{Deadline, When};
+use crate::clock::{Timeline, saturating_nanos};
 use crate::directory::orders::Orders;
 use crate::stats::ShardCounts;
 use crate::stats::class::{ClassStats, FirstHeld};
@@ -246,6 +246,8 @@ pub struct PartHandle {
     shard: Rc<dyn LocalShard>,
     entry: Entry,
     class: ClassId,
+    /// Where the shard looks for the part's oldest value; not set before the part has said it.
+    oldest: OnceCell<Option<Arc<FirstHeld>>>,
 }
 
 /// The part's timers.
@@ -259,6 +261,22 @@ impl PartHandle {
     #[inline]
     pub fn schedule<W: When>(&self, when: W, index: u32) -> Result<PartTimer, RefusedKind> {
         self.schedule_as(self.class, self.shard.tick_of(when), index)
+    }
+
+    /// Schedules a timer that counts for no class, as [`schedule`](Self::schedule) does for the
+    /// class of the part: for a part that [counts](Self::count) its values, with a timer for the
+    /// first of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`schedule`](Self::schedule).
+    #[inline]
+    pub fn schedule_uncounted<W: When>(
+        &self,
+        when: W,
+        index: u32,
+    ) -> Result<PartTimer, RefusedKind> {
+        self.schedule_as(ClassId::NONE, self.shard.tick_of(when), index)
     }
 
     /// Schedules a timer of another class.
@@ -293,7 +311,7 @@ impl PartHandle {
     /// How long a timer still has; zero if it is due. `None` if it has expired or was cancelled.
     pub fn remaining(&self, timer: PartTimer) -> Option<Duration> {
         let deadline = self.deadline_of(timer)?;
-        Some(self.time().remaining(deadline, self.nanos_near()))
+        Some(self.time().remaining(deadline.0, self.nanos_near()))
     }
 
     /// The deadline of everything that is due at a time, computed once.
@@ -301,9 +319,10 @@ impl PartHandle {
         Deadline(self.shard.tick_of(when))
     }
 
+    /// The deadline of a timer. `None` if it has expired or was cancelled.
     #[inline]
-    pub(crate) fn deadline_of(&self, timer: PartTimer) -> Option<Tick> {
-        self.shard.deadline_of(timer.0)
+    pub fn deadline_of(&self, timer: PartTimer) -> Option<Deadline> {
+        self.shard.deadline_of(timer.0).map(Deadline)
     }
 
     /// The class of a timer that is pending.
@@ -334,9 +353,24 @@ impl PartHandle {
     /// Wakes the driver of the shard if it sleeps, so that it takes a turn: to be called when
     /// [`Part::wants`] has changed outside of a turn.
     pub fn wake(&self) {
+        self.wake_past(Deadline(Tick::ZERO));
+    }
+
+    /// Wakes the driver if it sleeps past a time, so that it falls asleep for less.
+    #[inline]
+    pub fn wake_past<W: When>(&self, when: W) {
         if !self.is_closed() {
-            self.shard.note_deadline(Tick::ZERO);
+            self.shard.note_deadline(self.shard.tick_of(when));
         }
+    }
+
+    /// Begins a command of several steps: until what this returns is dropped, no command wakes the
+    /// driver, whose waker may run code of the user. Then the driver is woken at most once. For a
+    /// part that schedules a timer while it borrows its own state.
+    #[must_use = "the driver is woken when it is dropped"]
+    #[inline]
+    pub fn compound(&self) -> impl Sized + use<'_> {
+        self.shard.compound()
     }
 
     /// Runs code of the part's users, and catches, logs and counts a panic. False if it panicked.
@@ -344,8 +378,27 @@ impl PartHandle {
         self.shard.contain(run)
     }
 
-    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
+    /// Drops values of the part's users one by one, and catches, logs and counts the panic of each.
+    pub fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
         self.shard.drop_each(values);
+    }
+
+    /// Why the shard takes no timer, after it [is closed](Self::is_closed): `Closed`, or `Dropped`
+    /// if the service was dropped without a shutdown.
+    pub fn why_closed(&self) -> RefusedKind {
+        self.shard.why_closed()
+    }
+
+    /// The shard's [scale](Timers::set_scale).
+    pub fn scale(&self) -> Scale {
+        self.shard.scale()
+    }
+
+    /// Has the part's [gauges](Part::publish) published now, if the shard sleeps. In a turn they
+    /// are published anyway.
+    #[inline]
+    pub fn publish(&self) {
+        self.shard.publish_part(self.entry);
     }
 
     pub(crate) fn shard(&self) -> &Rc<dyn LocalShard> {
@@ -371,16 +424,6 @@ impl PartHandle {
         self.shard.nanos_near()
     }
 
-    /// Why the shard, which is closed, takes no timer.
-    pub(crate) fn why_closed(&self) -> RefusedKind {
-        self.shard.why_closed()
-    }
-
-    /// The factor of the shard's scaled timeouts.
-    pub(crate) fn scale(&self) -> Scale {
-        self.shard.scale()
-    }
-
     /// What all connections of the shard are told.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         self.shard.orders()
@@ -394,11 +437,6 @@ impl PartHandle {
     /// The class of the timer that is being delivered.
     pub(crate) fn class_delivered(&self) -> ClassId {
         self.shard.class_delivered()
-    }
-
-    /// Begins the delivery of a value of a class, so late in nanoseconds.
-    pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
-        self.shard.begin_delivery(class, late);
     }
 
     /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
@@ -416,45 +454,43 @@ impl PartHandle {
     pub(crate) fn count_poll(&self) {
         self.shard.count_poll();
     }
+}
 
-    /// See [`Timers::shared_part`].
-    pub(crate) fn shared_part<P: Part>(&self, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
-        shared_part(&self.shard, make)
-    }
-
-    /// Wakes the driver if it sleeps past a tick.
+/// What the part's values count for its class, which is that of the view that made the part.
+/// Without a class these do nothing.
+impl PartHandle {
+    /// Whether the part has a class.
     #[inline]
-    pub(crate) fn note_deadline(&self, deadline: Tick) {
-        self.shard.note_deadline(deadline);
+    pub fn has_class(&self) -> bool {
+        self.class.is_some()
     }
 
-    /// Begins a command of several steps, which wakes the driver at most once, when it is complete.
+    /// Counts something for the class: of values that have no timers of their own. Then the class
+    /// keeps its law only if each value counts as pending from when it counts as scheduled until it
+    /// counts as ended.
+    ///
+    /// The state of the shard is borrowed meanwhile: a call of the shard's commands panics.
     #[inline]
-    pub(crate) fn compound(&self) -> Compound<'_> {
-        self.shard.compound()
+    pub fn count(&self, count: impl FnMut(&mut ClassStats)) {
+        self.shard.count_class(self.class, count);
     }
 
-    /// The class of the view that made the part.
-    pub(crate) fn class(&self) -> ClassId {
-        self.class
+    /// Begins the delivery of a value that has no timer of its own, so late: it counts as fired and
+    /// as pending no more, and its lateness is measured, without a class by the shard alone.
+    pub fn begin_delivery(&self, late: Duration) {
+        self.shard.begin_delivery(self.class, saturating_nanos(late));
     }
 
-    /// Since when the oldest value of a container has been there, for the statistics of a class.
-    /// `None` if that is none.
-    pub(crate) fn hold(&self, class: ClassId) -> Option<Arc<FirstHeld>> {
-        self.shard.hold(class)
-    }
-
-    /// Counts something for a class, if there is one.
+    /// Says since when the part has its oldest value, for the age of the oldest of the class.
+    /// `None` if it has no value.
     #[inline]
-    pub(crate) fn count_class(&self, class: ClassId, count: impl FnMut(&mut ClassStats)) {
-        self.shard.count_class(class, count);
-    }
-
-    /// Publishes the gauges of the part, if no turn will soon.
-    #[inline]
-    pub(crate) fn publish(&self, part: &dyn Part) {
-        self.shard.publish_part(self.entry.id(), part);
+    pub fn set_oldest(&self, since: Option<Instant>) {
+        if self.has_class() {
+            let held = self.oldest.get_or_init(|| self.shard.hold(self.class));
+            if let Some(held) = held {
+                held.set(since.map(|since| self.time().nanos_at(since)));
+            }
+        }
     }
 }
 
@@ -492,7 +528,13 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// O(types of parts that the shard keeps).
     pub fn shared_part<P: Part>(&self, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
-        shared_part(&self.local(), make)
+        let shard = self.local();
+        if let Some(known) = shard.parts().shared::<P>() {
+            return known;
+        }
+        let part = add_part(Rc::clone(&shard), ClassId::NONE, make);
+        shard.parts().keep(Rc::clone(&part) as _);
+        part
     }
 }
 
@@ -502,16 +544,12 @@ fn add_part<P: Part>(
     make: impl FnOnce(PartHandle) -> P,
 ) -> Rc<P> {
     let entry = shard.parts().enter(TypeId::of::<P>());
-    let part = Rc::new(make(PartHandle { shard: Rc::clone(&shard), entry, class }));
+    let part = Rc::new(make(PartHandle {
+        shard: Rc::clone(&shard),
+        entry,
+        class,
+        oldest: OnceCell::new(),
+    }));
     shard.parts().place(entry, Rc::downgrade(&part) as _, part.takes_turns());
-    part
-}
-
-fn shared_part<P: Part>(shard: &Rc<dyn LocalShard>, make: impl FnOnce(PartHandle) -> P) -> Rc<P> {
-    if let Some(known) = shard.parts().shared::<P>() {
-        return known;
-    }
-    let part = add_part(Rc::clone(shard), ClassId::NONE, make);
-    shard.parts().keep(Rc::clone(&part) as _);
     part
 }

@@ -162,13 +162,14 @@ impl Parts {
 
     /// A part of a type. `None` if it has left, or is of another type.
     pub(crate) fn find<P: Part>(&self, entry: Entry) -> Option<Rc<P>> {
-        let part = {
-            let known = self.known.borrow();
-            let known = known.get(entry.id.number())?;
-            let part = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
-            part.upgrade()?
-        };
-        (part as Rc<dyn Any>).downcast().ok()
+        (self.at(entry)? as Rc<dyn Any>).downcast().ok()
+    }
+
+    /// A part; `None` if it has left.
+    pub(super) fn at(&self, entry: Entry) -> Option<Rc<dyn Part>> {
+        let known = self.known.borrow();
+        let known = known.get(entry.id.number())?;
+        known.part.as_ref().filter(|_| known.serial == entry.serial)?.upgrade()
     }
 
     /// The part of a type that the shard keeps.

@@ -39,6 +39,7 @@ mod migrate;
 mod network;
 mod nurseries;
 mod own_loop;
+mod part_values;
 mod parts;
 mod poll_budget;
 mod purgatory;

@@ -74,9 +74,7 @@ impl Connections {
     #[cold]
     fn open_activity(&self) -> Moment {
         let (bound, expires) = self.activity.open(self.shard.nanos_near(), self.time.tick());
-        if !self.shard.is_closed() {
-            self.shard.note_deadline(expires);
-        }
+        self.shard.wake_past(Deadline(expires));
         bound
     }
 
@@ -148,7 +146,7 @@ impl Connections {
     /// A connection has got its first handle, or has lost its last one.
     pub(super) fn count_handled(&self, change: isize) {
         self.count.set(self.count.get().wrapping_add_signed(change));
-        self.shard.publish(self);
+        self.shard.publish();
     }
 
     /// Resets the entry of a connection to its first deadline: if that is earlier now, or `anew`,
@@ -165,7 +163,7 @@ impl Connections {
             self.time.ceil(rules::first_due(&self.facts(&mut table, index)))
         };
         drop(table);
-        if anew || self.shard.deadline_of(timer).is_some_and(|filed| due < filed) {
+        if anew || self.shard.deadline_of(timer).is_some_and(|filed| due < filed.0) {
             // The entry is pending: its deadline is known, or its turn has not reached it.
             let _ = self.shard.reset(timer, Deadline(due));
         }

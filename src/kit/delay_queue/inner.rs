@@ -13,7 +13,6 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -25,8 +24,7 @@ use super::waiters::Waiters;
 use crate::clock::Timeline;
 use crate::clock::when::{Deadline, When};
 use crate::face::part::{Part, PartHandle, PartTimer};
-use crate::stats::class::{ClassStats, FirstHeld};
-use crate::values::class::ClassId;
+use crate::stats::ClassStats;
 use crate::values::expired::{DelayKey, Expired};
 use crate::values::list::List;
 use crate::values::refused::Refused;
@@ -43,8 +41,8 @@ pub(super) struct Inner<V: 'static> {
     pub(super) time: Timeline,
     pub(super) values: RefCell<Shard<V>>,
     pub(super) waiters: Waiters,
-    /// The class that the values count for; none once the shard has ended.
-    class: Cell<ClassId>,
+    /// Whether values count for the class: until the shard has ended.
+    is_counted: Cell<bool>,
     /// `None` if the queue was made without a class.
     ages: Option<RefCell<Ages>>,
     /// The timer of the shard, and the tick at which it rings. None while the queue has had no
@@ -58,32 +56,29 @@ pub(super) struct Inner<V: 'static> {
 struct Ages {
     links: SlotLinks,
     order: List,
-    /// For the statistics of the class.
-    first: Arc<FirstHeld>,
 }
 
 impl Ages {
-    fn new(first: Arc<FirstHeld>, capacity: usize) -> Self {
+    fn new(capacity: usize) -> Self {
         let mut links = SlotLinks::default();
         links.reserve(capacity);
-        Self { links, order: List::default(), first }
+        Self { links, order: List::default() }
     }
 
     fn begin(&mut self, key: TimerKey, now: u64) {
         self.links.set_mark(key.index(), now);
         self.order.append(&mut self.links, key.index());
-        self.publish();
     }
 
     /// A value has left the queue. Returns since when it was there.
     fn end(&mut self, key: TimerKey) -> u64 {
         self.order.remove(&mut self.links, key.index());
-        self.publish();
         self.links.mark(key.index())
     }
 
-    fn publish(&self) {
-        self.first.set(self.order.first().map(|first| self.links.mark(first)));
+    /// When the oldest value was inserted.
+    fn first(&self) -> Option<u64> {
+        self.order.first().map(|first| self.links.mark(first))
     }
 }
 
@@ -114,14 +109,13 @@ impl<V> Waited<V> {
 
 impl<V> Inner<V> {
     pub(super) fn new(shard: PartHandle, values: Shard<V>) -> Self {
-        let class = shard.class();
-        let ages = shard.hold(class).map(|first| RefCell::new(Ages::new(first, values.capacity())));
+        let ages = shard.has_class().then(|| RefCell::new(Ages::new(values.capacity())));
         Self {
             time: shard.time().clone(),
             shard,
             values: RefCell::new(values),
             waiters: Waiters::default(),
-            class: Cell::new(class),
+            is_counted: Cell::new(true),
             ages,
             alarm: Cell::new(None),
             taken: Cell::new(0),
@@ -206,6 +200,7 @@ impl<V> Inner<V> {
             && let Some(mut ages) = self.ages()
         {
             ages.end(key.0);
+            self.note_first(&ages);
             self.count(|counts| {
                 counts.pending -= 1;
                 counts.fired += 1;
@@ -322,7 +317,7 @@ impl<V> Inner<V> {
         // rings.
         let _compound = self.shard.compound();
         // The values count for the class, the alarm does not.
-        let timer = self.shard.schedule_as(ClassId::NONE, at, 0).ok();
+        let timer = self.shard.schedule_uncounted(Deadline(at), 0).ok();
         self.alarm.set(timer.map(|timer| (timer, at)));
         timer.is_some()
     }
@@ -350,9 +345,8 @@ impl<V> Inner<V> {
     /// Counts for the class of the queue.
     #[inline]
     fn count(&self, count: impl FnMut(&mut ClassStats)) {
-        let class = self.class.get();
-        if class.is_some() {
-            self.shard.count_class(class, count);
+        if self.is_counted.get() {
+            self.shard.count(count);
         }
     }
 
@@ -361,6 +355,7 @@ impl<V> Inner<V> {
     fn begin(&self, key: TimerKey) -> TimerKey {
         if let Some(mut ages) = self.ages() {
             ages.begin(key, self.shard.nanos_near());
+            self.note_first(&ages);
             self.count(|counts| {
                 counts.scheduled += 1;
                 counts.pending += 1;
@@ -378,13 +373,18 @@ impl<V> Inner<V> {
                 counts.cancel_held(ages.end(key), self.time.start_of(deadline), now);
             }
         });
+        self.note_first(&ages);
+    }
+
+    /// The oldest value may be another one.
+    fn note_first(&self, ages: &Ages) {
+        self.shard.set_oldest(ages.first().map(|since| self.time.instant_of(since)));
     }
 
     /// `None` without a class, and when the shard has ended.
     #[inline]
     fn ages(&self) -> Option<RefMut<'_, Ages>> {
-        let is_counted = self.class.get().is_some();
-        self.ages.as_ref().filter(|_| is_counted).map(RefCell::borrow_mut)
+        self.ages.as_ref().filter(|_| self.is_counted.get()).map(RefCell::borrow_mut)
     }
 
     fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {
@@ -409,10 +409,8 @@ impl<V> Part for Inner<V> {
             counts.pending -= left;
             counts.returned += left;
         });
-        self.class.set(ClassId::NONE);
-        if let Some(ages) = &self.ages {
-            ages.borrow().first.set(None);
-        }
+        self.is_counted.set(false);
+        self.shard.set_oldest(None);
         self.wake_all();
     }
 }

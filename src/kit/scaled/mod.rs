@@ -78,7 +78,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use self::part::RANGES_MAX;
+use self::part::{RANGES_MAX, ScaledPart};
 use self::range::Inner;
 use crate::clock::saturating_nanos;
 use crate::face::timers::Timers;
@@ -166,7 +166,9 @@ impl<T: Send + 'static> Timers<T> {
         }
         let capacity = check("capacity", capacity)?;
         let range = (saturating_nanos(min), saturating_nanos(max));
-        let inner = self.add_part(|shard| Inner::new(shard, range, capacity, Box::new(handler)));
+        let all = ScaledPart::of(self);
+        let inner =
+            self.add_part(|shard| Inner::new(shard, all, range, capacity, Box::new(handler)));
         if !inner.register() {
             let limit = format!("a shard has at most {RANGES_MAX} of them");
             let remedy = "share one among all that have the same min and max";

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use corewheel_shard::Tick;
 
 use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
-use crate::values::class::ClassId;
+use crate::face::timers::Timers;
 use crate::values::scale::Scale;
 
 /// Timeouts of one minimum and one maximum. Nothing is borrowed while a method runs.
@@ -40,9 +40,9 @@ pub(super) struct ScaledPart {
 }
 
 impl ScaledPart {
-    /// The scaled timeouts of the shard of a range.
-    pub(super) fn of(range: &PartHandle) -> Rc<Self> {
-        range.shared_part(|shard| Self {
+    /// The scaled timeouts of a shard.
+    pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
+        timers.shared_part(|shard| Self {
             shard,
             ranges: RefCell::default(),
             due: RefCell::default(),
@@ -81,45 +81,26 @@ impl ScaledPart {
 
     /// A timeout was started.
     #[inline]
-    pub(super) fn note_started(&self, class: ClassId) {
+    pub(super) fn note_started(&self) {
         self.set_pending(self.pending.get() + 1);
-        self.shard.count_class(class, |counts| {
-            counts.scheduled += 1;
-            counts.pending += 1;
-        });
     }
 
-    /// There was no room for a timeout.
-    pub(super) fn note_refused(&self, class: ClassId) {
-        self.shard.count_class(class, |counts| counts.refused += 1);
-    }
-
-    /// Timeouts with these starts, which last for `span`, have ended without being delivered.
+    /// Timeouts have ended without being delivered.
     #[inline]
-    pub(super) fn note_cancelled(&self, class: ClassId, starts: &[u64], span: u64) {
-        let count = starts.len() as u64;
-        self.set_pending(self.pending.get() - count);
-        if class.is_some() {
-            let now = self.shard.nanos_near();
-            self.shard.count_class(class, |counts| {
-                for start in starts {
-                    counts.cancel_held(*start, start.saturating_add(span), now);
-                }
-            });
-        }
+    pub(super) fn note_cancelled(&self, count: usize) {
+        self.set_pending(self.pending.get() - count as u64);
     }
 
-    /// A timeout is delivered, so late in nanoseconds.
-    pub(super) fn note_fired(&self, class: ClassId, late: u64) {
+    /// A timeout is delivered.
+    pub(super) fn note_fired(&self) {
         self.fired.set(self.fired.get() + 1);
         self.set_pending(self.pending.get() - 1);
-        self.shard.begin_delivery(class, late);
     }
 
     #[inline]
     fn set_pending(&self, pending: u64) {
         self.pending.set(pending);
-        self.shard.publish(self);
+        self.shard.publish();
     }
 }
 

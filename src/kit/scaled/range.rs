@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::time::Duration;
 
 use corewheel_shard::Tick;
 
@@ -16,17 +16,12 @@ use super::part::{Range, ScaledPart};
 use super::queue::Queue;
 use crate::clock::when::Deadline;
 use crate::face::part::{Part, PartHandle, PartTimer};
-use crate::stats::class::FirstHeld;
-use crate::values::class::ClassId;
 use crate::values::refused::Refused;
 
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
 pub(super) struct Inner<V: 'static> {
     pub(super) shard: PartHandle,
-    class: ClassId,
-    /// When the first timeout was started, for the statistics of the class.
-    first: Option<Arc<FirstHeld>>,
     part: Rc<ScaledPart>,
     pub(super) queue: RefCell<Queue<V>>,
     /// The timer of the first timeout.
@@ -48,15 +43,13 @@ pub(super) struct Inner<V: 'static> {
 impl<V: 'static> Inner<V> {
     pub(super) fn new(
         shard: PartHandle,
+        part: Rc<ScaledPart>,
         (min, max): (u64, u64),
         capacity: usize,
         handler: Handler<V>,
     ) -> Self {
-        let class = shard.class();
         Self {
-            part: ScaledPart::of(&shard),
-            class,
-            first: shard.hold(class),
+            part,
             queue: RefCell::new(Queue::new()),
             timer: Cell::new(None),
             is_due: Cell::new(false),
@@ -101,7 +94,11 @@ impl<V: 'static> Inner<V> {
             let (_, value) = value.expect("nothing has run since it was put in");
             return Err(self.refuse(value));
         }
-        self.part.note_started(self.class);
+        self.part.note_started();
+        self.shard.count(|counts| {
+            counts.scheduled += 1;
+            counts.pending += 1;
+        });
         self.note_first();
         Ok((index, serial))
     }
@@ -109,22 +106,35 @@ impl<V: 'static> Inner<V> {
     /// The first timeout may be another one.
     #[inline]
     pub(super) fn note_first(&self) {
-        if let Some(first) = &self.first {
-            first.set(self.queue.borrow().first_start());
+        if self.shard.has_class() {
+            let first = self.queue.borrow().first_start();
+            self.shard.set_oldest(first.map(|start| self.shard.time().instant_of(start)));
         }
     }
 
     /// There is no room for a value.
     fn refuse(&self, value: V) -> Refused<V> {
-        self.part.note_refused(self.class);
+        self.shard.count(|counts| counts.refused += 1);
         Refused::Full(value)
     }
 
     /// Timeouts with these starts were taken out of the queue, undelivered.
     pub(super) fn note_cancelled(&self, starts: impl AsRef<[u64]>) {
-        self.part.note_cancelled(self.class, starts.as_ref(), self.span.get());
+        self.count_cancelled(starts.as_ref());
         self.note_first();
         self.cancel_timer_if_empty();
+    }
+
+    fn count_cancelled(&self, starts: &[u64]) {
+        self.part.note_cancelled(starts.len());
+        if self.shard.has_class() {
+            let (now, span) = (self.shard.nanos_near(), self.span.get());
+            self.shard.count(|counts| {
+                for start in starts {
+                    counts.cancel_held(*start, start.saturating_add(span), now);
+                }
+            });
+        }
     }
 
     /// When a timeout is due that started at `start`.
@@ -139,7 +149,7 @@ impl<V: 'static> Inner<V> {
 
     fn schedule(&self, deadline: Tick) -> Option<PartTimer> {
         // The timeouts count for the class, and not their timer.
-        self.shard.schedule_as(ClassId::NONE, deadline, 0).ok()
+        self.shard.schedule_uncounted(Deadline(deadline), 0).ok()
     }
 
     /// Schedules the timer of the first timeout. False if the shard has no room for it.
@@ -231,7 +241,8 @@ impl<V: 'static> Range for Inner<V> {
         let deadline = self.shard.time().start_of(self.deadline(start));
         // A timeout that a change of the scale has made due was not due before the change.
         let due = deadline.max(self.shrunk_at.get());
-        self.part.note_fired(self.class, now.saturating_sub(due));
+        self.part.note_fired();
+        self.shard.begin_delivery(Duration::from_nanos(now.saturating_sub(due)));
         self.note_first();
         self.cancel_timer_if_empty();
         // Before the handler, which may panic.
@@ -263,7 +274,7 @@ impl<V: 'static> Drop for Inner<V> {
         }
         let queue = std::mem::replace(self.queue.get_mut(), Queue::new());
         let (starts, values): (Vec<_>, Vec<_>) = queue.into_values().unzip();
-        self.part.note_cancelled(self.class, &starts, self.span.get());
+        self.count_cancelled(&starts);
         self.shard.drop_each(values);
         self.shard.drop_each(self.handler.take());
     }

@@ -1,0 +1,230 @@
+//! Parts whose values have no timers of their own: what they count, publish and wake.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Instant;
+
+use corewheel::attach::Turn;
+use corewheel::class::TimerClass;
+use corewheel::part::{Gauges, Part, PartHandle, TurnTime, Wants};
+use corewheel::scaled::Scale;
+use corewheel::stats::ClassStats;
+use corewheel::{RefusedKind, ShutdownPolicy, Timers};
+
+use crate::support::{Alarm, FAR, Lab, builder, check_law, ms};
+
+const LEASE: TimerClass = TimerClass::new("lease");
+
+/// Leases that all last equally long. One timer, of the first of them, stands for all.
+struct Leases {
+    shard: PartHandle,
+    /// When each was taken, first come first.
+    taken: RefCell<Vec<Instant>>,
+    due: Cell<u64>,
+}
+
+impl Leases {
+    fn make(timers: &Timers<()>) -> Rc<Self> {
+        timers.add_part(|shard| Self { shard, taken: RefCell::default(), due: Cell::new(0) })
+    }
+
+    fn of_class(lab: &Lab<()>) -> Rc<Self> {
+        Self::make(&lab.timers().of_class(LEASE).unwrap())
+    }
+
+    fn take(&self) {
+        let _compound = self.shard.compound();
+        if self.taken.borrow().is_empty() {
+            self.shard.schedule_uncounted(ms(10), 0).unwrap();
+        }
+        self.taken.borrow_mut().push(self.shard.now());
+        self.shard.count(|counts| {
+            counts.scheduled += 1;
+            counts.pending += 1;
+        });
+        self.note();
+    }
+
+    fn note(&self) {
+        self.shard.set_oldest(self.taken.borrow().first().copied());
+        self.shard.publish();
+    }
+}
+
+impl Part for Leases {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
+    fn wants(&self) -> Wants {
+        if self.due.get() > 0 { Wants::Delivery } else { Wants::Nothing }
+    }
+
+    fn expired(self: Rc<Self>, _index: u32) {
+        self.due.set(self.taken.borrow().len() as u64);
+    }
+
+    fn deliver(self: Rc<Self>, turn: TurnTime<'_>) {
+        let taken = self.taken.borrow_mut().remove(0);
+        self.due.set(self.due.get() - 1);
+        self.shard.begin_delivery(turn.now() - (taken + ms(10)));
+        self.note();
+    }
+
+    fn publish(&self, gauges: &mut Gauges<'_>) {
+        gauges.set("leases", self.taken.borrow().len() as u64);
+    }
+}
+
+fn class(lab: &Lab<()>) -> ClassStats {
+    lab.service.stats().classes().swap_remove(0)
+}
+
+fn gauge(lab: &Lab<()>) -> Option<u64> {
+    lab.service.stats().shards[0].gauges.get("leases").copied()
+}
+
+#[test]
+fn values_of_a_part_count_for_its_class_and_their_timer_does_not() {
+    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
+    let leases = Leases::of_class(&lab);
+    assert!(leases.shard.has_class());
+    (0..3).for_each(|_| leases.take());
+    lab.settle();
+    let counts = class(&lab);
+    assert_eq!((counts.scheduled, counts.pending, counts.fired), (3, 3, 0));
+    assert_eq!(lab.counts().scheduled_local, 1, "the timer is one of the shard");
+    lab.advance(ms(25));
+    let counts = class(&lab);
+    assert_eq!((counts.scheduled, counts.pending, counts.fired), (3, 0, 3));
+    assert_eq!((counts.measured, counts.late), (3, 3));
+    let late = counts.lateness_max_ns;
+    assert!((ms(14).as_nanos()..=ms(15).as_nanos()).contains(&u128::from(late)), "{late}");
+    check_law(&lab.counts());
+}
+
+#[test]
+fn oldest_value_of_a_part_is_as_old_as_the_part_says() {
+    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
+    let leases = Leases::of_class(&lab);
+    assert_eq!(class(&lab).oldest, None);
+    leases.take();
+    lab.advance(ms(4));
+    leases.take();
+    lab.advance(ms(3));
+    assert_eq!(class(&lab).oldest, Some(ms(7)));
+    lab.advance(ms(20));
+    assert_eq!(class(&lab).oldest, None);
+    leases.take();
+    assert_eq!(class(&lab).oldest, Some(ms(0)));
+    drop(leases);
+    assert_eq!(class(&lab).oldest, None, "the part has left with its value");
+}
+
+#[test]
+fn part_without_a_class_counts_for_none() {
+    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
+    let leases = Leases::make(lab.timers());
+    assert!(!leases.shard.has_class());
+    leases.take();
+    lab.advance(ms(30));
+    let counts = class(&lab);
+    assert_eq!((counts.scheduled, counts.fired, counts.measured), (0, 0, 0));
+    assert_eq!((leases.taken.borrow().len(), gauge(&lab)), (0, Some(0)));
+}
+
+#[test]
+fn gauge_that_changes_while_the_shard_sleeps_is_published_on_demand() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let (alarm, waker) = Alarm::new();
+    leases.take();
+    let _until = lab.fall_asleep(&waker);
+    leases.taken.borrow_mut().push(lab.timers().now());
+    assert_eq!(gauge(&lab), Some(1));
+    leases.shard.publish();
+    assert_eq!((gauge(&lab), alarm.count()), (Some(2), 0), "no turn was needed");
+}
+
+#[test]
+fn driver_is_woken_if_it_sleeps_past_the_time_that_a_part_names() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let (alarm, waker) = Alarm::new();
+    lab.timers().schedule(ms(20), ()).unwrap();
+    assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
+    leases.shard.wake_past(ms(30));
+    assert_eq!(alarm.count(), 0);
+    leases.shard.wake_past(ms(10));
+    assert_eq!(alarm.count(), 1);
+    let _until = lab.fall_asleep(&waker);
+    leases.shard.wake();
+    assert_eq!(alarm.count(), 2);
+}
+
+#[test]
+fn compound_command_wakes_the_driver_once_when_it_is_complete() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let (alarm, waker) = Alarm::new();
+    let _until = lab.fall_asleep(&waker);
+    let compound = leases.shard.compound();
+    for delay in [ms(5), ms(3)] {
+        leases.shard.schedule(delay, 0).unwrap();
+    }
+    assert_eq!(alarm.count(), 0);
+    drop(compound);
+    assert_eq!(alarm.count(), 1);
+}
+
+#[test]
+fn deadline_of_a_timer_of_a_part_is_known_while_it_is_pending() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let due = leases.shard.deadline(ms(5));
+    let timer = leases.shard.schedule(due, 0).unwrap();
+    assert_eq!(leases.shard.deadline_of(timer), Some(due));
+    let later = leases.shard.deadline(FAR);
+    assert!(leases.shard.reset(timer, later));
+    assert_eq!(leases.shard.deadline_of(timer), Some(later));
+    assert!(leases.shard.cancel(timer));
+    assert_eq!(leases.shard.deadline_of(timer), None);
+    lab.settle();
+}
+
+#[test]
+fn part_knows_the_scale_and_why_its_shard_is_closed() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    assert_eq!(leases.shard.scale(), Scale::ONE);
+    let half = Scale::new(0.5).unwrap();
+    lab.timers().set_scale(half);
+    lab.settle();
+    assert_eq!(leases.shard.scale(), half);
+    let _report = lab.end(ShutdownPolicy::Drop);
+    assert_eq!(leases.shard.why_closed(), RefusedKind::Closed);
+    let lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let Lab { service, shards, .. } = lab;
+    drop(service);
+    drop(shards);
+    assert_eq!(leases.shard.why_closed(), RefusedKind::Dropped);
+}
+
+#[test]
+fn values_that_a_part_drops_may_panic_one_by_one() {
+    struct Panics(Rc<Cell<u32>>);
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+            panic!("the test asks for this panic");
+        }
+    }
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let dropped = Rc::new(Cell::new(0));
+    leases.shard.drop_each([0, 1, 2].map(|_| Panics(Rc::clone(&dropped))));
+    assert!(!leases.shard.contain(|| drop(Panics(Rc::clone(&dropped)))));
+    lab.settle();
+    assert_eq!((dropped.get(), lab.counts().panicked), (4, 4));
+}
