@@ -2,8 +2,8 @@
 //! value may be `!Send`, as containers are.
 //!
 //! For multi-thread servers that want a container of a shard. By hand it is a channel of boxed
-//! closures into a task on the shard, with a channel for each reply. A command here costs another
-//! box and two short locks, and needs no executor on the shard.
+//! closures into a task on the shard, with a channel for each reply. A command here costs two more
+//! boxes and two short locks, and needs no executor on the shard.
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
