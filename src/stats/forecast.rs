@@ -7,13 +7,12 @@
 //! Cost: [`Forecast::took_ns`] says what the last one cost; O(slots + chunks), with at most
 //! [`CHUNKS_MAX`] chunks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use corewheel_shard::{Occupancy, Shard, Tick};
 
 use crate::clock::saturating_nanos;
-use crate::link::version::Version;
 
 /// The most chunks of 15 entries that a forecast looks at.
 pub(crate) const CHUNKS_MAX: usize = 1 << 12;
@@ -29,7 +28,6 @@ const ENDS: [Duration; 7] = [
     Duration::from_mins(10),
     Duration::from_hours(1),
 ];
-const SPANS: usize = ENDS.len() + 1;
 
 /// How many timers of a shard are due soon.
 ///
@@ -81,35 +79,23 @@ pub struct ForecastSpan {
     pub uncertain: u64,
 }
 
-/// Where a shard publishes its forecast. Its values are, in order: when it was made, in nanoseconds
-/// and one; counted, not counted and stale entries; what it cost; and the spans.
-#[derive(Debug)]
-pub(crate) struct PublishedForecast {
-    version: Version,
-    about: [AtomicU64; 5],
-    spans: [[AtomicU64; 2]; SPANS],
-}
+/// Where a shard publishes its forecast; `None` until it has made one.
+#[derive(Debug, Default)]
+pub(crate) struct PublishedForecast(Mutex<Option<Forecast>>);
 
 impl PublishedForecast {
-    pub(super) fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            version: Version::new(),
-            about: std::array::from_fn(|_| zero()),
-            spans: std::array::from_fn(|_| [zero(), zero()]),
-        }
+    fn lock(&self) -> MutexGuard<'_, Option<Forecast>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a second has passed since the last forecast.
     pub(crate) fn is_due(&self, now: u64) -> bool {
-        let [at, ..] = &self.about;
-        // Relaxed: it is about one value.
-        let at = at.load(Ordering::Relaxed).checked_sub(1);
-        at.is_none_or(|at| now.saturating_sub(at) >= saturating_nanos(PERIOD))
+        let is_old = |last: &Forecast| now.saturating_sub(last.at_ns) >= saturating_nanos(PERIOD);
+        self.lock().as_ref().is_none_or(is_old)
     }
 
-    /// Makes a forecast at `now` and stores it. `ticks_until` gives the tick that has begun at a
-    /// time in nanoseconds, and `clock` the present.
+    /// Makes a forecast at `now` and stores it. `tick_at` gives the tick that has begun at a time
+    /// in nanoseconds, and `clock` the present.
     pub(crate) fn make<P>(
         &self,
         wheel: &Shard<P>,
@@ -119,50 +105,30 @@ impl PublishedForecast {
     ) {
         let ends = ENDS.map(|end| tick_at(now.saturating_add(saturating_nanos(end))));
         let end_of = |span: usize| ends.get(span).copied().unwrap_or(Tick::NEVER);
-        let mut spans = [[0; 2]; SPANS];
+        let within = ENDS.into_iter().map(|end| Some(saturating_nanos(end))).chain([None]);
+        let empty = |within_ns| ForecastSpan { within_ns, timers: 0, uncertain: 0 };
+        let mut spans: Vec<_> = within.map(empty).collect();
         let counted = wheel.occupancy(CHUNKS_MAX, |slot: Occupancy| {
             let span = ends.iter().take_while(|end| slot.from > **end).count();
-            spans[span][0] += slot.entries;
+            spans[span].timers += slot.entries;
             if slot.to > end_of(span) {
-                spans[span][1] += slot.entries;
+                spans[span].uncertain += slot.entries;
             }
         });
         let entries = wheel.entries() as u64;
-        let stale = entries.saturating_sub(wheel.len() as u64);
-        let took = clock().saturating_sub(now);
-        let about = [now + 1, counted, entries.saturating_sub(counted), stale, took];
-        self.version.store(|| {
-            // Relaxed: the version orders them.
-            for (published, value) in self.about.iter().zip(about) {
-                published.store(value, Ordering::Relaxed);
-            }
-            for (published, value) in self.spans.iter().flatten().zip(spans.iter().flatten()) {
-                published.store(*value, Ordering::Relaxed);
-            }
-        });
+        let forecast = Forecast {
+            at_ns: now,
+            spans,
+            counted,
+            not_counted: entries.saturating_sub(counted),
+            stale: entries.saturating_sub(wheel.len() as u64),
+            took_ns: clock().saturating_sub(now),
+        };
+        *self.lock() = Some(forecast);
     }
 
     /// The last forecast; `None` if there is none yet.
     pub(crate) fn load(&self) -> Option<Forecast> {
-        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let (about, spans) = self.version.load(|| {
-            let about = self.about.each_ref().map(load);
-            (about, self.spans.each_ref().map(|span| span.each_ref().map(load)))
-        });
-        let [at, counted, not_counted, stale, took_ns] = about;
-        let ends = ENDS.into_iter().map(Some).chain([None]);
-        let spans = ends.zip(spans).map(|(within, [timers, uncertain])| ForecastSpan {
-            within_ns: within.map(saturating_nanos),
-            timers,
-            uncertain,
-        });
-        Some(Forecast {
-            at_ns: at.checked_sub(1)?,
-            spans: spans.collect(),
-            counted,
-            not_counted,
-            stale,
-            took_ns,
-        })
+        self.lock().clone()
     }
 }

@@ -1,19 +1,19 @@
 //! Deliveries beyond the service's bound: how late they were, in four parts, and the last of them.
 //!
 //! The parts are those of the time from the deadline to the delivery, and add up to it exactly. The
-//! ring of the last deliveries is stored under a version, so that no reader gets a record of which
-//! a part is another's.
+//! last deliveries lie under a lock, which the shard takes at the end of a turn that was late.
 //!
-//! Cost: nothing for a delivery within the bound. A delivery beyond it changes five numbers and
-//! four histograms, and its record is stored at the end of the turn if it is among the last 64.
+//! Cost: nothing for a delivery within the bound. A delivery beyond it changes four histograms and
+//! is written down, and is stored at the end of the turn if it is among the last 64.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 
 use super::times::{PublishedTimes, Recorder, Times};
-use crate::link::sync::{AtomicU64, Ordering};
-use crate::link::version::Version;
 use crate::values::class::{ClassId, Classes};
 
 /// How many late deliveries a shard keeps.
-pub(crate) const RECORDS: usize = 64;
+const RECORDS: usize = 64;
 
 /// Lateness, or something about it, in four parts by where it arose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -87,7 +87,7 @@ pub struct LateDelivery {
 }
 
 /// A late delivery as a shard writes it down.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LateRecord {
     /// When, in nanoseconds since the service's epoch.
     pub(crate) at: u64,
@@ -96,26 +96,7 @@ pub(crate) struct LateRecord {
     pub(crate) after_budget: bool,
 }
 
-/// The words of a record that is published.
-const WORDS: usize = 6;
-
 impl LateRecord {
-    fn words(&self) -> [u64; WORDS] {
-        let LatenessParts { arrival, poll_delay, handlers, backlog } = self.parts;
-        let class = u64::from(self.class.bits()) << 1 | u64::from(self.after_budget);
-        [self.at, class, arrival, poll_delay, handlers, backlog]
-    }
-
-    fn of_words(words: [u64; WORDS]) -> Self {
-        let [at, class, arrival, poll_delay, handlers, backlog] = words;
-        Self {
-            at,
-            class: ClassId::from_bits((class >> 1) as u8),
-            parts: LatenessParts { arrival, poll_delay, handlers, backlog },
-            after_budget: class & 1 == 1,
-        }
-    }
-
     pub(crate) fn named(&self, classes: &Classes) -> LateDelivery {
         LateDelivery {
             at_ns: self.at,
@@ -127,137 +108,79 @@ impl LateRecord {
     }
 }
 
-/// The late deliveries of one shard.
+/// The late deliveries of a shard since it has published them, with the histograms of all.
 #[derive(Debug)]
 pub(crate) struct LateLog {
-    parts: LatenessParts<Recorder>,
-    records: Box<[LateRecord]>,
-    /// How many deliveries were late. The last of them has the place before this number.
-    total: u64,
-    /// How many of them were published.
-    published: u64,
+    /// In the order of [`LatenessParts`].
+    parts: [Recorder; 4],
+    /// The latest last; at most twice [`RECORDS`].
+    new: Vec<LateRecord>,
 }
 
 impl LateLog {
     pub(crate) fn new() -> Self {
-        Self::with_places(RECORDS)
-    }
-
-    pub(super) fn with_places(places: usize) -> Self {
-        let parts = LatenessParts {
-            arrival: Recorder::new(),
-            poll_delay: Recorder::new(),
-            handlers: Recorder::new(),
-            backlog: Recorder::new(),
-        };
-        let records = vec![LateRecord::default(); places].into_boxed_slice();
-        Self { parts, records, total: 0, published: 0 }
+        let parts = std::array::from_fn(|_| Recorder::new());
+        Self { parts, new: Vec::with_capacity(2 * RECORDS) }
     }
 
     pub(crate) fn push(&mut self, record: LateRecord) {
         let LatenessParts { arrival, poll_delay, handlers, backlog } = record.parts;
-        self.parts.arrival.record(arrival);
-        self.parts.poll_delay.record(poll_delay);
-        self.parts.handlers.record(handlers);
-        self.parts.backlog.record(backlog);
-        let places = self.records.len() as u64;
-        self.records[(self.total % places) as usize] = record;
-        self.total += 1;
+        let parts = [arrival, poll_delay, handlers, backlog];
+        for (recorder, nanos) in self.parts.iter_mut().zip(parts) {
+            recorder.record(nanos);
+        }
+        if self.new.len() == 2 * RECORDS {
+            self.new.drain(..RECORDS);
+        }
+        self.new.push(record);
     }
 }
 
 /// Where a shard publishes its late deliveries.
 #[derive(Debug)]
 pub(crate) struct PublishedLate {
-    parts: LatenessParts<PublishedTimes>,
-    ring: PublishedRing,
+    /// In the order of [`LatenessParts`].
+    parts: [PublishedTimes; 4],
+    /// The latest last.
+    last: Mutex<VecDeque<LateRecord>>,
 }
 
 impl PublishedLate {
     pub(super) fn new() -> Self {
-        let parts = LatenessParts {
-            arrival: PublishedTimes::new(),
-            poll_delay: PublishedTimes::new(),
-            handlers: PublishedTimes::new(),
-            backlog: PublishedTimes::new(),
-        };
-        Self { parts, ring: PublishedRing::new(RECORDS) }
+        let parts = std::array::from_fn(|_| PublishedTimes::new());
+        Self { parts, last: Mutex::new(VecDeque::with_capacity(RECORDS)) }
     }
 
-    /// Stores the deliveries of a turn.
+    /// A turn is over. Most turns have no late delivery, and take no lock.
     #[inline]
     pub(super) fn store(&self, log: &mut LateLog) {
-        if log.total != log.published {
+        if !log.new.is_empty() {
             self.store_new(log);
         }
     }
 
     #[inline(never)]
     fn store_new(&self, log: &mut LateLog) {
-        self.ring.store(log);
-        self.parts.arrival.store(&mut log.parts.arrival);
-        self.parts.poll_delay.store(&mut log.parts.poll_delay);
-        self.parts.handlers.store(&mut log.parts.handlers);
-        self.parts.backlog.store(&mut log.parts.backlog);
+        {
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = &log.new[log.new.len().saturating_sub(RECORDS)..];
+            let surplus = (last.len() + new.len()).saturating_sub(RECORDS);
+            last.drain(..surplus);
+            last.extend(new);
+        }
+        log.new.clear();
+        for (published, recorder) in self.parts.iter().zip(&mut log.parts) {
+            published.store(recorder);
+        }
     }
 
-    /// The parts of all late deliveries, and the last of them, the latest first.
+    /// The histograms, and the last records, the latest first.
     pub(super) fn load(&self) -> (LatenessParts<Times>, Vec<LateRecord>) {
-        let parts = LatenessParts {
-            arrival: self.parts.arrival.load(),
-            poll_delay: self.parts.poll_delay.load(),
-            handlers: self.parts.handlers.load(),
-            backlog: self.parts.backlog.load(),
-        };
-        (parts, self.ring.load())
-    }
-}
-
-/// The last late deliveries, each at the place of its number modulo the places.
-#[derive(Debug)]
-pub(super) struct PublishedRing {
-    version: Version,
-    total: AtomicU64,
-    records: Box<[[AtomicU64; WORDS]]>,
-}
-
-impl PublishedRing {
-    pub(super) fn new(places: usize) -> Self {
-        let record = |_| std::array::from_fn(|_| AtomicU64::new(0));
-        let records = (0..places).map(record).collect();
-        Self { version: Version::new(), total: AtomicU64::new(0), records }
-    }
-
-    /// Stores the records that were not published.
-    pub(super) fn store(&self, log: &mut LateLog) {
-        let places = self.records.len() as u64;
-        let first = log.published.max(log.total.saturating_sub(places));
-        self.version.store(|| {
-            for number in first..log.total {
-                let place = (number % places) as usize;
-                for (word, value) in self.records[place].iter().zip(log.records[place].words()) {
-                    // Relaxed: the version orders it.
-                    word.store(value, Ordering::Relaxed);
-                }
-            }
-            self.total.store(log.total, Ordering::Relaxed);
-        });
-        log.published = log.total;
-    }
-
-    pub(super) fn load(&self) -> Vec<LateRecord> {
-        let places = self.records.len();
-        let mut records = Vec::with_capacity(places);
-        self.version.load(|| {
-            records.clear();
-            let total = self.total.load(Ordering::Relaxed);
-            for number in (total.saturating_sub(places as u64)..total).rev() {
-                let words = &self.records[(number % places as u64) as usize];
-                let words = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-                records.push(LateRecord::of_words(words));
-            }
-        });
-        records
+        let [arrival, poll_delay, handlers, backlog] =
+            self.parts.each_ref().map(PublishedTimes::load);
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let records = last.iter().rev().copied().collect();
+        (LatenessParts { arrival, poll_delay, handlers, backlog }, records)
     }
 }
 
@@ -293,7 +216,7 @@ mod tests {
         published.store(&mut log);
         assert_eq!(read(), (200, (136..200).rev().collect()));
         for read in published.load().1 {
-            assert_eq!(read.words(), record(read.at).words());
+            assert_eq!(read, record(read.at));
             let delivery = read.named(&Classes::default());
             assert_eq!(delivery.lateness_ns, 3 * read.at + 7);
         }

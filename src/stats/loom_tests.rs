@@ -10,7 +10,6 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::counts::counts;
-use super::late::{LateLog, LateRecord, LatenessParts, PublishedRing};
 use crate::link::loom_tests::check_within;
 use crate::link::sync::{AtomicU64, Ordering};
 use crate::link::version::Version;
@@ -76,34 +75,5 @@ fn published_counts_are_of_one_moment() {
         let named: Vec<_> = published.counts.load().iter().collect();
         assert_eq!(named, [("pending", 1), ("scheduled", 2)]);
         assert_eq!(published.class.load().iter().count(), 1);
-    });
-}
-
-/// A shard publishes its late deliveries, in a ring of one place. A reading has the last of them,
-/// with its own parts.
-#[test]
-fn published_late_delivery_is_whole_and_the_last_one() {
-    check_within(2, || {
-        let ring = Arc::new(PublishedRing::new(1));
-        let shard = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || {
-                let mut log = LateLog::with_places(1);
-                for at in 1..=2 {
-                    let parts = LatenessParts { arrival: at, ..LatenessParts::default() };
-                    log.push(LateRecord { at, parts, ..LateRecord::default() });
-                    ring.store(&mut log);
-                }
-            })
-        };
-        let load = || {
-            let records = ring.load();
-            let is_whole = |record: &LateRecord| record.parts.arrival == record.at;
-            assert!(records.iter().all(is_whole), "it has a part of another one: {records:?}");
-            records.first().map(|record| record.at)
-        };
-        let _ = load();
-        shard.join().unwrap();
-        assert_eq!(load(), Some(2), "a reading lacks what was published");
     });
 }

@@ -26,12 +26,12 @@
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
-//! A reader sends the shard nothing. It takes five kinds of locks, each for as long as it copies
-//! some numbers. Under that of a nursery, a thread arms a timer and the shard looks. The others are
-//! those of the list of nurseries, of a class, of the gauges of parts and of the state of a shard.
-//! Under that of a class a handler makes a container of it. The shard takes that of gauges when one
-//! of them has changed, and that of its state when it begins and ends. Readers keep each other from
-//! the search for warnings by a lock that no shard takes.
+//! A reader sends the shard nothing. It takes several kinds of locks, each for as long as it
+//! copies some numbers. Under that of a nursery, a thread arms a timer and the shard looks. Under
+//! that of a class a handler makes a container of it. The shard takes that of gauges when one of
+//! them has changed, and that of late deliveries after a turn that had one. It takes that of the
+//! forecast when it makes one, and that of its state when it begins and ends. The list of nurseries
+//! has one, too. Under one that no shard takes, readers look for warnings.
 //! The counts of one reading were stored together: a reader that comes while the shard stores them
 //! reads again.
 //!

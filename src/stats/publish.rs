@@ -49,7 +49,7 @@ impl Published {
             ring_delay: PublishedTimes::new(),
             turn_time: PublishedTimes::new(),
             late: PublishedLate::new(),
-            forecast: PublishedForecast::new(),
+            forecast: PublishedForecast::default(),
             gauges: PublishedGauges::default(),
             live: Arc::new(CachePadded::new(Live::new())),
         }
