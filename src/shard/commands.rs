@@ -9,7 +9,7 @@ use super::stored::{Stored, Taken};
 use crate::values::class::ClassId;
 use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::refused::Refused;
+use crate::values::refused::{Refused, RefusedKind};
 
 impl<T: 'static> Core<T> {
     /// Schedules a timer with a value.
@@ -141,8 +141,7 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// Schedules a timer of a part. `None` if the shard is full. The caller has made sure that the
-    /// shard is not closed.
+    /// Schedules a timer of a part.
     #[inline]
     pub(super) fn schedule_part(
         &self,
@@ -150,14 +149,16 @@ impl<T: 'static> Core<T> {
         deadline: Tick,
         part: PartId,
         index: u32,
-    ) -> Option<TimerKey> {
+    ) -> Result<TimerKey, RefusedKind> {
+        if self.is_closed() {
+            return Err(self.why_closed());
+        }
         // Before the timer, which may expire in a turn that the waker of the driver takes.
         self.parts.note_scheduled(part);
-        let key = self.schedule(class, deadline, Stored::Part(part, index)).ok();
-        if key.is_none() {
+        self.schedule(class, deadline, Stored::Part(part, index)).map_err(|_full| {
             self.parts.note_ended(part);
-        }
-        key
+            RefusedKind::Full
+        })
     }
 
     /// Cancels a timer of a part. False if it is not pending.

@@ -22,6 +22,7 @@ use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 use crate::values::outcome::ResetOutcome;
+use crate::values::refused::RefusedKind;
 
 /// One shard on its own thread. The methods are those of [`Core`], which documents them.
 pub(crate) trait LocalShard {
@@ -31,16 +32,13 @@ pub(crate) trait LocalShard {
     /// Wakes the driver, which sleeps, if it sleeps past a tick.
     fn note_deadline_asleep(&self, deadline: Tick);
 
-    /// Schedules an entry of a part. `None` if the shard is full; the caller has made sure that it
-    /// is not closed.
     fn schedule_part(
         &self,
         class: ClassId,
         deadline: Tick,
         part: PartId,
         index: u32,
-    ) -> Option<TimerKey>;
-    /// Cancels an entry of a part. False if it is not pending.
+    ) -> Result<TimerKey, RefusedKind>;
     fn cancel_part(&self, key: TimerKey) -> bool;
 
     fn schedule_sleep(
@@ -147,7 +145,7 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         deadline: Tick,
         part: PartId,
         index: u32,
-    ) -> Option<TimerKey> {
+    ) -> Result<TimerKey, RefusedKind> {
         self.schedule_part(class, deadline, part, index)
     }
 

@@ -244,6 +244,8 @@ pub struct PartTimer(pub(super) TimerKey);
 /// of the shard, and counts in its statistics, for the class of the view that made the part.
 pub struct PartHandle {
     shard: Rc<dyn LocalShard>,
+    /// The service's, copied: a conversion costs no dynamic call.
+    time: Timeline,
     entry: Entry,
     class: ClassId,
     /// Where the shard looks for the part's oldest value; not set before the part has said it.
@@ -260,7 +262,7 @@ impl PartHandle {
     /// `Full` if the shard has no room, `Closed` or `Dropped` if it is shut down.
     #[inline]
     pub fn schedule<W: When>(&self, when: W, index: u32) -> Result<PartTimer, RefusedKind> {
-        self.schedule_as(self.class, self.shard.tick_of(when), index)
+        self.schedule_as(self.class, self.tick_of(when), index)
     }
 
     /// Schedules a timer that counts for no class, as [`schedule`](Self::schedule) does for the
@@ -276,7 +278,7 @@ impl PartHandle {
         when: W,
         index: u32,
     ) -> Result<PartTimer, RefusedKind> {
-        self.schedule_as(ClassId::NONE, self.shard.tick_of(when), index)
+        self.schedule_as(ClassId::NONE, self.tick_of(when), index)
     }
 
     /// Schedules a timer of another class.
@@ -287,19 +289,14 @@ impl PartHandle {
         deadline: Tick,
         index: u32,
     ) -> Result<PartTimer, RefusedKind> {
-        if self.is_closed() {
-            return Err(self.why_closed());
-        }
-        let part = self.entry.id();
-        let key = self.shard.schedule_part(class, deadline, part, index);
-        key.map(PartTimer).ok_or(RefusedKind::Full)
+        self.shard.schedule_part(class, deadline, self.entry.id(), index).map(PartTimer)
     }
 
     /// Changes the deadline of a timer. False if it has expired or was cancelled. Later is one
     /// store.
     #[inline]
     pub fn reset<W: When>(&self, timer: PartTimer, when: W) -> bool {
-        self.shard.reset(timer.0, self.shard.tick_of(when)) == ResetOutcome::Reset
+        self.shard.reset(timer.0, self.tick_of(when)) == ResetOutcome::Reset
     }
 
     /// Cancels a timer. False if it has expired or was cancelled before. Reads no clock.
@@ -316,7 +313,7 @@ impl PartHandle {
 
     /// The deadline of everything that is due at a time, computed once.
     pub fn deadline<W: When>(&self, when: W) -> Deadline {
-        Deadline(self.shard.tick_of(when))
+        Deadline(self.tick_of(when))
     }
 
     /// The deadline of a timer. `None` if it has expired or was cancelled.
@@ -360,7 +357,7 @@ impl PartHandle {
     #[inline]
     pub fn wake_past<W: When>(&self, when: W) {
         if !self.is_closed() {
-            self.shard.note_deadline(self.shard.tick_of(when));
+            self.shard.note_deadline(self.tick_of(when));
         }
     }
 
@@ -411,7 +408,12 @@ impl PartHandle {
 
     #[inline]
     pub(crate) fn time(&self) -> &Timeline {
-        self.shard.time()
+        &self.time
+    }
+
+    #[inline]
+    fn tick_of(&self, when: impl When) -> Tick {
+        self.time.tick_of(when, || self.nanos_near())
     }
 
     #[inline]
@@ -546,6 +548,7 @@ fn add_part<P: Part>(
     let entry = shard.parts().enter(TypeId::of::<P>());
     let part = Rc::new(make(PartHandle {
         shard: Rc::clone(&shard),
+        time: shard.time().clone(),
         entry,
         class,
         oldest: OnceCell::new(),

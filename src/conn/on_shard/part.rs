@@ -12,7 +12,6 @@ use super::super::timers::ConnTimers;
 use super::activity::Activity;
 use super::record_ref::RecordRef;
 use super::table::{Extras, OnEvent, Packed, Table};
-use crate::clock::Timeline;
 use crate::clock::when::Deadline;
 use crate::directory::orders::{Orders, Visit};
 use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
@@ -29,7 +28,6 @@ pub(super) struct Connections {
     pub(super) shard: PartHandle,
     /// What all connections of the shard are told.
     orders: Arc<Orders>,
-    pub(super) time: Timeline,
     pub(super) activity: Activity,
     pub(super) table: RefCell<Table>,
     /// How many connections have a handle.
@@ -45,7 +43,6 @@ impl Connections {
     pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
         let connections = timers.shared_part(|shard| Self {
             itself: OnceCell::new(),
-            time: shard.time().clone(),
             orders: Arc::clone(shard.orders()),
             activity: Activity::new(shard.nanos()),
             shard,
@@ -73,7 +70,8 @@ impl Connections {
 
     #[cold]
     fn open_activity(&self) -> Moment {
-        let (bound, expires) = self.activity.open(self.shard.nanos_near(), self.time.tick());
+        let (bound, expires) =
+            self.activity.open(self.shard.nanos_near(), self.shard.time().tick());
         self.shard.wake_past(Deadline(expires));
         bound
     }
@@ -101,7 +99,7 @@ impl Connections {
         // The driver is woken when the connection is complete.
         let connections = Rc::clone(&self);
         let _compound = connections.shard.compound();
-        match self.shard.schedule_as(packed.class, self.time.ceil(due), index) {
+        match self.shard.schedule_as(packed.class, self.shard.time().ceil(due), index) {
             Ok(timer) => block.record(index).timer.set(Some(timer)),
             Err(kind) => {
                 self.vacate(index);
@@ -156,11 +154,11 @@ impl Connections {
         let mut table = self.table.borrow_mut();
         let Some(timer) = table.record(index).timer.get() else { return };
         let due = if anew {
-            self.time.ceil(rules::next_look(&self.facts(&mut table, index)))
+            self.shard.time().ceil(rules::next_look(&self.facts(&mut table, index)))
         } else if table.owes_callback(index) {
-            self.time.floor(self.shard.nanos_near())
+            self.shard.time().floor(self.shard.nanos_near())
         } else {
-            self.time.ceil(rules::first_due(&self.facts(&mut table, index)))
+            self.shard.time().ceil(rules::first_due(&self.facts(&mut table, index)))
         };
         drop(table);
         if anew || self.shard.deadline_of(timer).is_some_and(|filed| due < filed.0) {
@@ -171,7 +169,7 @@ impl Connections {
 
     /// The shard has read the clock.
     fn advance(&self, now: u64) {
-        if self.activity.advance(now, self.time.tick()) {
+        if self.activity.advance(now, self.shard.time().tick()) {
             self.activity.settle(self.table.borrow().blocks());
         }
     }
@@ -246,7 +244,7 @@ impl Part for Connections {
             return None;
         }
         let due = rules::next_look(&self.facts(&mut table, index));
-        (due > self.activity.now()).then(|| Deadline(self.time.ceil(due)))
+        (due > self.activity.now()).then(|| Deadline(self.shard.time().ceil(due)))
     }
 
     /// The entry of a connection has expired. The connection gets another entry before its events
@@ -260,7 +258,7 @@ impl Part for Connections {
             let mut table = self.table.borrow_mut();
             let mut facts = self.facts(&mut table, index);
             rules::take_due(&mut facts);
-            self.time.ceil(rules::next_look(&facts))
+            self.shard.time().ceil(rules::next_look(&facts))
         };
         let class = self.shard.class_delivered();
         let timer = self.shard.schedule_as(class, due, index).ok();

@@ -117,7 +117,7 @@ impl Connection for RecordRef {
     }
 
     fn time(&self) -> Option<&Timeline> {
-        Some(&self.connections.time)
+        Some(self.connections.shard.time())
     }
 
     fn now(&self) -> u64 {
@@ -144,7 +144,8 @@ impl Connection for RecordRef {
     #[inline]
     fn stamp_at(&self, direction: Direction, at: Instant) {
         let (all, record) = (&self.connections, self.record());
-        let (stamp, at) = (&record.stamps[direction as usize], Moment::at(all.time.nanos_at(at)));
+        let (stamp, at) =
+            (&record.stamps[direction as usize], Moment::at(all.shard.time().nanos_at(at)));
         if all.activity.is_plainly_next(at, stamp.get()) {
             stamp.set(Some(at));
         } else {

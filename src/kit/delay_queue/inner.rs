@@ -21,7 +21,6 @@ use corewheel_shard::{
 };
 
 use super::waiters::Waiters;
-use crate::clock::Timeline;
 use crate::clock::when::{Deadline, When};
 use crate::face::part::{Part, PartHandle, PartTimer};
 use crate::stats::ClassStats;
@@ -37,8 +36,6 @@ const TAKEN_MAX: u32 = 512;
 
 pub(super) struct Inner<V: 'static> {
     pub(super) shard: PartHandle,
-    /// The service's, copied: a conversion costs no dynamic call.
-    pub(super) time: Timeline,
     pub(super) values: RefCell<Shard<V>>,
     pub(super) waiters: Waiters,
     /// Whether values count for the class: until the shard has ended.
@@ -111,7 +108,6 @@ impl<V> Inner<V> {
     pub(super) fn new(shard: PartHandle, values: Shard<V>) -> Self {
         let ages = shard.has_class().then(|| RefCell::new(Ages::new(values.capacity())));
         Self {
-            time: shard.time().clone(),
             shard,
             values: RefCell::new(values),
             waiters: Waiters::default(),
@@ -124,7 +120,7 @@ impl<V> Inner<V> {
 
     #[inline]
     pub(super) fn tick_of(&self, when: impl When) -> Tick {
-        self.time.tick_of(when, || self.shard.nanos_near())
+        self.shard.deadline(when).0
     }
 
     pub(super) fn insert(&self, value: V, deadline: Tick) -> Result<DelayKey, Refused<V>> {
@@ -220,7 +216,7 @@ impl<V> Inner<V> {
         if values.is_empty() {
             return Next::Empty;
         }
-        values.advance(self.time.floor(self.shard.nanos()), POLL_BUDGET);
+        values.advance(self.shard.time().floor(self.shard.nanos()), POLL_BUDGET);
         match values.pop_expired() {
             Some(expired) => Next::Due(self.expired(expired)),
             None if values.is_behind() => Next::Busy,
@@ -330,7 +326,7 @@ impl<V> Inner<V> {
             // A value that is due already stays in the queue until it is taken: the alarm does not
             // ring for it again. The slot of the timer that has just rung is free, so the shard
             // does not refuse.
-            let is_due = next <= self.time.floor(self.shard.nanos_near());
+            let is_due = next <= self.shard.time().floor(self.shard.nanos_near());
             self.aim(if is_due { Tick::NEVER } else { next });
         }
         self.wake_all();
@@ -370,7 +366,7 @@ impl<V> Inner<V> {
         let (now, mut removed) = (self.shard.nanos_near(), removed.into_iter());
         self.count(|counts| {
             for (key, deadline) in removed.by_ref() {
-                counts.cancel_held(ages.end(key), self.time.start_of(deadline), now);
+                counts.cancel_held(ages.end(key), self.shard.time().start_of(deadline), now);
             }
         });
         self.note_first(&ages);
@@ -378,7 +374,7 @@ impl<V> Inner<V> {
 
     /// The oldest value may be another one.
     fn note_first(&self, ages: &Ages) {
-        self.shard.set_oldest(ages.first().map(|since| self.time.instant_of(since)));
+        self.shard.set_oldest(ages.first().map(|since| self.shard.time().instant_of(since)));
     }
 
     /// `None` without a class, and when the shard has ended.
@@ -393,7 +389,7 @@ impl<V> Inner<V> {
     }
 
     pub(super) fn instant(&self, tick: Tick) -> Instant {
-        self.time.instant(tick)
+        self.shard.time().instant(tick)
     }
 }
 

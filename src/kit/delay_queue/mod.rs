@@ -335,7 +335,7 @@ impl<V> DelayQueue<V> {
     /// How long it is until a value is due; zero if it is due. `None` if the key is stale.
     pub fn remaining(&self, key: DelayKey) -> Option<Duration> {
         let deadline = self.inner.values.borrow().deadline(key.0)?;
-        Some(self.inner.time.remaining(deadline, self.inner.shard.nanos_near()))
+        Some(self.inner.shard.time().remaining(deadline, self.inner.shard.nanos_near()))
     }
 
     /// The number of values, due or not.

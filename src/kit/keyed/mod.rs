@@ -66,7 +66,6 @@ use hashbrown::DefaultHashBuilder;
 
 use self::lend::used_while_lent;
 use self::table::{Entry, Hashed, Put, Table};
-use crate::clock::Timeline;
 use crate::clock::when::{Deadline, When};
 use crate::face::part::{Part, PartHandle, PartTimer};
 use crate::face::timers::Timers;
@@ -107,8 +106,6 @@ type KeyedHandler<K, V, G> = Box<dyn FnMut(Expired<V, K>, &KeyedTimers<K, V, G>)
 
 struct Inner<K: 'static, V: 'static, G: 'static> {
     shard: PartHandle,
-    /// The service's, copied: a conversion costs no dynamic call.
-    time: Timeline,
     /// None while it runs.
     handler: Cell<Option<KeyedHandler<K, V, G>>>,
     table: RefCell<Table<K, V, G>>,
@@ -198,7 +195,6 @@ impl<T: Send + 'static> Timers<T> {
         let table = Table::with_capacity(capacity)?;
         let handler: KeyedHandler<K, V, G> = Box::new(handler);
         Ok(KeyedTimers(self.add_part(|shard| Inner {
-            time: shard.time().clone(),
             shard,
             handler: Cell::new(Some(handler)),
             table: RefCell::new(table),
@@ -340,7 +336,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         Q: Hash + Eq + ?Sized,
     {
         let deadline = self.deadline_of(key)?;
-        Some(self.0.time.instant(deadline))
+        Some(self.0.shard.time().instant(deadline))
     }
 
     /// How long it is until the timer of a key is due; zero if it is due. `None` if there is no
@@ -352,7 +348,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         Q: Hash + Eq + ?Sized,
     {
         let deadline = self.deadline_of(key)?;
-        Some(self.0.time.remaining(deadline, self.0.shard.nanos_near()))
+        Some(self.0.shard.time().remaining(deadline, self.0.shard.nanos_near()))
     }
 
     /// The number of keys in a group.
@@ -392,7 +388,7 @@ type NotInserted<K, V, G> = Refused<(Option<G>, K, V)>;
 impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     #[inline]
     fn tick_of(&self, when: impl When) -> Tick {
-        self.0.time.tick_of(when, || self.0.shard.nanos_near())
+        self.0.shard.deadline(when).0
     }
 
     fn put(
@@ -454,7 +450,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         for name in names {
             self.drop_name(name);
         }
-        Expired { key, deadline: self.0.time.instant(before), value }
+        Expired { key, deadline: self.0.shard.time().instant(before), value }
     }
 
     fn find<Q>(&self, key: &Q) -> Option<u32>
@@ -522,7 +518,7 @@ impl<K, V, G> KeyedTimers<K, V, G> {
 
     fn expired(&self, ended: Entry<K, V>) -> Expired<V, K> {
         let Entry { key, value, deadline, .. } = ended;
-        Expired { key, deadline: self.0.time.instant(deadline), value }
+        Expired { key, deadline: self.0.shard.time().instant(deadline), value }
     }
 }
 
