@@ -201,7 +201,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             warnings: Vec::new(),
             runtime: self.runtime.map_or(ATTACHED, Runtime::name),
             tick_ns: self.time.tick().nanos(),
-            lateness_bound_ns: saturating_nanos(self.settings.lateness_bound),
+            lateness_bound_ns: self.settings.lateness_bound,
             uptime: Duration::from_nanos(self.time.nanos()),
             shards: self.shards().filter_map(|shard| self.shard_stats(shard)).collect(),
             deadlines: self.tally.read(),

@@ -101,7 +101,7 @@ impl Options {
             grant_share: capacity / GRANT_SHARE,
             grant_window: (capacity / GRANT_SHARE).clamp(1, self.lane_capacity),
             budget: self.budget,
-            lateness_bound: self.lateness_bound.unwrap_or(self.tick * 10),
+            lateness_bound: saturating_nanos(self.lateness_bound.unwrap_or(self.tick * 10)),
             overrun: self.overrun,
             warnings: self.warnings,
             class_ages: self.check_class_ages()?,

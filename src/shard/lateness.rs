@@ -236,7 +236,7 @@ impl<T: 'static> Core<T> {
     #[inline]
     pub(super) fn begin_turn(&self, now: u64) {
         let state = &mut *self.state.borrow_mut();
-        let bound = saturating_nanos(self.directory.settings.lateness_bound);
+        let bound = self.directory.settings.lateness_bound;
         let times = &mut state.measured.times;
         times.began = now;
         times.late_until = self.time().floor(now.saturating_sub(bound));

@@ -88,7 +88,8 @@ pub(crate) struct Settings {
     /// The most keys of a shard that a thread holds in advance.
     pub(crate) grant_window: usize,
     pub(crate) budget: TurnBudget,
-    pub(crate) lateness_bound: Duration,
+    /// Beyond how many nanoseconds a delivery is late.
+    pub(crate) lateness_bound: u64,
     pub(crate) overrun: Duration,
     pub(crate) warnings: WarningLimits,
     /// For each class, from which age on a timer of it counts as leaked.
