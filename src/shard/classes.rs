@@ -112,7 +112,7 @@ impl ClassTable {
         class
     }
 
-    /// Counts a delivery of a class, so late in nanoseconds. Most timers have no class.
+    /// Counts a delivery of a class that is late by so many nanoseconds. Most timers have no class.
     #[inline(never)]
     fn count_fired(&mut self, class: ClassId, late: u64, is_late: bool) {
         self.count(class, |counts| counts.end(Ended::Fired { late, is_late }));
@@ -207,8 +207,8 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// Begins the delivery of a value of a container, so late in nanoseconds: counts it as a timer
-    /// that has fired, and its handler runs for its class.
+    /// Begins the delivery of a value of a container, which is late by so many nanoseconds: counts
+    /// it as a timer that has fired, and its handler runs for its class.
     pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
         let state = &mut *self.state.borrow_mut();
         state.measured.classes.count(class, |counts| counts.pending -= 1);

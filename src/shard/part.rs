@@ -244,7 +244,7 @@ pub struct PartTimer(pub(super) TimerKey);
 /// of the shard, and counts in its statistics, for the class of the view that made the part.
 pub struct PartHandle {
     shard: Rc<dyn LocalShard>,
-    /// The service's, copied: a conversion costs no dynamic call.
+    /// The timeline of the service, copied so that a conversion makes no dynamic call.
     time: Timeline,
     entry: Entry,
     class: ClassId,
@@ -477,8 +477,13 @@ impl PartHandle {
         self.shard.count_class(self.class, count);
     }
 
-    /// Begins the delivery of a value that has no timer of its own, so late: it counts as fired and
-    /// as pending no more, and its lateness is measured, without a class by the shard alone.
+    /// Begins the delivery of a value that has no timer of its own and is late by `late`: the value
+    /// counts as fired and as pending no more, and its lateness is measured, without a class by the
+    /// shard alone.
+    ///
+    /// # Panics
+    ///
+    /// In a build with overflow checks, if no value counts as pending for the class.
     pub fn begin_delivery(&self, late: Duration) {
         self.shard.begin_delivery(self.class, saturating_nanos(late));
     }

@@ -160,7 +160,7 @@ mod loom_tests {
                 let (passes, handed_out) = (Arc::clone(&passes), Arc::clone(&handed_out));
                 thread::spawn(move || {
                     if passes.get() != before {
-                        assert!(handed_out.load(Ordering::Relaxed), "it looks too early");
+                        assert!(handed_out.load(Ordering::Relaxed), "the task looks too early");
                     }
                 })
             };
