@@ -102,6 +102,8 @@
 //! | timeouts of hyper: servers, clients, pools | [`adapters::hyper`], with the feature `hyper` |
 //! | `serve` of axum, with timeouts | [`adapters::axum`], with the feature `axum` |
 //! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
+//! | a sleep for an interface that has no error | [`fallback`] |
+//! | a limit of your own that cuts nothing that came in time | [`pass`] |
 //! | timers of QUIC endpoints and connections | [`adapters::quinn`], with the feature `quinn` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
@@ -240,12 +242,11 @@ mod driver;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod face;
-#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
-mod fallback;
+pub mod fallback;
 pub mod guide;
 mod kit;
 mod link;
-mod pass;
+pub mod pass;
 mod service;
 mod shard;
 #[cfg(feature = "sim")]

@@ -38,9 +38,10 @@ use crossbeam_utils::atomic::AtomicCell;
 pub(crate) use self::near::NearClock;
 pub(crate) use self::timeline::Timeline;
 
-/// The clock of a service: the monotonic clock of the system, or a [`ManualClock`].
+/// The clock of a service: the monotonic clock of the system, or a [`ManualClock`]. It is made by
+/// [`Handle::clock`](crate::Handle::clock), and outlives the service.
 #[derive(Clone)]
-pub(crate) struct Clock {
+pub struct Clock {
     epoch: Instant,
     /// Nanoseconds from the [`first_epoch`] to this clock's.
     pub(crate) since_first: u64,
@@ -75,8 +76,8 @@ impl Clock {
         }
     }
 
-    /// The present moment.
-    pub(crate) fn now(&self) -> Instant {
+    /// The present moment. Costs a reading of the system's clock, or a load.
+    pub fn now(&self) -> Instant {
         match self.source {
             Source::Monotonic => now(),
             Source::Manual(_) => self.epoch + Duration::from_nanos(self.nanos()),
@@ -99,8 +100,9 @@ impl Clock {
         saturating_nanos(instant.saturating_duration_since(self.epoch))
     }
 
+    /// Whether a test moves it: whether it is a [`ManualClock`].
     #[inline]
-    pub(crate) fn is_manual(&self) -> bool {
+    pub fn is_manual(&self) -> bool {
         matches!(self.source, Source::Manual(_))
     }
 

@@ -1,16 +1,21 @@
 //! Sleeps that return no error: where the service has no timer, a thread keeps the deadline.
 //!
 //! The interfaces of tokio, hyper and quinn have sleeps whose output is `()`. Such a sleep must
-//! neither be done early nor be forgotten when a shard is full or has ended.
+//! neither be done early nor be forgotten when a shard is full or has ended. [`InfallibleSleep`] is
+//! one for an adapter of the program's own.
 //!
 //! Invariants: a sleep is done when its deadline has come by the clock of the service, and not
 //! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is
 //! polled again at once.
 //!
-//! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 16 bytes.
+//! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 16
+//! bytes. Of the others, the *fallback thread* of the process keeps the deadlines in an ordered map
+//! behind a lock. [`fallback_count`] counts them; a server that sees the count grow gives its
+//! shards more [capacity](crate::TimerServiceBuilder::capacity).
 
 #[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
 mod followed;
+mod infallible;
 mod moment;
 mod thread;
 #[cfg(feature = "test-util")]
@@ -26,6 +31,7 @@ pub(crate) use self::followed::FollowedSleep;
 pub(crate) use self::followed::present;
 #[cfg(feature = "tokio")]
 pub(crate) use self::followed::{is_system_time, now};
+pub use self::infallible::InfallibleSleep;
 pub(crate) use self::moment::Moment;
 use self::thread::Kept;
 pub use self::thread::fallback_count;
@@ -55,14 +61,12 @@ pub(crate) struct SleepOrKept {
 }
 
 impl SleepOrKept {
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(crate) fn new(handle: AnyHandle, deadline: Instant) -> Self {
         Self { deadline: Moment::of(deadline), shared: handle.sleep(deadline), kept: None }
     }
 
     /// A sleep that is done when `delay` has passed from now. A delay that does not fit never has.
-    #[cfg(any(feature = "hyper", feature = "tower"))]
     pub(crate) fn after(handle: AnyHandle, delay: Duration) -> Self {
         let due = handle.with_reach(|reach| due_after(reach.time(), reach.nanos(), delay));
         let (due, deadline) = due.unwrap_or_else(|| {
@@ -80,12 +84,10 @@ impl SleepOrKept {
         Self { deadline, shared: Sleep::new(handle, due), kept: None }
     }
 
-    #[cfg(feature = "hyper")]
     pub(crate) fn handle(&self) -> AnyHandle {
         self.shared.handle()
     }
 
-    #[cfg(feature = "tokio")]
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline.instant()
     }
@@ -102,7 +104,6 @@ impl SleepOrKept {
 
     /// Waits until another deadline instead, also after the sleep was done. The task that has
     /// polled it is woken at the new deadline.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(crate) fn reset(&mut self, deadline: Instant) {
         self.deadline = Moment::of(deadline);
         self.shared.reset(deadline);

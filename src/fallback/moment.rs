@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use crate::clock::saturating_nanos;
-use crate::clock::{Clock, first_epoch, instant_after};
+use crate::clock::{Clock, first_epoch, instant_after, saturating_nanos};
 
 /// An instant, as nanoseconds since the [`first_epoch`]. Most deadlines are never asked for as an
 /// [`Instant`], whose computation costs a tenth of a timeout; and it is computed without the clock.
@@ -19,7 +17,6 @@ impl Moment {
         Self(at_most_max(nanos.saturating_add(clock.since_first)))
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(crate) fn of(instant: Instant) -> Self {
         let first = first_epoch();
@@ -48,7 +45,7 @@ fn at_most_max(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
-#[cfg(all(test, any(feature = "hyper", feature = "tokio")))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::nanos_after;

@@ -76,7 +76,8 @@ impl State {
 }
 
 /// How many sleeps, timeouts and ticks of the process the fallback thread has had to keep so far,
-/// because a shard was full or had ended: those of `time`, and those of the adapters.
+/// because a shard was full or had ended: those of [`InfallibleSleep`](super::InfallibleSleep), of
+/// `time`, and of the adapters.
 pub fn fallback_count() -> u64 {
     lock().count
 }
@@ -136,7 +137,6 @@ impl Kept {
     }
 
     /// Changes the deadline. `false` if the former deadline has come and the waker was woken.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn reset(&mut self, deadline: Instant) -> bool {
         let mut state = lock();
         let Some(waker) = state.wakers.remove(&self.key) else { return false };

@@ -2,10 +2,11 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,6 +19,8 @@ use corewheel::adapters::axum::serve;
 use corewheel::adapters::hyper::{BodyLimits, HyperTimer, TimedBody, TimedHttp};
 use corewheel::adapters::tower::TimeoutLayer;
 use corewheel::conn::Raced;
+use corewheel::fallback::InfallibleSleep;
+use corewheel::pass::Pass;
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::time::{self, FutureExt};
 use corewheel::{ConnLimits, Handle};
@@ -111,7 +114,7 @@ const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Serv
     Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
 }
 
-pub(crate) static ROWS: [Row; 22] = [
+pub(crate) static ROWS: [Row; 23] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -134,6 +137,11 @@ pub(crate) static ROWS: [Row; 22] = [
     bytes("FutureExt::timeout", |socket, _timers, limit| {
         guarded!(socket, |socket| {
             socket.read_u8().timeout(limit).await.is_ok_and(|read| read.is_ok())
+        })
+    }),
+    bytes("InfallibleSleep and Pass", |socket, timers, limit| {
+        guarded!(socket, |socket| {
+            own_timeout(timers, limit, socket.read_u8()).await.is_some_and(|read| read.is_ok())
         })
     }),
     bytes("race", |socket, timers, limit| {
@@ -351,6 +359,22 @@ where
         _ = serving => {}
         () = cut.notified() => {}
     }
+}
+
+/// A timeout as a program makes it of public items. `None` if the time is up.
+async fn own_timeout<F: Future>(timers: Handle, limit: Duration, future: F) -> Option<F::Output> {
+    let (mut future, mut sleep) = (pin!(future), InfallibleSleep::after(timers, limit));
+    let mut pass = Pass::default();
+    poll_fn(|cx| {
+        let was_over = pass.is_over();
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        ready!(Pin::new(&mut sleep).poll(cx));
+        ready!(pass.decide(was_over, true, cx));
+        Poll::Ready(None)
+    })
+    .await
 }
 
 async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {

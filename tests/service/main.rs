@@ -22,6 +22,7 @@ mod herd;
 mod histories;
 mod ids;
 mod in_tokio;
+mod infallible;
 mod interval;
 mod kept;
 mod keyed;

@@ -311,8 +311,23 @@ impl<T: 'static> Handle<T> {
         Deadline(self.tick_of(when))
     }
 
-    /// The clock of the service; the system's if the service has ended.
-    pub(crate) fn clock(&self) -> Clock {
+    /// The clock of the service; the system's if the service has ended. For code that compares its
+    /// own readings with deadlines, also after the end of the service: [`now`](Self::now) finds
+    /// the service for each reading.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel::clock::ManualClock;
+    /// use std::time::Duration;
+    ///
+    /// let manual = ManualClock::new();
+    /// let service = TimerService::builder().shards(1).clock(&manual).start_attached()?;
+    /// let clock = service.handle().clock();
+    /// manual.advance(Duration::from_secs(3));
+    /// assert!(clock.is_manual() && clock.now() == manual.now());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clock(&self) -> Clock {
         self.time().map_or_else(Clock::monotonic, |time| time.clock().clone())
     }
 

@@ -1,0 +1,124 @@
+//! Sleeps that return no error: on a shard with room, on a full one, and after the end of a
+//! service.
+
+use std::task::Waker;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::fallback::{InfallibleSleep, fallback_count};
+use corewheel::{ShutdownPolicy, TimerService};
+
+use crate::support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
+
+#[test]
+fn infallible_sleep_is_done_within_a_tick_after_its_deadline_and_not_before() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let (alarm, waker) = Alarm::new();
+    let deadline = handle.now() + ms(10) + ms(1) / 4;
+    let mut sleep = InfallibleSleep::until(handle, deadline);
+    assert_eq!(sleep.handle(), handle.untyped());
+    assert!(poll(&mut sleep, &waker).is_pending());
+    lab.settle();
+    lab.advance(ms(10));
+    assert!(poll(&mut sleep, &waker).is_pending() && alarm.count() == 0);
+    lab.advance(ms(2));
+    assert_eq!(alarm.count(), 1);
+    // A poll after the end finds it done.
+    for _ in 0..2 {
+        assert_eq!(look(&mut sleep), Some(()));
+    }
+    assert!(!sleep.is_kept());
+}
+
+#[test]
+fn infallible_sleep_that_is_reset_waits_for_its_new_deadline() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let begin = lab.service.handle().now();
+    let mut sleep = InfallibleSleep::after(lab.service.handle(), FAR);
+    assert_eq!(look(&mut sleep), None);
+    // To earlier, to later, and to later again after it was done.
+    sleep.reset(begin + ms(20));
+    assert_eq!(look(&mut sleep), None);
+    for (deadline, wait) in [(ms(30), ms(29)), (ms(40), ms(8))] {
+        sleep.reset(begin + deadline);
+        assert_eq!(look(&mut sleep), None);
+        lab.advance(wait);
+        assert_eq!(look(&mut sleep), None, "it was reset to {deadline:?}");
+        lab.advance(ms(2));
+        assert_eq!(look(&mut sleep), Some(()), "it was reset to {deadline:?}");
+    }
+}
+
+#[test]
+fn delay_that_does_not_fit_is_never_done() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let mut never = InfallibleSleep::after(lab.service.handle(), Duration::MAX);
+    assert_eq!(look(&mut never), None);
+    lab.advance(1_000 * FAR);
+    assert_eq!(look(&mut never), None);
+    drop(lab);
+    assert_eq!(look(&mut never), None);
+}
+
+/// Waits for a sleep that its service refuses.
+fn check_kept(mut sleep: InfallibleSleep) {
+    let (kept, (alarm, waker)) = (fallback_count(), Alarm::new());
+    // The shard may refuse only after it was asked more than once.
+    wait_until("the fallback thread keeps the sleep", || {
+        assert!(poll(&mut sleep, &waker).is_pending());
+        sleep.is_kept()
+    });
+    assert!(fallback_count() > kept);
+    let deadline = Instant::now() + ms(20);
+    sleep.reset(deadline);
+    assert_eq!(sleep.deadline(), deadline);
+    let mut woken = alarm.count();
+    while poll(&mut sleep, &waker).is_pending() {
+        wait_until("the task is woken", || alarm.count() > woken);
+        woken = alarm.count();
+    }
+    assert!(Instant::now() >= deadline, "it is {:?} early", deadline - Instant::now());
+}
+
+#[test]
+fn infallible_sleep_of_a_full_shard_is_done_at_its_deadline() {
+    let service = TimerService::beside_runtime().shards(1).capacity(2).start().unwrap();
+    let handle = service.handle();
+    let refused = || service.stats().shards[0].counts.refused;
+    let mut slots: Vec<_> = (0..3).map(|_| InfallibleSleep::after(handle, FAR)).collect();
+    wait_until("one of three is refused", || {
+        assert!(slots.iter_mut().all(|slot| poll(slot, Waker::noop()).is_pending()));
+        refused() > 0
+    });
+    thread::spawn(move || check_kept(InfallibleSleep::after(handle, FAR))).join().unwrap();
+    drop(slots);
+}
+
+#[test]
+fn infallible_sleep_of_an_ended_service_is_done_at_its_deadline() {
+    let service = TimerService::beside_runtime().shards(1).start().unwrap();
+    let handle = service.handle();
+    let (alarm, waker) = Alarm::new();
+    let mut before = InfallibleSleep::after(handle, FAR);
+    assert!(poll(&mut before, &waker).is_pending());
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+    wait_until("the task of a sleep that waits is woken", || alarm.count() > 0);
+    check_kept(before);
+    check_kept(InfallibleSleep::until(handle, Instant::now() + FAR));
+    // On a thread that has not used the service.
+    thread::spawn(move || check_kept(InfallibleSleep::after(handle, FAR))).join().unwrap();
+}
+
+#[test]
+fn clock_of_a_handle_outlives_its_service() {
+    let lab = Lab::<()>::new(builder(1));
+    let (manual, clock) = (lab.clock.clone(), lab.service.handle().clock());
+    assert!(clock.is_manual());
+    drop(lab);
+    manual.advance(ms(7));
+    assert_eq!(clock.now(), manual.now());
+    let service = TimerService::builder().shards(1).start().unwrap();
+    let (before, clock) = (Instant::now(), service.handle().clock());
+    assert!(!clock.is_manual() && clock.now() >= before && clock.now() <= Instant::now());
+}
