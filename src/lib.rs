@@ -102,9 +102,9 @@
 //! | timeouts of hyper: servers, clients, pools | [`adapters::hyper`], with the feature `hyper` |
 //! | `serve` of axum, with timeouts | [`adapters::axum`], with the feature `axum` |
 //! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
+//! | timers of QUIC endpoints and connections | the package `corewheel-quinn` |
 //! | a sleep for an interface that has no error | [`fallback`] |
 //! | a limit of your own that cuts nothing that came in time | [`pass`] |
-//! | timers of QUIC endpoints and connections | [`adapters::quinn`], with the feature `quinn` |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
 //! requests from idle connections. [`StatsEndpoint`] shows the statistics over HTTP.
@@ -200,7 +200,6 @@
 //! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
 //! | `axum` | [`adapters::axum`]: axum's `serve` with timeouts | axum, HTTP/2, `hyper`, `tokio` |
 //! | `tower` | [`adapters::tower`]: a layer that gives each request a time | tower's two traits |
-//! | `quinn` | [`adapters::quinn`]: the runtime of QUIC endpoints | quinn, `tokio` |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | [`sim`]: a simulation of the service, for tests | nothing |
@@ -224,7 +223,6 @@
 //! [`adapters::hyper`]: adapters/hyper/index.html
 //! [`adapters::axum`]: adapters/axum/index.html
 //! [`adapters::tower`]: adapters/tower/index.html
-//! [`adapters::quinn`]: adapters/quinn/index.html
 //! [`StatsEndpoint`]: endpoint/struct.StatsEndpoint.html
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -233,7 +231,7 @@
 #[macro_use]
 mod values;
 
-#[cfg(any(feature = "hyper", feature = "quinn", feature = "tower"))]
+#[cfg(any(feature = "hyper", feature = "tower"))]
 pub mod adapters;
 pub mod clock;
 pub mod conn;

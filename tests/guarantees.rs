@@ -11,7 +11,10 @@ fn links_to_tests(text: &str) -> Vec<(usize, String, String)> {
         for target in line.split("](").skip(1) {
             let target = target.split(')').next().unwrap_or_default();
             let (path, name) = target.split_once(' ').unwrap_or((target, ""));
-            if path.starts_with("tests/") || path.starts_with("shards/tests/") {
+            let is_of_package = |(folder, _): (&str, &str)| {
+                ["", "shards/"].contains(&folder) || folder.starts_with("adapters/")
+            };
+            if path.split_once("tests/").is_some_and(is_of_package) {
                 links.push((number, path.to_owned(), name.trim_matches('"').to_owned()));
             }
         }
@@ -62,12 +65,14 @@ fn each_guarantee_names_a_test_that_is_there() {
 #[test]
 fn link_to_a_test_that_is_gone_is_found() {
     let text = "- [A](tests/a.rs \"a_b_c\"), and [B](tests/b.rs).\n\
-                - [C](c.md), [D](shards/tests/d.rs \"d\")";
+                - [C](c.md), [D](shards/tests/d.rs \"d\"), [E](adapters/e/README.md)\n\
+                - [F](adapters/f/tests/f.rs \"f\"), [G](benches/tests/g.rs \"g\")";
     let link = |line, path: &str, name: &str| (line, path.to_owned(), name.to_owned());
     let expected = [
         link(1, "tests/a.rs", "a_b_c"),
         link(1, "tests/b.rs", ""),
         link(2, "shards/tests/d.rs", "d"),
+        link(3, "adapters/f/tests/f.rs", "f"),
     ];
     assert_eq!(links_to_tests(text), expected);
     let source = "#[test]\nfn a_b_c() {\n}\n\nfn a_b() {\n}\n";

@@ -1,4 +1,4 @@
-//! What hyper, axum, tower and quinn take their timers from.
+//! What hyper, axum and tower take their timers from. quinn has a package: `corewheel-quinn`.
 //!
 //! Each adapter is made of a [`Handle`](crate::Handle), so it works on every runtime that its
 //! framework has, and on the threads of shards. Where the interface of a framework has no error for
@@ -10,8 +10,6 @@
 pub mod axum;
 #[cfg(feature = "hyper")]
 pub mod hyper;
-#[cfg(feature = "quinn")]
-pub mod quinn;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -11,8 +11,8 @@
 //! 3. [`per_core`](per_core/index.html): a shard on each core, on tokio or glommio; [`own_loop`]:
 //!    around `epoll` or mio; [`bare_wheel`]: the wheel alone.
 //! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits;
-//!    [`hyper_and_axum`](hyper_and_axum/index.html), [`tower`](tower/index.html),
-//!    [`quinn`](quinn/index.html): servers of these libraries;
+//!    [`hyper_and_axum`](hyper_and_axum/index.html), [`tower`](tower/index.html): servers of these
+//!    libraries; the package `corewheel-quinn` has a guide for QUIC servers;
 //!    [`http_limits`](http_limits/index.html): each state of an HTTP connection.
 //! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
 //! 6. [`delayed_jobs`]: work that comes later, from any thread.
@@ -77,11 +77,6 @@ pub mod own_loop {
 #[cfg(feature = "tokio")]
 pub mod per_core {
     #![doc = include_str!("per_core.md")]
-}
-
-#[cfg(feature = "quinn")]
-pub mod quinn {
-    #![doc = include_str!("quinn.md")]
 }
 
 pub mod statistics {

@@ -1,4 +1,4 @@
-//! The adapters for hyper, tower and quinn, and streams with their timeouts, with real clients over
+//! The adapters for hyper and tower, and streams with their timeouts, with real clients over
 //! real sockets.
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
@@ -16,7 +16,6 @@ mod hyper_sockets;
 mod log;
 mod on_its_way;
 mod paused;
-mod quinn;
 mod reentrant;
 mod requests_over_sockets;
 #[path = "../service/support/seeds.rs"]

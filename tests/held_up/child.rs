@@ -4,16 +4,9 @@ use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{self, Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::rows::{ROWS, Row};
-use crate::server::{Flavour, Place, Server};
-
-/// What the child serves: flavour, place, clients of each row, the limit in milliseconds and the
-/// names of the rows.
-const TASK: &str = "HELD_UP_CHILD";
 /// Begins the line with the addresses.
 const ADDRESSES: &str = "addresses";
 
@@ -21,18 +14,6 @@ const ADDRESSES: &str = "addresses";
 pub(crate) struct Child(process::Child);
 
 impl Child {
-    pub(crate) fn start(
-        rows: &[&'static Row],
-        clients: usize,
-        (flavour, place): (Flavour, Place),
-        limit: Duration,
-    ) -> (Self, Vec<SocketAddr>) {
-        let names: Vec<_> = rows.iter().map(|row| row.name).collect();
-        let task =
-            format!("{flavour:?};{place:?};{clients};{};{}", limit.as_millis(), names.join(";"));
-        Self::of_test("child::server_in_a_child_process", TASK, &task)
-    }
-
     /// Runs a test of this binary as a server, with its task in a variable of the environment.
     /// Beside it, where it listens.
     pub(crate) fn of_test(test: &str, variable: &str, task: &str) -> (Self, Vec<SocketAddr>) {
@@ -87,20 +68,4 @@ pub(crate) fn this_test(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);
     command
-}
-
-/// Serves until its standard input ends. Does nothing where this is not the child.
-#[test]
-fn server_in_a_child_process() {
-    let Ok(task) = env::var(TASK) else { return };
-    let words: Vec<_> = task.split(';').collect();
-    let [flavour, place, clients, limit, names @ ..] = &words[..] else { panic!("{task}") };
-    let flavour = Flavour::ALL.into_iter().find(|it| format!("{it:?}") == **flavour).unwrap();
-    let place = Place::ALL.into_iter().find(|it| format!("{it:?}") == **place).unwrap();
-    let row = |name: &&str| ROWS.iter().find(|row| row.name == *name).unwrap();
-    let rows: Vec<_> = names.iter().map(row).collect();
-    let limit = Duration::from_millis(limit.parse().unwrap());
-    let (_server, addresses) =
-        Server::start(&rows, clients.parse().unwrap(), (flavour, place), limit);
-    Child::wait_as_child(&addresses);
 }

@@ -5,31 +5,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::child::Child;
-use crate::held::HeldUp;
+use crate::held::{Flavour, HeldUp, Hold};
 use crate::rows::Row;
-use crate::server::{Flavour, Place, Server};
+use crate::server::{Place, start, start_child};
 
 /// The limit of the first try with few clients. Each further one doubles it.
 const LIMIT: Duration = Duration::from_millis(400);
 const TRIES: u32 = 8;
 /// How long a client waits before it says that it was neither served nor cut.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// What holds the runtime up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hold {
-    /// Each worker blocks.
-    Blocked,
-    /// Many handlers are ready together and compute.
-    Computing,
-    /// The process is stopped.
-    Stopped,
-}
-
-impl Hold {
-    pub(crate) const ALL: [Self; 3] = [Self::Blocked, Self::Computing, Self::Stopped];
-}
 
 /// Runs a round with so many clients for each row, and a silent one besides.
 pub(crate) fn check(
@@ -57,10 +41,10 @@ fn round(
     limit: Duration,
 ) -> Option<Vec<(&'static str, usize)>> {
     let (server, addresses) = if hold == Hold::Stopped {
-        let (child, addresses) = Child::start(rows, clients + 1, where_served, limit);
+        let (child, addresses) = start_child(rows, clients + 1, where_served, limit);
         (HeldUp::Child(child), addresses)
     } else {
-        let (server, addresses) = Server::start(rows, clients + 1, where_served, limit);
+        let (server, addresses) = start(rows, clients + 1, where_served, limit);
         (HeldUp::Here(server), addresses)
     };
     // The limits begin later.

@@ -14,7 +14,6 @@ mod edges;
 mod held;
 mod on_shard;
 mod pool;
-mod quic;
 mod rows;
 mod server;
 
@@ -23,9 +22,10 @@ use std::thread;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::client::{Hold, check};
+use crate::client::check;
+use crate::held::{Flavour, Hold};
 use crate::rows::{ROWS, Row};
-use crate::server::{Flavour, Place};
+use crate::server::Place;
 
 /// Rows whose future reads the socket in the task that waits for the deadline.
 fn plain() -> Vec<&'static Row> {

@@ -1,53 +1,25 @@
 //! Servers of all rows, in one runtime that can be held up.
 
+use std::env;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc;
-use std::sync::{Arc, Barrier, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{Handle, TimerService};
+use corewheel::Handle;
 use futures_util::future::join_all;
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
-use tokio::runtime::{self, Builder};
-use tokio::sync::oneshot;
+use tokio::runtime;
 use tokio::task::{LocalSet, block_in_place};
 
-use crate::rows::{Row, Served};
+use crate::child::Child;
+use crate::held::{Flavour, Server};
+use crate::rows::{ROWS, Row, Served};
 
-/// Workers of a multi-thread runtime.
-const WORKERS: usize = 2;
-/// How many handlers compute, and for how long each.
-const HANDLERS: usize = 150;
-const COMPUTES: Duration = Duration::from_millis(20);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flavour {
-    CurrentThread,
-    MultiThread,
-}
-
-impl Flavour {
-    pub(crate) const ALL: [Self; 2] = [Self::CurrentThread, Self::MultiThread];
-
-    fn workers(self) -> usize {
-        match self {
-            Self::CurrentThread => 1,
-            Self::MultiThread => WORKERS,
-        }
-    }
-
-    pub(crate) fn builder(self) -> Builder {
-        let mut builder = match self {
-            Self::CurrentThread => Builder::new_current_thread(),
-            Self::MultiThread => Builder::new_multi_thread(),
-        };
-        builder.worker_threads(WORKERS).enable_all();
-        builder
-    }
-}
+/// What the child serves: flavour, place, clients of each row, the limit in milliseconds and the
+/// names of the rows.
+const TASK: &str = "HELD_UP_CHILD";
 
 /// Where the connections are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,93 +51,38 @@ impl Place {
     ];
 }
 
-/// The servers of some rows. Its drop ends them.
-pub(crate) struct Server {
-    flavour: Flavour,
-    runtime: runtime::Handle,
-    _stop: oneshot::Sender<()>,
+/// Serves so many clients of each row on a thread of its own. Beside it, where each row
+/// listens.
+pub(crate) fn start(
+    rows: &[&'static Row],
+    clients: usize,
+    (flavour, place): (Flavour, Place),
+    limit: Duration,
+) -> (Server, Vec<SocketAddr>) {
+    let rows = rows.to_vec();
+    let listeners: Vec<_> = rows.iter().map(|_| listener()).collect();
+    let addresses = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
+    let server = Server::run(flavour, flavour.builder(), async move |timers| {
+        if place == Place::SecondRuntime {
+            // A runtime cannot begin in another one.
+            thread::spawn(move || first_runtime(timers)).join().unwrap();
+        }
+        let futures = accept(&rows, listeners, clients, timers, limit).await;
+        serve(futures, place).await;
+    });
+    (server, addresses)
 }
 
-/// What keeps workers blocked until it is dropped.
-pub(crate) type Blocked = Arc<Mutex<Vec<mpsc::Sender<()>>>>;
-
-impl Server {
-    /// Serves so many clients of each row on a thread of its own. Beside it, where each row
-    /// listens.
-    pub(crate) fn start(
-        rows: &[&'static Row],
-        clients: usize,
-        (flavour, place): (Flavour, Place),
-        limit: Duration,
-    ) -> (Self, Vec<SocketAddr>) {
-        let rows = rows.to_vec();
-        let listeners: Vec<_> = rows.iter().map(|_| listener()).collect();
-        let addresses = listeners.iter().map(|it| it.local_addr().unwrap()).collect();
-        let server = Self::run(flavour, flavour.builder(), async move |timers| {
-            if place == Place::SecondRuntime {
-                // A runtime cannot begin in another one.
-                thread::spawn(move || first_runtime(timers)).join().unwrap();
-            }
-            let futures = accept(&rows, listeners, clients, timers, limit).await;
-            serve(futures, place).await;
-        });
-        (server, addresses)
-    }
-
-    /// Runs a server in a runtime on a thread of its own.
-    pub(crate) fn run(
-        flavour: Flavour,
-        mut builder: Builder,
-        serve: impl AsyncFnOnce(Handle) + Send + 'static,
-    ) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        let (sender, started) = mpsc::channel();
-        thread::spawn(move || {
-            let service = TimerService::beside_runtime().start().unwrap();
-            let timers = service.handle();
-            let runtime = builder.build().unwrap();
-            sender.send(runtime.handle().clone()).unwrap();
-            runtime.block_on(async {
-                let serving = async {
-                    serve(timers).await;
-                    std::future::pending::<()>().await;
-                };
-                tokio::select! {
-                    () = serving => {}
-                    _ = stopped => {}
-                }
-            });
-        });
-        Self { flavour, runtime: started.recv().unwrap(), _stop: stop }
-    }
-
-    /// Blocks each worker until the returned value is dropped.
-    pub(crate) fn block(&self) -> Blocked {
-        let workers = self.flavour.workers();
-        let held = Arc::new(Barrier::new(workers + 1));
-        let senders = Arc::new(Mutex::new(Vec::new()));
-        for _ in 0..workers {
-            let (sender, released) = mpsc::channel::<()>();
-            senders.lock().unwrap().push(sender);
-            let held = Arc::clone(&held);
-            self.runtime.spawn(async move {
-                held.wait();
-                let _ = released.recv();
-            });
-        }
-        held.wait();
-        senders
-    }
-
-    /// Makes many handlers ready at once, which compute one after another.
-    pub(crate) fn compute(&self) {
-        // All of them are spawned while the workers are blocked.
-        let blocked = self.block();
-        for _ in 0..HANDLERS {
-            self.runtime.spawn(async { thread::sleep(COMPUTES) });
-        }
-        drop(blocked);
-    }
+/// Serves the clients of rows in a process of its own.
+pub(crate) fn start_child(
+    rows: &[&'static Row],
+    clients: usize,
+    (flavour, place): (Flavour, Place),
+    limit: Duration,
+) -> (Child, Vec<SocketAddr>) {
+    let names: Vec<_> = rows.iter().map(|row| row.name).collect();
+    let task = format!("{flavour:?};{place:?};{clients};{};{}", limit.as_millis(), names.join(";"));
+    Child::of_test("server::server_in_a_child_process", TASK, &task)
 }
 
 /// A listener whose queue has room for thousands.
@@ -241,4 +158,19 @@ async fn all(mut futures: Vec<Served>) {
         if futures.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
+}
+
+/// Serves until its standard input ends. Does nothing where this is not the child.
+#[test]
+fn server_in_a_child_process() {
+    let Ok(task) = env::var(TASK) else { return };
+    let words: Vec<_> = task.split(';').collect();
+    let [flavour, place, clients, limit, names @ ..] = &words[..] else { panic!("{task}") };
+    let flavour = Flavour::ALL.into_iter().find(|it| format!("{it:?}") == **flavour).unwrap();
+    let place = Place::ALL.into_iter().find(|it| format!("{it:?}") == **place).unwrap();
+    let row = |name: &&str| ROWS.iter().find(|row| row.name == *name).unwrap();
+    let rows: Vec<_> = names.iter().map(row).collect();
+    let limit = Duration::from_millis(limit.parse().unwrap());
+    let (_server, addresses) = start(&rows, clients.parse().unwrap(), (flavour, place), limit);
+    Child::wait_as_child(&addresses);
 }

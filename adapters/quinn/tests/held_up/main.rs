@@ -1,6 +1,14 @@
 //! QUIC servers in a runtime that is held up: no connection ends as idle whose packets lay in the
 //! endpoint's socket at that time, and each silent one does.
 
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
+#[path = "../../../../tests/held_up/child.rs"]
+mod child;
+#[path = "../../../../tests/held_up/held.rs"]
+#[allow(dead_code, reason = "the tests of timeouts use the rest")]
+mod held;
+
 use std::env;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::Handle;
-use corewheel::adapters::quinn::QuinnRuntime;
+use corewheel_quinn::QuinnRuntime;
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use quinn::{
@@ -21,9 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::child::Child;
-use crate::client::Hold;
-use crate::held::HeldUp;
-use crate::server::{Flavour, Server};
+use crate::held::{Flavour, HeldUp, Hold, Server};
 
 /// What the child serves: flavour, clients and the limit in milliseconds.
 const TASK: &str = "HELD_UP_QUIC_CHILD";
@@ -66,7 +72,7 @@ fn stopped_process_ends_no_quic_connection_that_was_in_time() {
 fn round(flavour: Flavour, hold: Hold, limit: Duration) -> Option<Ended> {
     let (server, addresses) = if hold == Hold::Stopped {
         let task = format!("{flavour:?};{};{}", CLIENTS + 1, limit.as_millis());
-        let (child, addresses) = Child::of_test("quic::server_in_a_child_process", TASK, &task);
+        let (child, addresses) = Child::of_test("server_in_a_child_process", TASK, &task);
         (HeldUp::Child(child), addresses)
     } else {
         let (server, addresses) = serve(flavour, CLIENTS + 1, limit);

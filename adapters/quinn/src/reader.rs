@@ -1,5 +1,6 @@
 //! The tasks that read sockets, and the connections that wait until they have read.
 
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem;
 use std::net::SocketAddr;
@@ -7,15 +8,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use ::quinn::udp::{RecvMeta, Transmit};
-use ::quinn::{AsyncUdpSocket, UdpPoller};
+use atomic_waker::AtomicWaker;
+use corewheel::clock::Clock;
 use oneshot::{AsyncReceiver, Sender};
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::runtime::Id;
+use tokio::task::coop;
 
 use super::driver;
-use crate::clock::Clock;
-use crate::link::sync::MaybeWaker;
-use crate::pass::{self, POLLS_MAX};
+
+/// After so many polls that have left something in the socket of an endpoint, a connection is not
+/// held back for it any more.
+const POLLS_MAX: u32 = 250;
 
 /// The tasks of a [`QuinnRuntime`](super::QuinnRuntime) that read sockets: one for each endpoint.
 #[derive(Default)]
@@ -27,7 +32,7 @@ impl Readers {
     }
 
     pub(super) fn add(&self, host: Id) -> Arc<Reader> {
-        let reader = Arc::new(Reader { host, task: MaybeWaker::new(), waiting: Mutex::default() });
+        let reader = Arc::new(Reader { host, task: AtomicWaker::new(), waiting: Mutex::default() });
         self.lock().push(Arc::clone(&reader));
         reader
     }
@@ -44,13 +49,17 @@ impl Readers {
     }
 }
 
-debug_fields!([] Readers, |it| count: it.lock().len());
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("count", &self.lock().len()).finish_non_exhaustive()
+    }
+}
 
 /// A task that reads sockets.
 pub(super) struct Reader {
     /// The runtime that runs the task.
     host: Id,
-    task: MaybeWaker,
+    task: AtomicWaker,
     /// The connections that have asked since the last poll.
     waiting: Mutex<Vec<Sender<()>>>,
 }
@@ -140,7 +149,7 @@ impl AsyncUdpSocket for Socket {
             self.inner.poll_recv(cx, bufs, meta)
         };
         // Without a budget, a socket says that it is empty.
-        let is_empty = read.is_pending() && !is_late && pass::has_budget();
+        let is_empty = read.is_pending() && !is_late && coop::has_budget_remaining();
         driver::note_read(|reads| reads.note(std::ptr::from_ref(self).addr(), is_empty));
         read
     }

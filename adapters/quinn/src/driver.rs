@@ -1,6 +1,6 @@
 //! The tasks of quinn. No deadline of a connection decides before its packets were read.
 //!
-//! Quinn compares a connection's deadlines with [`now`](::quinn::Runtime::now) in each poll of the
+//! Quinn compares a connection's deadlines with [`now`](quinn::Runtime::now) in each poll of the
 //! connection's task, so a timer that is not ready holds nothing back. Why not let the task run
 //! meanwhile, with a `now` before the deadline: the packets in its queue have later stamps, by the
 //! task of the endpoint, so the connection would see time go back. So the task of a connection
@@ -31,12 +31,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use corewheel::clock::Clock;
+use corewheel::pass::Pass;
 use oneshot::AsyncReceiver;
 use tokio::runtime::{Handle, Id};
 
 use super::reader::{Reader, Readers, Reads, Served};
-use crate::clock::Clock;
-use crate::pass::Pass;
 
 /// How long a task may be held up before its stamps are old, and before its first poll is late.
 /// Connections have longer idle times.
@@ -140,7 +140,7 @@ impl Driver {
         if self.held.is_none() && !is_due {
             return Poll::Ready(None);
         }
-        let held = self.held.get_or_insert(Held { since: now, pass: Pass::NONE, reads: None });
+        let held = self.held.get_or_insert(Held { since: now, pass: Pass::default(), reads: None });
         ready!(held.poll(&self.readers, self.host, cx));
         let since = held.since;
         self.held = None;
@@ -212,8 +212,7 @@ struct Held {
 impl Held {
     fn poll(&mut self, readers: &Readers, host: Id, cx: &mut Context<'_>) -> Poll<()> {
         if self.reads.is_none() {
-            let was_over = self.pass.is_over();
-            ready!(self.pass.decide(was_over, true, cx));
+            ready!(self.pass.poll_over(cx));
         }
         let reads = self.reads.get_or_insert_with(|| readers.read(host));
         while let Some(read) = reads.last_mut() {

@@ -1,9 +1,14 @@
 //! The runtime of QUIC endpoints: its timers and its clock alone, and connections over real
 //! sockets, by the system's clock and by a manual one.
 
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
 mod connections;
 mod held;
 mod manual;
+#[path = "../../../../tests/service/support/seeds.rs"]
+#[allow(dead_code, reason = "the tests of the service use the rest")]
+mod seeds;
 mod timer;
 
 use std::convert::Infallible;
@@ -15,18 +20,16 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::adapters::quinn::QuinnRuntime;
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, ShardId, TimerService, Timers};
+use corewheel_quinn::QuinnRuntime;
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig,
     TransportConfig,
 };
-
-use crate::seeds;
 
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so
 /// that no test fails because the machine is busy.

@@ -1,7 +1,7 @@
 //! The runtime of QUIC endpoints: tasks and sockets of tokio, with timers of a service.
 //!
 //! ```
-//! use corewheel::adapters::quinn::QuinnRuntime;
+//! use corewheel_quinn::QuinnRuntime;
 //! use quinn::{Endpoint, EndpointConfig};
 //! use std::net::{Ipv4Addr, UdpSocket};
 //! use std::sync::Arc;
@@ -18,7 +18,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The [guide for QUIC servers](crate::guide::quinn) has a whole server.
+//! The [guide for QUIC servers](guide) has a whole server.
 //!
 //! Quinn has one timer for each connection and resets it to the next of the connection's deadlines:
 //! loss detection, delayed acknowledgement, pacing, keep-alive, idle time. Why not the timers of
@@ -27,9 +27,14 @@
 //!
 //! Invariants: a timer is done only when its deadline has come by the runtime's clock. A timer that
 //! is pending is known to a shard or to the fallback thread, or its task is polled again at once.
+#![forbid(unsafe_code)]
 
 mod driver;
 mod reader;
+
+pub mod guide {
+    #![doc = include_str!("guide.md")]
+}
 
 use std::future::Future;
 use std::io;
@@ -39,15 +44,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use ::quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
+use corewheel::clock::Clock;
+use corewheel::fallback::InfallibleSleep;
+use corewheel::{AnyHandle, Handle};
+use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
 use self::driver::Driver;
 use self::reader::{Readers, Socket};
-use crate::clock::Clock;
-use crate::face::handle::{AnyHandle, Handle};
-use crate::fallback::SleepOrKept;
 
-/// A runtime for quinn's [`Endpoint::new`](::quinn::Endpoint::new): it spawns tasks and makes
+/// A runtime for quinn's [`Endpoint::new`](quinn::Endpoint::new): it spawns tasks and makes
 /// sockets as quinn's [`TokioRuntime`] does, and takes its timers from a service.
 ///
 /// The endpoint is made and used inside of a tokio runtime, with I/O enabled. The runtime's time
@@ -60,8 +65,8 @@ use crate::fallback::SleepOrKept;
 /// tick after it.
 ///
 /// Quinn's timers return no error. Where a shard is full or the service has ended, the fallback
-/// thread of [`time`](crate::time#refused-timers) keeps the deadline, and
-/// [`fallback_count`](super::fallback_count) counts it. No connection ends for it.
+/// thread of [`InfallibleSleep`] keeps the deadline, and
+/// [`fallback_count`](corewheel::fallback::fallback_count) counts it. No connection ends for it.
 ///
 /// # A runtime that is held up
 ///
@@ -71,7 +76,7 @@ use crate::fallback::SleepOrKept;
 /// `QuinnRuntime` read theirs first.
 ///
 /// That holds on Unix, by the system's clock, and for idle times of more than 100 ms. It holds for
-/// the sockets that [`Endpoint::new`](::quinn::Endpoint::new) and `rebind` take from this runtime.
+/// the sockets that [`Endpoint::new`](quinn::Endpoint::new) and `rebind` take from this runtime.
 /// A socket of the caller's own, for `new_with_abstract_socket`, may not be read before.
 ///
 /// A silent connection ends then, too. Beside an endpoint whose socket is never empty, it ends when
@@ -80,7 +85,8 @@ use crate::fallback::SleepOrKept;
 /// # The clock
 ///
 /// [`now`](Runtime::now) is the clock of the service: the system's, or a
-/// [`ManualClock`](crate::clock::ManualClock), by which a test decides when a connection is idle.
+/// [`ManualClock`](corewheel::clock::ManualClock), by which a test decides when a connection is
+/// idle.
 ///
 /// Why not the near clock of the service's commands: it may be a microsecond ahead of the system's
 /// clock, by a different amount on each thread. Quinn compares times of the endpoint's thread with
@@ -93,9 +99,9 @@ use crate::fallback::SleepOrKept;
 /// # Cost
 ///
 /// At most 136 bytes for the timer of a connection, allocated once. A reset costs what that of a
-/// [`Sleep`](crate::Sleep) costs: a lock in the cache of the thread that has armed the timer, and a
-/// wake-up of the shard only if it sleeps past the new deadline. Each poll of a connection reads
-/// the system's clock twice.
+/// [`Sleep`](corewheel::Sleep) costs: a lock in the cache of the thread that has armed the timer,
+/// and a wake-up of the shard only if it sleeps past the new deadline. Each poll of a connection
+/// reads the system's clock twice.
 ///
 /// A deadline that has passed costs the connection a pass of the reactor, and a poll of each
 /// endpoint in the same tokio runtime. All connections that are held back at the same time share
@@ -117,7 +123,7 @@ impl QuinnRuntime {
 impl Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
         driver::note_reset(deadline);
-        let sleep = SleepOrKept::new(self.timers, deadline);
+        let sleep = InfallibleSleep::until(self.timers, deadline);
         Box::pin(Timer { sleep, clock: self.clock.clone() })
     }
 
@@ -142,7 +148,7 @@ impl Runtime for QuinnRuntime {
 /// The timer of a connection.
 #[derive(Debug)]
 struct Timer {
-    sleep: SleepOrKept,
+    sleep: InfallibleSleep,
     clock: Clock,
 }
 
@@ -153,7 +159,7 @@ impl AsyncTimer for Timer {
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(self.sleep.poll(cx));
+        ready!(Pin::new(&mut self.sleep).poll(cx));
         let deadline = self.sleep.deadline();
         // On a thread that has not used the service before its end, the sleep goes by the system's
         // clock. A deadline that has come since a poll has begun is for the next poll.
@@ -167,3 +173,8 @@ impl AsyncTimer for Timer {
 }
 
 const _: () = assert!(size_of::<Timer>() <= 136);
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
