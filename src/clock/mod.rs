@@ -25,6 +25,7 @@
 //! A command on a timer takes a fraction of what asking the system for the time takes. So commands
 //! go by a `NearClock`, which counts on from the last time that was asked for. A turn asks.
 
+mod counter;
 mod near;
 pub(crate) mod timeline;
 pub(crate) mod when;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{Clock, saturating_nanos};
+use super::{Clock, counter, saturating_nanos};
 
 /// How long a [`NearClock`] counts on before it asks the system again.
 const SPAN: Duration = Duration::from_millis(1);
@@ -72,22 +72,9 @@ struct Read {
 /// `C` is the clock, or a reference to it: what it counts on from is the thread's.
 pub(crate) struct NearClock<C = Clock> {
     clock: C,
-    /// The processor's counter. `None` for a manual clock, and where the system's clock does not
-    /// use the counter.
-    counter: Option<&'static quanta::Clock>,
-}
-
-/// The processor's counter, if the system's clock uses it. The system does so only if the counters
-/// of all cores agree and never stop.
-#[inline]
-fn find_counter() -> Option<&'static quanta::Clock> {
-    static COUNTER: OnceLock<Option<quanta::Clock>> = OnceLock::new();
-    let find = || {
-        let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-        let source = std::fs::read_to_string(path).ok()?;
-        (source.trim() == "tsc").then(quanta::Clock::new)
-    };
-    COUNTER.get_or_init(find).as_ref()
+    /// Whether it reads the processor's counter. False for a manual clock, and where the system's
+    /// clock does not use the counter.
+    counts: bool,
 }
 
 /// A time of the system's clock, and the counter before and after the time was asked for.
@@ -102,11 +89,11 @@ struct Pair {
 impl Pair {
     /// The pair whose readings are the closest together of a few, or the first that is `close`. A
     /// thread can be delayed between two readings.
-    fn closest(counter: &quanta::Clock, clock: &Clock, tries: u32, close: u64) -> Self {
+    fn closest(clock: &Clock, tries: u32, close: u64) -> Self {
         let read = || {
-            let before = counter.raw();
+            let before = counter::read();
             let nanos = clock.nanos() + clock.since_first;
-            Self { before, nanos, after: counter.raw() }
+            Self { before, nanos, after: counter::read() }
         };
         let mut closest = read();
         for _ in 1..tries {
@@ -135,11 +122,11 @@ struct Rate {
 impl Rate {
     /// The rate of the process, which the first thread measures that can. `None` while none can,
     /// for a millisecond or two.
-    fn measured(counter: &quanta::Clock, clock: &Clock, last: Pair) -> Option<Self> {
+    fn measured(clock: &Clock, last: Pair) -> Option<Self> {
         static FIRST: OnceLock<Pair> = OnceLock::new();
         static RATE: OnceLock<Rate> = OnceLock::new();
         RATE.get().copied().or_else(|| {
-            let first = FIRST.get_or_init(|| Pair::closest(counter, clock, FIRST_TRIES, 0));
+            let first = FIRST.get_or_init(|| Pair::closest(clock, FIRST_TRIES, 0));
             Self::between(*first, last).map(|rate| *RATE.get_or_init(|| rate))
         })
     }
@@ -147,9 +134,9 @@ impl Rate {
     /// The rate by two pairs: the fastest that they allow, so that a delay between the readings of
     /// a pair makes no clock slow. `None` if they do not say it exactly.
     ///
-    /// The crate `quanta` measures a rate, too, but goes by readings between which a thread may
-    /// have been delayed. On a busy machine it was slow by two thousandths or more in 2 of 4,000
-    /// processes, which makes a timer early.
+    /// Crates that measure a rate go by readings between which a thread may have been delayed. That
+    /// of `quanta` was slow by two thousandths or more in 2 of 4,000 processes on a busy machine,
+    /// which makes a timer early.
     fn between(first: Pair, last: Pair) -> Option<Self> {
         let counts = last.before.checked_sub(first.after).filter(|counts| *counts > 0)?;
         let unsure = first.apart().saturating_add(last.apart());
@@ -166,8 +153,8 @@ impl Rate {
 impl<C: Borrow<Clock>> NearClock<C> {
     #[inline]
     pub(crate) fn new(clock: C) -> Self {
-        let counter = if clock.borrow().is_manual() { None } else { find_counter() };
-        Self { clock, counter }
+        let counts = !clock.borrow().is_manual() && counter::is_used();
+        Self { clock, counts }
     }
 
     #[inline]
@@ -178,14 +165,14 @@ impl<C: Borrow<Clock>> NearClock<C> {
     /// The time of the system's clock, in nanoseconds since the epoch.
     #[inline(never)]
     pub(crate) fn ask(&self) -> u64 {
-        let Some(counter) = self.counter else {
+        if !self.counts {
             return self.clock().nanos();
-        };
+        }
         let nanos = READ.with(|read| {
             let span = read.rate.get().span;
-            let pair = Pair::closest(counter, self.clock(), TRIES, span / CLOSE);
+            let pair = Pair::closest(self.clock(), TRIES, span / CLOSE);
             if span == 0
-                && let Some(rate) = Rate::measured(counter, self.clock(), pair)
+                && let Some(rate) = Rate::measured(self.clock(), pair)
             {
                 read.rate.set(rate);
             }
@@ -209,7 +196,7 @@ impl<C: Borrow<Clock>> NearClock<C> {
     #[inline]
     pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
         let latest = || READ.with(|read| read.latest.get()).wrapping_sub(self.clock().since_first);
-        self.counter.is_none() || latest() >= nanos
+        !self.counts || latest() >= nanos
     }
 
     /// The latest time that a near clock has returned on this thread; 0 if there is none since the
@@ -224,7 +211,7 @@ impl<C: Borrow<Clock>> NearClock<C> {
     #[inline]
     pub(crate) fn has_passed(&self, nanos: u64, returned: u64) -> bool {
         let ahead = || READ.with(|read| read.ahead.get());
-        self.counter.is_some() && returned >= nanos.saturating_add(ahead())
+        self.counts && returned >= nanos.saturating_add(ahead())
     }
 
     /// The time of the system's clock, or a little more. On one thread it never goes back.
@@ -236,10 +223,12 @@ impl<C: Borrow<Clock>> NearClock<C> {
     /// The time by the counter. `None` if the system is to be asked.
     #[inline]
     pub(crate) fn count(&self) -> Option<u64> {
-        let counter = self.counter?;
+        if !self.counts {
+            return None;
+        }
         READ.with(|read| {
             let Rate { span, nanos } = read.rate.get();
-            let since = counter.raw().wrapping_sub(read.counts.get());
+            let since = counter::read().wrapping_sub(read.counts.get());
             if since >= span {
                 return None;
             }
@@ -251,7 +240,7 @@ impl<C: Borrow<Clock>> NearClock<C> {
     #[cold]
     pub(crate) fn ask_anew(&self) -> u64 {
         let nanos = self.ask();
-        if self.counter.is_none() {
+        if !self.counts {
             return nanos;
         }
         READ.with(|read| self.note(read, nanos + self.clock().since_first))
@@ -313,7 +302,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(3));
             }
         }
-        assert!(near.counter.is_none() || known > 100_000, "{known} of 200,000 are known");
+        assert!(!near.counts || known > 100_000, "{known} of 200,000 are known");
     }
 
     #[test]
@@ -338,12 +327,12 @@ mod tests {
             let of_first = shown + if at == 1 { apart } else { 0 };
             assert!(of_first >= latest, "{of_first} is behind the other clock, {latest}");
             latest = of_first;
-            if nears[at].counter.is_some() {
+            if nears[at].counts {
                 let of_second = of_first.saturating_sub(apart);
                 assert_eq!(nears.each_ref().map(NearClock::latest), [of_first, of_second]);
             }
             assert!(nears[at].may_have_passed(shown));
-            assert!(nears[at].counter.is_none() || !nears[at].may_have_passed(shown + 1));
+            assert!(!nears[at].counts || !nears[at].may_have_passed(shown + 1));
         }
     }
 
@@ -393,7 +382,7 @@ mod tests {
     #[test]
     fn thread_knows_the_rate_of_the_counter_after_milliseconds() {
         let near = NearClock::new(Clock::monotonic());
-        if near.counter.is_none() {
+        if !near.counts {
             return;
         }
         let started = now();

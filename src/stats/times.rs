@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use histogram::Histogram;
-
 /// Four buckets to each power of two of nanoseconds, up to 2⁴⁰ (18 minutes); longer ones count as
 /// that long.
 const GROUPING_POWER: u8 = 2;
@@ -11,8 +9,8 @@ const MAX_VALUE_POWER: u8 = 40;
 const BUCKETS: usize = bucket_of((1 << MAX_VALUE_POWER) - 1) + 1;
 const WORDS: usize = BUCKETS.div_ceil(u64::BITS as usize);
 
-/// The bucket of a time that is not longer than the longest, as `histogram` numbers them: a test
-/// compares the two.
+/// The bucket of a time that is not longer than the longest, as the crate `histogram` numbers them:
+/// a test compares the two.
 #[inline]
 const fn bucket_of(nanos: u64) -> usize {
     // The highest bit, and the two bits that follow it.
@@ -21,11 +19,21 @@ const fn bucket_of(nanos: u64) -> usize {
         - (GROUPING_POWER as usize * (1 << GROUPING_POWER))
 }
 
+/// The longest time of a bucket.
+const fn end_of(bucket: usize) -> u64 {
+    // Which power of two the bucket lies in, counted from the first that has buckets of its own.
+    let power = (bucket >> GROUPING_POWER).saturating_sub(1);
+    let next = bucket - (power << GROUPING_POWER) + 1;
+    ((next as u64) << power) - 1
+}
+
 /// Times measured by one shard.
 ///
-/// Why not a `Histogram`: it does not tell which buckets have changed, so a shard would store all
-/// of them in each turn. And the timers of a turn mostly have one lateness, so a time that falls
-/// into the bucket of the time before costs a comparison and two additions.
+/// Why not a `Histogram` of the crate of this name: it does not tell which buckets have changed, so
+/// a shard would store all of them in each turn. And the timers of a turn mostly have one lateness,
+/// so a time that falls into the bucket of the time before costs a comparison and two additions.
+/// What is left of the crate then is [`end_of`] and the quantiles, for seven packages and the time
+/// that it takes to build them.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     buckets: Box<[u64; BUCKETS]>,
@@ -119,8 +127,8 @@ impl PublishedTimes {
     }
 
     pub(super) fn load(&self) -> Times {
-        let buckets = self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        Times::new(buckets, self.sum.load(Ordering::Relaxed))
+        let counts = self.buckets.iter().map(|count| count.load(Ordering::Relaxed));
+        Times::new(counts, self.sum.load(Ordering::Relaxed))
     }
 }
 
@@ -172,25 +180,31 @@ pub struct Bucket {
 }
 
 impl Times {
-    fn new(buckets: Vec<u64>, sum_ns: u64) -> Self {
-        let histogram = Histogram::from_buckets(GROUPING_POWER, MAX_VALUE_POWER, buckets)
-            .expect("the buckets are those of this configuration");
-        let buckets: Vec<Bucket> = histogram
-            .iter()
-            .filter(|bucket| bucket.count() > 0)
-            .map(|bucket| Bucket { up_to_ns: bucket.end(), count: bucket.count() })
+    /// The times by the counts of all buckets in their order.
+    fn new(counts: impl Iterator<Item = u64>, sum_ns: u64) -> Self {
+        let buckets: Vec<Bucket> = counts
+            .enumerate()
+            .filter(|(_, count)| *count > 0)
+            .map(|(bucket, count)| Bucket { up_to_ns: end_of(bucket), count })
             .collect();
-        let quantile = |q| match histogram.quantile_bucket(q) {
-            Ok(Some(bucket)) => bucket.end(),
-            _ => 0,
+        let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
+        // The end of the bucket in which the time lies that so many of a thousand do not exceed.
+        let quantile = |of_thousand: u128| {
+            let rank = (u128::from(count) * of_thousand).div_ceil(1_000);
+            let mut seen = 0;
+            let bucket = buckets.iter().find(|bucket| {
+                seen += u128::from(bucket.count);
+                seen >= rank
+            });
+            bucket.map_or(0, |bucket| bucket.up_to_ns)
         };
         Self {
-            count: buckets.iter().map(|bucket| bucket.count).sum(),
+            count,
             sum_ns,
-            p50_ns: quantile(0.5),
-            p90_ns: quantile(0.9),
-            p99_ns: quantile(0.99),
-            p999_ns: quantile(0.999),
+            p50_ns: quantile(500),
+            p90_ns: quantile(900),
+            p99_ns: quantile(990),
+            p999_ns: quantile(999),
             max_ns: buckets.last().map_or(0, |bucket| bucket.up_to_ns),
             buckets,
         }
@@ -199,6 +213,8 @@ impl Times {
 
 #[cfg(test)]
 mod tests {
+    use histogram::Histogram;
+
     use super::*;
 
     #[test]
@@ -215,6 +231,33 @@ mod tests {
         }
         recorder.end_run();
         assert_eq!(histogram.as_slice(), &*recorder.buckets);
+        let ends: Vec<_> = histogram.iter().map(|bucket| bucket.end()).collect();
+        assert_eq!(ends, (0..BUCKETS).map(end_of).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_sorted_times() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for round in 0..2_000 {
+            let mut recorder = Recorder::new();
+            let length = rng.usize(..=if round % 50 == 0 { 5_000 } else { 30 });
+            let time = || rng.u64(..) >> rng.u32(24..64);
+            let mut times: Vec<u64> = std::iter::repeat_with(time).take(length).collect();
+            for nanos in &times {
+                recorder.record(*nanos);
+            }
+            recorder.end_run();
+            times.sort_unstable();
+            let quantile = |of_thousand: usize| {
+                let rank = (length * of_thousand).div_ceil(1_000).max(1);
+                times.get(rank - 1).map_or(0, |nanos| end_of(bucket_of(*nanos)))
+            };
+            let told = Times::new(recorder.buckets.iter().copied(), recorder.sum);
+            let quantiles = [told.p50_ns, told.p90_ns, told.p99_ns, told.p999_ns];
+            assert_eq!(quantiles, [500, 900, 990, 999].map(quantile), "{times:?}");
+            let longest = times.last().map_or(0, |nanos| end_of(bucket_of(*nanos)));
+            assert_eq!((told.count, told.max_ns), (length as u64, longest));
+        }
     }
 
     #[test]
@@ -225,7 +268,7 @@ mod tests {
             published.store(&mut recorder);
         }
         let times = published.load();
-        assert_eq!(times, Times::new(recorder.buckets.to_vec(), recorder.sum));
+        assert_eq!(times, Times::new(recorder.buckets.iter().copied(), recorder.sum));
         assert_eq!(times.count, 6);
     }
 
@@ -236,7 +279,7 @@ mod tests {
             recorder.record(nanos);
         }
         recorder.end_run();
-        let times = Times::new(recorder.buckets.to_vec(), recorder.sum);
+        let times = Times::new(recorder.buckets.iter().copied(), recorder.sum);
         assert!((5_000..=6_250).contains(&times.p50_ns), "{}", times.p50_ns);
         assert!((9_900..=12_500).contains(&times.p99_ns), "{}", times.p99_ns);
         assert_eq!(times.count, 10_000);

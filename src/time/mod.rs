@@ -37,10 +37,9 @@
 //! If it cannot start, for instance because the system refuses its threads, that call panics with
 //! the reason, and the next call tries again.
 //!
-//! The start blocks that call for some milliseconds: it starts the threads, and the crate `quanta`
-//! measures the processor's counter once in a process, for up to 200 ms on a busy machine. The time
-//! of that sleep or interval begins afterwards. A deadline that the caller has computed before, as
-//! for [`sleep_until`], does not wait for it. To have the service started by then, call [`handle`]
+//! The start blocks that call for some milliseconds, in which it starts the threads. The time of
+//! that sleep or interval begins afterwards. A deadline that the caller has computed before, as for
+//! [`sleep_until`], does not wait for it. To have the service started by then, call [`handle`]
 //! early in `main`.
 //!
 //! After a `fork`, the child has none of the service's threads: see
