@@ -2,6 +2,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/interface.rs"]
+mod interface;
 #[path = "tidy/parts.rs"]
 mod parts;
 

@@ -20,7 +20,8 @@
 //! 8. [`statistics`]: from a symptom to its cause, and the statistics in your own server.
 //! 9. [`switching`](switching/index.html): a project that uses `tokio::time`, from the first
 //!    command to its tests; [`coming_from`]: `DelayQueue`, Netty, Kafka and Go.
-//! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do.
+//! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do;
+//!     [`packages`]: the packages beside this one, and what a version says.
 #![cfg_attr(
     not(all(
         feature = "axum",
@@ -72,6 +73,10 @@ pub mod overload_and_restarts {
 
 pub mod own_loop {
     #![doc = include_str!("own_loop.md")]
+}
+
+pub mod packages {
+    #![doc = include_str!("packages.md")]
 }
 
 #[cfg(feature = "tokio")]
