@@ -28,9 +28,9 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::WarningLimits;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
+use corewheel_stats::StatsEndpoint;
 
 const REQUEST: TimerClass = TimerClass::new("request");
 const REPORT: TimerClass = TimerClass::new("report");

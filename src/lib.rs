@@ -103,11 +103,13 @@
 //! | `serve` of axum, with timeouts | [`adapters::axum`], with the feature `axum` |
 //! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
 //! | timers of QUIC endpoints and connections | the package `corewheel-quinn` |
+//! | the statistics over HTTP, as a page or for Prometheus | the package `corewheel-stats` |
 //! | a sleep for an interface that has no error | [`fallback`] |
 //! | a limit of your own that cuts nothing that came in time | [`pass`] |
 //!
 //! A [class](class::TimerClass) says what a timer is for, so that the [statistics](stats) can tell
-//! requests from idle connections. [`StatsEndpoint`] shows the statistics over HTTP.
+//! requests from idle connections. The package `corewheel-stats` shows
+//! them over HTTP.
 //!
 //! # What comes back
 //!
@@ -134,7 +136,6 @@
 //!   the callbacks of the shards are done. A task awaits
 //!   [`begin_shutdown`](TimerService::begin_shutdown), or calls `shutdown` in `spawn_blocking`.
 //! - [`Reply::wait`], until the shard has replied. A task awaits the reply.
-//! - `start` and `stop` of a [`StatsEndpoint`], until its thread has begun or ended.
 //!
 //! On a thread that drives a shard, `shutdown` and `wait` could last for ever: there they return an
 //! error that says so, and a drop does not wait.
@@ -196,7 +197,6 @@
 //! |---|---|---|
 //! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
 //! | `tokio` | shards on tokio; [`time`]; timeouts that cut nothing that came in time | tokio |
-//! | `endpoint` | [`StatsEndpoint`]: the statistics over HTTP | hyper, tokio, `serde` and others |
 //! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
 //! | `axum` | [`adapters::axum`]: axum's `serve` with timeouts | axum, HTTP/2, `hyper`, `tokio` |
 //! | `tower` | [`adapters::tower`]: a layer that gives each request a time | tower's two traits |
@@ -223,7 +223,6 @@
 //! [`adapters::hyper`]: adapters/hyper/index.html
 //! [`adapters::axum`]: adapters/axum/index.html
 //! [`adapters::tower`]: adapters/tower/index.html
-//! [`StatsEndpoint`]: endpoint/struct.StatsEndpoint.html
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -237,8 +236,6 @@ pub mod clock;
 pub mod conn;
 mod directory;
 mod driver;
-#[cfg(feature = "endpoint")]
-pub mod endpoint;
 mod face;
 pub mod fallback;
 pub mod guide;

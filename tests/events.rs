@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 /// The macros by which the sources emit events.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
-/// All sources of both crates, without comments.
+/// All sources of the packages, without comments.
 fn sources() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut directories: Vec<PathBuf> = vec![root.join("src"), root.join("shards/src")];
+    let mut directories: Vec<PathBuf> =
+        ["src", "shards/src", "adapters/quinn/src", "adapters/stats/src"]
+            .map(|it| root.join(it))
+            .into();
     let mut texts = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).expect("a directory of sources can be read") {

@@ -3,7 +3,7 @@
 //!
 //! On a busy host a thread that computes may starve as well. So each test makes its trouble again
 //! until the watchdog has named it, for up to a minute.
-#![cfg(all(target_os = "linux", feature = "endpoint", not(corewheel_loom)))]
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
 #[path = "end_to_end/built.rs"]

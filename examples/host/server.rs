@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::{Reply, ShutdownPolicy, TimerService, Timers};
+use corewheel_stats::StatsEndpoint;
 use tokio::sync::watch;
 
 use super::acceptor::{Acceptor, Site};

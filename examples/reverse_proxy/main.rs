@@ -39,9 +39,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::stats::ShardCounts;
 use corewheel::{Runtime, ShardId, ShutdownPolicy, StartError, TimerService};
+use corewheel_stats::StatsEndpoint;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;

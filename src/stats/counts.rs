@@ -5,8 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use corewheel_shard::Counters;
 
 /// How a count behaves over time, and over the shards of a service.
+///
+/// ```
+/// use corewheel::stats::{CountKind, CountRow, ShardCounts};
+///
+/// let is_pending = |row: &CountRow<ShardCounts>| row.name == "pending";
+/// let row = ShardCounts::rows().find(is_pending).expect("it is a count");
+/// assert_eq!((row.kind, row.kind.is_gauge()), (CountKind::Gauge, true));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub enum CountKind {
     /// Only grows, and adds up over shards.
     Sum,
     /// Goes up and down, and adds up over shards.
@@ -15,14 +23,29 @@ pub(crate) enum Kind {
     Maximum,
 }
 
-/// One count as readers of all counts see it.
-#[cfg(feature = "endpoint")]
-pub(crate) struct Row<C> {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    /// The documentation of the count.
-    pub(crate) about: &'static str,
-    pub(crate) value: fn(&C) -> u64,
+/// One count as readers of all counts see it, for a reader that does not name them.
+///
+/// ```
+/// use corewheel::stats::{CountRow, ShardCounts};
+///
+/// fn show(row: &CountRow<ShardCounts>, counts: &ShardCounts) -> String {
+///     format!("{} is {}", row.name, (row.value)(counts))
+/// }
+///
+/// let zero = ShardCounts::default();
+/// assert!(ShardCounts::rows().any(|row| show(&row, &zero) == "fired is 0"));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CountRow<C> {
+    /// The name of the field.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: CountKind,
+    /// The documentation of the field.
+    pub about: &'static str,
+    /// Reads the field.
+    pub value: fn(&C) -> u64,
 }
 
 /// Defines counts of a shard once, a row for each: the plain numbers that its turn writes, the
@@ -88,15 +111,21 @@ macro_rules! counts {
             }
 
             /// The counts of this shard and of another one together.
-            #[allow(dead_code, reason = "only the endpoint adds up the counts of shards")]
             pub(crate) fn merge(&mut self, other: &Self) {
                 $(counts!(@kind $kind).merge(&mut self.$name, other.$name);)*
             }
 
-            /// Every count, in the same order as [`iter`](Self::iter).
-            #[cfg(feature = "endpoint")]
-            pub(crate) fn rows() -> impl Iterator<Item = $crate::stats::Row<Self>> {
-                [$($crate::stats::Row {
+            /// Every count with its kind and its documentation, in the same order as
+            /// [`iter`](Self::iter).
+            ///
+            /// ```
+            /// use corewheel::stats::ShardCounts;
+            ///
+            /// let names: Vec<_> = ShardCounts::rows().map(|row| row.name).collect();
+            /// assert!(names.contains(&"fired") && names.contains(&"pending"));
+            /// ```
+            pub fn rows() -> impl Iterator<Item = $crate::stats::CountRow<Self>> {
+                [$($crate::stats::CountRow {
                     name: stringify!($name),
                     kind: counts!(@kind $kind),
                     about: concat!($($doc),*),
@@ -105,16 +134,16 @@ macro_rules! counts {
             }
         }
     };
-    (@kind sum) => { $crate::stats::Kind::Sum };
-    (@kind gauge) => { $crate::stats::Kind::Gauge };
-    (@kind maximum) => { $crate::stats::Kind::Maximum };
+    (@kind sum) => { $crate::stats::CountKind::Sum };
+    (@kind gauge) => { $crate::stats::CountKind::Gauge };
+    (@kind maximum) => { $crate::stats::CountKind::Maximum };
     (@about sum) => { "A sum, which only grows." };
     (@about gauge) => { "A gauge, which goes up and down; it adds up over shards." };
     (@about maximum) => { "A gauge; of several shards, the greatest counts." };
     (@part $store:expr) => { $store };
 }
 
-impl Kind {
+impl CountKind {
     /// Takes the value of another shard into that of the shards before.
     pub(crate) fn merge(self, value: &mut u64, other: u64) {
         match self {
@@ -123,8 +152,8 @@ impl Kind {
         }
     }
 
-    #[cfg(feature = "endpoint")]
-    pub(crate) fn is_gauge(self) -> bool {
+    /// Whether it goes down, too.
+    pub fn is_gauge(self) -> bool {
         self != Self::Sum
     }
 }

@@ -21,6 +21,13 @@ pub struct ThreadTimes {
     pub waited_ns: u64,
 }
 
+impl ThreadTimes {
+    /// Times, in nanoseconds, for tests of what reads statistics.
+    pub const fn new(ran_ns: u64, waited_ns: u64) -> Self {
+        Self { ran_ns, waited_ns }
+    }
+}
+
 /// How many processors the process may use.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();

@@ -21,8 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`ServiceStats`] is a plain value, which serde can serialize. `StatsEndpoint` serves it over
-//! HTTP. A [`StatsSource`] reads the statistics where the service itself is not at hand.
+//! A [`ServiceStats`] is a plain value, which serde can serialize. The package `corewheel-stats`
+//! serves it over HTTP. A [`StatsSource`] reads the statistics where the service itself is not at
+//! hand.
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
@@ -67,6 +68,7 @@ mod loom_tests;
 pub(crate) mod monitor;
 pub(crate) mod publish;
 pub(crate) mod recent;
+mod sum;
 pub(crate) mod tally;
 pub(crate) mod times;
 mod warnings;
@@ -77,19 +79,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::class::ClassStats;
-pub(crate) use self::counts::Kind;
-#[cfg(feature = "endpoint")]
-pub(crate) use self::counts::Row;
-pub use self::counts::ShardCounts;
+pub use self::counts::{CountKind, CountRow, ShardCounts};
 pub use self::forecast::{Forecast, ForecastSpan};
 pub use self::host::ThreadTimes;
 pub use self::late::{LateDelivery, LatenessParts};
 pub use self::tally::DeadlineStats;
 pub use self::times::{Bucket, Times};
 use self::warnings::brief;
-#[cfg(feature = "endpoint")]
-pub(crate) use self::warnings::{Urgency, WarningRow};
-pub use self::warnings::{Warning, WarningKind};
+pub use self::warnings::{Urgency, Warning, WarningKind};
 use crate::values::ids::ShardId;
 use crate::values::scale::Scale;
 use crate::values::settings::{TurnBudget, WarningLimits};

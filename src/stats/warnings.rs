@@ -4,17 +4,26 @@
 use std::fmt;
 use std::time::Duration;
 
-#[cfg(feature = "endpoint")]
 use super::ServiceStats;
-#[cfg(feature = "endpoint")]
 use crate::clock::saturating_nanos;
 use crate::values::ids::ShardId;
 
-/// What comes before a warning that is active.
-#[cfg(feature = "endpoint")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Urgency {
+/// What the guide says of the statistics.
+const GUIDE: &str = include_str!("../guide/statistics.md");
+
+/// What comes before a warning that is active, where what needs attention is listed; see
+/// [`WarningKind::urgency`].
+///
+/// ```
+/// use corewheel::stats::{Urgency, WarningKind};
+///
+/// assert_eq!(WarningKind::ShardDead.urgency(), Urgency::Now);
+/// assert_eq!(WarningKind::HandlerSlow.urgency(), Urgency::ByLateness);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Urgency {
     /// Nothing: it comes before all that only makes timers late.
     Now,
     /// Warnings that explain more of the lateness of the last minute.
@@ -86,16 +95,15 @@ macro_rules! warnings {
                 }
             }
 
-            #[cfg(feature = "endpoint")]
-            pub(crate) fn urgency(self) -> Urgency {
+            /// What comes before it, where what needs attention is listed.
+            pub fn urgency(self) -> Urgency {
                 match self {
                     $(Self::$kind => Urgency::$urgency,)*
                 }
             }
 
             /// The value of the setting that is its threshold, in words; `None` if it needs none.
-            #[cfg(feature = "endpoint")]
-            pub(crate) fn threshold(self, stats: &ServiceStats) -> Option<String> {
+            pub fn threshold(self, stats: &ServiceStats) -> Option<String> {
                 match self {
                     $(Self::$kind => {
                         let _ = stats;
@@ -165,42 +173,21 @@ warnings! {
         consequences []
 }
 
-#[cfg(feature = "endpoint")]
 fn time(limit: Duration) -> String {
     brief(saturating_nanos(limit))
 }
 
-#[cfg(feature = "endpoint")]
 fn percent(limit: u8) -> String {
     format!("{limit} %")
 }
 
-/// A row of the table as `/stats.json` has it.
-#[cfg(feature = "endpoint")]
-#[derive(serde::Serialize)]
-pub(crate) struct WarningRow {
-    id: &'static str,
-    about: &'static str,
-    limit: &'static str,
-    threshold: Option<String>,
-    urgency: Urgency,
-    consequences: &'static [WarningKind],
-    remedy: &'static str,
-}
-
-#[cfg(feature = "endpoint")]
-impl WarningRow {
-    /// The table, with the thresholds of a service.
-    pub(crate) fn all(stats: &ServiceStats) -> [Self; WarningKind::ALL.len()] {
-        WarningKind::ALL.map(|kind| Self {
-            id: kind.id(),
-            about: kind.about(),
-            limit: kind.limit(),
-            threshold: kind.threshold(stats),
-            urgency: kind.urgency(),
-            consequences: kind.consequences(),
-            remedy: kind.remedy(),
-        })
+impl WarningKind {
+    /// The section of the guide [`statistics`](crate::guide::statistics) on it, in Markdown and
+    /// without its heading: what it means, what to look at, and what to do.
+    pub fn guide(self) -> &'static str {
+        let heading = format!("\n## {self}\n");
+        let (_, text) = GUIDE.split_once(&heading).unwrap_or_default();
+        text.split("\n#").next().unwrap_or_default()
     }
 }
 
@@ -242,6 +229,23 @@ pub struct Warning {
     pub text: String,
 }
 
+impl Warning {
+    /// A warning that has occurred once, at the start of the service, and lasts: for tests of code
+    /// that reads warnings.
+    ///
+    /// ```
+    /// use corewheel::ShardId;
+    /// use corewheel::stats::{Warning, WarningKind};
+    ///
+    /// let warning = Warning::new(WarningKind::HandlerSlow, ShardId::new(0));
+    /// assert!(warning.is_active && warning.text.contains("longer than the limit"));
+    /// ```
+    pub fn new(kind: WarningKind, shard: ShardId) -> Self {
+        let text = format!("shard {}: {}", shard.number(), kind.about());
+        Self { kind, shard, class: None, count: 1, is_active: true, since_ns: 0, last_ns: 0, text }
+    }
+}
+
 /// A time as a sentence has it, to the microsecond or to three digits.
 pub(super) fn brief(nanos: u64) -> String {
     let digits = nanos.checked_ilog10().unwrap_or(0);
@@ -260,6 +264,7 @@ mod tests {
             assert!(kind.id().chars().all(is_word), "{kind}");
             assert!(WarningKind::ALL[..index].iter().all(|other| other.id() != kind.id()));
             assert!(!kind.consequences().contains(&kind), "{kind} is no consequence of itself");
+            assert!(kind.guide().len() > 100, "the guide has a section on {kind}");
         }
         assert_eq!(WarningKind::ALL.len(), 10);
     }

@@ -110,7 +110,16 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(crate) fn new(
+    /// Refuses a setting of the program's own: its name, its value, the limit that it does not
+    /// keep, and what to do about it.
+    ///
+    /// ```
+    /// use corewheel::ConfigError;
+    ///
+    /// let error = ConfigError::new("rooms", 0, "it must be at least 1", "name the rooms");
+    /// assert_eq!(error.field(), "rooms");
+    /// ```
+    pub fn new(
         field: &'static str,
         value: impl fmt::Debug,
         limit: impl Into<String>,

@@ -2,7 +2,7 @@
 //!
 //! Where no Chromium is installed, each test says that it is skipped. Waits have a limit of a
 //! minute, which only a defect reaches.
-#![cfg(all(unix, feature = "endpoint", not(corewheel_loom)))]
+#![cfg(all(unix, not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
 mod browser;

@@ -11,10 +11,10 @@ use std::time::Duration;
 use corewheel::attach::ShardLoop;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::TurnBudget;
 use corewheel::stats::WarningKind;
 use corewheel::{ConnLimits, Fired, TimerService, TimerServiceBuilder, Timers};
+use corewheel_stats::StatsEndpoint;
 use serde_json::{Value, json};
 
 use crate::browser::Browser;

@@ -6,8 +6,8 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use corewheel::class::TimerClass;
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::{ConnLimits, Runtime, ShardId, TimerService};
+use corewheel_stats::StatsEndpoint;
 
 use crate::browser::Browser;
 use crate::{PATIENCE, ms};

@@ -4,7 +4,7 @@
 //! The client is a socket and a few lines, so that it can send bytes that no HTTP client sends. No
 //! test asserts how fast the endpoint is: each wait has a limit of a minute, which only a defect
 //! reaches.
-#![cfg(all(feature = "endpoint", not(corewheel_loom)))]
+#![cfg(not(corewheel_loom))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
 mod client;
@@ -22,8 +22,8 @@ mod start_and_stop;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::endpoint::{StatsEndpoint, StatsEndpointBuilder, StatsRoutes};
 use corewheel::{Runtime, ShardId, TimerService};
+use corewheel_stats::{StatsEndpoint, StatsEndpointBuilder, StatsRoutes};
 
 /// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);

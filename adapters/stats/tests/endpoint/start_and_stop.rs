@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use corewheel::TimerService;
-use corewheel::endpoint::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
+use corewheel_stats::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
 
 use crate::client::get;
 use crate::{builder, endpoint, fire, service};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
-use corewheel::endpoint::StatsEndpoint;
 use corewheel::settings::WarningLimits;
 use corewheel::stats::{ClassStats, WarningKind};
 use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Fired, Runtime, ShardId};
 use corewheel::{ShutdownPolicy, StartError, TimerService, Timers};
+use corewheel_stats::StatsEndpoint;
 use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply, ask, get, request};
@@ -182,7 +182,7 @@ fn stats_json_has_the_table_of_warnings_from_which_the_page_is_drawn() {
     let stalled = rows.iter().find(|row| row["id"] == "executor-stalled").unwrap();
     assert_eq!(stalled["threshold"], "70ms");
     // The page has no second table.
-    let page = include_str!("../../src/endpoint/page.html");
+    let page = include_str!("../../src/page.html");
     for kind in WarningKind::ALL {
         assert!(!page.contains(kind.remedy()), "{kind}");
     }
@@ -267,7 +267,7 @@ fn stats_json_says_what_keeps_a_stuck_shard() {
 
 /// Whether the row of a count says that it is a gauge or a maximum.
 fn is_gauge(name: &str) -> bool {
-    let rows = include_str!("../../src/stats/counts.rs");
+    let rows = include_str!("../../../../src/stats/counts.rs");
     let is_row = |line: &&str| line.trim().starts_with(&format!("{name}: "));
     let row = rows.lines().filter(is_row).find(|line| line.ends_with(',')).expect("it has a row");
     let kind = row.trim().trim_end_matches(',').split(' ').nth(1);

@@ -6,9 +6,12 @@
 //! Cost: an answer takes a reading of all shards, and is computed at once, on the server's thread.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 
+use corewheel::ConfigError;
+use corewheel::stats::StatsSource;
 use hyper::body::Body;
 use hyper::service::Service;
 use hyper::{Request, Response};
@@ -18,8 +21,6 @@ use super::host::Hosts;
 use super::reasons::Reasons;
 #[cfg(feature = "axum")]
 use super::routes::PATHS;
-use crate::stats::StatsSource;
-use crate::values::error::ConfigError;
 
 /// The longest prefix, in bytes.
 const PREFIX_LEN_MAX: usize = 256;
@@ -27,7 +28,7 @@ const PREFIX_LEN_MAX: usize = 256;
 /// The routes of a [`StatsEndpoint`](super::StatsEndpoint), which a server of the user's own can
 /// have as well.
 ///
-/// It is a service of hyper and, with the feature `tower` or `axum`, one of tower. With the feature
+/// It is a service of hyper and, with the feature `tower`, one of tower. With the feature
 /// `axum` it also becomes a router. The routes, the methods, the headers and the check of the
 /// `Host` header are those of the endpoint. The server limits connections and heads itself; a body
 /// of more than a kilobyte is refused, and none is read.
@@ -39,7 +40,7 @@ const PREFIX_LEN_MAX: usize = 256;
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::endpoint::StatsRoutes;
+/// use corewheel_stats::StatsRoutes;
 /// use hyper::service::{Service, service_fn};
 /// use hyper::{Request, Response, body::Incoming};
 ///
@@ -64,7 +65,7 @@ const PREFIX_LEN_MAX: usize = 256;
 /// # #[cfg(feature = "axum")] {
 /// use axum::{Router, routing::get};
 /// use corewheel::TimerService;
-/// use corewheel::endpoint::StatsRoutes;
+/// use corewheel_stats::StatsRoutes;
 ///
 /// # let timers = TimerService::builder().shards(1).start()?;
 /// let stats = StatsRoutes::new(timers.stats_source())
@@ -82,8 +83,8 @@ const PREFIX_LEN_MAX: usize = 256;
 /// # Several services
 ///
 /// Each service has routes of its own, under another prefix. Give each service a
-/// [name](crate::TimerServiceBuilder::name). The title of the page tells services apart by it, and
-/// so does the label `service` of the metrics: Prometheus adds the same labels to all that it
+/// [name](corewheel::TimerServiceBuilder::name). The title of the page tells services apart by it,
+/// and so does the label `service` of the metrics: Prometheus adds the same labels to all that it
 /// scrapes from one port.
 #[derive(Clone)]
 #[must_use = "routes answer nothing until a server has them"]
@@ -229,7 +230,7 @@ impl<B: Body> Service<Request<B>> for StatsRoutes {
     }
 }
 
-#[cfg(any(feature = "axum", feature = "tower"))]
+#[cfg(feature = "tower")]
 impl<B: Body> tower_service::Service<Request<B>> for StatsRoutes {
     type Response = Response<String>;
     type Error = Infallible;
@@ -247,4 +248,8 @@ impl<B: Body> tower_service::Service<Request<B>> for StatsRoutes {
     }
 }
 
-debug_fields!([] StatsRoutes, |it| prefix: it.prefix);
+impl fmt::Debug for StatsRoutes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsRoutes").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}

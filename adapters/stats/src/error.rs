@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::{fmt, io};
 
-use crate::values::error::ConfigError;
+use corewheel::ConfigError;
 
 /// Why a statistics endpoint did not start. No thread and no socket of it is left, and the service
 /// runs on.
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::endpoint::{EndpointError, StatsEndpoint};
+/// use corewheel_stats::{EndpointError, StatsEndpoint};
 ///
 /// let service = TimerService::builder().shards(1).start()?;
 /// let taken = std::net::TcpListener::bind("127.0.0.1:0")?;

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use corewheel::TimerService;
-//! use corewheel::endpoint::StatsEndpoint;
+//! use corewheel_stats::StatsEndpoint;
 //!
 //! let service = TimerService::builder().shards(1).start()?;
 //! let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
@@ -21,6 +21,16 @@
 //! request on a connection, a body that is read.
 //!
 //! Cost: one thread that sleeps until a client connects; an answer costs a reading of all shards.
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! | feature | brings | costs |
+//! |---|---|---|
+//! | `axum` | `StatsRoutes::router`; turns on `tower` | axum |
+//! | `tower` | [`StatsRoutes`] as a service of tower | tower's trait |
+#![forbid(unsafe_code)]
 
 mod accept;
 mod attention;
@@ -35,8 +45,9 @@ mod places;
 mod reasons;
 mod routes;
 mod server;
-mod sum;
+mod warnings;
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -44,6 +55,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use corewheel::ConfigError;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
@@ -51,7 +63,6 @@ pub use self::collector::StatsCollector;
 pub use self::error::EndpointError;
 pub use self::mount::StatsRoutes;
 use self::server::Limits;
-use crate::values::error::ConfigError;
 
 const CONNECTIONS_MAX: usize = 1 << 10;
 const HEADER_SIZE_MIN: usize = 1 << 9;
@@ -64,7 +75,7 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | route | answer |
 /// |---|---|
 /// | `/` | a page that says what needs attention, and shows the last ten minutes |
-/// | `/stats.json` | [`ServiceStats`](crate::stats::ServiceStats) and the warnings, as JSON |
+/// | `/stats.json` | [`ServiceStats`](corewheel::stats::ServiceStats) and the warnings, as JSON |
 /// | `/history.json` | what the page draws of ten minutes, in steps of 5 s; its form may change |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
@@ -72,8 +83,8 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// | `/live` | 200 while the process answers |
 ///
 /// `/ready` is 503 while a shard does not run or is stuck. From a
-/// [`drain`](crate::TimerService::drain) on it is 503 with `draining`, since the service is about
-/// to end. A server adds a reason of its own by
+/// [`drain`](corewheel::TimerService::drain) on it is 503 with `draining`, since the service is
+/// about to end. A server adds a reason of its own by
 /// [`ready_unless`](StatsRoutes::ready_unless).
 ///
 /// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
@@ -84,13 +95,13 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for
 /// every other client.
 ///
-/// Each sample has a label `service`, the service's [name](crate::TimerServiceBuilder::name), so
-/// that services of different names share a Prometheus server. Most have a label `shard`, unless
+/// Each sample has a label `service`, the service's [name](corewheel::TimerServiceBuilder::name),
+/// so that services of different names share a Prometheus server. Most have a label `shard`, unless
 /// [`metrics_by_shard`](StatsRoutes::metrics_by_shard) leaves it out: then S below is 1. A
 /// service of S shards and C classes has 7 + S × (279 + 23 × C) series. Of these, 2 × S are those
 /// of the shards' threads, where the system tells their times. The forecast adds 19 × S from the
 /// second scrape on: a scrape asks for the forecast of the next. After the first event of a
-/// connection, each [kind](crate::DeadlineKind) of deadlines adds two.
+/// connection, each [kind](corewheel::DeadlineKind) of deadlines adds two.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
 /// address, or a name that [`allow_host`](StatsRoutes::allow_host) was given; other names
@@ -98,8 +109,8 @@ const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 /// this machine. A `Host` that is missing, repeated or malformed gets 400; only a request of
 /// HTTP/1.0 may leave it out.
 ///
-/// It outlives the [`TimerService`](crate::TimerService), and then reports the shards as closed.
-/// See the [module](self) for an example.
+/// It outlives the [`TimerService`](corewheel::TimerService), and then reports the shards as
+/// closed. See the [module](self) for an example.
 #[must_use = "the endpoint stops when it is dropped"]
 pub struct StatsEndpoint {
     address: SocketAddr,
@@ -144,7 +155,11 @@ impl Drop for StatsEndpoint {
     }
 }
 
-debug_fields!([] StatsEndpoint, |it| address: it.address);
+impl fmt::Debug for StatsEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatsEndpoint").field("address", &self.address).finish_non_exhaustive()
+    }
+}
 
 /// Collects the settings of an endpoint; made by [`StatsEndpoint::builder`].
 #[must_use = "a builder does nothing until it is started"]
@@ -307,3 +322,8 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

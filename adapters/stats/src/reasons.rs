@@ -1,9 +1,9 @@
 //! Why a server is not ready to get connections, as the server itself says it.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-
-use crate::values::contain::attempt;
 
 /// Returns why the server is not ready; `None` if it is.
 type Reason = Arc<dyn Fn() -> Option<String> + Send + Sync>;
@@ -20,11 +20,22 @@ impl Reasons {
     /// The present reasons, in the order of their functions. A function that panics is one.
     pub(super) fn now(&self) -> impl Iterator<Item = String> {
         let said = |reason: &Reason| {
-            let panicked = |message| Some(format!("a function of the server panicked: {message}"));
-            attempt(|| reason()).unwrap_or_else(panicked)
+            catch_unwind(AssertUnwindSafe(|| reason())).unwrap_or_else(|panic| {
+                let message = message_of(&*panic);
+                // Its drop may panic, too.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+                Some(format!("a function of the server panicked: {message}"))
+            })
         };
         self.0.iter().filter_map(said)
     }
+}
+
+/// What a panic says, if it says a text.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let of_literal = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = panic.downcast_ref::<String>().cloned().or_else(of_literal);
+    text.unwrap_or_else(|| "(not a message)".to_owned())
 }
 
 impl fmt::Debug for Reasons {

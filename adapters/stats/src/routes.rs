@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::sync::{MutexGuard, PoisonError};
 
+use corewheel::stats::{ServiceStats, ShardState, ShardStats, WarningKind};
 use hyper::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,14 +21,11 @@ use super::history::History;
 use super::host::HostError;
 use super::mount::StatsRoutes;
 use super::reasons::Reasons;
-use crate::stats::{ServiceStats, ShardStats, WarningKind};
-use crate::values::state::ShardState;
 
 /// The longest body that is overlooked.
 const BODY_MAX: u64 = 1 << 10;
 
 const PAGE: &str = include_str!("page.html");
-const GUIDE: &str = include_str!("../guide/statistics.md");
 
 /// The page may run its own script and ask its own server, and nothing else. It puts what it is
 /// told into the document as text only, never as markup.
@@ -162,10 +160,7 @@ fn json(value: &impl serde::Serialize) -> Answer {
 fn page_with_guide() -> String {
     let mut sections = String::new();
     for kind in WarningKind::ALL {
-        let heading = format!("\n## {kind}\n");
-        let (_, text) = GUIDE.split_once(&heading).unwrap_or_default();
-        let text = text.split("\n#").next().unwrap_or_default();
-        let id = kind.id();
+        let (id, text) = (kind.id(), kind.guide());
         let _ = write!(sections, "<article><h3 id=\"guide-{id}\">{id}</h3>");
         for paragraph in text.split("\n\n").map(plain).filter(|text| !text.is_empty()) {
             let _ = write!(sections, "<p>{paragraph}</p>");
@@ -200,6 +195,7 @@ fn trouble(shard: &ShardStats) -> Option<&'static str> {
         ShardState::Waiting => Some("not attached yet"),
         ShardState::Closed => Some("closed"),
         ShardState::Dead => Some("dead"),
+        _ => Some("in a state of which this endpoint does not know"),
     }
 }
 

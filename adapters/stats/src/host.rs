@@ -9,11 +9,10 @@
 //!
 //! Invariant: an absolute target and the `Host` header are both checked.
 
+use corewheel::ConfigError;
 use hyper::body::Body;
 use hyper::header::HOST;
 use hyper::{Request, Version};
-
-use crate::values::error::ConfigError;
 
 /// The most bytes of a host's name.
 const NAME_LEN_MAX: usize = 253;

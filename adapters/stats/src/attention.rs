@@ -13,11 +13,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use corewheel::ShardId;
+use corewheel::stats::{ServiceStats, ShardStats, Urgency, Warning, WarningKind};
 use serde::Serialize;
 
 use super::history::Done;
-use crate::stats::{ServiceStats, ShardStats, Urgency, Warning, WarningKind};
-use crate::values::ids::ShardId;
 
 /// How long ago lateness is explained.
 const LATELY: u64 = 60_000_000_000;
@@ -186,25 +186,21 @@ mod tests {
         ShardStuck,
     };
 
+    use corewheel::TimerService;
+    use corewheel::stats::ThreadTimes;
+
     use super::super::history::Counts;
     use super::*;
-    use crate::TimerService;
-    use crate::stats::ThreadTimes;
 
     /// The statistics of two shards with these warnings: kind, shard, and since which second.
     fn stats(warnings: &[(WarningKind, u16, u64)]) -> ServiceStats {
         let service: TimerService<u64> =
             TimerService::builder().shards(2).start_attached_with().unwrap();
         let mut stats = service.stats();
-        let warning = |&(kind, shard, since): &(WarningKind, u16, u64)| Warning {
-            kind,
-            shard: ShardId::new(shard),
-            class: None,
-            count: 1,
-            is_active: true,
-            since_ns: since * 1_000_000_000,
-            last_ns: 60_000_000_000,
-            text: format!("shard {shard}: {kind}"),
+        let warning = |&(kind, shard, since): &(WarningKind, u16, u64)| {
+            let mut warning = Warning::new(kind, ShardId::new(shard));
+            (warning.since_ns, warning.last_ns) = (since * 1_000_000_000, 60_000_000_000);
+            warning
         };
         stats.warnings = warnings.iter().map(warning).collect();
         stats
@@ -292,7 +288,7 @@ mod tests {
     fn stuck_shard_is_kept_by_what_its_thread_has_done_for_a_moment() {
         let by = |ran, waited, warnings: &[(WarningKind, u16, u64)]| {
             let mut stats = stats(warnings);
-            stats.shards[0].thread = Some(ThreadTimes { ran_ns: 0, waited_ns: 0 });
+            stats.shards[0].thread = Some(ThreadTimes::new(0, 0));
             let mut done = Done::default();
             done.counts = Counts { waited, ran, ..Counts::default() };
             stuck_by(&stats, &stats.shards[0], (1_000, &done))

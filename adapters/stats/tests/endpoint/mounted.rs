@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use corewheel::TimerService;
-use corewheel::endpoint::{StatsCollector, StatsRoutes};
+use corewheel_stats::{StatsCollector, StatsRoutes};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};

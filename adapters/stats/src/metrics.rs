@@ -11,6 +11,10 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use corewheel::stats::{
+    ClassStats, CountRow, ForecastSpan, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
+    WarningKind,
+};
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
     NoLabelSet,
@@ -19,13 +23,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-
-use super::sum::sum_of;
-use crate::stats::{
-    ClassStats, ForecastSpan, Row as CountRow, ServiceStats, ShardCounts, ShardStats, Times,
-    WarningKind,
-};
-use crate::values::state::ShardState;
 
 /// A family that several counts share, told apart by a label.
 struct Shared {
@@ -95,7 +92,7 @@ pub(super) fn encode(
     by_shard: bool,
 ) -> fmt::Result {
     let sum = |service: &ServiceStats| {
-        if by_shard { None } else { sum_of(&service.shards) }
+        if by_shard { None } else { ShardStats::sum(&service.shards) }
     };
     let sums: Vec<Option<ShardStats>> = services.iter().map(sum).collect();
     let runs = |shard: &&ShardStats| shard.state == ShardState::Running;
@@ -439,20 +436,22 @@ fn encode_times<'a>(
     let unit = Some(&Unit::Seconds);
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
     for (labels, times) in samples {
-        let (sum, count, buckets) = (seconds(times.sum_ns), times.count, buckets(times));
+        let (sum, count) = (seconds(times.sum_ns), times.count);
+        let buckets = buckets(times.buckets.iter().map(|one| (one.up_to_ns, one.count)));
         let mut metric = family.encode_family(&labels)?;
         metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
     }
     Ok(())
 }
 
-/// How many times lie below each bound and not below the one before it.
-fn buckets(times: &Times) -> Vec<(f64, u64)> {
-    let mut measured = times.buckets.iter().peekable();
+/// How many times lie below each bound and not below the one before it. The buckets are given by
+/// their ends, with their counts.
+fn buckets(measured: impl Iterator<Item = (u64, u64)>) -> Vec<(f64, u64)> {
+    let mut measured = measured.peekable();
     let mut take_below = |bound: u64| {
         let mut count = 0;
-        while let Some(bucket) = measured.next_if(|bucket| bucket.up_to_ns < bound) {
-            count += bucket.count;
+        while let Some((_, more)) = measured.next_if(|(up_to_ns, _)| *up_to_ns < bound) {
+            count += more;
         }
         count
     };
@@ -469,12 +468,9 @@ fn seconds(nanos: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Bucket;
 
     fn check(up_to_ns: u64, expected: f64) {
-        let times =
-            Times { count: 1, buckets: vec![Bucket { up_to_ns, count: 1 }], ..<_>::default() };
-        let found = buckets(&times).into_iter().find(|(_, count)| *count > 0);
+        let found = buckets([(up_to_ns, 1)].into_iter()).into_iter().find(|(_, count)| *count > 0);
         assert_eq!(found, Some((expected, 1)), "{up_to_ns} ns");
     }
 

@@ -17,11 +17,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use corewheel::stats::{ServiceStats, ShardStats, Times, WarningKind};
 use serde::Serialize;
 
 use super::attention::{Attention, attention};
-use crate::clock::saturating_nanos;
-use crate::stats::{ServiceStats, ShardStats, Times, WarningKind, WarningRow};
+use super::warnings::WarningRow;
 
 const STEPS_MAX: usize = 120;
 /// The least length of a step, in nanoseconds.
@@ -205,7 +205,7 @@ impl History {
 
     /// Takes note of a reading, if the last step is long enough.
     pub(super) fn note(&mut self, stats: &ServiceStats) {
-        if saturating_nanos(stats.uptime).saturating_sub(self.last.0) >= STEP {
+        if nanos(stats.uptime).saturating_sub(self.last.0) >= STEP {
             self.end_step(stats);
         }
     }
@@ -274,17 +274,22 @@ impl History {
     }
 }
 
+/// A time in nanoseconds; the most that fits if it is longer.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn mark(stats: &ServiceStats) -> (u64, Vec<Done>) {
-    (saturating_nanos(stats.uptime), stats.shards.iter().map(Done::of).collect())
+    (nanos(stats.uptime), stats.shards.iter().map(Done::of).collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use corewheel::attach::ShardLoop;
+    use corewheel::clock::ManualClock;
+    use corewheel::{Fired, TimerService, Timers};
+
     use super::*;
-    use crate::TimerService;
-    use crate::attach::ShardLoop;
-    use crate::clock::ManualClock;
-    use crate::{Fired, Timers};
 
     /// A service that has run for a while, with a timer that is late in each second.
     struct Lab {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use corewheel::endpoint::StatsRoutes;
 use corewheel::{ShardId, TimerService};
+use corewheel_stats::StatsRoutes;
 
 use crate::client::{Reply, ask};
 use crate::mounted::Server;

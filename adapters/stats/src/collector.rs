@@ -9,26 +9,26 @@
 
 use std::fmt;
 
+use corewheel::ConfigError;
+use corewheel::stats::{ServiceStats, StatsSource};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
 use super::metrics;
-use crate::stats::{ServiceStats, StatsSource};
-use crate::values::error::ConfigError;
 
 /// Puts the statistics of services into a registry of `prometheus_client`.
 ///
 /// It is for a program that has a registry and serves it already. The families and their names are
 /// those of the endpoint's `/metrics`, and each sample has a label `service`. Services that share a
 /// registry share one collector, since a text has each family once, and need different
-/// [names](crate::TimerServiceBuilder::name), since that label alone tells their samples apart. A
-/// second collector and a second service of a name are refused.
+/// [names](corewheel::TimerServiceBuilder::name), since that label alone tells their samples apart.
+/// A second collector and a second service of a name are refused.
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::endpoint::StatsCollector;
+/// use corewheel_stats::StatsCollector;
 /// use prometheus_client::registry::Registry;
 ///
 /// let requests = TimerService::builder().shards(1).name("requests").start()?;
@@ -63,7 +63,7 @@ impl StatsCollector {
     ///
     /// ```
     /// use corewheel::TimerService;
-    /// use corewheel::endpoint::StatsCollector;
+    /// use corewheel_stats::StatsCollector;
     ///
     /// let unnamed = || TimerService::builder().shards(1).start_attached();
     /// let (one, other) = (unnamed()?, unnamed()?);

@@ -1,0 +1,31 @@
+//! The table of the warnings.
+
+use corewheel::stats::{ServiceStats, Urgency, WarningKind};
+use serde::Serialize;
+
+/// A row of the table as `/stats.json` has it.
+#[derive(Serialize)]
+pub(super) struct WarningRow {
+    id: &'static str,
+    about: &'static str,
+    limit: &'static str,
+    threshold: Option<String>,
+    urgency: Urgency,
+    consequences: &'static [WarningKind],
+    remedy: &'static str,
+}
+
+impl WarningRow {
+    /// The table, with the thresholds of a service.
+    pub(super) fn all(stats: &ServiceStats) -> [Self; WarningKind::ALL.len()] {
+        WarningKind::ALL.map(|kind| Self {
+            id: kind.id(),
+            about: kind.about(),
+            limit: kind.limit(),
+            threshold: kind.threshold(stats),
+            urgency: kind.urgency(),
+            consequences: kind.consequences(),
+            remedy: kind.remedy(),
+        })
+    }
+}

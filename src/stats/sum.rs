@@ -1,0 +1,83 @@
+//! The statistics of all shards together, for metrics that do not tell shards apart.
+//!
+//! Counts add up by their kinds, and histograms by their buckets.
+
+use std::collections::BTreeMap;
+
+use super::{Bucket, ClassStats, Forecast, ShardStats, ThreadTimes, Times};
+
+impl ShardStats {
+    /// The statistics of several shards of a service as those of one; `None` if there are none.
+    /// Counts add up as [`CountKind`](super::CountKind) says, and histograms by their buckets,
+    /// without quantiles. What is no count is that of the first shard.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel::stats::ShardStats;
+    ///
+    /// let service = TimerService::builder().shards(2).start_attached()?;
+    /// let sum = ShardStats::sum(&service.stats().shards).expect("it has shards");
+    /// assert_eq!(sum.counts.pending, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sum(shards: &[Self]) -> Option<Self> {
+        let (first, others) = shards.split_first()?;
+        let mut sum = first.clone();
+        for shard in others {
+            sum.counts.merge(&shard.counts);
+            add(&mut sum.lateness, &shard.lateness);
+            add(&mut sum.ring_delay, &shard.ring_delay);
+            add(&mut sum.turn_time, &shard.turn_time);
+            add(&mut sum.late_parts.arrival, &shard.late_parts.arrival);
+            add(&mut sum.late_parts.poll_delay, &shard.late_parts.poll_delay);
+            add(&mut sum.late_parts.handlers, &shard.late_parts.handlers);
+            add(&mut sum.late_parts.backlog, &shard.late_parts.backlog);
+            sum.overdue_ns = sum.overdue_ns.max(shard.overdue_ns);
+            sum.turn_ns = sum.turn_ns.max(shard.turn_ns);
+            sum.memory_bytes += shard.memory_bytes;
+            for (name, value) in &shard.gauges {
+                let sum = sum.gauges.entry(name).or_insert(0);
+                *sum = sum.saturating_add(*value);
+            }
+            add_forecast(&mut sum.forecast, shard.forecast.as_ref());
+            if let Some(ThreadTimes { ran_ns, waited_ns, .. }) = shard.thread {
+                let thread = sum.thread.get_or_insert(ThreadTimes { ran_ns: 0, waited_ns: 0 });
+                thread.ran_ns += ran_ns;
+                thread.waited_ns += waited_ns;
+            }
+        }
+        sum.classes = ClassStats::sum(shards.iter().map(|shard| &*shard.classes));
+        Some(sum)
+    }
+}
+
+/// Adds the count, the sum and the buckets, which are all that a histogram of the metrics has.
+fn add(sum: &mut Times, other: &Times) {
+    sum.count += other.count;
+    sum.sum_ns = sum.sum_ns.saturating_add(other.sum_ns);
+    let mut buckets = BTreeMap::new();
+    for bucket in sum.buckets.iter().chain(&other.buckets) {
+        *buckets.entry(bucket.up_to_ns).or_insert(0) += bucket.count;
+    }
+    let bucket = |(up_to_ns, count)| Bucket { up_to_ns, count };
+    sum.buckets = buckets.into_iter().map(bucket).collect();
+}
+
+/// Adds the counts of a shard's forecast. The sum is as old as the oldest of them, and its cost is
+/// that of all shards.
+fn add_forecast(sum: &mut Option<Forecast>, other: Option<&Forecast>) {
+    let Some(other) = other else { return };
+    let Some(sum) = sum else {
+        *sum = Some(other.clone());
+        return;
+    };
+    for (span, other) in sum.spans.iter_mut().zip(&other.spans) {
+        span.timers += other.timers;
+        span.uncertain += other.uncertain;
+    }
+    sum.at_ns = sum.at_ns.min(other.at_ns);
+    sum.counted += other.counted;
+    sum.not_counted += other.not_counted;
+    sum.stale += other.stale;
+    sum.took_ns += other.took_ns;
+}
