@@ -305,9 +305,8 @@ impl<T> Shard<T> {
             return None;
         }
         loop {
-            while self.expired_left > 0
-                && let Some(entry) = self.batch.first()
-            {
+            while self.expired_left > 0 {
+                let Some(entry) = self.batch.first() else { break };
                 // The timer may have been cancelled or reset since the batch was taken.
                 let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
                 // Not before `expire`: if `choose` panics, the entry must stay in the batch.

@@ -233,7 +233,7 @@ impl<T> Slab<T> {
             return Armed::NotGranted(payload);
         };
         // A vacant slot has an even generation, which no key that the slab returned has.
-        let vacant = node.generation.is_multiple_of(2);
+        let vacant = node.generation % 2 == 0;
         if node.generation != key.generation().get() || vacant || node.payload.is_some() {
             return Armed::NotGranted(payload);
         }
@@ -276,14 +276,15 @@ impl<T> Slab<T> {
     /// Ends the timer that `key` names, if there is one, and returns its payload.
     #[inline]
     pub(crate) fn cancel(&mut self, key: TimerKey) -> Cancelled<T> {
-        if let Some(node) = self.nodes.get_mut(key.index() as usize)
-            && node.generation == key.generation().get()
-            && let Some(payload) = node.payload.take()
-        {
-            let deadline = node.deadline;
-            self.armed -= 1;
-            self.free.vacate(node, key.index(), Ending::NotFired);
-            return Cancelled::Armed { deadline, payload };
+        if let Some(node) = self.nodes.get_mut(key.index() as usize) {
+            if node.generation == key.generation().get() {
+                if let Some(payload) = node.payload.take() {
+                    let deadline = node.deadline;
+                    self.armed -= 1;
+                    self.free.vacate(node, key.index(), Ending::NotFired);
+                    return Cancelled::Armed { deadline, payload };
+                }
+            }
         }
         Cancelled::NotArmed
     }
@@ -291,17 +292,16 @@ impl<T> Slab<T> {
     /// Sets the deadline of the timer that `key` names, if there is one.
     #[inline]
     pub(crate) fn reset(&mut self, key: TimerKey, deadline: u64) -> Reset {
-        if let Some(node) = self.nodes.get_mut(key.index() as usize)
-            && node.generation == key.generation().get()
-            && node.payload.is_some()
-        {
-            let earlier = deadline < node.deadline;
-            node.deadline = deadline;
-            if !earlier {
-                return Reset::Later;
+        if let Some(node) = self.nodes.get_mut(key.index() as usize) {
+            if node.generation == key.generation().get() && node.payload.is_some() {
+                let earlier = deadline < node.deadline;
+                node.deadline = deadline;
+                if !earlier {
+                    return Reset::Later;
+                }
+                node.filing = node.filing.wrapping_add(1);
+                return Reset::Earlier(Entry::new(key.index(), node.filing));
             }
-            node.filing = node.filing.wrapping_add(1);
-            return Reset::Earlier(Entry::new(key.index(), node.filing));
         }
         Reset::NotArmed
     }
@@ -375,7 +375,7 @@ impl<T> Slab<T> {
                 (Some(_), deadline) => State::Armed { deadline },
                 (None, GRANT_CANCELLED) => State::GrantCancelled,
                 // A vacant slot has an even generation, which no key that the slab returned has.
-                (None, _) if generation.is_multiple_of(2) => State::Stale,
+                (None, _) if generation % 2 == 0 => State::Stale,
                 (None, _) => State::Granted,
             }
         } else if node.generation == generation.wrapping_add(1)
@@ -472,7 +472,7 @@ impl<T> Slab<T> {
         let mut next = self.free.head;
         while next != FREE_LIST_END {
             let node = &self.nodes[next as usize];
-            assert!(node.generation.is_multiple_of(2), "occupied slot {next} is in the free list");
+            assert!(node.generation % 2 == 0, "occupied slot {next} is in the free list");
             free += 1;
             assert!(free <= self.nodes.len(), "the free list has a cycle");
             next = node.deadline as u32;

@@ -128,7 +128,7 @@ pub(crate) fn first_epoch() -> Instant {
 /// The instant this many nanoseconds after another one. One that the system cannot represent
 /// becomes a century after it.
 pub(crate) fn instant_after(start: Instant, nanos: u64) -> Instant {
-    let century = Duration::from_hours(100 * 365 * 24);
+    let century = Duration::from_secs(100 * 365 * 24 * 3_600);
     start.checked_add(Duration::from_nanos(nanos)).unwrap_or_else(|| start + century)
 }
 

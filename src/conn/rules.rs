@@ -271,10 +271,10 @@ fn event_at(conn: &Facts<'_, impl Place>, kind: usize) -> Option<u64> {
 /// Whether an idle event that has come is still true: the connection has not been active since.
 fn is_idle(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
     let Some(event_at) = event_at(conn, kind) else { return false };
-    if let Some(first) = first_beat(conn, kind)
-        && event_at < first.saturating_add(conn.span(kind))
-    {
-        return true;
+    if let Some(first) = first_beat(conn, kind) {
+        if event_at < first.saturating_add(conn.span(kind)) {
+            return true;
+        }
     }
     // After an event that came on another shard, this shard may not have read the clock yet.
     !is_held_back(conn, kind) && idle_at(conn, kind) <= event_at

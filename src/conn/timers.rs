@@ -401,7 +401,7 @@ impl<S: Side> ConnTimers<S> {
     /// assert_eq!(due_in(), Some(Duration::from_secs(10)));
     /// // The server stores what it has read, and does not read for a while.
     /// body.pause();
-    /// clock.advance(Duration::from_mins(1));
+    /// clock.advance(Duration::from_secs(60));
     /// assert_eq!(due_in(), None);
     /// body.resume();
     /// assert_eq!(due_in(), Some(Duration::from_secs(10)));

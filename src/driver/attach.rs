@@ -166,10 +166,10 @@ impl<T: Send + 'static> Attachment<T> {
 
 impl<T: Send + 'static> Drop for Attachment<T> {
     fn drop(&mut self) {
-        if !self.used
-            && let Some(post) = self.directory.post(self.shard)
-        {
-            post.close_unowned();
+        if !self.used {
+            if let Some(post) = self.directory.post(self.shard) {
+                post.close_unowned();
+            }
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) trait Host {
 }
 
 /// The longest that an alarm is set for; it is then set again.
-const ALARM_MAX: Duration = Duration::from_hours(24);
+const ALARM_MAX: Duration = Duration::from_secs(86_400);
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
 pub(crate) fn drive<T, V, X>(driven: Driven<T>, values: V, host: X) -> impl Future<Output = ()>

@@ -89,10 +89,10 @@ impl Host for GlommioHost {
     }
 
     fn keep_poll_request(&mut self, cx: &mut Context<'_>) {
-        if let Some(request) = &mut self.request
-            && request.poll(cx).is_err()
-        {
-            self.request = None;
+        if let Some(request) = &mut self.request {
+            if request.poll(cx).is_err() {
+                self.request = None;
+            }
         }
     }
 

@@ -80,11 +80,12 @@ impl TokioHost {
     /// Sets the first alarm.
     fn first(&self, after: Duration) -> Alarm {
         #[cfg(target_os = "linux")]
-        if self.tries_kernel
-            && let Some(timer) = KernelTimer::new()
-            && timer.set(after).is_ok()
-        {
-            return Alarm::Kernel(timer);
+        if self.tries_kernel {
+            if let Some(timer) = KernelTimer::new() {
+                if timer.set(after).is_ok() {
+                    return Alarm::Kernel(timer);
+                }
+            }
         }
         Alarm::Tokio(Box::pin(tokio::time::sleep(after)))
     }

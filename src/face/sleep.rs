@@ -81,10 +81,10 @@ impl LocalSleep {
 
     fn reset_to(&mut self, deadline: Tick) {
         self.deadline = deadline;
-        if let Phase::Waiting { key, .. } = self.phase
-            && self.shard.reset(key, deadline) == ResetOutcome::Reset
-        {
-            return;
+        if let Phase::Waiting { key, .. } = self.phase {
+            if self.shard.reset(key, deadline) == ResetOutcome::Reset {
+                return;
+            }
         }
         self.release();
         self.phase = Phase::Unpolled;

@@ -173,14 +173,14 @@ impl SleepOrKept {
         if self.is_over() {
             return Poll::Ready(());
         }
-        if let Some(kept) = &self.kept
-            && !kept.is_reset
-        {
-            if kept.set_waker(cx.waker().clone()) {
-                return Poll::Pending;
+        if let Some(kept) = &self.kept {
+            if !kept.is_reset {
+                if kept.set_waker(cx.waker().clone()) {
+                    return Poll::Pending;
+                }
+                // The thread has woken the task.
+                self.kept = None;
             }
-            // The thread has woken the task.
-            self.kept = None;
         }
         let polled = self.poll_shared(cx);
         // The fallback thread has no reset deadline unless the service has refused it again, or may
@@ -196,11 +196,11 @@ impl SleepOrKept {
         if self.is_over() {
             return Poll::Ready(());
         }
-        if let Some(kept) = &mut self.kept
-            && kept.set_waker(waker.clone())
-        {
-            kept.is_reset = false;
-            return Poll::Pending;
+        if let Some(kept) = &mut self.kept {
+            if kept.set_waker(waker.clone()) {
+                kept.is_reset = false;
+                return Poll::Pending;
+            }
         }
         let service = self.shared.handle().service;
         match Kept::new(self.wake_at(), waker.clone(), service, refused) {

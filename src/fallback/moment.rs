@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn moment_is_the_instant_of_which_it_was_made() {
         let clock = Clock::monotonic();
-        let [hour, never] = [Duration::from_hours(1), Duration::MAX];
+        let [hour, never] = [Duration::from_secs(3_600), Duration::MAX];
         let now = clock.now();
         let before = now.checked_sub(hour).unwrap_or(now);
         for instant in [now, now + hour, before, first_epoch(), clock.instant(3)] {

@@ -21,8 +21,8 @@
 //!
 //! // The server has restarted. A thousand sessions end in an hour: not in one tick, but spread
 //! // evenly over a minute.
-//! let hour = timers.now() + Duration::from_hours(1);
-//! for (session, later) in (0..1_000).zip(Jitter::even(Duration::from_mins(1))) {
+//! let hour = timers.now() + Duration::from_secs(3_600);
+//! for (session, later) in (0..1_000).zip(Jitter::even(Duration::from_secs(60))) {
 //!     timers.schedule(hour + later, session)?;
 //! }
 //! clock.advance(Duration::from_secs(3_630));

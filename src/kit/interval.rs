@@ -56,7 +56,7 @@
 //! # type Attempted = Result<(), RefusedKind>;
 //! # async fn run(timers: Timers<()>, first: Instant, attempt: impl Fn()) -> Attempted {
 //! let (mut due, mut wait) = (first, Duration::from_secs(1));
-//! while wait < Duration::from_mins(1) {
+//! while wait < Duration::from_secs(60) {
 //!     timers.sleep(due).await?;
 //!     attempt();
 //!     (due, wait) = (due + wait, wait * 2);

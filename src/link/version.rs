@@ -57,7 +57,7 @@ impl Version {
         let values = load();
         // Pairs with the fence in `store`.
         fence(Ordering::Acquire);
-        let is_whole = version.is_multiple_of(2) && version == self.0.load(Ordering::Relaxed);
+        let is_whole = version % 2 == 0 && version == self.0.load(Ordering::Relaxed);
         is_whole.then_some(values)
     }
 }

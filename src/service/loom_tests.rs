@@ -31,10 +31,10 @@ use crate::{
 type Handler = fn(Fired<u32>, &Timers<u32>);
 
 /// A delay that no model waits for.
-const LATER: Duration = Duration::from_hours(1);
+const LATER: Duration = Duration::from_secs(3_600);
 
 /// How old the clock is when the service starts, and the service when a model begins.
-const AGE: Duration = Duration::from_hours(24 * 365);
+const AGE: Duration = Duration::from_secs(24 * 365 * 3_600);
 
 fn shard_id() -> ShardId {
     ShardId::new(0)
@@ -253,7 +253,7 @@ fn timers_sent_on_a_lane_that_closes_as_idle_are_pending_once() {
         let client = Client::of(&service);
         schedule(&client, 0).unwrap();
         let _next = shard.turn();
-        clock.advance(Duration::from_mins(2));
+        clock.advance(Duration::from_secs(120));
         let worker = thread::spawn(move || {
             let sent = [1, 2].map(|value| schedule(&client, value).is_ok());
             (client, sent)

@@ -165,15 +165,18 @@ impl Options {
                 return Err(ConfigError::new(field, value, limit, "use 1 or more"));
             }
         }
-        if let Some(bound) = self.lateness_bound
-            && bound < self.tick
-        {
-            return Err(ConfigError::new(
-                "lateness_bound",
-                bound,
-                format!("a timer can be a tick late by rounding, and the tick is {:?}", self.tick),
-                "use at least one tick",
-            ));
+        if let Some(bound) = self.lateness_bound {
+            if bound < self.tick {
+                return Err(ConfigError::new(
+                    "lateness_bound",
+                    bound,
+                    format!(
+                        "a timer can be a tick late by rounding, and the tick is {:?}",
+                        self.tick
+                    ),
+                    "use at least one tick",
+                ));
+            }
         }
         if self.overrun.is_zero() {
             let limit = "every callback takes some time";

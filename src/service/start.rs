@@ -340,13 +340,13 @@ fn with_shard<T, H>(
 }
 
 fn pin(settings: &Settings, shard: ShardId) {
-    if let Some(cpu) = settings.cpus[shard.index()]
-        && !cpus::pin_to(cpu)
-    {
-        tracing::warn!(
-            name: "thread-not-pinned",
-            target: "corewheel::service",
-            shard = shard.number(), cpu, "the shard's thread could not be pinned"
-        );
+    if let Some(cpu) = settings.cpus[shard.index()] {
+        if !cpus::pin_to(cpu) {
+            tracing::warn!(
+                name: "thread-not-pinned",
+                target: "corewheel::service",
+                shard = shard.number(), cpu, "the shard's thread could not be pinned"
+            );
+        }
     }
 }

@@ -251,15 +251,15 @@ impl<T: 'static> Core<T> {
             })
         };
         let Some(overrun) = overrun else { return };
-        if overrun.is_power_of_two()
-            && let Some(class) = self.directory.settings.classes.name(self.class_delivered())
-        {
-            let (shard, took) = (self.id.number(), Duration::from_nanos(took));
-            tracing::warn!(
-                name: "delivery-slow",
-                target: "corewheel::shard",
-                shard, class, ?took, overrun, "the delivery of a timer took too long"
-            );
+        if overrun.is_power_of_two() {
+            if let Some(class) = self.directory.settings.classes.name(self.class_delivered()) {
+                let (shard, took) = (self.id.number(), Duration::from_nanos(took));
+                tracing::warn!(
+                    name: "delivery-slow",
+                    target: "corewheel::shard",
+                    shard, class, ?took, overrun, "the delivery of a timer took too long"
+                );
+            }
         }
     }
 }

@@ -157,13 +157,13 @@ impl<T: 'static> Owner for TakesOver<'_, T> {
     }
 
     fn cancel(&mut self, key: u64) {
-        if let Some(key) = key_of(key)
-            && let CancelOutcome::Cancelled { deadline, .. } = self.wheel.cancel(key)
-        {
-            let class = self.classes.class_of(key.index());
-            if class.is_some() {
-                let due = self.time.start_of(deadline);
-                self.classes.cancel(class, key.index(), due, self.now);
+        if let Some(key) = key_of(key) {
+            if let CancelOutcome::Cancelled { deadline, .. } = self.wheel.cancel(key) {
+                let class = self.classes.class_of(key.index());
+                if class.is_some() {
+                    let due = self.time.start_of(deadline);
+                    self.classes.cancel(class, key.index(), due, self.now);
+                }
             }
         }
     }

@@ -184,7 +184,7 @@ mod tests {
         let _next = shard.turn();
         let core = std::rc::Rc::clone(shard.timers().core());
         let sender = service.handle();
-        let hour = Duration::from_hours(1);
+        let hour = Duration::from_secs(3_600);
         let _ = sender.on(core.id()).schedule(hour, 1);
         let _next = shard.turn();
         let timer = sender.on(core.id()).schedule(hour, 2).unwrap();

@@ -119,10 +119,10 @@ impl Parts {
         if takes_turns && !self.ended.get() {
             Rc::make_mut(&mut *self.turning.borrow_mut()).push((entry, Weak::clone(&part)));
         }
-        if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number())
-            && known.serial == entry.serial
-        {
-            (known.part, known.takes_turns) = (Some(part), takes_turns);
+        if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number()) {
+            if known.serial == entry.serial {
+                (known.part, known.takes_turns) = (Some(part), takes_turns);
+            }
         }
     }
 
@@ -233,10 +233,10 @@ impl Parts {
         while left.len() > 0 {
             contain(self.shard, || {
                 while let Some((entry, part)) = left.next() {
-                    if let Some(part) = part.upgrade()
-                        && !call(entry.id, &part)
-                    {
-                        left = [].iter();
+                    if let Some(part) = part.upgrade() {
+                        if !call(entry.id, &part) {
+                            left = [].iter();
+                        }
                     }
                 }
             });

@@ -53,7 +53,7 @@ impl Base {
     pub(crate) fn note_poll(&self) -> bool {
         let polls = self.budget.polls.get().wrapping_add(1);
         self.budget.polls.set(polls);
-        polls.is_multiple_of(POLLS_PER_CLOCK_READ)
+        polls % POLLS_PER_CLOCK_READ == 0
     }
 
     /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
@@ -126,10 +126,10 @@ impl Base {
             }
             self.wake_driver();
         }
-        if let Some(prefer) = self.budget.prefer_driver.get()
-            && !self.closed.get()
-        {
-            prefer();
+        if let Some(prefer) = self.budget.prefer_driver.get() {
+            if !self.closed.get() {
+                prefer();
+            }
         }
         true
     }

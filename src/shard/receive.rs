@@ -15,7 +15,7 @@ use crate::stats::publish::Measured;
 /// The shard closes a lane on which no request came for this long. Otherwise the keys of a thread
 /// that sends nothing any more would stay reserved as long as it lives. It opens another lane when
 /// it next sends.
-const LANE_IDLE: Duration = Duration::from_mins(1);
+const LANE_IDLE: Duration = Duration::from_secs(60);
 
 impl<T: 'static> Core<T> {
     /// Takes the mail if any has come. False if none has.

@@ -98,11 +98,11 @@ impl<T: 'static> Core<T> {
             let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
             for expired in state.wheel.drain().collect::<Vec<_>>() {
                 state.measured.classes.end(expired.key.index(), ended);
-                if let Stored::Slot(nursery, slot) = expired.payload
-                    && let Due::Fires(waker) = state.nurseries.fire(nursery, slot, u64::MAX)
-                {
-                    // Its future finds the shard closed.
-                    state.left.effects.push(Effect::Wake(waker));
+                if let Stored::Slot(nursery, slot) = expired.payload {
+                    if let Due::Fires(waker) = state.nurseries.fire(nursery, slot, u64::MAX) {
+                        // Its future finds the shard closed.
+                        state.left.effects.push(Effect::Wake(waker));
+                    }
                 }
                 let taken = state.take_at_end(expired.payload);
                 if is_returned {

@@ -54,10 +54,10 @@ impl<T: 'static> Core<T> {
         for group in of_classes.flat_map(|of_class| of_class.chunks_mut(TIMED_MAX)) {
             self.deliver_as(group[0].class);
             for wake in &mut *group {
-                if let Some(waker) = wake.waker.take()
-                    && !contain(self.id(), || waker.wake())
-                {
-                    self.note_delivery(false, 0);
+                if let Some(waker) = wake.waker.take() {
+                    if !contain(self.id(), || waker.wake()) {
+                        self.note_delivery(false, 0);
+                    }
                 }
             }
             let after = self.nanos_near();

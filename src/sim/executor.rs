@@ -447,11 +447,10 @@ impl Executor {
 
     /// Ends a thread that has no task any more, as the end of its last task does.
     fn end_if_idle(&self, home: &Home) {
-        if let [thread] = *home.threads
-            && home.ends
-            && self.0.threads.borrow().known[thread.0].tasks == 0
-        {
-            thread.run(|| end_thread(thread.number()));
+        if let [thread] = *home.threads {
+            if home.ends && self.0.threads.borrow().known[thread.0].tasks == 0 {
+                thread.run(|| end_thread(thread.number()));
+            }
         }
     }
 

@@ -105,10 +105,12 @@ fn failure<C>(run: &impl Fn(u64, &[C]), seed: u64, commands: &[C]) -> Option<Str
         set_hook(Box::new(move |info| {
             let seed = SEED.with(Cell::get);
             let aborts = info.payload_as_str().is_some_and(|text| text.contains(ABORTS));
-            if aborts && let Some(seed) = seed {
-                // Nothing can be shortened, since the process ends.
-                SEED.set(None);
-                let _ = writeln!(stderr(), "seed {seed} aborts the process");
+            if aborts {
+                if let Some(seed) = seed {
+                    // Nothing can be shortened, since the process ends.
+                    SEED.set(None);
+                    let _ = writeln!(stderr(), "seed {seed} aborts the process");
+                }
             }
             if aborts || seed.is_none() {
                 print(info);

@@ -24,9 +24,9 @@ const ENDS: [Duration; 7] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
     Duration::from_secs(10),
-    Duration::from_mins(1),
-    Duration::from_mins(10),
-    Duration::from_hours(1),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+    Duration::from_secs(3_600),
 ];
 
 /// How many timers of a shard are due soon.

@@ -410,7 +410,7 @@ mod tests {
                 warnings: WarningLimits::default(),
                 overrun: Duration::from_millis(1),
                 lane_capacity: 8,
-                class_ages: vec![Duration::from_mins(1)],
+                class_ages: vec![Duration::from_secs(60)],
             });
             Self { monitor, stats: reading(), now: 0 }
         }
@@ -436,7 +436,7 @@ mod tests {
     fn quiet_shard_has_no_warning() {
         let mut bench = Bench::new();
         bench.shard().counts.pending = 90;
-        bench.shard().classes[0].oldest = Some(Duration::from_mins(1));
+        bench.shard().classes[0].oldest = Some(Duration::from_secs(60));
         for _ in 0..20 {
             assert_eq!(bench.read(), 0);
         }

@@ -72,9 +72,11 @@ impl Behind {
             behind_line(read, is_head)
         };
         self.is_there.store(behind.is_some_and(|behind| behind > 0), Ordering::Relaxed);
-        if is_head && let Some(behind) = behind {
-            self.is_head.store(false, Ordering::Relaxed);
-            self.head_end.store(count - behind as u64, Ordering::Relaxed);
+        if is_head {
+            if let Some(behind) = behind {
+                self.is_head.store(false, Ordering::Relaxed);
+                self.head_end.store(count - behind as u64, Ordering::Relaxed);
+            }
         }
     }
 }

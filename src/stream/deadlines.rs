@@ -221,10 +221,10 @@ impl<M: Side> Deadlines<M> {
         }
         // A wait for a window goes on.
         let goes_on = direction == Direction::Write && self.is_windowed;
-        if !goes_on
-            && let (Some(at), Some(transfer)) = (counted_until, &self.way(direction).transfer)
-        {
-            transfer.pause_at(at);
+        if !goes_on {
+            if let (Some(at), Some(transfer)) = (counted_until, &self.way(direction).transfer) {
+                transfer.pause_at(at);
+            }
         }
         Poll::Ready(result)
     }

@@ -61,7 +61,7 @@ impl Default for WarningLimits {
             stuck: Duration::from_secs(1),
             hung: Duration::from_secs(10),
             capacity_percent: 90,
-            class_age: Duration::from_hours(24),
+            class_age: Duration::from_secs(86_400),
             tight_percent: 25,
         }
     }

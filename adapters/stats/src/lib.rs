@@ -68,7 +68,7 @@ const CONNECTIONS_MAX: usize = 1 << 10;
 const HEADER_SIZE_MIN: usize = 1 << 9;
 const HEADER_SIZE_MAX: usize = 1 << 16;
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-const TIMEOUT_MAX: Duration = Duration::from_hours(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Serves the statistics of one service over HTTP/1, until it is dropped.
 ///

@@ -69,10 +69,10 @@ impl HashedWheel {
         counters: &mut Counters,
     ) -> Step {
         loop {
-            if let Some(slot) = self.walking
-                && !self.walk(slot, slots, slab, work, counters)
-            {
-                return Step::Exhausted;
+            if let Some(slot) = self.walking {
+                if !self.walk(slot, slots, slab, work, counters) {
+                    return Step::Exhausted;
+                }
             }
             if !slots.side_is_empty(Side::Due) {
                 return Step::Due { slot: slots.side(Side::Due) };

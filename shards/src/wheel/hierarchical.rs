@@ -116,10 +116,10 @@ impl HierarchicalWheel {
         counters: &mut Counters,
     ) -> Step {
         loop {
-            if let Some(slot) = self.cascading
-                && !self.cascade(slot, slots, slab, work, counters)
-            {
-                return Step::Exhausted;
+            if let Some(slot) = self.cascading {
+                if !self.cascade(slot, slots, slab, work, counters) {
+                    return Step::Exhausted;
+                }
             }
             let level_0 = self.first_on_level_0(slots);
             let first = level_0.or_else(|| self.first_above(slots));
@@ -149,10 +149,10 @@ impl HierarchicalWheel {
     }
 
     pub(crate) fn visit_slots(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
-        if let Some(slot) = self.cascading
-            && !visit(slot, self.now + 1)
-        {
-            return;
+        if let Some(slot) = self.cascading {
+            if !visit(slot, self.now + 1) {
+                return;
+            }
         }
         for number in 0.. {
             let level = self.level(number);

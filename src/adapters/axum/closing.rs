@@ -90,10 +90,10 @@ impl<S> ServedIo<S> {
         }
         let known = known + part.len();
         self.seen.preface = Some(known);
-        if known == PREFACE.len()
-            && let Some(stream) = &self.stream
-        {
-            set_http2(&stream.control());
+        if known == PREFACE.len() {
+            if let Some(stream) = &self.stream {
+                set_http2(&stream.control());
+            }
         }
     }
 

@@ -219,10 +219,10 @@ impl<B: Body, M: Side> TimedBody<B, M> {
 
     /// A poll has returned, and the body goes on.
     fn tell(&self, is_pending: bool) {
-        if self.counts_as_idle()
-            && let Some(link) = self.link()
-        {
-            if is_pending { link.body_waits() } else { link.body_came() }
+        if self.counts_as_idle() {
+            if let Some(link) = self.link() {
+                if is_pending { link.body_waits() } else { link.body_came() }
+            }
         }
     }
 

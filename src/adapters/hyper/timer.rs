@@ -101,13 +101,13 @@ impl Timer for HyperTimer {
     }
 
     fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, new_deadline: Instant) {
-        if let Some(own) = sleep.as_mut().downcast_mut_pin::<HyperSleep>()
-            && own.sleep.handle() == self.handle
-        {
-            let own = own.get_mut();
-            own.sleep.reset(new_deadline);
-            own.pass = Pass::NONE;
-            return;
+        if let Some(own) = sleep.as_mut().downcast_mut_pin::<HyperSleep>() {
+            if own.sleep.handle() == self.handle {
+                let own = own.get_mut();
+                own.sleep.reset(new_deadline);
+                own.pass = Pass::NONE;
+                return;
+            }
         }
         // A sleep of another timer goes by another clock, or belongs to another service.
         *sleep = self.sleep_until(new_deadline);

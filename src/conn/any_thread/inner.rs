@@ -512,9 +512,11 @@ impl Member for Inner {
         state.looked = time.nanos();
         let found = rules::visit(&mut self.facts(&mut state), visit);
         let is_told = visit == Visit::Tell && found.is_some();
-        if is_told && let Some(proofs) = &mut state.proofs {
-            // Deadlines that were due have come, too.
-            proofs.forget(KindBits::MAX);
+        if is_told {
+            if let Some(proofs) = &mut state.proofs {
+                // Deadlines that were due have come, too.
+                proofs.forget(KindBits::MAX);
+            }
         }
         if visit != Visit::FindIdle && self.file(&mut state, is_told) {
             let filed = state.filed;

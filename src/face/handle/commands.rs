@@ -221,10 +221,10 @@ impl<T: Send + 'static> Handle<T> {
     /// takes otherwise. Either way the clock is read only if the shard sleeps.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerId) {
-        if timer.is_of(self.service)
-            && let Some(lanes) = self.as_its_thread(|| thread_lanes::open(self.service))
-        {
-            lanes.cancel_detached(timer);
+        if timer.is_of(self.service) {
+            if let Some(lanes) = self.as_its_thread(|| thread_lanes::open(self.service)) {
+                lanes.cancel_detached(timer);
+            }
         }
     }
 
@@ -244,12 +244,12 @@ impl<T: Send + 'static> Handle<T> {
     /// it is.
     #[inline]
     pub fn reset_detached<W: When>(&self, timer: TimerId, when: W) {
-        if timer.is_of(self.service)
-            && let Ok(lanes) = self.lanes()
-        {
-            let deadline = lanes.tick_of(when, lanes.nanos());
-            let request = Request::Reset { key: timer.key(), deadline, reply: None };
-            lanes.send(timer.shard(), request);
+        if timer.is_of(self.service) {
+            if let Ok(lanes) = self.lanes() {
+                let deadline = lanes.tick_of(when, lanes.nanos());
+                let request = Request::Reset { key: timer.key(), deadline, reply: None };
+                lanes.send(timer.shard(), request);
+            }
         }
     }
 

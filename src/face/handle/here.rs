@@ -196,10 +196,10 @@ impl Reach {
     /// given.
     #[inline]
     pub(super) fn shard(&self) -> Option<ShardId> {
-        if self.drives_any.get()
-            && let Some(shard) = self.driven(None)
-        {
-            return Some(shard.id());
+        if self.drives_any.get() {
+            if let Some(shard) = self.driven(None) {
+                return Some(shard.id());
+            }
         }
         match self.given.get() {
             Some(shard) => Some(*shard),

@@ -192,15 +192,15 @@ impl<V> Inner<V> {
     #[inline]
     fn next(&self) -> Next<V> {
         let next = self.pop();
-        if let Next::Due(Expired { key, .. }) = &next
-            && let Some(mut ages) = self.ages()
-        {
-            ages.end(key.0);
-            self.note_first(&ages);
-            self.count(|counts| {
-                counts.pending -= 1;
-                counts.fired += 1;
-            });
+        if let Next::Due(Expired { key, .. }) = &next {
+            if let Some(mut ages) = self.ages() {
+                ages.end(key.0);
+                self.note_first(&ages);
+                self.count(|counts| {
+                    counts.pending -= 1;
+                    counts.fired += 1;
+                });
+            }
         }
         next
     }

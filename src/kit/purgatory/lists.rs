@@ -201,11 +201,11 @@ impl<K, Op> Lists<K, Op> {
         loop {
             let list = self.deferred.pop_front()?;
             // The list may have been removed, and another list may have its index.
-            if let Some(known) = self.by_number.get_mut(list as usize)
-                && known.deferred > 0
-            {
-                let max = std::mem::take(&mut known.deferred);
-                return Some((self.walk_along(list), max));
+            if let Some(known) = self.by_number.get_mut(list as usize) {
+                if known.deferred > 0 {
+                    let max = std::mem::take(&mut known.deferred);
+                    return Some((self.walk_along(list), max));
+                }
             }
         }
     }
@@ -300,11 +300,11 @@ impl<K, Op> Lists<K, Op> {
         watches.remove(&mut self.watches, watch);
         self.watches.remove(watch as usize);
         *len -= 1;
-        if *len == 0
-            && let Ok(entry) = self.by_key.find_entry(*hash, |known| *known == list)
-        {
-            entry.remove();
-            self.spent.push(self.by_number.remove(list as usize).key);
+        if *len == 0 {
+            if let Ok(entry) = self.by_key.find_entry(*hash, |known| *known == list) {
+                entry.remove();
+                self.spent.push(self.by_number.remove(list as usize).key);
+            }
         }
         sibling
     }

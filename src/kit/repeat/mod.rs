@@ -149,7 +149,7 @@ impl<T: Send + 'static> Timers<T> {
     /// let mut wait = Duration::from_secs(1);
     /// let backoff = move |before: Instant| {
     ///     wait *= 2;
-    ///     (wait < Duration::from_mins(1)).then(|| before + wait)
+    ///     (wait < Duration::from_secs(60)).then(|| before + wait)
     /// };
     /// # let attempt = || true;
     /// let attempts = timers.repeat_by_plan(Duration::from_secs(1), backoff, move |run| {

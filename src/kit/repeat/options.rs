@@ -38,7 +38,7 @@ use crate::values::random;
 ///     .missed_tick_behavior(MissedTickBehavior::Skip)
 ///     .jitter(Jitter::random(Duration::from_secs(1), seed));
 /// // A run at once and one each minute, which may wait up to five seconds for other timers.
-/// let cleaning = Repeat::with_fixed_delay(Duration::from_mins(1))?
+/// let cleaning = Repeat::with_fixed_delay(Duration::from_secs(60))?
 ///     .first(Duration::ZERO)
 ///     .slack(Duration::from_secs(5))
 ///     .end_on_panic();

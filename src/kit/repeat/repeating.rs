@@ -154,13 +154,13 @@ where
         if !calm && state.ends_on_panic.get() {
             state.phase.set(Phase::Stopping);
         }
-        if let Pattern::Delay(delay) = *body.pattern.get_mut()
-            && state.timer.get().is_some()
-        {
-            let now = timers.now();
-            let next = core.time().clock().after(now, delay);
-            let deadline = state.aim_at(core, body, next, now);
-            state.reset(core, deadline);
+        if let Pattern::Delay(delay) = *body.pattern.get_mut() {
+            if state.timer.get().is_some() {
+                let now = timers.now();
+                let next = core.time().clock().after(now, delay);
+                let deadline = state.aim_at(core, body, next, now);
+                state.reset(core, deadline);
+            }
         }
         state.rest(core);
     }

@@ -71,10 +71,10 @@ impl ScaledPart {
     fn pop_due(&self, tick: Tick) -> Option<Rc<dyn Range>> {
         loop {
             let range = self.due.borrow_mut().pop_front()?;
-            if let Some(range) = range.upgrade()
-                && range.is_due(tick)
-            {
-                return Some(range);
+            if let Some(range) = range.upgrade() {
+                if range.is_due(tick) {
+                    return Some(range);
+                }
             }
         }
     }

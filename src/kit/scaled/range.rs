@@ -185,10 +185,10 @@ impl<V: 'static> Inner<V> {
     }
 
     fn cancel_timer_if_empty(&self) {
-        if self.queue.borrow().is_empty()
-            && let Some(timer) = self.timer.take()
-        {
-            self.shard.cancel(timer);
+        if self.queue.borrow().is_empty() {
+            if let Some(timer) = self.timer.take() {
+                self.shard.cancel(timer);
+            }
         }
     }
 }
@@ -212,12 +212,12 @@ impl<V: 'static> Range for Inner<V> {
         if self.span.replace(span) > span {
             self.shrunk_at.set(now);
         }
-        if !self.is_due.get()
-            && let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline())
-        {
-            // A timeout that the change makes due is not late yet, and nor is its timer.
-            let earliest = self.shard.time().floor(now);
-            let _moved = self.shard.reset(timer, Deadline(deadline.max(earliest)));
+        if !self.is_due.get() {
+            if let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline()) {
+                // A timeout that the change makes due is not late yet, and nor is its timer.
+                let earliest = self.shard.time().floor(now);
+                let _moved = self.shard.reset(timer, Deadline(deadline.max(earliest)));
+            }
         }
     }
 

@@ -396,9 +396,8 @@ impl<R: Request> LaneReceiver<R> {
         apply: &mut impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
     ) -> usize {
         let mut left = max;
-        while left > 0
-            && let Some(request) = self.overflowed.pop_front()
-        {
+        while left > 0 {
+            let Some(request) = self.overflowed.pop_front() else { break };
             let is_cancelled = false;
             let key = next_key(&mut self.granted, &request);
             let weight = request.weight();

@@ -49,10 +49,10 @@ impl<R: Request, K> Slot<'_, R, K> {
     #[inline]
     pub(crate) fn send(self, build: impl FnOnce(&K) -> R) -> Result<K, R> {
         let Self { keys, timer, in_ring, lane, doorbell } = self;
-        if let Some(key) = timer
-            && in_ring
-        {
-            lane.recent.note(key, lane.requests.position(), lane.room.ring);
+        if let Some(key) = timer {
+            if in_ring {
+                lane.recent.note(key, lane.requests.position(), lane.room.ring);
+            }
         }
         let timed = || unreachable!("a timer is needed by its deadline");
         lane.push(build(&keys), in_ring, doorbell, timed)?;
@@ -97,10 +97,12 @@ impl<R: Request> LaneSender<R> {
     ) -> Result<Slot<'a, R, R::Key>, Refusal> {
         let in_ring = self.has_slot();
         let has_room = in_ring || self.has_room_beside();
-        if has_room && let Ok(key) = self.grants.pop() {
-            self.keys_used += 1;
-            self.refused_in_a_row = 0;
-            return Ok(Slot { keys: key, timer: Some(key), in_ring, lane: self, doorbell });
+        if has_room {
+            if let Ok(key) = self.grants.pop() {
+                self.keys_used += 1;
+                self.refused_in_a_row = 0;
+                return Ok(Slot { keys: key, timer: Some(key), in_ring, lane: self, doorbell });
+            }
         }
         Err(self.refuse(usize::from(has_room), doorbell))
     }
@@ -113,11 +115,13 @@ impl<R: Request> LaneSender<R> {
     ) -> Result<Slot<'a, R, Vec<R::Key>>, Refusal> {
         let in_ring = self.has_slot();
         let has_room = in_ring || self.has_room_beside();
-        if has_room && let Ok(keys) = self.grants.read_chunk(count) {
-            self.keys_used += count;
-            self.refused_in_a_row = 0;
-            let keys = keys.into_iter().collect();
-            return Ok(Slot { keys, timer: None, in_ring, lane: self, doorbell });
+        if has_room {
+            if let Ok(keys) = self.grants.read_chunk(count) {
+                self.keys_used += count;
+                self.refused_in_a_row = 0;
+                let keys = keys.into_iter().collect();
+                return Ok(Slot { keys, timer: None, in_ring, lane: self, doorbell });
+            }
         }
         // Only a turn of the owner makes room in the lane or grants keys.
         Err(self.refuse(if has_room { count } else { 0 }, doorbell))

@@ -419,8 +419,10 @@ fn future_that_waits_for_a_key_is_woken_by_the_turn_that_grants_it() {
             thread::spawn(move || {
                 let mut waits = false;
                 let key = block_on(poll_fn(|cx| {
-                    if waits && let Ok(slot) = sender.reserve(&doorbell) {
-                        return Poll::Ready(slot.send(|key| Schedule(*key)));
+                    if waits {
+                        if let Ok(slot) = sender.reserve(&doorbell) {
+                            return Poll::Ready(slot.send(|key| Schedule(*key)));
+                        }
                     }
                     // The model checker polls a future at times that no waker has woken, too.
                     waits = true;

@@ -229,10 +229,10 @@ impl<W> Nursery<W> {
         now: impl Fn() -> u64,
     ) -> Result<Armed, (ArmRefusal, Arming<W>)> {
         let mut young = self.lock();
-        if young.credit() == 0
-            && let Err(refusal) = self.borrow(&mut young)
-        {
-            return Err((refusal, arming));
+        if young.credit() == 0 {
+            if let Err(refusal) = self.borrow(&mut young) {
+                return Err((refusal, arming));
+            }
         }
         let (slot, has_time, is_earlier) = young.arm(arming, now);
         let ring = self.publish(&young, is_earlier);

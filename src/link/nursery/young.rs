@@ -125,7 +125,7 @@ impl OfClass {
     /// A timer was armed. Few are measured, so that most read no clock.
     #[inline]
     fn arm(&mut self, slot: u32, deadline: u64, now: impl Fn() -> u64) {
-        if self.counts.armed.is_multiple_of(SAMPLED) && self.sample.is_none() {
+        if self.counts.armed % SAMPLED == 0 && self.sample.is_none() {
             self.sample = Some(Sample { slot, since: now(), deadline });
         }
         self.counts.armed += 1;
@@ -362,10 +362,10 @@ impl<W> Young<W> {
         if self.slots.is_young(at) {
             let list = self.list_for(deadline, now);
             let renewed = self.slots.renew(at, list);
-            if let Some(sample) = self.of_class(class).and_then(|of| of.sample.as_mut())
-                && sample.slot == at
-            {
-                (sample.slot, sample.deadline) = (renewed, deadline);
+            if let Some(sample) = self.of_class(class).and_then(|of| of.sample.as_mut()) {
+                if sample.slot == at {
+                    (sample.slot, sample.deadline) = (renewed, deadline);
+                }
             }
             return Some((renewed, self.ask(self.looks[list].next)));
         }

@@ -506,8 +506,10 @@ impl Kernel {
                 from.sent.pop_front();
             }
         }
-        if has_come && let Some(peer) = self.sockets[id].peer {
-            self.event(peer);
+        if has_come {
+            if let Some(peer) = self.sockets[id].peer {
+                self.event(peer);
+            }
         }
         let socket = &mut self.sockets[id];
         if socket.has_room(self.options.send_buffer) {

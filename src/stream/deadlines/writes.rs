@@ -28,8 +28,10 @@ impl<M: Side> Deadlines<M> {
         }
         // The peer has taken what was in the way.
         self.timers.touch();
-        if counts && let Some(transfer) = &self.writes.transfer {
-            transfer.count(count);
+        if counts {
+            if let Some(transfer) = &self.writes.transfer {
+                transfer.count(count);
+            }
         }
     }
 

@@ -126,9 +126,8 @@ impl Slots {
         let (mut head, mut free) = (chain.head, self.free);
         let (mut live, mut examined) = (0, 0);
         let wanted = examined_max.min(taken_max).min(BATCH_MAX - CHUNK_ENTRIES + 1);
-        while examined < wanted
-            && let Some(chunk) = self.chunks.get_mut(head as usize)
-        {
+        while examined < wanted {
+            let Some(chunk) = self.chunks.get_mut(head as usize) else { break };
             let in_use = chunk.entries().len();
             let taken = in_use.min(taken_max - examined);
             let room = &mut batch.looked_up[examined..examined + taken];

@@ -163,9 +163,8 @@ impl Slots {
     pub(super) fn count_swept_late<T>(&mut self, examined_max: u32, slab: &Slab<T>) {
         let mut next = self.table[self.side(Side::Late)].new.head;
         let mut examined = 0;
-        while examined < examined_max
-            && let Some(chunk) = self.chunks.get(next as usize)
-        {
+        while examined < examined_max {
+            let Some(chunk) = self.chunks.get(next as usize) else { break };
             for entry in chunk.entries() {
                 while self.late.groups[self.late.first_new].new == 0 {
                     self.late.first_new += 1;

@@ -206,10 +206,8 @@ impl Slots {
         loop {
             let mut looked_up = 0;
             let mut next = new.head;
-            while looked_up < LOOKED_UP_CHUNKS
-                && examined < examined_max as usize
-                && let Some(chunk) = self.chunks.get(next as usize)
-            {
+            while looked_up < LOOKED_UP_CHUNKS && examined < examined_max as usize {
+                let Some(chunk) = self.chunks.get(next as usize) else { break };
                 let entries = chunk.entries();
                 for (entry, is_live) in entries.iter().zip(&mut is_live[looked_up]) {
                     *is_live = slab.is_live(*entry);
