@@ -33,7 +33,7 @@
 //! ```
 //!
 //! The [`guide`] has a page for each kind of server, in the order in which to read them. The crate
-//! needs Rust 1.95 or newer, and is tested on Linux.
+//! needs Rust 1.85 or newer, with the feature `glommio` 1.92, and is tested on Linux.
 //!
 //! # A service and its shards
 //!

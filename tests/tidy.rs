@@ -4,6 +4,8 @@
 mod circles;
 #[path = "tidy/interface.rs"]
 mod interface;
+#[path = "tidy/least_rust.rs"]
+mod least_rust;
 #[path = "tidy/parts.rs"]
 mod parts;
 

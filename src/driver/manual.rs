@@ -175,8 +175,9 @@ impl ManualClock {
             let (id, clock) = (timers.core().id(), timers.core().time().clock());
             assert!(clock.is_moved_by(self), "shard {id} goes by another clock than this one");
         }
-        let future = Some(pin!(tasks));
-        let mut tasks = Tasks { future, woken: Arc::new(Woken(WokenFlag::new(true))) };
+        let future = pin!(tasks);
+        let mut tasks =
+            Tasks { future: Some(future), woken: Arc::new(Woken(WokenFlag::new(true))) };
         let mut left = within;
         let mut rounds = 0;
         loop {

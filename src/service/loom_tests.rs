@@ -34,7 +34,7 @@ type Handler = fn(Fired<u32>, &Timers<u32>);
 const LATER: Duration = Duration::from_secs(3_600);
 
 /// How old the clock is when the service starts, and the service when a model begins.
-const AGE: Duration = Duration::from_secs(24 * 365 * 3_600);
+const AGE: Duration = Duration::from_hours(24 * 365);
 
 fn shard_id() -> ShardId {
     ShardId::new(0)

@@ -558,6 +558,6 @@ fn add_part<P: Part>(
         class,
         oldest: OnceCell::new(),
     }));
-    shard.parts().place(entry, Rc::downgrade(&part) as _, part.takes_turns());
+    shard.parts().place(entry, &part, part.takes_turns());
     part
 }

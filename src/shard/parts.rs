@@ -68,7 +68,7 @@ pub(crate) struct Parts {
     /// Whether a part has left since the last turn began.
     has_left: Cell<bool>,
     /// Those that the shard keeps alive, one of each type.
-    kept: RefCell<Vec<Rc<dyn Part>>>,
+    kept: RefCell<Vec<Rc<dyn Any>>>,
     /// Whether the shard has ended. It keeps no part any more then.
     ended: Cell<bool>,
     /// How many parts were made.
@@ -82,7 +82,7 @@ struct Known {
     serial: u64,
     of: TypeId,
     /// `None` while the part is made, and when it has left.
-    part: Option<Weak<dyn Part>>,
+    part: Option<(Weak<dyn Part>, Weak<dyn Any>)>,
     has_left: bool,
     takes_turns: bool,
     /// How many of its timers are pending.
@@ -115,13 +115,15 @@ impl Parts {
     }
 
     /// Puts a part into its place.
-    pub(super) fn place(&self, entry: Entry, part: Weak<dyn Part>, takes_turns: bool) {
+    pub(super) fn place<P: Part>(&self, entry: Entry, part: &Rc<P>, takes_turns: bool) {
+        let any: Weak<dyn Any> = Rc::downgrade(part) as _;
+        let part: Weak<dyn Part> = Rc::downgrade(part) as _;
         if takes_turns && !self.ended.get() {
             Rc::make_mut(&mut *self.turning.borrow_mut()).push((entry, Weak::clone(&part)));
         }
         if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number()) {
             if known.serial == entry.serial {
-                (known.part, known.takes_turns) = (Some(part), takes_turns);
+                (known.part, known.takes_turns) = (Some((part, any)), takes_turns);
             }
         }
     }
@@ -162,28 +164,32 @@ impl Parts {
 
     /// A part of a type. `None` if it has left, or is of another type.
     pub(crate) fn find<P: Part>(&self, entry: Entry) -> Option<Rc<P>> {
-        (self.at(entry)? as Rc<dyn Any>).downcast().ok()
+        let part = {
+            let known = self.known.borrow();
+            let known = known.get(entry.id.number())?;
+            let (_, any) = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
+            any.upgrade()?
+        };
+        part.downcast().ok()
     }
 
     /// A part; `None` if it has left.
     pub(super) fn at(&self, entry: Entry) -> Option<Rc<dyn Part>> {
         let known = self.known.borrow();
         let known = known.get(entry.id.number())?;
-        known.part.as_ref().filter(|_| known.serial == entry.serial)?.upgrade()
+        let (part, _) = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
+        part.upgrade()
     }
 
     /// The part of a type that the shard keeps.
     pub(crate) fn shared<P: Part>(&self) -> Option<Rc<P>> {
         let kept = self.kept.borrow();
-        let part = kept.iter().find(|part| {
-            let part: &dyn Any = &***part;
-            part.is::<P>()
-        })?;
-        (Rc::clone(part) as Rc<dyn Any>).downcast().ok()
+        let part = kept.iter().find(|part| part.as_ref().is::<P>())?;
+        Rc::clone(part).downcast().ok()
     }
 
     /// Keeps a part alive until the shard ends.
-    pub(super) fn keep(&self, part: Rc<dyn Part>) {
+    pub(super) fn keep(&self, part: Rc<dyn Any>) {
         if !self.ended.get() {
             self.kept.borrow_mut().push(part);
         }
@@ -197,7 +203,7 @@ impl Parts {
         }
         let entry = self.enter(TypeId::of::<P>());
         let part = Rc::new(make());
-        self.place(entry, Rc::downgrade(&part) as _, part.takes_turns());
+        self.place(entry, &part, part.takes_turns());
         self.keep(Rc::clone(&part) as _);
         part
     }
@@ -295,7 +301,7 @@ impl Parts {
         let part = {
             let known = self.known.borrow();
             let known = known.get(part.number()).filter(|known| known.takes_turns)?;
-            known.part.as_ref()?.upgrade()?
+            known.part.as_ref()?.0.upgrade()?
         };
         let mut postponed = None;
         contain(self.shard, || postponed = part.postpone(index));
@@ -307,7 +313,7 @@ impl Parts {
         let part = {
             let mut places = self.known.borrow_mut();
             let known = end_timer(&mut places, (timer >> 32) as usize);
-            known.and_then(|known| known.part.as_ref()?.upgrade())
+            known.and_then(|known| known.part.as_ref()?.0.upgrade())
         };
         if let Some(part) = part {
             part.expired(timer as u32);
@@ -321,7 +327,7 @@ impl Parts {
         let known = self.known.borrow();
         let mut parts: Vec<_> = known
             .iter()
-            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.upgrade()?)))
+            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.0.upgrade()?)))
             .collect();
         drop(known);
         parts.sort_by_key(|(serial, part)| (part.runs_futures(), *serial));
@@ -329,7 +335,7 @@ impl Parts {
     }
 
     /// Takes out the parts that the shard keeps. They may hold references to the shard.
-    pub(super) fn take_kept(&self) -> Vec<Rc<dyn Part>> {
+    pub(super) fn take_kept(&self) -> Vec<Rc<dyn Any>> {
         self.ended.set(true);
         self.turning.take();
         self.kept.take()
@@ -368,7 +374,7 @@ mod tests {
 
     fn add(parts: &Parts) -> (Entry, Rc<Silent>) {
         let (entry, part) = (parts.enter(TypeId::of::<Silent>()), Rc::new(Silent));
-        parts.place(entry, Rc::downgrade(&part) as _, true);
+        parts.place(entry, &part, true);
         (entry, part)
     }
 

@@ -221,7 +221,10 @@ impl<T: 'static> State<T> {
     }
 
     fn close_lanes(&mut self, now: u64, is_unused: impl Fn(&LaneReceiver<Request<T>>) -> bool) {
-        let unused: Vec<_> = self.inbox.lanes.extract_if(.., |lane| is_unused(lane)).collect();
+        let mut unused = Vec::new();
+        while let Some(at) = self.inbox.lanes.iter().position(&is_unused) {
+            unused.push(self.inbox.lanes.remove(at));
+        }
         for lane in unused {
             self.close_lane(lane, now);
         }

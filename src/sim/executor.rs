@@ -256,7 +256,10 @@ impl Executor {
     pub(super) fn kill(&self, thread: ThreadId) {
         let killed: Vec<_> = {
             let mut tasks = self.0.tasks.borrow_mut();
-            tasks.extract_if(.., |_, task| task.waker.home.is_on(thread)).collect()
+            let is_on = |task: &Task| task.waker.home.is_on(thread);
+            let killed = tasks.iter().filter(|(_, task)| is_on(task)).map(|(id, _)| *id);
+            let killed: Vec<_> = killed.collect();
+            killed.into_iter().filter_map(|id| Some((id, tasks.remove(&id)?))).collect()
         };
         for (_, task) in killed {
             self.count_ended(&task.waker.home);

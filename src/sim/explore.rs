@@ -104,7 +104,9 @@ fn failure<C>(run: &impl Fn(u64, &[C]), seed: u64, commands: &[C]) -> Option<Str
         let print = take_hook();
         set_hook(Box::new(move |info| {
             let seed = SEED.with(Cell::get);
-            let aborts = info.payload_as_str().is_some_and(|text| text.contains(ABORTS));
+            let said = info.payload().downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| info.payload().downcast_ref::<&str>().copied());
+            let aborts = said.is_some_and(|text| text.contains(ABORTS));
             if aborts {
                 if let Some(seed) = seed {
                     // Nothing can be shortened, since the process ends.

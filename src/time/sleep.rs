@@ -13,7 +13,7 @@ use crate::fallback::{FollowedSleep, SleepOrKept};
 
 /// The longest delay that is added to the present: about 30 years, as tokio has it. Not every
 /// system can represent instants that are further away.
-const DELAY_MAX: Duration = Duration::from_secs(24 * 365 * 30 * 3_600);
+const DELAY_MAX: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
 /// A delay, at most [`DELAY_MAX`].
 pub(super) fn at_most_max(delay: Duration) -> Duration {

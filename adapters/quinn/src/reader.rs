@@ -96,8 +96,9 @@ impl Served {
         for (_, polls) in &mut self.0 {
             *polls += 1;
         }
-        let is_done = |(_, polls): &mut (_, u32)| reads.are_done() || *polls >= POLLS_MAX;
-        for (sender, _) in self.0.extract_if(.., is_done) {
+        let is_done = |(_, polls): &(_, u32)| reads.are_done() || *polls >= POLLS_MAX;
+        while let Some(at) = self.0.iter().position(is_done) {
+            let (sender, _) = self.0.swap_remove(at);
             // A connection that has ended waits no more.
             let _ = sender.send(());
         }

@@ -316,7 +316,7 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(places::QUEUE.cast_signed())?;
+    socket.listen(i32::try_from(places::QUEUE).unwrap_or(i32::MAX))?;
     socket.set_nonblocking(true)?;
     let listener = TcpListener::from(socket);
     let address = listener.local_addr()?;

@@ -47,6 +47,10 @@ impl Reaches {
 
     /// Takes the entries out that are `gone`, but for the first.
     pub(super) fn take_gone(&self, gone: impl Fn(&Reach) -> bool) -> Vec<Rc<Reach>> {
-        self.others.borrow_mut().extract_if(.., |reach| gone(reach)).collect()
+        let (mut others, mut taken) = (self.others.borrow_mut(), Vec::new());
+        while let Some(at) = others.iter().position(|reach| gone(reach)) {
+            taken.push(others.remove(at));
+        }
+        taken
     }
 }

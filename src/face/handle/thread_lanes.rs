@@ -20,6 +20,9 @@ pub(crate) trait ThreadLanes: Any {
 
     /// Cancels a timer and asks for no reply.
     fn cancel_detached(&self, timer: TimerId);
+
+    /// The lanes, for the code that knows the type of the values.
+    fn into_any(self: Rc<Self>) -> Rc<dyn Any>;
 }
 
 impl<T: Send + 'static> ThreadLanes for Lanes<T> {
@@ -37,13 +40,18 @@ impl<T: Send + 'static> ThreadLanes for Lanes<T> {
             self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
         }
     }
+
+    #[inline]
+    fn into_any(self: Rc<Self>) -> Rc<dyn Any> {
+        self
+    }
 }
 
 /// The lanes of the calling thread to the shards of a service whose values are of `T`. `None` if
 /// the service has ended.
 #[inline]
 pub(crate) fn of<T: Send + 'static>(service: ServiceId) -> Option<Rc<Lanes<T>>> {
-    let lanes: Rc<dyn Any> = open(service)?;
+    let lanes = open(service)?.into_any();
     Some(lanes.downcast().expect("a handle names the type of its service's values"))
 }
 
