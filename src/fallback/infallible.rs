@@ -70,7 +70,7 @@ impl InfallibleSleep {
     }
 
     /// When it is done. A deadline that is more than 292 years from the first service of the
-    /// process, as by a clock that a test has moved so far, is told as the furthest that fits.
+    /// process is told as the furthest that fits: a test can move a clock so far.
     pub fn deadline(&self) -> Instant {
         self.0.deadline()
     }

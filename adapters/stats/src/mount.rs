@@ -170,7 +170,7 @@ impl StatsRoutes {
     ///
     /// ```
     /// use corewheel::TimerService;
-    /// use corewheel::endpoint::{StatsEndpoint, StatsRoutes};
+    /// use corewheel_stats::{StatsEndpoint, StatsRoutes};
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
     ///
