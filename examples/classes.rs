@@ -24,9 +24,8 @@ use std::time::{Duration, Instant};
 use corewheel::class::TimerClass;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::stats::{ClassStats, ServiceStats};
-use corewheel::{
-    Fired, Handle, Refused, Runtime, SendCall, ShutdownPolicy, TimerId, TimerService, Timers,
-};
+use corewheel::{Fired, Handle, Refused, SendCall, ShutdownPolicy, TimerId, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 const REQUEST: TimerClass = TimerClass::new("request");
 const IDLE: TimerClass = TimerClass::new("idle");

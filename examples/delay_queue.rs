@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::queue::DelayQueue;
-use corewheel::{Fired, RefusedKind, Runtime, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const TRIES_MAX: u32 = 5;

@@ -14,7 +14,8 @@ use std::io::{Read, stdin};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use corewheel::{Fired, Refused, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, Refused, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 const HOUR: Duration = Duration::from_hours(1);
 

@@ -16,7 +16,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::keyed::KeyedTimers;
-use corewheel::{Fired, RefusedKind, Runtime, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 const IDLE_MAX: Duration = Duration::from_millis(80);
 

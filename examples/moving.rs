@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use corewheel::conn::PackedConn;
 use corewheel::{
-    CancelOutcome, ConnLimits, DeadlineKind, Fired, Handle, Payload, Refused, Runtime, ShardId,
+    CancelOutcome, ConnLimits, DeadlineKind, Fired, Handle, Payload, Refused, ShardId,
     ShutdownPolicy, TimerId, TimerService, Timers,
 };
+use corewheel_glommio::Runtime;
 
 const SHARDS: u16 = 3;
 /// The core that accepts connections.

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
 use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
-use corewheel::{Handle, Runtime, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Handle, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 const SHARD: ShardId = ShardId::new(0);
 const IDLE: TimerClass = TimerClass::new("idle");

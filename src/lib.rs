@@ -33,7 +33,7 @@
 //! ```
 //!
 //! The [`guide`] has a page for each kind of server, in the order in which to read them. The crate
-//! needs Rust 1.85 or newer, with the feature `glommio` 1.92, and is tested on Linux.
+//! needs Rust 1.85 or newer, and is tested on Linux.
 //!
 //! # A service and its shards
 //!
@@ -104,6 +104,8 @@
 //! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
 //! | timers of QUIC endpoints and connections | the package `corewheel-quinn` |
 //! | the statistics over HTTP, as a page or for Prometheus | the package `corewheel-stats` |
+//! | shards on glommio | the package `corewheel-glommio` |
+//! | shards on another runtime | [`host`] |
 //! | a sleep for an interface that has no error | [`fallback`] |
 //! | a limit of your own that cuts nothing that came in time | [`pass`] |
 //!
@@ -189,13 +191,12 @@
 //!
 //! None is on by default. The default build runs shards on plain threads or in loops of the
 //! caller's own, and needs no runtime and no HTTP server. Futures that
-//! [`spawn_on`](TimerService::spawn_on) starts need a shard on glommio or tokio, and so one of
-//! these features; values, callbacks and the futures of a [`Handle`] need none. No feature compiles
-//! C.
+//! [`spawn_on`](TimerService::spawn_on) starts need a shard on a runtime, such as tokio by the
+//! feature of its name, or glommio by the package `corewheel-glommio`; values, callbacks and the
+//! futures of a [`Handle`] need none. No feature compiles C.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
-//! | `glommio` | shards on glommio executors, on Linux | `glommio-ng`, `pinning` |
 //! | `tokio` | shards on tokio; [`time`]; timeouts that cut nothing that came in time | tokio |
 //! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
 //! | `axum` | [`adapters::axum`]: axum's `serve` with timeouts | axum, HTTP/2, `hyper`, `tokio` |
@@ -204,15 +205,6 @@
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | [`sim`]: a simulation of the service, for tests | nothing |
 //! | `test-util` | [`time`] follows tokio's paused clock, for tests | `tokio`, its `test-util` |
-//!
-//! The feature `glommio` uses the crate `glommio-ng`, the release that glommio's community
-//! maintains: glommio 0.9.0, of 2024, compiles neither with the kernel headers nor with the C
-//! library of 2026. Types of the two crates do not unify. A program that calls `attach_glommio` in
-//! an executor of its own takes that executor from the same crate:
-//!
-//! ```toml
-//! glommio = { package = "glommio-ng", version = "0.12" }
-//! ```
 //!
 //! What one core owns, wheel and slab and counters, is [`corewheel_shard`], which knows no thread,
 //! no clock and no atomic.
@@ -255,7 +247,7 @@ pub mod time;
 pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
 pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
-pub use crate::driver::attach;
+pub use crate::driver::{attach, host};
 pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::handle::{AnyHandle, Handle};
 pub use crate::face::part;

@@ -9,7 +9,8 @@ use std::future::IntoFuture;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{Fired, ResetOutcome, Runtime, ShardId, StartError, TimerService, Timers};
+use corewheel::{Fired, ResetOutcome, ShardId, StartError, TimerService, Timers};
+use corewheel_glommio::Runtime;
 use futures_lite::future::block_on;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 

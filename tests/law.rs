@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 
 use corewheel::Handle;
 use corewheel::{
-    CancelOutcome, Fired, Payload, Refused, Runtime, ShardId, ShutdownPolicy, StartError, TimerId,
+    CancelOutcome, Fired, Payload, Refused, ShardId, ShutdownPolicy, StartError, TimerId,
     TimerService, Timers,
 };
+use corewheel_glommio::Runtime;
 use fastrand::Rng;
 
 const THREADS: u64 = 4;

@@ -60,7 +60,7 @@ impl<T: Send + 'static> Running<T> {
             let acceptor = Acceptor { address, site, ready, stopped };
             let spawned = match service.runtime() {
                 #[cfg(target_os = "linux")]
-                Some(corewheel::Runtime::Glommio) => {
+                Some("glommio") => {
                     service.spawn_on(shard, |timers: Timers<T>| acceptor.run::<Glommio, T>(timers))
                 }
                 _ => service.spawn_on(shard, |timers: Timers<T>| acceptor.run::<Tokio, T>(timers)),

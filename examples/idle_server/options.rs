@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use corewheel::ConnLimits;
+use corewheel_glommio::Runtime;
 use humantime::parse_duration;
 use lexopt::prelude::{Long, Short};
 
@@ -47,7 +48,7 @@ pub(crate) struct Options {
     /// One for each cpu that the process may use if this is `None`.
     pub(crate) shards: Option<usize>,
     pub(crate) tick: Duration,
-    pub(crate) runtime: corewheel::Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 /// The options of this process; `None` if the command line asks for help only.
@@ -63,7 +64,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
         drain: Duration::from_secs(1),
         shards: None,
         tick: Duration::from_millis(1),
-        runtime: corewheel::Runtime::GlommioOrTokio,
+        runtime: Runtime::GlommioOrTokio,
     };
     let mut read_idle = Duration::from_secs(30);
     let mut heartbeat = Duration::from_secs(10);
@@ -115,11 +116,11 @@ fn parsed<T, E: ToString>(
         .map_err(|error| format!("invalid value '{value}' for '--{option}': {}", error.to_string()))
 }
 
-fn runtime(name: &str) -> Result<corewheel::Runtime, &'static str> {
+fn runtime(name: &str) -> Result<Runtime, &'static str> {
     match name {
-        "auto" => Ok(corewheel::Runtime::GlommioOrTokio),
-        "glommio" => Ok(corewheel::Runtime::Glommio),
-        "tokio" => Ok(corewheel::Runtime::Tokio),
+        "auto" => Ok(Runtime::GlommioOrTokio),
+        "glommio" => Ok(Runtime::Glommio),
+        "tokio" => Ok(Runtime::Tokio),
         _ => Err("possible values: auto, glommio, tokio"),
     }
 }

@@ -28,7 +28,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Parser;
-use corewheel::{Runtime, ShutdownPolicy, TimerService, Timers};
+use corewheel::{ShutdownPolicy, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 /// A client and a server, with a timeout for each request and retries.
 #[derive(Parser, Debug)]
@@ -75,7 +76,7 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("runtime: {} ({})", service.stats().runtime, service.runtime_reason());
     let (client, server) = match service.runtime() {
         #[cfg(target_os = "linux")]
-        Some(Runtime::Glommio) => talk::<network::on_glommio::Glommio>(&service, options.requests)?,
+        Some("glommio") => talk::<network::on_glommio::Glommio>(&service, options.requests)?,
         _ => talk::<network::on_tokio::Tokio>(&service, options.requests)?,
     };
     let report = service.shutdown(ShutdownPolicy::Return)?;

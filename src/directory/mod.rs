@@ -41,7 +41,6 @@ use crate::stats::tally::Tally;
 use crate::stats::{ServiceStats, ShardStats, Warning};
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
-use crate::values::runtime::Runtime;
 use crate::values::settings::{STAMP_SPAN, Settings};
 
 /// The name of the runtime of a service that starts no threads.
@@ -58,8 +57,8 @@ pub(crate) struct Directory<R: Request, C> {
     pub(crate) service: ServiceId,
     pub(crate) time: Timeline,
     pub(crate) settings: Settings,
-    /// `None` if the user drives the shards.
-    pub(crate) runtime: Option<Runtime>,
+    /// The name of the shards' runtime; `None` if the user drives the shards.
+    pub(crate) runtime: Option<&'static str>,
     /// Why it is that runtime.
     pub(crate) runtime_reason: String,
     /// Whether a shutdown has begun. A second one is refused.
@@ -77,7 +76,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     pub(crate) fn new(
         settings: Settings,
         clock: Clock,
-        runtime: Option<Runtime>,
+        runtime: Option<&'static str>,
         runtime_reason: String,
     ) -> Self {
         let new = |_| Post::new(settings.classes.len(), settings.shard.capacity);
@@ -199,7 +198,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             budget,
             warning_limits: warnings,
             warnings: Vec::new(),
-            runtime: self.runtime.map_or(ATTACHED, Runtime::name),
+            runtime: self.runtime.unwrap_or(ATTACHED),
             tick_ns: self.time.tick().nanos(),
             lateness_bound_ns: self.settings.lateness_bound,
             uptime: Duration::from_nanos(self.time.nanos()),

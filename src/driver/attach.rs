@@ -20,18 +20,21 @@
 //!
 //! [`start_attached`](crate::TimerServiceBuilder::start_attached) makes a service without threads,
 //! and [`TimerService::attach`](crate::TimerService::attach) gives an [`Attachment`] for each
-//! shard, to be sent to the thread that drives it: in a glommio executor, in a tokio `LocalSet` or
-//! `LocalRuntime`, or in a loop of its own as a [`ShardLoop`].
+//! shard, to be sent to the thread that drives it: in a tokio `LocalSet` or `LocalRuntime`, in
+//! another runtime by its [`Host`], or in a loop of its own as a [`ShardLoop`]. The package
+//! `corewheel-glommio` attaches shards to glommio executors.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 
 use super::Driven;
+use super::executor::{WithValues, drive};
+use super::host::Host;
 pub use crate::driver::own_loop::{ShardLoop, Turn};
 use crate::shard::Core;
 use crate::shard::Directory;
 use crate::shard::callback::Handler;
-#[cfg(any(feature = "sim", feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 use crate::shard::host::OwnedHandler;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
@@ -55,39 +58,6 @@ impl<T: Send + 'static> Attachment<T> {
     /// Which shard it is.
     pub fn shard_id(&self) -> ShardId {
         self.shard
-    }
-
-    /// Drives the shard in the glommio executor that this is called in, in a task queue of its own.
-    ///
-    /// While tasks are ready to run, glommio reads its timers and sockets once in the period of the
-    /// executor's preempt timer, 100 ms by default. It has no budget that makes a task return whose
-    /// socket is always ready. [`ConnTimers::race`](crate::ConnTimers::race) and
-    /// [`Timers::timeout`](crate::Timers::timeout) return after 8 results in a row and wake the
-    /// driver when its time has come; a future that was started by
-    /// [`spawn_on`](crate::TimerService::spawn_on) wakes it whenever it returns. The driver then
-    /// has the executor read its sockets as well. A task that uses none of them awaits
-    /// [`Timers::consume_budget`](crate::Timers::consume_budget) for each packet, or delays all
-    /// timers of the shard by 100 ms and multiples.
-    ///
-    /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio goes to
-    /// sleep with tasks that are ready to run, on a busy machine, until something else happens.
-    ///
-    /// Call it in the task queue that the connections run in, so that after a stall they read the
-    /// data in their sockets before the shard delivers their idle events. It takes two descriptors.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the shard's timers.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a glommio executor.
-    #[cfg(all(feature = "glommio", target_os = "linux"))]
-    pub fn attach_glommio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
-        let driven = self.open(true)?;
-        let timers = driven.timers().clone();
-        drop(super::glommio::start(driven, OwnedHandler::new(handler)));
-        Ok(timers)
     }
 
     /// Drives the shard in the tokio `LocalSet` or `LocalRuntime` that this is called in.
@@ -129,21 +99,83 @@ impl<T: Send + 'static> Attachment<T> {
     /// enabled where it cannot use a timer of the kernel.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
-        let (timers, driver) = self.on_host(handler, super::tokio::TokioHost::attached())?;
+        let (timers, driver) = self.attach(super::tokio::TokioHost::attached(), handler)?;
         tokio::task::spawn_local(driver);
         Ok(timers)
     }
 
-    /// The shard's timers, and the future that drives the shard on the executor of `host`.
-    #[cfg(any(feature = "sim", feature = "tokio"))]
-    pub(crate) fn on_host<H: Handler<T>>(
+    /// Drives the shard on this thread, on a runtime that this crate does not know. Returns the
+    /// shard's timers and its driver, a future that the caller gives to the runtime. The driver is
+    /// ready when the shard has been shut down; dropped before, it leaves the shard dead.
+    ///
+    /// The thread counts as the shard's from this call until the driver is dropped.
+    ///
+    /// ```
+    /// use corewheel::host::Host;
+    /// use corewheel::{ShutdownPolicy, TimerService};
+    /// use std::future::Future;
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll};
+    /// use std::time::Duration;
+    /// use tokio::task::{spawn_local, yield_now};
+    /// use tokio::time::{Sleep, sleep};
+    ///
+    /// /// A `LocalSet` of tokio, without the care that `attach_tokio` takes.
+    /// struct InLocalSet(Pin<Box<Sleep>>);
+    ///
+    /// impl Host for InLocalSet {
+    ///     fn arm(&mut self, after: Duration) {
+    ///         self.0.set(sleep(after));
+    ///     }
+    ///
+    ///     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    ///         self.0.as_mut().poll(cx)
+    ///     }
+    ///
+    ///     async fn read_sockets(&mut self, _connections: usize) {
+    ///         // Tokio looks at its sockets when a task yields, and then runs what has come.
+    ///         yield_now().await;
+    ///         yield_now().await;
+    ///     }
+    ///
+    ///     async fn step_aside(&mut self) {
+    ///         yield_now().await;
+    ///     }
+    ///
+    ///     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+    ///         spawn_local(future);
+    ///     }
+    /// }
+    ///
+    /// let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
+    /// let attachment = service.attach(service.shard_for(0))?;
+    /// let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    /// tokio::task::LocalSet::new().block_on(&runtime, async {
+    ///     let host = InLocalSet(Box::pin(sleep(Duration::ZERO)));
+    ///     let handler = |fired: corewheel::Fired<_>, _: &_| println!("{}", fired.payload);
+    ///     let (timers, driver) = attachment.attach(host, handler)?;
+    ///     spawn_local(driver);
+    ///     timers.schedule(Duration::from_millis(1), "a millisecond later")?;
+    ///     timers.sleep(Duration::from_millis(5)).await?;
+    ///     let report = service.begin_shutdown(ShutdownPolicy::Drop)?.await;
+    ///     assert_eq!(report.shards[0].counts.fired, 2);
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the shard's timers.
+    pub fn attach<X: Host + 'static, H: Handler<T>>(
         self,
+        host: X,
         handler: H,
-        host: impl super::executor::Host + 'static,
-    ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + 'static), StartError> {
+    ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
         let driven = self.open(true)?;
         let timers = driven.timers().clone();
-        Ok((timers, super::executor::drive(driven, OwnedHandler::new(handler), host)))
+        let shard = WithValues::new(driven, OwnedHandler::new(handler));
+        Ok((timers, drive(shard, host)))
     }
 
     /// Makes the shard run in a loop of the caller's own, on this thread: around `poll`, `epoll`, a

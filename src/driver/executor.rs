@@ -1,4 +1,4 @@
-//! The loop of a driver in an executor, the same for glommio and tokio.
+//! The loop of a driver in an executor, the same for all hosts.
 //!
 //! What is due may guard a socket, whose data came in time and lies there unread. So a turn
 //! delivers what was due when the executor last looked at its sockets. An executor does that before
@@ -11,87 +11,163 @@
 //! Cost: under a flood, the sockets are read once a tick.
 
 use std::future::{Future, poll_fn};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::Driven;
+use super::host::Host;
 use super::spawn::Running;
-use crate::face::timers::Timers;
+use super::{Driven, Entered};
+use crate::shard::Base;
 use crate::shard::host::{Values, take_turn};
 use crate::shard::stored::LocalFuture;
 use crate::shard::turn::Next;
 
-/// The operations that a driver needs of its executor.
-pub(crate) trait Host {
-    /// Sets the one alarm.
-    fn arm(&mut self, after: Duration);
-    /// Whether the alarm has gone off.
-    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()>;
-    /// The waker by which other threads wake the driver.
-    fn waker<'a>(&'a mut self, cx: &'a Context<'_>) -> &'a Waker {
-        cx.waker()
+/// A shard as its driver takes the turns, whatever its timers carry. So a host, whose driver is
+/// compiled for it, need not know the types of a service.
+pub(crate) trait Turns {
+    fn base(&self) -> &Base;
+    /// See [`Driven::enter`].
+    fn enter(&self) -> Entered;
+    /// Takes a turn, which delivers no timer that is due after the tick `last`.
+    fn turn(&mut self, last: Tick) -> Next;
+    /// Starts the futures that other threads have sent.
+    fn start_futures(&self, spawn: &dyn Fn(LocalFuture));
+    /// How many connections the shard has.
+    fn connections(&self) -> u64;
+    /// See [`Core::fall_asleep`](crate::shard::Core::fall_asleep).
+    fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick>;
+    /// Replaces the waker of a sleep that goes on. False if the shard was woken meanwhile.
+    fn stay_asleep(&self, waker: &Waker) -> bool;
+    /// The driver has stopped sleeping.
+    fn wake_up(&self);
+}
+
+/// A shard and the handler of its values.
+pub(crate) struct WithValues<T: Send + 'static, V> {
+    driven: Driven<T>,
+    values: V,
+}
+
+impl<T: Send + 'static, V: Values<T>> WithValues<T, V> {
+    pub(crate) fn new(driven: Driven<T>, values: V) -> Self {
+        Self { driven, values }
     }
-    /// Makes the executor look at its sockets and alarms soon, although tasks are ready to run.
-    fn request_poll(&mut self) {}
-    /// Keeps [`request_poll`](Self::request_poll) possible, while the driver sleeps.
-    fn keep_poll_request(&mut self, _cx: &mut Context<'_>) {}
-    /// Waits until the executor has looked at all sockets, and all tasks that this has made ready
-    /// have run once. The shard has this many connections.
-    async fn read_sockets(&mut self, connections: usize);
-    /// Lets other tasks of the executor run.
-    async fn step_aside(&mut self);
-    /// Starts a future beside the driver.
-    fn spawn(&self, future: LocalFuture);
+}
+
+impl<T: Send + 'static, V: Values<T>> Turns for WithValues<T, V> {
+    fn base(&self) -> &Base {
+        self.driven.timers().core()
+    }
+
+    fn enter(&self) -> Entered {
+        self.driven.enter()
+    }
+
+    fn turn(&mut self, last: Tick) -> Next {
+        take_turn(self.driven.timers(), &mut self.values, last)
+    }
+
+    fn start_futures(&self, spawn: &dyn Fn(LocalFuture)) {
+        let timers = self.driven.timers();
+        let core = timers.core();
+        for job in core.take_jobs() {
+            let spawn = || spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
+            if !core.contain(spawn) {
+                core.publish();
+            }
+        }
+    }
+
+    fn connections(&self) -> u64 {
+        self.driven.timers().core().connections()
+    }
+
+    fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick> {
+        self.driven.timers().core().fall_asleep(latest, waker)
+    }
+
+    fn stay_asleep(&self, waker: &Waker) -> bool {
+        self.driven.timers().core().post().doorbell.stay_asleep(waker)
+    }
+
+    fn wake_up(&self) {
+        self.driven.timers().core().wake_up();
+    }
+}
+
+impl<S: Turns + ?Sized> Turns for Box<S> {
+    fn base(&self) -> &Base {
+        (**self).base()
+    }
+
+    fn enter(&self) -> Entered {
+        (**self).enter()
+    }
+
+    fn turn(&mut self, last: Tick) -> Next {
+        (**self).turn(last)
+    }
+
+    fn start_futures(&self, spawn: &dyn Fn(LocalFuture)) {
+        (**self).start_futures(spawn);
+    }
+
+    fn connections(&self) -> u64 {
+        (**self).connections()
+    }
+
+    fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick> {
+        (**self).fall_asleep(latest, waker)
+    }
+
+    fn stay_asleep(&self, waker: &Waker) -> bool {
+        (**self).stay_asleep(waker)
+    }
+
+    fn wake_up(&self) {
+        (**self).wake_up();
+    }
 }
 
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_secs(86_400);
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
-pub(crate) fn drive<T, V, X>(driven: Driven<T>, values: V, host: X) -> impl Future<Output = ()>
-where
-    T: Send + 'static,
-    V: Values<T>,
-    X: Host,
-{
-    let here = driven.enter();
+pub(crate) fn drive<S: Turns, X: Host>(
+    mut shard: S,
+    host: X,
+) -> impl Future<Output = ()> + use<S, X> {
+    if let Some(prefer) = host.prefer_driver() {
+        shard.base().set_prefer_driver(prefer);
+    }
+    let here = shard.enter();
     async move {
-        take_turns(driven.timers(), values, host).await;
-        drop(driven);
+        take_turns(&mut shard, host).await;
+        drop(shard);
         drop(here);
     }
 }
 
-async fn take_turns<T, V, X>(timers: &Timers<T>, mut values: V, mut host: X)
-where
-    T: Send + 'static,
-    V: Values<T>,
-    X: Host,
-{
-    let core = timers.core();
+async fn take_turns(shard: &mut impl Turns, mut host: impl Host) {
     // When the alarm is set for, in nanoseconds; it is left alone unless it must be earlier.
     let mut armed_for = None;
+    let now = |base: &Base| base.time().floor(base.nanos());
     // The executor has looked at its sockets since this tick began.
-    let mut looked = core.time().floor(core.nanos());
+    let mut looked = now(shard.base());
     // When the shard first wants a turn.
     let mut due = Tick::NEVER;
     loop {
-        let now = core.time().floor(core.nanos());
-        if due <= now && looked < now {
-            core.set_waits_for_sockets(true);
-            host.read_sockets(core.connections() as usize).await;
-            core.set_waits_for_sockets(false);
-            looked = now;
+        let begun = now(shard.base());
+        if due <= begun && looked < begun {
+            shard.base().set_waits_for_sockets(true);
+            host.read_sockets(shard.connections() as usize).await;
+            shard.base().set_waits_for_sockets(false);
+            looked = begun;
         }
-        let next = take_turn(timers, &mut values, looked);
-        for job in core.take_jobs() {
-            let spawn = || host.spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
-            if !core.contain(spawn) {
-                core.publish();
-            }
-        }
+        let next = shard.turn(looked);
+        shard.start_futures(&|future| host.spawn(future));
         let until = match next {
             Next::Now => None,
             Next::At(tick) => Some(tick),
@@ -100,13 +176,14 @@ where
         };
         // A job may have scheduled an earlier timer before its future first waited.
         let slept = match until {
-            Some(until) => sleep(timers, until, &mut host, &mut armed_for).await,
+            Some(until) => sleep(shard, until, &mut host, &mut armed_for).await,
             None => None,
         };
         if let Some(Slept { until, alarm }) = slept {
             due = until;
             if let Some(alarm) = alarm {
-                looked = looked.max(core.time().floor(alarm.min(core.nanos())));
+                let base = shard.base();
+                looked = looked.max(base.time().floor(alarm.min(base.nanos())));
             }
         } else {
             // A turn that has left work behind is followed by another at once.
@@ -128,48 +205,44 @@ struct Slept {
 
 /// Sleeps until `latest`, or until an earlier tick at which the shard wants a turn, or until it is
 /// woken. `None` if a request has arrived since the turn, and it has not slept.
-async fn sleep<T, X>(
-    timers: &Timers<T>,
+async fn sleep(
+    shard: &impl Turns,
     latest: Tick,
-    host: &mut X,
+    host: &mut impl Host,
     armed_for: &mut Option<u64>,
-) -> Option<Slept>
-where
-    T: Send + 'static,
-    X: Host,
-{
-    let core = timers.core();
+) -> Option<Slept> {
+    let base = shard.base();
     let mut asleep_until = None;
     poll_fn(|cx| {
         host.keep_poll_request(cx);
         let until;
         if let Some(known) = asleep_until {
             until = known;
-            if !core.post().doorbell.stay_asleep(host.waker(cx)) {
-                core.wake_up();
-                if armed_for.is_some_and(|at| at <= core.nanos()) {
+            if !shard.stay_asleep(host.waker(cx)) {
+                shard.wake_up();
+                if armed_for.is_some_and(|at| at <= base.nanos()) {
                     // A task has woken the driver, which the alarm should have done.
                     host.request_poll();
                 }
                 return Poll::Ready(Some(Slept { until, alarm: None }));
             }
         } else {
-            until = match core.fall_asleep(latest, host.waker(cx)) {
+            until = match shard.fall_asleep(latest, host.waker(cx)) {
                 Some(until) => until,
                 None => return Poll::Ready(None),
             };
             asleep_until = Some(until);
             if until < Tick::NEVER {
-                let at = core.time().start_of(until);
+                let at = base.time().start_of(until);
                 if armed_for.is_none_or(|earlier| at < earlier) {
-                    let after = Duration::from_nanos(at.saturating_sub(core.nanos()));
+                    let after = Duration::from_nanos(at.saturating_sub(base.nanos()));
                     host.arm(after.min(ALARM_MAX));
                     *armed_for = Some(at);
                 }
             }
         }
         if armed_for.is_some() && host.poll_alarm(cx).is_ready() {
-            core.wake_up();
+            shard.wake_up();
             return Poll::Ready(Some(Slept { until, alarm: armed_for.take() }));
         }
         Poll::Pending

@@ -15,20 +15,31 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use super::host::Needs;
 use crate::stats::host;
 
-/// The needs of a start, for all of its shards.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Needs {
-    pub(crate) files: usize,
-    pub(crate) threads: usize,
+/// What a start takes, for all of its shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    files: usize,
+    threads: usize,
     /// How many of the threads need `memory_each`.
-    pub(crate) memories: usize,
+    memories: usize,
     /// In bytes of address space, beside the stack of the thread.
-    pub(crate) memory_each: usize,
+    memory_each: usize,
 }
 
-impl Needs {
+impl Taken {
+    /// What so many shards take, with this much more address space for each.
+    pub(crate) fn by(shards: usize, needs: Needs, memory_each: usize) -> Self {
+        Self {
+            files: needs.files * shards + needs.files_once,
+            threads: needs.threads * shards,
+            memories: shards,
+            memory_each: needs.memory + memory_each,
+        }
+    }
+
     /// Takes all of it for a moment. The error names the limit and a remedy.
     pub(crate) fn try_out(self) -> Result<(), String> {
         try_files(self.files)?;

@@ -1,15 +1,13 @@
-//! Drivers, which take the turns of a shard: on a glommio or tokio executor, on a plain thread, or
-//! in a loop of the user.
+//! Drivers, which take the turns of a shard: on the executor of a host, on a plain thread, or in a
+//! loop of the user.
 //!
 //! A driver decides nothing about timers. It takes a [turn](crate::shard::turn) and then waits, for
 //! as long as the turn says or until the shard is woken. The loops over executors differ only in
 //! their host: the alarm that they set, how they step aside for other tasks, and how they spawn.
 
 pub mod attach;
-#[cfg(any(feature = "sim", feature = "tokio", all(feature = "glommio", target_os = "linux")))]
 pub(crate) mod executor;
-#[cfg(all(feature = "glommio", target_os = "linux"))]
-pub(crate) mod glommio;
+pub mod host;
 pub(crate) mod limits;
 mod manual;
 pub(crate) mod own_loop;
@@ -20,30 +18,54 @@ pub(crate) mod tokio;
 
 use std::rc::Rc;
 
+use self::host::{Engine, Needs, Shard};
 use crate::directory::here::OnShardThread;
 use crate::face::handle::here::OnThread;
 use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::shard::guard::DeadOnDrop;
-use crate::shard::host::Values;
-use crate::values::settings::Settings;
+use crate::values::runtime::Runtime;
 
-/// What a thread of the service runs its shard on. It is made before the shard is, so that a
-/// runtime that does not get what it needs of the host has run no code of the user.
-pub(crate) trait Own: Sized {
-    /// Whether so many can probably be had here, each with this much address space for other
-    /// things. Found out without any; `Err` with the reason.
-    fn check(count: usize, headroom: usize) -> Result<(), String>;
+impl Engine for Runtime {
+    fn name(&self) -> &'static str {
+        Runtime::name(*self)
+    }
 
-    /// `name` is that of the thread. `Err` with the reason.
-    fn make(settings: &Settings, name: &str) -> Result<Self, String>;
+    fn has_executor(&self) -> bool {
+        *self == Self::Tokio
+    }
 
-    /// Runs a shard on this thread until it is shut down.
-    fn run<T, V>(self, driven: Driven<T>, values: V)
-    where
-        T: Send + 'static,
-        V: Values<T> + 'static;
+    fn needs(&self) -> Needs {
+        match self {
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::NEEDS,
+            _ => Needs::default(),
+        }
+    }
+
+    fn probe(&self) -> Result<String, String> {
+        match self {
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::probe(),
+            #[cfg(not(feature = "tokio"))]
+            Self::Tokio => Err(NO_TOKIO.to_owned()),
+            Self::Thread => Ok("threads work everywhere".to_owned()),
+        }
+    }
+
+    fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
+        match self {
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::make(),
+            #[cfg(not(feature = "tokio"))]
+            Self::Tokio => Err(NO_TOKIO.to_owned()),
+            Self::Thread => Ok(Box::new(|shard| thread::run(shard.into_turns()))),
+        }
+    }
 }
+
+#[cfg(not(feature = "tokio"))]
+const NO_TOKIO: &str = "it needs the feature `tokio` of this crate";
 
 /// A shard that a driver drives. If the driver ends without a shutdown, the shard is dead.
 pub(crate) struct Driven<T: Send + 'static> {

@@ -79,14 +79,12 @@ impl<T: Send + 'static> Part for Futures<T> {
 }
 
 /// One spawned future, as the executor of its shard runs it.
-#[allow(dead_code, reason = "only some drivers have an executor")]
 pub(crate) struct Running<T: Send + 'static> {
     futures: Rc<Futures<T>>,
     place: Rc<Place<T>>,
     index: usize,
 }
 
-#[allow(dead_code, reason = "only some drivers have an executor")]
 impl<T: Send + 'static> Running<T> {
     pub(crate) fn new(timers: Timers<T>, future: LocalFuture) -> Self {
         let place = Rc::new(Place { future: Cell::default(), waker: Cell::default() });

@@ -29,13 +29,10 @@ use tokio::time::Sleep;
 #[cfg(target_os = "linux")]
 use self::kernel::KernelTimer;
 use self::last_wakes::LastWakes;
-use super::executor::{Host, drive};
-use super::limits::{self, Needs};
-use super::{Driven, Own};
-use crate::shard::host::Values;
+use super::host::{Host, Needs, Shard};
+use super::limits;
 use crate::shard::stored::LocalFuture;
 use crate::values::contain::attempt;
-use crate::values::settings::Settings;
 
 /// How many events tokio takes from `epoll` at a time by default.
 const EVENTS_MAX: usize = 1_024;
@@ -145,54 +142,33 @@ fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// Open files of a runtime, and of the kernel's timer.
-const FILES: usize = 5;
-/// Open files that are needed once: for signals, where the process uses them, and two to spare.
-const FILES_ONCE: usize = 4;
-
-/// The needs of so many runtimes, with this much address space for each.
-fn needs(runtimes: usize, memory_each: usize) -> Needs {
-    let files = FILES * runtimes + FILES_ONCE;
-    Needs { files, threads: runtimes, memories: runtimes, memory_each }
-}
+/// What a shard takes: the files of a runtime, and of the kernel's timer. Once, files for signals,
+/// where the process uses them, and two to spare.
+pub(super) const NEEDS: Needs = Needs { files: 5, files_once: 4, threads: 1, memory: 0 };
 
 /// Why there is no runtime, and a remedy.
 fn no_runtime(error: &io::Error) -> String {
     format!("a runtime cannot be made ({error}); {}", limits::of_files())
 }
 
-/// A runtime of a shard's own, with all descriptors that the shard holds.
-pub(crate) struct OwnRuntime {
-    host: TokioHost,
-    runtime: Runtime,
+/// Tries a runtime.
+pub(super) fn probe() -> Result<String, String> {
+    match attempt(runtime)? {
+        Ok(runtime) => {
+            // The caller may be a task of another runtime. There a drop, which waits for the
+            // threads of the runtime, panics. This runtime has no threads yet.
+            runtime.shutdown_background();
+            Ok("a runtime can be made".to_owned())
+        }
+        Err(error) => Err(no_runtime(&error)),
+    }
 }
 
-impl Own for OwnRuntime {
-    fn check(count: usize, headroom: usize) -> Result<(), String> {
-        needs(count, headroom).try_out()?;
-        attempt(runtime).and_then(|made| match made {
-            Ok(runtime) => {
-                // The caller may be a task of another runtime. There a drop, which waits for the
-                // threads of the runtime, panics. This runtime has no threads yet.
-                runtime.shutdown_background();
-                Ok(())
-            }
-            Err(error) => Err(no_runtime(&error)),
-        })
-    }
-
-    fn make(_: &Settings, _: &str) -> Result<Self, String> {
-        let runtime = runtime().map_err(|error| no_runtime(&error))?;
-        Ok(Self { host: TokioHost::own(&runtime), runtime })
-    }
-
-    fn run<T, V>(self, driven: Driven<T>, values: V)
-    where
-        T: Send + 'static,
-        V: Values<T> + 'static,
-    {
-        LocalSet::new().block_on(&self.runtime, drive(driven, values, self.host));
-    }
+/// A runtime of a shard's own, with all descriptors that the shard holds.
+pub(super) fn make() -> Result<Box<dyn FnOnce(Shard)>, String> {
+    let runtime = runtime().map_err(|error| no_runtime(&error))?;
+    let host = TokioHost::own(&runtime);
+    Ok(Box::new(move |shard| LocalSet::new().block_on(&runtime, shard.drive(host))))
 }
 
 #[cfg(target_os = "linux")]

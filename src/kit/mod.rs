@@ -11,5 +11,3 @@ pub mod purgatory;
 pub mod repeat;
 pub mod scaled;
 pub(crate) mod scheduled;
-#[cfg(all(feature = "glommio", target_os = "linux"))]
-mod task_queue;

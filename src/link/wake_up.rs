@@ -89,7 +89,6 @@ impl Doorbell {
     }
 
     /// Replaces the waker of a sleep that goes on. False if a sender woke the owner meanwhile.
-    #[allow(dead_code, reason = "a shard on a plain thread is not polled")]
     pub(crate) fn stay_asleep(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         !self.is_awake()
@@ -101,7 +100,6 @@ impl Doorbell {
         self.sleeps_until.store(AWAKE, Ordering::Relaxed);
     }
 
-    #[allow(dead_code, reason = "a shard on a plain thread is not polled")]
     pub(crate) fn is_awake(&self) -> bool {
         self.sleeps_until.load(Ordering::Relaxed) == AWAKE
     }

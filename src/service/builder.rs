@@ -8,6 +8,7 @@ use corewheel_shard::WheelKind;
 
 use super::options::Options;
 use crate::clock::ManualClock;
+use crate::driver::host::Engine;
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
@@ -17,6 +18,7 @@ use crate::shard::callback::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
+#[cfg(doc)]
 use crate::values::runtime::Runtime;
 use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 
@@ -38,7 +40,7 @@ use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 /// assert!(refused.to_string().contains("tick is 10µs, but it must be between 100µs and 1s"));
 ///
 /// let service = builder.start()?;
-/// assert_eq!((service.shard_count(), service.runtime()), (2, Some(Runtime::Thread)));
+/// assert_eq!((service.shard_count(), service.runtime()), (2, Some("thread")));
 /// service.shutdown(ShutdownPolicy::Drop)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -158,20 +160,34 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// The runtime of the shards, [`Runtime::Auto`] by default: glommio where `io_uring` works,
-    /// else tokio, else plain threads; a runtime whose feature is off is skipped. With `Auto`,
-    /// [`spawn_on`](crate::TimerService::spawn_on) refuses every future: a service with such
-    /// futures names another runtime, glommio or tokio. [`Runtime`] has the memory and descriptors
-    /// that each takes.
-    pub fn runtime(mut self, runtime: Runtime) -> Self {
-        self.options.runtime = runtime;
+    /// The runtime of the shards; [`Runtime::Thread`] by default. It decides which futures
+    /// [`spawn_on`](crate::TimerService::spawn_on) accepts, and what sockets and files they may
+    /// use.
+    ///
+    /// [`Runtime`] has what this crate has itself. The package `corewheel-glommio` has glommio, and
+    /// a choice of glommio where `io_uring` works. Any other runtime is an
+    /// [`Engine`](crate::host::Engine), too.
+    ///
+    /// ```
+    /// use corewheel::host::Engine;
+    /// use corewheel::{Runtime, ShutdownPolicy, TimerService};
+    /// use std::sync::Arc;
+    ///
+    /// // What an option of the command line has named.
+    /// let runtime: Arc<dyn Engine> = Arc::new(Runtime::Tokio);
+    /// let service = TimerService::builder().shards(1).runtime(runtime).start()?;
+    /// assert_eq!(service.runtime(), Some("tokio"));
+    /// service.shutdown(ShutdownPolicy::Drop)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn runtime(mut self, engine: impl Engine) -> Self {
+        self.options.engine = Arc::new(engine);
         self
     }
 
     /// Pins no thread: the scheduler of the system places them. The default without the feature
-    /// `pinning`. With it, and with `glommio`, which turns it on, shard `n` is pinned to the `n`th
-    /// of the cpus that the process may use. Further shards begin with the first cpu again. Without
-    /// effect on attached shards.
+    /// `pinning`. With it, shard `n` is pinned to the `n`th of the cpus that the process may use.
+    /// Further shards begin with the first cpu again. Without effect on attached shards.
     pub fn unpinned(mut self) -> Self {
         self.options.placement = Placement::Unpinned;
         self
@@ -250,8 +266,9 @@ impl TimerServiceBuilder {
         H: Handler<T>,
     {
         let settings = self.options.check(false)?;
-        let Options { clock, runtime, watchdog, .. } = self.options;
-        start::start(&settings, &clock, runtime, make_handler)?.watched_by(watchdog)
+        let engines = self.options.engines();
+        let Options { clock, watchdog, .. } = self.options;
+        start::start(&settings, &clock, &engines, make_handler)?.watched_by(watchdog)
     }
 
     /// Makes a service whose timers hold callbacks and futures, and whose shards are driven by

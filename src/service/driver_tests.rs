@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::TimerService;
-use crate::driver::executor::Host;
+use crate::driver::host::Host;
 use crate::shard::stored::LocalFuture;
 use crate::values::ids::ShardId;
 
@@ -63,7 +63,7 @@ fn driver_steps_aside_where_a_request_arrives_after_each_turn() {
     let left = Rc::new(Cell::new(100));
     let host = Busy { service: Arc::clone(&service), left: Rc::clone(&left) };
     let attachment = service.attach(SHARD).unwrap();
-    let (_timers, driver) = attachment.on_host(|_, _| {}, host).unwrap();
+    let (_timers, driver) = attachment.attach(host, |_, _| {}).unwrap();
     let mut driver = pin!(driver);
     let mut poll = || driver.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     for expected in (0..100).rev() {

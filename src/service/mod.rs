@@ -135,7 +135,7 @@ impl TimerService {
     /// use corewheel::{Runtime, ShutdownPolicy, TimerService};
     ///
     /// let service = TimerService::beside_runtime().name("timers").start()?;
-    /// assert_eq!(service.runtime(), Some(Runtime::Thread));
+    /// assert_eq!(service.runtime(), Some(Runtime::Thread.name()));
     /// service.shutdown(ShutdownPolicy::Drop)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -296,10 +296,10 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.order_all(|orders| orders.add_idlest(n));
     }
 
-    /// The runtime of the shards: [`Glommio`](Runtime::Glommio), [`Tokio`](Runtime::Tokio) or
-    /// [`Thread`](Runtime::Thread). `None` if the service was built with
+    /// The [name](crate::host::Engine::name) of the shards' runtime, such as `tokio` or `thread`.
+    /// `None` if the service was built with
     /// [`start_attached`](TimerServiceBuilder::start_attached), as the user drives the shards.
-    pub fn runtime(&self) -> Option<Runtime> {
+    pub fn runtime(&self) -> Option<&'static str> {
         self.directory.runtime
     }
 
@@ -319,10 +319,10 @@ impl<T: Send + 'static> TimerService<T> {
     /// The returned [`Reply`] gives the future's output, or [`ReplyError::Panicked`] if the future
     /// panicked; dropping the reply leaves the future running.
     ///
-    /// A future can use the sockets and files of the executor that it runs on, glommio's or
-    /// tokio's, so the builder decides which executor that is: [`Runtime::Glommio`] or
-    /// [`Runtime::Tokio`], or [`Runtime::GlommioOrTokio`] for futures that run on both. With
-    /// [`Runtime::Auto`] no future is accepted.
+    /// A future can use the sockets and files of the executor that it runs on, so the builder
+    /// decides which executor that is: [`Runtime::Tokio`], or that of another
+    /// [`Engine`](crate::host::Engine). Where it names several, of which some have no executor, no
+    /// future is accepted.
     ///
     /// When the shard is shut down, its spawned futures end with it, on every executor, those
     /// included that a shard is attached to: each future is polled once more after the timers have
@@ -334,8 +334,9 @@ impl<T: Send + 'static> TimerService<T> {
     ///
     /// # Errors
     ///
-    /// `RuntimeNotChosen` with [`Runtime::Auto`]; `NoExecutor` where the shard is a plain thread,
-    /// an own loop or not attached yet; `NoSuchShard`; `Closed` after the end.
+    /// `RuntimeNotChosen` where the host decides whether there is an executor; `NoExecutor` where
+    /// the shard is a plain thread, an own loop or not attached yet; `NoSuchShard`; `Closed` after
+    /// the end.
     pub fn spawn_on<F, R>(
         &self,
         shard: ShardId,

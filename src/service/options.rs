@@ -1,11 +1,13 @@
 //! The options of a builder, their defaults and their limits.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
 
 use crate::clock::{Clock, saturating_nanos};
+use crate::driver::host::Engine;
 use crate::service::cpus;
 use crate::service::watchdog::Hook;
 use crate::values::capacity::no_memory;
@@ -30,7 +32,7 @@ pub(crate) struct Options {
     pub(crate) warnings: WarningLimits,
     pub(crate) class_ages: Vec<(TimerClass, Duration)>,
     pub(crate) watchdog: Option<Hook>,
-    pub(crate) runtime: Runtime,
+    pub(crate) engine: Arc<dyn Engine>,
     pub(crate) placement: Placement,
     pub(crate) name: String,
     pub(crate) classes: Classes,
@@ -53,7 +55,7 @@ impl Default for Options {
             warnings: WarningLimits::default(),
             class_ages: Vec::new(),
             watchdog: None,
-            runtime: Runtime::default(),
+            engine: Arc::new(Runtime::default()),
             placement: Placement::default(),
             name: "corewheel".to_owned(),
             classes: Classes::default(),
@@ -107,7 +109,7 @@ impl Options {
             class_ages: self.check_class_ages()?,
             lane_flood: self.lane_capacity as u64 * u64::from(self.warnings.lane_percent) / 100,
             name: self.name.clone(),
-            is_runtime_chosen: attached || self.runtime != Runtime::Auto,
+            is_runtime_chosen: attached || self.is_executor_known(),
             classes: self.classes.clone(),
             cpus: if attached {
                 Vec::new()
@@ -115,6 +117,19 @@ impl Options {
                 self.check_placement(shards, &allowed, cpus::CAN_PIN)?
             },
         })
+    }
+
+    /// The runtimes of which the first starts that gets what it needs.
+    pub(crate) fn engines(&self) -> Vec<Arc<dyn Engine>> {
+        let mut engines = vec![Arc::clone(&self.engine)];
+        engines.extend(self.engine.alternatives());
+        engines
+    }
+
+    /// Whether all runtimes that may start have an executor, or none has.
+    fn is_executor_known(&self) -> bool {
+        let engines = self.engines();
+        engines.iter().all(|engine| engine.has_executor() == self.engine.has_executor())
     }
 
     /// The greatest age of each class.

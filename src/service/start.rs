@@ -11,8 +11,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use crate::clock::Clock;
-use crate::driver::limits;
-use crate::driver::{self, Driven, Own};
+use crate::driver::executor::WithValues;
+use crate::driver::host::{Engine, Shard};
+use crate::driver::limits::Taken;
+use crate::driver::{Driven, limits};
 use crate::service::{TimerService, cpus};
 use crate::shard::callback::Handler;
 use crate::shard::host::OwnedHandler;
@@ -20,7 +22,6 @@ use crate::shard::{Core, Directory};
 use crate::values::contain::attempt;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-use crate::values::runtime::Runtime;
 use crate::values::settings::Settings;
 
 /// Why a service that starts no threads has no runtime.
@@ -29,76 +30,8 @@ pub(crate) const ATTACHED_REASON: &str = "the shards are attached to loops of th
 /// Address space for all that is small, so that no allocation of a few bytes fails.
 const HEADROOM: usize = 1 << 20;
 
-/// A runtime that the threads of shards can be started on.
-struct Row {
-    runtime: Runtime,
-    /// Whether futures can be spawned on its shards.
-    spawns: bool,
-    /// `Err` with the reason if this build does not have it.
-    driver: Result<Driver, &'static str>,
-}
-
-/// Defines the drivers once, in the order in which `Auto` tries them. A row has the runtime, the
-/// type of [`driver`] that runs its shards, and in which builds it is.
-macro_rules! drivers {
-    ($($runtime:ident: $module:ident::$own:ident $($spawns:ident)?
-        $(, if $built:meta, else $missing:literal)?;)*) => {
-        /// What the shards' threads run.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        enum Driver {
-            $($(#[cfg($built)])? $runtime,)*
-        }
-
-        const DRIVERS: [Row; [$(Runtime::$runtime),*].len()] = [$(Row {
-            runtime: Runtime::$runtime,
-            spawns: drivers!(@flag $($spawns)?),
-            driver: drivers!(@driver $runtime $($built, $missing)?),
-        },)*];
-
-        impl Driver {
-            /// Whether so many executors can probably be had here, found out without any.
-            fn check(self, shards: usize) -> Result<(), String> {
-                match self {
-                    $($(#[cfg($built)])? Self::$runtime => {
-                        driver::$module::$own::check(shards, HEADROOM)
-                    })*
-                }
-            }
-
-            fn run_shard<T: Send + 'static, H: Handler<T>>(
-                self,
-                start: ShardStart<'_, T, impl Fn(ShardId) -> H>,
-            ) {
-                match self {
-                    $($(#[cfg($built)])? Self::$runtime => {
-                        start.run_on::<driver::$module::$own, H>();
-                    })*
-                }
-            }
-        }
-    };
-    (@flag spawns) => { true };
-    (@flag) => { false };
-    (@driver $runtime:ident) => { Ok(Driver::$runtime) };
-    (@driver $runtime:ident $built:meta, $missing:literal) => {{
-        #[cfg($built)]
-        const DRIVER: Result<Driver, &str> = Ok(Driver::$runtime);
-        #[cfg(not($built))]
-        const DRIVER: Result<Driver, &str> = Err($missing);
-        DRIVER
-    }};
-}
-
-drivers! {
-    Glommio: glommio::OwnExecutor spawns, if all(feature = "glommio", target_os = "linux"),
-        else "it is for Linux, with the feature `glommio` of this crate";
-    Tokio: tokio::OwnRuntime spawns, if feature = "tokio",
-        else "it needs the feature `tokio` of this crate";
-    Thread: thread::OwnThread;
-}
-
-fn unavailable(runtime: Runtime, reason: String) -> StartError {
-    StartError::Runtime { runtime: runtime.name(), reason }
+fn unavailable(engine: &dyn Engine, reason: String) -> StartError {
+    StartError::Runtime { runtime: engine.name(), reason }
 }
 
 fn of_shard(shard: ShardId, reason: String) -> StartError {
@@ -120,10 +53,12 @@ impl Failure {
 }
 
 /// Starts all shards and waits until each one runs. If one does not, the others are ended again.
+///
+/// The first engine starts that gets what it needs here.
 pub(crate) fn start<T, H>(
     settings: &Settings,
     clock: &Clock,
-    runtime: Runtime,
+    engines: &[Arc<dyn Engine>],
     make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
 ) -> Result<TimerService<T>, StartError>
 where
@@ -131,46 +66,43 @@ where
     H: Handler<T>,
 {
     let make_handler = Arc::new(make_handler);
-    let on = |row: &Row, driver: Driver, reason: String| {
-        let checked = driver.check(settings.shards);
-        checked.map_err(|reason| Failure::Executors(unavailable(row.runtime, reason)))?;
-        let directory = Directory::new(settings.clone(), clock.clone(), Some(row.runtime), reason);
-        start_on(row.spawns, driver, Arc::new(directory), Arc::clone(&make_handler))
+    let on = |engine: &Arc<dyn Engine>, reason: String| {
+        let (name, reason) = (Some(engine.name()), reason);
+        let directory = Directory::new(settings.clone(), clock.clone(), name, reason);
+        start_on(engine, Arc::new(directory), Arc::clone(&make_handler))
     };
-    if let Some(row) = DRIVERS.iter().find(|row| row.runtime == runtime) {
-        return match row.driver {
-            Ok(driver) => on(row, driver, "asked for".to_owned()).map_err(Failure::into_error),
-            Err(reason) => Err(unavailable(runtime, reason.to_owned())),
-        };
+    if let [engine] = engines {
+        let checked = check(&**engine, settings.shards).map_err(Failure::Executors);
+        let started = checked.and_then(|_| on(engine, "asked for".to_owned()));
+        return started.map_err(Failure::into_error);
     }
-    start_first(on, runtime)
+    let mut reasons: Vec<String> = Vec::new();
+    for engine in engines {
+        let checked = check(&**engine, settings.shards).map_err(Failure::Executors);
+        let started = checked.and_then(|found| {
+            on(engine, if reasons.is_empty() { found } else { reasons.join("; ") })
+        });
+        let not = match started {
+            Ok(service) => return Ok(log_choice(service)),
+            Err(Failure::Shards(error)) => return Err(error),
+            Err(Failure::Executors(StartError::Runtime { reason, .. })) => reason,
+            Err(Failure::Executors(error)) => error.to_string(),
+        };
+        reasons.push(format!("not {}: {not}", engine.name()));
+    }
+    Err(unavailable(&*engines[0], reasons.join("; ")))
 }
 
-/// Starts on the first driver that gets what it needs here, on one without an executor only where
-/// the builder leaves all to the host.
-fn start_first<T: Send + 'static>(
-    on: impl Fn(&Row, Driver, String) -> Result<TimerService<T>, Failure>,
-    asked: Runtime,
-) -> Result<TimerService<T>, StartError> {
-    let mut reasons: Vec<String> = Vec::new();
-    for row in DRIVERS.iter().filter(|row| row.spawns || asked == Runtime::Auto) {
-        let because =
-            if reasons.is_empty() { "io_uring works".to_owned() } else { reasons.join("; ") };
-        let not = match row.driver.map(|driver| on(row, driver, because)) {
-            Ok(Ok(service)) => return Ok(log_choice(service)),
-            Ok(Err(Failure::Shards(error))) => return Err(error),
-            Ok(Err(Failure::Executors(error))) if !row.spawns => return Err(error),
-            Ok(Err(Failure::Executors(StartError::Runtime { reason, .. }))) => reason,
-            Ok(Err(Failure::Executors(error))) => error.to_string(),
-            Err(reason) => reason.to_owned(),
-        };
-        reasons.push(format!("not {}: {not}", row.runtime));
-    }
-    Err(unavailable(asked, reasons.join("; ")))
+/// Whether so many shards can probably be had on a runtime here, found out without any, and what
+/// the runtime has found.
+fn check(engine: &dyn Engine, shards: usize) -> Result<String, StartError> {
+    let needs = Taken::by(shards, engine.needs(), HEADROOM);
+    let checked = needs.try_out().and_then(|()| engine.probe());
+    checked.map_err(|reason| unavailable(engine, reason))
 }
 
 fn log_choice<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
-    let (runtime, reason) = (service.runtime().map(Runtime::name), service.runtime_reason());
+    let (runtime, reason) = (service.runtime(), service.runtime_reason());
     tracing::info!(
         name: "runtime-chosen",
         target: "corewheel::service",
@@ -180,8 +112,7 @@ fn log_choice<T: Send + 'static>(service: TimerService<T>) -> TimerService<T> {
 }
 
 fn start_on<T, H, M>(
-    spawns: bool,
-    driver: Driver,
+    engine: &Arc<dyn Engine>,
     directory: Arc<Directory<T>>,
     make_handler: Arc<M>,
 ) -> Result<TimerService<T>, Failure>
@@ -196,14 +127,14 @@ where
     let mut goes = Vec::new();
     for shard in directory.shards() {
         let (directory, make_handler) = (Arc::clone(&directory), Arc::clone(&make_handler));
+        let engine = Arc::clone(engine);
         let (go, may_go) = mpsc::channel();
         let report = Report { ready: ready.clone(), is_owed: true };
         let name = format!("{}-{shard}", directory.settings.name);
         let builder = thread::Builder::new().name(name.clone());
         let run = move || {
             let make_handler = &*make_handler;
-            let start = ShardStart { directory, shard, name, spawns, make_handler, report, may_go };
-            driver.run_shard(start);
+            ShardStart { directory, shard, name, make_handler, report, may_go }.run_on(&*engine);
         };
         match builder.spawn(run) {
             Ok(thread) => threads.push(thread),
@@ -290,7 +221,6 @@ struct ShardStart<'a, T: 'static, M> {
     shard: ShardId,
     /// The name of the thread.
     name: String,
-    spawns: bool,
     make_handler: &'a M,
     report: Report,
     may_go: mpsc::Receiver<()>,
@@ -298,31 +228,32 @@ struct ShardStart<'a, T: 'static, M> {
 
 impl<T: Send + 'static, M> ShardStart<'_, T, M> {
     /// The life of the shard's thread.
-    fn run_on<O: Own, H: Handler<T>>(self)
+    fn run_on<H: Handler<T>>(self, engine: &dyn Engine)
     where
         M: Fn(ShardId) -> H,
     {
-        let Self { directory, shard, name, spawns, make_handler, mut report, may_go } = self;
+        let Self { directory, shard, name, make_handler, mut report, may_go } = self;
         pin(&directory.settings, shard);
-        let made = attempt(|| O::make(&directory.settings, &name));
-        let own = match made.and_then(|made| made) {
+        let made = attempt(|| engine.make(&name));
+        let run = match made.and_then(|made| made) {
             Err(reason) => return report.finish(Err(of_shard(shard, reason))),
-            Ok(own) if report.executor(&may_go) => own,
+            Ok(run) if report.executor(&may_go) => run,
             Ok(_) => return,
         };
         let open = || {
-            let driven = Driven::new(Core::open(Arc::clone(&directory), shard, spawns)?);
+            let core = Core::open(Arc::clone(&directory), shard, engine.has_executor())?;
+            let driven = Driven::new(core);
             limits::try_memory(HEADROOM).map_err(|reason| of_shard(shard, reason))?;
             Ok((driven, make_handler(shard)))
         };
-        with_shard(open(), report, |driven, handler| own.run(driven, handler));
+        with_shard(open(), report, run);
     }
 }
 
 fn with_shard<T, H>(
     opened: Result<(Driven<T>, H), StartError>,
     report: Report,
-    run: impl FnOnce(Driven<T>, OwnedHandler<H>),
+    run: impl FnOnce(Shard),
 ) where
     T: Send + 'static,
     H: Handler<T>,
@@ -333,7 +264,7 @@ fn with_shard<T, H>(
             // Outlives the executor, which may keep the driver's future for ever.
             let last = driven.guard();
             report.finish(Ok(()));
-            run(driven, OwnedHandler::new(handler));
+            run(Shard::new(Box::new(WithValues::new(driven, OwnedHandler::new(handler)))));
             drop(last);
         }
     }

@@ -361,6 +361,13 @@ impl PartHandle {
         }
     }
 
+    /// Wakes the driver if it sleeps and its time has come, for a part whose work keeps the thread
+    /// busy, so that the runtime has not looked at its alarms. Returns whether the driver is awake:
+    /// then the work lets it run. It reads the near clock.
+    pub fn wake_if_due(&self) -> bool {
+        self.shard.wake_driver_if_due()
+    }
+
     /// Begins a command of several steps: until what this returns is dropped, no command wakes the
     /// driver, whose waker may run code of the user. Then the driver is woken at most once. For a
     /// part that schedules a timer while it borrows its own state.

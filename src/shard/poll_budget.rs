@@ -103,14 +103,12 @@ impl Base {
 
     /// Sets a function that tasks call while they keep the core busy and the driver is ready to
     /// run, for an executor that would run those tasks before the driver.
-    #[allow(dead_code, reason = "only some executors need it")]
     pub(crate) fn set_prefer_driver(&self, prefer: fn()) {
         self.budget.prefer_driver.set(Some(prefer));
     }
 
     /// Sets whether the driver waits until the executor has read the sockets. Meanwhile a task
     /// returns to the executor after each result, so that the wait is short.
-    #[allow(dead_code, reason = "only drivers in executors wait for the sockets")]
     pub(crate) fn set_waits_for_sockets(&self, waits: bool) {
         self.budget.ready_max.set(if waits { 1 } else { READY_MAX });
     }

@@ -23,7 +23,7 @@ use super::net::runtime as sockets;
 #[cfg(not(all(feature = "tokio", unix)))]
 use super::no_net as sockets;
 use crate::clock::{ManualClock, saturating_nanos};
-use crate::driver::executor::Host;
+use crate::driver::host::Host;
 use crate::face::handle::here::{as_thread, end_thread};
 use crate::shard::stored::LocalFuture;
 

@@ -362,7 +362,7 @@ impl<T: Send + 'static> Simulation<T> {
                 handler(fired, timers);
             };
             let host = SimulatedHost::new(&executor, thread);
-            let (timers, driver) = thread.run(|| attachment.on_host(checked, host))?;
+            let (timers, driver) = thread.run(|| attachment.attach(host, checked))?;
             executor.spawn(thread, Box::pin(driver));
             shards.push(Shard { thread, timers });
         }

@@ -212,9 +212,9 @@ pub enum ShardError {
     /// [`spawn_on`](crate::TimerService::spawn_on): the shard is a plain thread or the user's own
     /// loop, and so has no executor.
     NoExecutor,
-    /// [`spawn_on`](crate::TimerService::spawn_on): the service was built with
-    /// [`Runtime::Auto`](crate::Runtime::Auto), so the host decides on which executor the future
-    /// would run, if on any. Build it with another [`Runtime`](crate::Runtime).
+    /// [`spawn_on`](crate::TimerService::spawn_on): the service was built with an
+    /// [`Engine`](crate::host::Engine) that leaves it to the host whether the shards have an
+    /// executor. Build it with one that has.
     RuntimeNotChosen,
 }
 
@@ -228,13 +228,13 @@ impl fmt::Display for ShardError {
                 "the service runs its shards itself; build it with start_attached to attach"
             }
             Self::NoExecutor => {
-                "the shard has no executor; build the service with Runtime::Glommio or \
-                 Runtime::Tokio to spawn futures"
+                "the shard has no executor; build the service with a runtime that has one, such as \
+                 Runtime::Tokio, to spawn futures"
             }
             Self::RuntimeNotChosen => {
-                "Runtime::Auto leaves it to the host which sockets a future can use; build the \
-                 service with Runtime::Glommio or Runtime::Tokio, or with \
-                 Runtime::GlommioOrTokio if its futures run on both"
+                "the runtime leaves it to the host whether there is an executor; build the service \
+                 with one that has an executor, such as Runtime::Tokio, or with GlommioOrTokio of \
+                 corewheel-glommio if its futures run on both"
             }
         })
     }

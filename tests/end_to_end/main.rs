@@ -31,7 +31,8 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{Runtime, ShutdownPolicy, TimerService};
+use corewheel::{ShutdownPolicy, TimerService};
+use corewheel_glommio::Runtime;
 
 /// The environment of a server.
 #[derive(Clone, Copy, Debug)]

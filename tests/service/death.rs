@@ -9,6 +9,7 @@ use corewheel::{
     CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerId,
     TimerService, Timers,
 };
+use corewheel_glommio::AttachGlommio;
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on_tokio, builder, check_law,
@@ -80,7 +81,9 @@ fn timers_of_a_dead_shard_are_dropped_and_counted() {
 
 #[test]
 fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
-    for host in Host::executors().filter(|host| *host == Host::Own(corewheel::Runtime::Glommio)) {
+    for host in
+        Host::executors().filter(|host| *host == Host::Own(corewheel_glommio::Runtime::Glommio))
+    {
         let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &_| {});
         let client = running.client();
         let pending = client.on(SHARD).schedule(FAR, 1).unwrap();

@@ -9,9 +9,9 @@ use std::thread;
 
 use corewheel::sim::Thread;
 use corewheel::{
-    CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, Runtime, ShutdownPolicy, TimerId,
-    Timers,
+    CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, ShutdownPolicy, TimerId, Timers,
 };
+use corewheel_glommio::Runtime;
 
 use crate::support::{FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms};
 

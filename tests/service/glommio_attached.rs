@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use corewheel_glommio::AttachGlommio;
 use glommio::LocalExecutorBuilder;
 use glommio::timer::Timer;
 

@@ -113,15 +113,15 @@ fn shutdown_drops_handler_after_last_timer_before_the_report() {
     }
 }
 
-#[cfg(all(feature = "glommio", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 mod in_task_queues {
     use std::cell::Cell;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use corewheel::Runtime;
     use corewheel::class::TimerClass;
+    use corewheel_glommio::{OnTaskQueue, Runtime};
     use glommio::{Latency, Shares, TaskQueueHandle};
 
     use super::*;

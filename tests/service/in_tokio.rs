@@ -4,7 +4,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use corewheel::{Reply, ReplyError, Runtime, ShutdownPolicy, TimerService};
+use corewheel::{Reply, ReplyError, ShutdownPolicy, TimerService};
+use corewheel_glommio::Runtime;
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_blocking};
 

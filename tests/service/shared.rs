@@ -406,7 +406,7 @@ fn threads_without_a_shard_are_given_the_shards_in_turn() {
 #[test]
 fn service_beside_a_runtime_has_few_shards_on_threads_that_are_not_pinned() {
     let service = TimerService::beside_runtime().start().unwrap();
-    assert_eq!(service.runtime(), Some(Runtime::Thread));
+    assert_eq!(service.runtime(), Some(Runtime::Thread.name()));
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert!((1..=cpus.div_ceil(8)).contains(&service.shard_count()));
     let handle = service.handle();

@@ -223,7 +223,7 @@ fn pending_futures_of_a_service_that_is_dropped_are_dropped() {
 
 #[test]
 fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_caller_fails() {
-    use corewheel::Runtime;
+    use corewheel_glommio::Runtime;
     for host in Host::executors().filter(|host| *host == Host::Own(Runtime::Glommio)) {
         let running = start::<u8>(host, 2);
         let (guard, dropped) = Guard::new();

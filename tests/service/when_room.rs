@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use corewheel::{Fired, RefusedKind, Runtime, ShardId, ShutdownPolicy};
+use corewheel::{Fired, RefusedKind, ShardId, ShutdownPolicy};
+use corewheel_glommio::Runtime;
 
 use crate::support::{
     Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms,

@@ -95,7 +95,7 @@ fn default_service_works_where_io_uring_is_forbidden() {
         filter(&calls, SeccompAction::KillProcess);
         check_sleep();
         let service = TimerService::beside_runtime().start().unwrap();
-        assert_eq!(service.runtime(), Some(Runtime::Thread));
+        assert_eq!(service.runtime(), Some(Runtime::Thread.name()));
     });
 }
 

@@ -9,7 +9,8 @@ pub mod turns;
 
 use std::time::Duration;
 
-use corewheel::{Runtime, ShutdownPolicy, TimerService};
+use corewheel::{ShutdownPolicy, TimerService};
+use corewheel_glommio::Runtime;
 use rustix::time::{ClockId, clock_gettime};
 
 /// A delay that is longer than any measurement.

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use corewheel::{Fired, Handle, Runtime, ShardId, TimerService, Timers};
+use corewheel::{Fired, Handle, ShardId, TimerService, Timers};
+use corewheel_glommio::Runtime;
 
 use super::HOUR;
 use crate::figure::{Entrant, Figure};

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::{Fired, TimerId, TimerService, Timers};
+use corewheel_glommio::AttachGlommio;
 
 use crate::Payload;
 use crate::figure::Figure;

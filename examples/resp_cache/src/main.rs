@@ -40,7 +40,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use corewheel::settings::TurnBudget;
-use corewheel::{Fired, Runtime, ShutdownPolicy, StartError, TimerService, Timers};
+use corewheel::{Fired, ShutdownPolicy, StartError, TimerService, Timers};
+use corewheel_glommio::Runtime;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 

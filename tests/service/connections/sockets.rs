@@ -14,7 +14,8 @@ use std::time::Instant;
 
 use corewheel::conn::Raced;
 use corewheel::scaled::Scale;
-use corewheel::{Fired, Runtime, ShutdownPolicy, Timers};
+use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel_glommio::Runtime;
 use socket2::{Domain, Socket, Type};
 
 use super::*;

@@ -136,9 +136,10 @@ fn shutdown_ends_remote_callbacks() {
 #[test]
 fn concurrent_stops_stop_a_callback_once() {
     for round in 0..100 {
-        let running = Running::start(Host::Own(corewheel::Runtime::Thread), builder(1), |_| {
-            |_: Fired<u8>, _: &Timers<u8>| {}
-        });
+        let running =
+            Running::start(Host::Own(corewheel_glommio::Runtime::Thread), builder(1), |_| {
+                |_: Fired<u8>, _: &Timers<u8>| {}
+            });
         let client = running.service.handle();
         // Half of them are stopped while they wait for long, the others while they run on and on.
         let repeat = if round % 2 == 0 { rate(FAR) } else { rate(ms(1)).first(Duration::ZERO) };

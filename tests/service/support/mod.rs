@@ -20,9 +20,10 @@ use corewheel::shutdown::{ShardReport, ShutdownReport};
 use corewheel::sim;
 use corewheel::stats::ShardCounts;
 use corewheel::{
-    Fired, Handler, Runtime, ShardId, ShutdownPolicy, StartError, TimerId, TimerService,
+    Fired, Handler, ShardId, ShutdownPolicy, StartError, TimerId, TimerService,
     TimerServiceBuilder, Timers,
 };
+use corewheel_glommio::{AttachGlommio, Runtime};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
 

@@ -20,46 +20,78 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use corewheel::part::{Part, PartHandle};
+use corewheel::{LocalCall, RefusedCall, TimerId, Timers, When};
 use glommio::TaskQueueHandle;
 
-use crate::clock::when::When;
-use crate::driver::glommio::is_executor_here;
-use crate::face::part::Part;
-use crate::face::timers::Timers;
-use crate::shard::callback::LocalCall;
-use crate::values::class::ClassId;
-use crate::values::ids::TimerId;
-use crate::values::refused::RefusedCall;
+use crate::host::is_executor_here;
 
-impl<T: Send + 'static> Timers<T> {
+/// Callbacks of a shard's timers in a task queue of its glommio executor.
+pub trait OnTaskQueue<T: Send + 'static> {
     /// Schedules a callback that runs in a task queue of this glommio executor when it is due. It
-    /// costs a box now, and a task when it is due.
+    /// costs two boxes now, and a task when it is due.
     ///
     /// Until it is due it can be cancelled like any timer. The shard itself runs the callback
-    /// if the queue has been removed or the shard is being shut down. It also does if as many
-    /// callbacks wait in queues as the shard can have timers.
+    /// if the queue has been removed or the shard is being shut down. It also does if 1,048,576
+    /// callbacks wait in queues.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel_glommio::{AttachGlommio, OnTaskQueue};
+    /// use glommio::{Latency, LocalExecutorBuilder, Shares};
+    /// use std::time::Duration;
+    ///
+    /// # let Ok(executor) = LocalExecutorBuilder::default().make() else { return Ok(()) };
+    /// let service = TimerService::builder().shards(1).start_attached()?;
+    /// let attachment = service.attach(service.shard_for(0))?;
+    /// executor.run(async move {
+    ///     let timers = attachment.attach_glommio(|_, _| {})?;
+    ///     let shares = Shares::Static(10);
+    ///     let background =
+    ///         glommio::executor().create_task_queue(shares, Latency::NotImportant, "background");
+    ///     let (done, ends) = std::sync::mpsc::channel();
+    ///     let work = move |_: &_| done.send("in the background").unwrap();
+    ///     timers.schedule_fn_into(background, Duration::from_millis(1), work)?;
+    ///     timers.sleep(Duration::from_millis(2)).await?;
+    ///     while ends.try_recv().is_err() {
+    ///         timers.sleep(Duration::from_millis(1)).await?;
+    ///     }
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// `Full` or `Closed`, with a callback that starts the task.
-    pub fn schedule_fn_into<W: When>(
+    fn schedule_fn_into<W: When>(
         &self,
         queue: TaskQueueHandle,
         when: W,
-        call: impl FnOnce(&Self) + 'static,
+        call: impl FnOnce(&Timers<T>) + 'static,
+    ) -> Result<TimerId, RefusedCall<LocalCall<T>>>;
+}
+
+impl<T: Send + 'static> OnTaskQueue<T> for Timers<T> {
+    fn schedule_fn_into<W: When>(
+        &self,
+        queue: TaskQueueHandle,
+        when: W,
+        call: impl FnOnce(&Timers<T>) + 'static,
     ) -> Result<TimerId, RefusedCall<LocalCall<T>>> {
-        let deadline = self.core().tick_of(when);
-        let scheduled = self.core().schedule_call(self.class(), deadline, in_queue(queue, call));
-        scheduled.map_err(RefusedCall::from)
+        self.schedule_fn(when, in_queue(queue, call))
     }
 }
+
+/// The most callbacks of a shard that wait in queues.
+const WAITING_MAX: usize = 1 << 20;
 
 /// A callback that runs another callback in a task queue.
 fn in_queue<T: Send + 'static>(
     queue: TaskQueueHandle,
     call: impl FnOnce(&Timers<T>) + 'static,
-) -> LocalCall<T> {
-    Box::new(move |timers| {
+) -> impl FnOnce(&Timers<T>) + 'static {
+    move |timers| {
         if !is_executor_here() {
             return call(timers);
         }
@@ -71,34 +103,25 @@ fn in_queue<T: Send + 'static>(
         let there = Rc::clone(&deferred);
         let task = async move {
             there.run_call(number);
-            step_aside(&there.timers).await;
+            there.step_aside().await;
         };
         match glommio::spawn_local_into(task, queue) {
             Ok(task) => drop(task.detach()),
             Err(error) => {
                 tracing::warn!(
                     name: "callback-queue-gone",
-                    target: "corewheel::kit",
+                    target: "corewheel::glommio",
                     %error, "a timer's task queue is gone; the shard runs the callback"
                 );
                 deferred.run_call(number);
             }
         }
-    })
-}
-
-/// Lets other queues run if they should, first of all the shard's: while a task is ready to run,
-/// glommio looks at its timers only once in a period of its preempt timer.
-async fn step_aside<T: Send + 'static>(timers: &Timers<T>) {
-    if timers.core().wake_driver_if_due() {
-        glommio::executor().yield_task_queue_now().await;
-    } else {
-        glommio::executor().yield_if_needed().await;
     }
 }
 
 /// The callbacks of a shard that have fired and wait for their task queue.
 struct Deferred<T: Send + 'static> {
+    shard: PartHandle,
     timers: Timers<T>,
     /// By their numbers, in the order in which they were deferred.
     calls: RefCell<BTreeMap<u64, LocalCall<T>>>,
@@ -107,19 +130,19 @@ struct Deferred<T: Send + 'static> {
 
 impl<T: Send + 'static> Deferred<T> {
     fn of(timers: &Timers<T>) -> Rc<Self> {
-        timers.core().parts().get_or_keep(|| Self {
+        timers.shared_part(|shard| Self {
+            shard,
             timers: timers.clone(),
             calls: RefCell::default(),
             count: Cell::default(),
         })
     }
 
-    /// Keeps a callback. It comes back if as many wait as the shard can have timers, or if the
-    /// shard is closed, after which the executor may run no task.
+    /// Keeps a callback. It comes back if too many wait, or if the shard is closed, after which the
+    /// executor may run no task.
     fn insert(&self, call: LocalCall<T>) -> Result<u64, LocalCall<T>> {
-        let core = self.timers.core();
         let mut calls = self.calls.borrow_mut();
-        if core.is_closed() || calls.len() >= core.capacity() as usize {
+        if self.shard.is_closed() || calls.len() >= WAITING_MAX {
             return Err(call);
         }
         let number = self.count.get();
@@ -132,11 +155,19 @@ impl<T: Send + 'static> Deferred<T> {
     fn run_call(&self, number: u64) {
         let call = self.calls.borrow_mut().remove(&number);
         let Some(call) = call else { return };
-        let core = self.timers.core();
-        core.deliver_as(ClassId::NONE);
-        if !core.contain(|| call(&self.timers)) {
-            // The next turn of the shard may come much later.
-            core.publish();
+        if !self.shard.contain(|| call(&self.timers)) {
+            // A turn publishes the panic, and the next one may come much later.
+            self.shard.wake();
+        }
+    }
+
+    /// Lets other queues run if they should, first of all the shard's: while a task is ready to
+    /// run, glommio looks at its timers only once in a period of its preempt timer.
+    async fn step_aside(&self) {
+        if self.shard.wake_if_due() {
+            glommio::executor().yield_task_queue_now().await;
+        } else {
+            glommio::executor().yield_if_needed().await;
         }
     }
 }
@@ -150,6 +181,6 @@ impl<T: Send + 'static> Part for Deferred<T> {
     }
 
     fn closed(&self, _is_dead: bool) {
-        self.timers.core().drop_each(self.calls.take().into_values());
+        self.shard.drop_each(self.calls.take().into_values());
     }
 }

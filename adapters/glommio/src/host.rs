@@ -10,10 +10,9 @@
 //! wake from another thread comes in. Otherwise it reads them only once in each period of its
 //! preempt timer. It has no budget for a task whose socket is always ready. A queue that becomes
 //! active while the rings are read runs after the queue that was interrupted. So tasks that use the
-//! shard return after some results in a row and wake the driver when its time has come
-//! (`shard::poll_budget`). The executor is told to run the driver's queue next. If a task had to
-//! wake the driver, the driver writes a byte to its own socket, which makes glommio poll its rings,
-//! see [`PollRequest`].
+//! shard return after some results in a row and wake the driver when its time has come. The
+//! executor is told to run the driver's queue next. If a task had to wake the driver, the driver
+//! writes a byte to its own socket, which makes glommio poll its rings, see [`PollRequest`].
 //!
 //! The period of the preempt timer seems to ask to be a tick. It must not be short, though: a
 //! preempt timer that goes off between glommio's look at its rings and its first task makes it go
@@ -30,19 +29,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use corewheel::host::{Host, Needs, Shard};
 use glommio::net::UnixDatagram;
 use glommio::timer::Timer;
-use glommio::{Latency, LocalExecutor, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
+use glommio::{Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
-use super::executor::{Host, drive};
-use super::limits::Needs;
-use super::{Driven, Own};
-use crate::shard::host::Values;
-use crate::shard::stored::LocalFuture;
-use crate::values::settings::Settings;
-
+/// The executor that a driver is made in.
 pub(crate) struct GlommioHost {
     alarm: Option<Registered<Timer>>,
     /// `None` where there are no descriptors for it.
@@ -52,7 +46,7 @@ pub(crate) struct GlommioHost {
 }
 
 impl GlommioHost {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let queue = glommio::executor().current_task_queue();
         Self { alarm: None, request: PollRequest::new(), queue }
     }
@@ -89,11 +83,7 @@ impl Host for GlommioHost {
     }
 
     fn keep_poll_request(&mut self, cx: &mut Context<'_>) {
-        if let Some(request) = &mut self.request {
-            if request.poll(cx).is_err() {
-                self.request = None;
-            }
-        }
+        drop(self.request.take_if(|request| request.poll(cx).is_err()));
     }
 
     async fn read_sockets(&mut self, _connections: usize) {
@@ -111,15 +101,19 @@ impl Host for GlommioHost {
         }
     }
 
-    fn spawn(&self, future: LocalFuture) {
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
         match glommio::spawn_local_into(future, self.queue) {
             Ok(task) => drop(task.detach()),
             Err(error) => tracing::error!(
                 name: "task-queue-gone",
-                target: "corewheel::driver",
+                target: "corewheel::glommio",
                 %error, "the executor's task queue is gone"
             ),
         }
+    }
+
+    fn prefer_driver(&self) -> Option<fn()> {
+        Some(prefer_driver)
     }
 }
 
@@ -188,7 +182,7 @@ impl PollRequest {
             .inspect_err(|error| {
                 tracing::warn!(
                     name: "sockets-read-late",
-                    target: "corewheel::driver",
+                    target: "corewheel::glommio",
                     %error, "an executor with busy tasks reads its sockets late"
                 );
             })
@@ -248,46 +242,26 @@ const LATENCY: Latency = Latency::Matters(PREEMPT);
 /// Glommio's own 10 MiB made 256 shards take 2.7 GB and 4.6 s to start.
 const IO_MEMORY: usize = 256 << 10;
 
-/// An executor for one shard.
-pub(crate) struct OwnExecutor(LocalExecutor);
-
-impl Own for OwnExecutor {
-    fn check(count: usize, headroom: usize) -> Result<(), String> {
-        needs(count, headroom).try_out()?;
-        probe()
-    }
-
-    /// It is pinned already, by its thread.
-    fn make(_: &Settings, name: &str) -> Result<Self, String> {
-        let builder = LocalExecutorBuilder::new(Placement::Unbound).name(name);
-        let made = builder.preempt_timer(PREEMPT).io_memory(IO_MEMORY).make();
-        made.map(Self).map_err(|error| error.to_string())
-    }
-
-    fn run<T, V>(self, driven: Driven<T>, values: V)
-    where
-        T: Send + 'static,
-        V: Values<T> + 'static,
-    {
-        self.0.run(async move {
-            start(driven, values).await;
+/// An executor for one shard, which is pinned already, by its thread.
+pub(crate) fn make(thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
+    let builder = LocalExecutorBuilder::new(Placement::Unbound).name(thread);
+    let made = builder.preempt_timer(PREEMPT).io_memory(IO_MEMORY).make();
+    let executor = made.map_err(|error| error.to_string())?;
+    Ok(Box::new(move |shard| {
+        executor.run(async move {
+            start(shard.drive(GlommioHost::new())).await;
         });
-    }
+    }))
 }
 
-/// Starts the driver in a queue of its own, on the executor that this is called in.
-pub(crate) fn start<T, V>(driven: Driven<T>, values: V) -> impl Future<Output = Option<()>>
-where
-    T: Send + 'static,
-    V: Values<T> + 'static,
-{
-    let host = GlommioHost::new();
-    driven.timers().core().set_prefer_driver(prefer_driver);
+/// Starts a driver in a queue of its own, on the executor that this is called in.
+pub(crate) fn start(
+    driver: impl Future<Output = ()> + 'static,
+) -> impl Future<Output = Option<()>> {
     let here = Here::enter();
     let queue = glommio::executor().create_task_queue(Shares::default(), LATENCY, "corewheel");
-    let drive = drive(driven, values, host);
     let drive = async move {
-        drive.await;
+        driver.await;
         drop(here);
     };
     let task = glommio::spawn_local_into(drive, queue);
@@ -325,30 +299,22 @@ const MEMLOCK_MIN: u64 = 512 * 1_024;
 /// Entries of the ring that is tried, as many as glommio's.
 const RING_ENTRIES: u32 = 128;
 
-/// Open files of an executor: a doorbell, three rings, one that stays open when it has ended, and
-/// the two sockets of its [`PollRequest`].
-const FILES: usize = 7;
-/// Open files that are needed once: for tasks without an executor, for a ring that is tried, and
-/// two to spare.
-const FILES_ONCE: usize = 4;
-/// Threads of an executor: the shard's, and one for calls that block.
-const THREADS: usize = 2;
-/// Address space of an executor: [`IO_MEMORY`], the rings and small allocations.
-const MEMORY: usize = IO_MEMORY + (2 << 20);
-
-/// The needs of so many executors, with this much more address space for each.
-fn needs(executors: usize, memory_each: usize) -> Needs {
-    Needs {
-        files: FILES * executors + FILES_ONCE,
-        threads: THREADS * executors,
-        memories: executors,
-        memory_each: MEMORY + memory_each,
-    }
-}
+/// What a shard takes.
+pub(crate) const NEEDS: Needs = Needs {
+    // A doorbell, three rings, one that stays open when it has ended, and the two sockets of its
+    // `PollRequest`.
+    files: 7,
+    // For tasks without an executor, for a ring that is tried, and two to spare.
+    files_once: 4,
+    // The shard's, and one for calls that block.
+    threads: 2,
+    // The rings and small allocations.
+    memory: IO_MEMORY + (2 << 20),
+};
 
 /// Whether glommio can work here, found out without an executor, which starts a thread: before any
 /// shard starts, so that another runtime can be chosen, and with the remedy in the error.
-fn probe() -> Result<(), String> {
+pub(crate) fn probe() -> Result<String, String> {
     let memlock = getrlimit(Resource::Memlock).current;
     if let Some(limit) = memlock.filter(|limit| *limit < MEMLOCK_MIN) {
         return Err(format!(
@@ -382,6 +348,6 @@ fn probe() -> Result<(), String> {
         Some((name, _)) => {
             Err(format!("io_uring lacks the operation {name}; use a kernel from 5.8"))
         }
-        None => Ok(()),
+        None => Ok("io_uring works".to_owned()),
     }
 }
