@@ -9,7 +9,8 @@
 //! - An [`Engine`] starts a runtime for each shard, on threads of the service:
 //!   [`TimerServiceBuilder::runtime`](crate::TimerServiceBuilder::runtime) takes one.
 //!
-//! The package `corewheel-glommio` has both for glommio.
+//! The package `corewheel-glommio` has both for glommio. The package `corewheel-host-tests` has the
+//! tests that a host passes, by one call: they say what each method must bring about.
 //!
 //! This host is a plain thread without other tasks, with its engine:
 //!

@@ -1,0 +1,156 @@
+//! Where a host is tested: a service with a shard on it, and waits that end.
+
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::host::Engine;
+use corewheel::shutdown::{ShardReport, ShutdownReport};
+use corewheel::{Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
+
+/// The shard that is tested.
+pub(crate) const SHARD: ShardId = ShardId::new(0);
+/// A delay that is longer than any test runs.
+pub(crate) const FAR: Duration = Duration::from_secs(3_600);
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The host that is tested.
+pub(crate) struct Bed {
+    engine: Arc<dyn Engine>,
+    patience: Duration,
+}
+
+impl Bed {
+    pub(crate) fn new(engine: Arc<dyn Engine>, patience: Duration) -> Self {
+        Self { engine, patience }
+    }
+
+    pub(crate) fn has_executor(&self) -> bool {
+        self.engine.has_executor()
+    }
+
+    /// Starts a shard whose values go to a handler.
+    pub(crate) fn start<T: Send + 'static, H: Handler<T>>(
+        &self,
+        make_handler: impl Fn() -> H + Send + Sync + 'static,
+    ) -> Running<T> {
+        let builder = TimerService::builder().name("host-tests").shards(1).unpinned();
+        let builder = builder.runtime(Arc::clone(&self.engine)).capacity(1 << 16);
+        let service = builder.start_with(move |_| make_handler());
+        let service = service.unwrap_or_else(|error| panic!("{}: {error}", self.engine.name()));
+        let (host, patience) = (self.engine.name(), self.patience);
+        Running { service: Arc::new(service), host, patience }
+    }
+
+    /// Starts a shard without values.
+    pub(crate) fn start_plain(&self) -> Running<()> {
+        self.start(|| |_: Fired<()>, _: &Timers<()>| {})
+    }
+}
+
+/// A shard on the host. A test that fails leaves it as it is: a host that is broken may never end
+/// it.
+pub(crate) struct Running<T: Send + 'static> {
+    pub(crate) service: Arc<TimerService<T>>,
+    host: &'static str,
+    patience: Duration,
+}
+
+impl<T: Send + 'static> Running<T> {
+    /// Ends the test: the host has not done this.
+    #[track_caller]
+    pub(crate) fn fail(&self, must: &str) -> ! {
+        panic!("a shard on the host `{}` must do this, and does not: {must}", self.host)
+    }
+
+    /// Fails unless it is so.
+    #[track_caller]
+    pub(crate) fn must(&self, must: &str, is_so: bool) {
+        if !is_so {
+            self.fail(must);
+        }
+    }
+
+    /// Waits for a message.
+    #[track_caller]
+    pub(crate) fn next<V>(&self, messages: &Receiver<V>, must: &str) -> V {
+        messages.recv_timeout(self.patience).unwrap_or_else(|_| self.fail(must))
+    }
+
+    /// Waits for a reply.
+    #[track_caller]
+    pub(crate) fn reply<V>(&self, mut reply: Reply<V>, must: &str) -> Result<V, ReplyError> {
+        let give_up = Instant::now() + self.patience;
+        loop {
+            if let Some(result) = reply.try_take() {
+                return result;
+            }
+            if Instant::now() >= give_up {
+                self.fail(must);
+            }
+            thread::sleep(ms(1));
+        }
+    }
+
+    /// Blocks the shard's thread in a callback until `work` has returned, which runs on this thread
+    /// meanwhile, and until the moment that it returns.
+    #[track_caller]
+    pub(crate) fn stall(&self, work: impl FnOnce() -> Instant) {
+        let (stalled, is_stalled) = mpsc::channel();
+        let (go, goes) = mpsc::channel::<Instant>();
+        let goes = Mutex::new(goes);
+        let stall = move |_: &Timers<T>| {
+            let _told = stalled.send(());
+            let goes = goes.lock().unwrap_or_else(PoisonError::into_inner);
+            sleep_until(goes.recv().unwrap_or_else(|_| Instant::now()));
+        };
+        let scheduled = self.service.handle().on(SHARD).schedule_fn(Duration::ZERO, stall);
+        assert!(scheduled.is_ok(), "there is room for a timer");
+        self.next(&is_stalled, "run a callback that another thread has scheduled");
+        let until = work();
+        let _told = go.send(until);
+    }
+
+    /// Shuts the service down.
+    #[track_caller]
+    pub(crate) fn end(self, policy: ShutdownPolicy) -> ShardReport<T> {
+        let (sender, ended) = mpsc::channel();
+        let service = Arc::clone(&self.service);
+        let shut_down = move || {
+            let report = service.shutdown(policy);
+            let _told = sender.send(report);
+        };
+        let closing = thread::spawn(shut_down);
+        let report = self.next(&ended, "end when the service is shut down");
+        let ShutdownReport { mut shards, dead, .. } = report.expect("it is shut down once");
+        self.must("not die before it is shut down", dead.is_empty());
+        closing.join().expect("a shutdown does not panic");
+        shards.pop().unwrap_or_else(|| self.fail("report its end"))
+    }
+}
+
+impl<T: Send + 'static> Drop for Running<T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // The last drop of a service waits for its shards.
+            std::mem::forget(Arc::clone(&self.service));
+        }
+    }
+}
+
+/// Sleeps until a moment.
+pub(crate) fn sleep_until(at: Instant) {
+    thread::sleep(at.saturating_duration_since(Instant::now()));
+}
+
+/// A callback that tells that it runs.
+pub(crate) fn tells<T: Send + 'static>(sender: mpsc::Sender<()>) -> impl FnOnce(&Timers<T>) + Send {
+    move |_| {
+        // The test may be over.
+        let _told = sender.send(());
+    }
+}

@@ -1,0 +1,173 @@
+//! Timers fire and other tasks run while the shard has always something to do.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use corewheel::ShutdownPolicy;
+use corewheel::part::{Part, PartHandle, Wants};
+
+use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
+
+pub(crate) fn check(bed: &Bed) {
+    of_requests(bed);
+    of_callbacks(bed);
+    if bed.has_executor() {
+        of_tasks(bed);
+        of_turns(bed);
+    }
+}
+
+/// Runs `work` while other threads send and cancel timers without a pause.
+fn flooded(running: &Running<()>, work: impl FnOnce()) {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let handle = running.service.handle();
+    let senders: Vec<_> = (0..2)
+        .map(|_| {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Ok(timer) = handle.on(SHARD).schedule(FAR, ()) {
+                        handle.cancel(timer).detach();
+                    }
+                    // Each is due at once, so that the shard is woken for it.
+                    let _timer = handle.on(SHARD).schedule(Duration::ZERO, ());
+                }
+            })
+        })
+        .collect();
+    work();
+    is_over.store(true, Ordering::Relaxed);
+    for sender in senders {
+        sender.join().expect("a sender does not panic");
+    }
+}
+
+fn of_requests(bed: &Bed) {
+    let running = bed.start_plain();
+    flooded(&running, || {
+        let (sender, ran) = mpsc::channel();
+        let call = move |timers: &corewheel::Timers<()>| {
+            let sender = sender.clone();
+            let call = tells(sender);
+            timers.schedule_fn(ms(20), call).expect("there is room");
+        };
+        let scheduled = retry(|| {
+            let call = call.clone();
+            running.service.handle().on(SHARD).schedule_fn(ms(1), call).is_ok()
+        });
+        running.must("take a callback", scheduled);
+        running.next(&ran, "fire timers while other threads send without a pause");
+        if bed.has_executor() {
+            // Its executor runs other tasks, and those are woken by others.
+            let other = running.service.spawn_on(SHARD, |timers| async move {
+                for _ in 0..20 {
+                    timers.sleep(ms(1)).await.expect("there is room");
+                }
+            });
+            let other = other.unwrap_or_else(|_| running.fail("take a future"));
+            let done = running.reply(other, "run tasks while other threads send without a pause");
+            running.must("run a future to its end", done == Ok(()));
+        }
+    });
+    running.end(ShutdownPolicy::Drop);
+}
+
+/// Tries something that other threads may leave no room for.
+fn retry(mut tries: impl FnMut() -> bool) -> bool {
+    (0..10_000).any(|_| {
+        let is_done = tries();
+        if !is_done {
+            thread::sleep(ms(1));
+        }
+        is_done
+    })
+}
+
+/// Callbacks that schedule another one, due at once, without an end.
+fn of_callbacks(bed: &Bed) {
+    fn again(timers: &corewheel::Timers<()>, is_over: Arc<AtomicBool>) {
+        if !is_over.load(Ordering::Relaxed) {
+            let call = move |timers: &_| again(timers, is_over);
+            timers.schedule_fn(Duration::ZERO, call).expect("there is room");
+        }
+    }
+    let running = bed.start_plain();
+    let handle = running.service.handle();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_over);
+    let begin = move |timers: &_| again(timers, flag);
+    let scheduled = handle.on(SHARD).schedule_fn(Duration::ZERO, begin);
+    running.must("take a callback", scheduled.is_ok());
+    let (sender, ran) = mpsc::channel();
+    let call = tells(sender);
+    let scheduled = handle.on(SHARD).schedule_fn(ms(20), call);
+    running.must("take a callback", scheduled.is_ok());
+    running.next(&ran, "fire a timer beside callbacks that follow each other without an end");
+    is_over.store(true, Ordering::Relaxed);
+    running.end(ShutdownPolicy::Drop);
+}
+
+/// Tasks whose results are always ready.
+fn of_tasks(bed: &Bed) {
+    let running = bed.start_plain();
+    let busy = (0..3).map(|_| {
+        running.service.spawn_on(SHARD, |timers| async move {
+            let is_due = Rc::new(Cell::new(false));
+            let due = Rc::clone(&is_due);
+            timers.schedule_fn(ms(30), move |_| due.set(true)).expect("there is room");
+            while !is_due.get() {
+                // What a task does for each packet that it has not waited for.
+                timers.consume_budget().await;
+                std::hint::spin_loop();
+            }
+        })
+    });
+    for busy in busy.collect::<Vec<_>>() {
+        let busy = busy.unwrap_or_else(|_| running.fail("take a future"));
+        let done = running.reply(busy, "fire timers beside tasks that are always ready");
+        running.must("run a future to its end", done == Ok(()));
+    }
+    running.end(ShutdownPolicy::Drop);
+}
+
+/// A container that always has something for the next turn, until a future has run.
+struct Endless {
+    shard: PartHandle,
+    is_over: Cell<bool>,
+}
+
+impl Part for Endless {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
+    fn wants(&self) -> Wants {
+        if self.is_over.get() { Wants::Nothing } else { Wants::NextTurn }
+    }
+}
+
+/// Turns that follow each other at once, without an end.
+fn of_turns(bed: &Bed) {
+    let running = bed.start_plain();
+    let spawned = running.service.spawn_on(SHARD, |timers| async move {
+        let is_over = Cell::new(false);
+        let endless = timers.add_part(|shard| Endless { shard, is_over });
+        endless.shard.wake();
+        // The other task is spawned beside the driver, and awaits its turn some times.
+        let other = timers.handle();
+        for _ in 0..10 {
+            other.sleep(ms(1)).await.expect("there is room");
+            timers.sleep(ms(1)).await.expect("there is room");
+        }
+        endless.is_over.set(true);
+    });
+    let spawned = spawned.unwrap_or_else(|_| running.fail("take a future"));
+    let done = running.reply(spawned, "run tasks between turns that follow each other at once");
+    running.must("run a future to its end", done == Ok(()));
+    running.end(ShutdownPolicy::Drop);
+}

@@ -1,0 +1,143 @@
+//! The tests that a host of shards passes, by one call: [`check`].
+//!
+//! ```
+//! use corewheel::Runtime;
+//! use corewheel_host_tests::{NoSockets, check};
+//!
+//! // Plain threads have no executor, so tests of futures and sockets are left out.
+//! check(Runtime::Thread, NoSockets);
+//! ```
+//!
+//! What is tested:
+//!
+//! - No timer is early: values, callbacks, sleeps and resets, of the shard's own thread and others.
+//! - Other threads wake a shard that sleeps: with nothing to do, past a later deadline, many
+//!   threads at once, and threads that end.
+//! - Under a flood of requests, of tasks that are always ready, and of a peer that sends without a
+//!   pause, timers fire and other tasks run.
+//! - After a stall of the thread, what is due is delivered in the order of the deadlines, and
+//!   sockets are read before a connection is idle.
+//! - Futures run, panic alone, wait for other threads, and are dropped when the shard ends.
+//! - A shutdown gives each timer that was accepted one outcome, under each policy, also while
+//!   another thread sends.
+//!
+//! No test asserts how soon something happens. A host that does not do what it must lets a test
+//! wait for [`PATIENCE`], and the panic says for what.
+#![forbid(unsafe_code)]
+
+mod bed;
+mod floods;
+mod futures;
+mod shutdowns;
+mod sockets;
+mod times;
+mod wakes;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewheel::host::Engine;
+
+use self::bed::Bed;
+
+/// How long a test waits for what a host must do. Far longer than that takes, so that no test fails
+/// because the machine is busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The sockets of the runtime that is tested. Its methods are called in futures on a shard.
+///
+/// ```
+/// use corewheel::Runtime;
+/// use corewheel_host_tests::{Sockets, check};
+/// use std::io;
+/// use std::net::SocketAddr;
+/// use tokio::io::AsyncReadExt;
+/// use tokio::net::TcpStream;
+///
+/// #[derive(Clone, Copy)]
+/// struct OfTokio;
+///
+/// impl Sockets for OfTokio {
+///     type Stream = TcpStream;
+///
+///     async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
+///         TcpStream::connect(address).await
+///     }
+///
+///     async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
+///         stream.read(&mut vec![0; most]).await
+///     }
+/// }
+///
+/// check(Runtime::Tokio, OfTokio);
+/// ```
+pub trait Sockets: Copy + Send + 'static {
+    /// A socket that is connected.
+    type Stream: 'static;
+
+    /// Connects to an address of this machine.
+    fn connect(self, address: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>>;
+
+    /// Waits until something can be read, and reads at most this many bytes. Returns how many; zero
+    /// at the end of the stream.
+    fn read(
+        self,
+        stream: &mut Self::Stream,
+        most: usize,
+    ) -> impl Future<Output = io::Result<usize>>;
+}
+
+/// For a host without sockets: the tests of sockets are left out.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSockets;
+
+impl Sockets for NoSockets {
+    type Stream = ();
+
+    async fn connect(self, _address: SocketAddr) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn read(self, _stream: &mut (), _most: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Tests a host, whose engine this is, for some seconds. Futures and sockets are tested if it
+/// [has an executor](Engine::has_executor).
+///
+/// # Panics
+///
+/// The host does not do what it must, with a sentence that says what. The threads of the shard that
+/// was tested are left as they are.
+pub fn check<S: Sockets>(engine: impl Engine, sockets: S) {
+    check_within(engine, sockets, PATIENCE);
+}
+
+/// Tests a host as [`check`] does, with another patience than [`PATIENCE`]: to see that a host
+/// fails.
+///
+/// # Panics
+///
+/// As `check` does.
+pub fn check_within<S: Sockets>(engine: impl Engine, sockets: S, patience: Duration) {
+    let bed = Bed::new(Arc::new(engine), patience);
+    times::check(&bed);
+    wakes::check(&bed);
+    shutdowns::check(&bed);
+    floods::check(&bed);
+    if bed.has_executor() {
+        futures::check(&bed);
+        if size_of::<S::Stream>() > 0 {
+            sockets::check(&bed, sockets);
+        }
+    }
+}
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,167 @@
+//! Sockets are read before timers are delivered, and a peer that sends without a pause holds no
+//! timer up.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::conn::Raced;
+use corewheel::{ConnLimits, Reply, ShutdownPolicy};
+
+use crate::Sockets;
+use crate::bed::{Bed, FAR, Running, SHARD, ms, sleep_until, tells};
+
+/// More connections than some runtimes look at in one go.
+const CONNECTIONS: usize = 150;
+/// The idle time of a connection in the first try. A machine that is too busy gets twice as much.
+const READ_IDLE: Duration = ms(400);
+const TRIES: u32 = 8;
+
+/// What holds the thread of the shard up past the idle times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stall {
+    /// A callback, in a turn of the driver.
+    Callback,
+    /// Another task, while the driver sleeps.
+    Task,
+    /// Another task, and a request of another thread wakes the driver meanwhile.
+    TaskAndRequest,
+}
+
+pub(crate) fn check<S: Sockets>(bed: &Bed, sockets: S) {
+    flood(bed, sockets);
+    for stall in [Stall::Callback, Stall::Task, Stall::TaskAndRequest] {
+        let in_time = (0..TRIES).find_map(|tries| {
+            let running = bed.start_plain();
+            let read = read_after(&running, stall, sockets, READ_IDLE * (1 << tries));
+            running.end(ShutdownPolicy::Drop);
+            read
+        });
+        let read = in_time.expect("this machine is too busy to write in time");
+        assert_eq!(
+            read, CONNECTIONS,
+            "a shard on this host must read its sockets after a stall before it delivers timers, \
+             and connections whose data came in time are idle: {stall:?}"
+        );
+    }
+}
+
+/// A client and the future on the shard that reads from it, which has connected.
+fn connect<S: Sockets, O: Send + 'static>(
+    running: &Running<()>,
+    (listener, address): (&TcpListener, SocketAddr),
+    sockets: S,
+    work: impl AsyncFnOnce(corewheel::Timers<()>, S::Stream) -> O + Send + 'static,
+) -> (TcpStream, Reply<O>) {
+    let spawned = running.service.spawn_on(SHARD, move |timers| async move {
+        let stream = sockets.connect(address).await.expect("a listener is there");
+        work(timers, stream).await
+    });
+    let reply = spawned.unwrap_or_else(|_| running.fail("take a future"));
+    (listener.accept().expect("a shard connects").0, reply)
+}
+
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+    let address = listener.local_addr().expect("it listens");
+    (listener, address)
+}
+
+/// Stalls the thread of the shard past the idle times of connections, whose data has come before.
+/// `None` if the data came too late, since the machine is busy. Else how many connections have read
+/// their data.
+fn read_after<S: Sockets>(
+    running: &Running<()>,
+    stall: Stall,
+    sockets: S,
+    read_idle: Duration,
+) -> Option<usize> {
+    let (listener, address) = listen();
+    let begun = Instant::now();
+    let (waits, waiting) = mpsc::channel();
+    let (mut clients, reads): (Vec<_>, Vec<_>) = (0..CONNECTIONS)
+        .map(|_| {
+            let waits = waits.clone();
+            connect(running, (&listener, address), sockets, async move |timers, mut stream| {
+                let limits = ConnLimits::default().read_idle(read_idle);
+                let conn = timers.connection(limits).expect("there is room");
+                let _told = waits.send(Instant::now());
+                let read = sockets.read(&mut stream, 8);
+                matches!(conn.race(read).await, Raced::Done(Ok(5)))
+            })
+        })
+        .unzip();
+    let opened = clients.iter().map(|_| running.next(&waiting, "run a future that connects"));
+    let last = opened.max().unwrap_or(begun);
+    // Each task runs until its read waits, and the driver sleeps until the first idle time.
+    thread::sleep(ms(20));
+    let mut is_in_time = false;
+    let mut write = || {
+        for client in &mut clients {
+            client.write_all(b"hello").expect("the socket has room");
+        }
+        is_in_time = begun.elapsed() < read_idle;
+        last + read_idle + ms(50)
+    };
+    if stall == Stall::Callback {
+        running.stall(write);
+    } else {
+        let (stalled, is_stalled) = mpsc::channel();
+        let (go, goes) = mpsc::channel();
+        let blocks = running.service.spawn_on(SHARD, move |_| async move {
+            let _told = stalled.send(());
+            sleep_until(goes.recv().unwrap_or_else(|_| Instant::now()));
+        });
+        let blocks = blocks.unwrap_or_else(|_| running.fail("take a future"));
+        running.next(&is_stalled, "start a future");
+        let until = write();
+        if stall == Stall::TaskAndRequest {
+            let scheduled = running.service.handle().on(SHARD).schedule(Duration::ZERO, ());
+            running.must("take a timer", scheduled.is_ok());
+        }
+        let _told = go.send(until);
+        let done = running.reply(blocks, "run a future to its end");
+        running.must("run a future to its end", done == Ok(()));
+    }
+    let mut read = 0;
+    for reply in reads {
+        let is_read = running.reply(reply, "end a connection that was read or is idle");
+        read += usize::from(is_read == Ok(true));
+    }
+    is_in_time.then_some(read)
+}
+
+/// A peer sends without a pause until a timer of the shard has fired.
+fn flood<S: Sockets>(bed: &Bed, sockets: S) {
+    let running = bed.start_plain();
+    let (listener, address) = listen();
+    let at = (&listener, address);
+    let (mut client, reply) = connect(&running, at, sockets, async move |timers, mut stream| {
+        let mut bytes = 0;
+        // The end of the stream ends it.
+        while let Ok(Ok(read @ 1..)) = timers.timeout(FAR, sockets.read(&mut stream, 256)).await {
+            bytes += read;
+        }
+        bytes
+    });
+    let (sender, fired) = mpsc::channel();
+    let call = tells(sender);
+    let scheduled = running.service.handle().on(SHARD).schedule_fn(ms(50), call);
+    running.must("take a callback", scheduled.is_ok());
+    let sends = thread::spawn(move || {
+        let mut sent = 0;
+        while fired.try_recv().is_err() {
+            match client.write(&[7; 4_096]) {
+                Ok(written) => sent += written,
+                Err(_) => break,
+            }
+        }
+        sent
+    });
+    let read = running.reply(reply, "fire a timer while a peer sends without a pause");
+    let sent = sends.join().expect("the peer does not panic");
+    running.must("read all that a peer has sent", read == Ok(sent));
+    running.end(ShutdownPolicy::Drop);
+}

@@ -1,0 +1,105 @@
+//! Other threads wake a shard that sleeps.
+
+use std::cell::RefCell;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use corewheel::{Handle, ShutdownPolicy};
+
+use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
+
+/// How often a shard that sleeps is woken.
+const WAKES: u64 = 300;
+/// How many threads wake it at once.
+const THREADS: usize = 8;
+
+pub(crate) fn check(bed: &Bed) {
+    alone(bed);
+    at_once(bed);
+    of_threads_that_end(bed);
+}
+
+/// Has a callback run at once, which answers.
+fn ask(running: &Running<()>, handle: Handle<()>) {
+    let (sender, ran) = mpsc::channel();
+    let call = tells(sender);
+    let scheduled = handle.on(SHARD).schedule_fn(Duration::ZERO, call);
+    running.must("take a callback", scheduled.is_ok());
+    running.next(&ran, "wake when another thread sends a timer that is due");
+}
+
+fn alone(bed: &Bed) {
+    for pending in [None, Some(FAR), Some(ms(50))] {
+        let running = bed.start_plain();
+        let handle = running.service.handle();
+        if let Some(delay) = pending {
+            // Its alarm is set for later than what comes.
+            let scheduled = handle.on(SHARD).schedule(delay, ());
+            running.must("take a timer", scheduled.is_ok());
+        }
+        for n in 0..WAKES {
+            if n % 8 == 0 {
+                thread::sleep(ms(1));
+            }
+            ask(&running, handle);
+        }
+        running.end(ShutdownPolicy::Drop);
+    }
+}
+
+fn at_once(bed: &Bed) {
+    let running = bed.start_plain();
+    let handle = running.service.handle();
+    let (sender, ran) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                for n in 0..WAKES {
+                    let sender = sender.clone();
+                    let call = tells(sender);
+                    // A lane that is full refuses it for a moment.
+                    let mut call = Box::new(call) as corewheel::SendCall<()>;
+                    while let Err(refused) = handle.on(SHARD).schedule_fn(ms(n % 3), call) {
+                        call = refused.into_value();
+                        thread::sleep(ms(1));
+                    }
+                }
+            });
+        }
+    });
+    for _ in 0..THREADS as u64 * WAKES {
+        running.next(&ran, "receive what many threads send at once");
+    }
+    running.end(ShutdownPolicy::Drop);
+}
+
+/// Sends when its thread ends, after the values of the thread that were made later.
+struct SendsLast(Handle<()>, mpsc::Sender<()>);
+
+impl Drop for SendsLast {
+    fn drop(&mut self) {
+        let sender = self.1.clone();
+        // It is refused where the thread has no lane any more; the test then counts no answer.
+        let call = tells(sender);
+        drop(self.0.on(SHARD).schedule_fn(Duration::ZERO, call));
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<SendsLast>> = const { RefCell::new(None) };
+}
+
+fn of_threads_that_end(bed: &Bed) {
+    let running = bed.start_plain();
+    let handle = running.service.handle();
+    for _ in 0..THREADS {
+        let (sender, _ran) = mpsc::channel();
+        let ends = move || LAST.with_borrow_mut(|last| *last = Some(SendsLast(handle, sender)));
+        thread::spawn(ends).join().expect("the thread does not panic");
+        // The shard has not been lost by it.
+        ask(&running, handle);
+    }
+    running.end(ShutdownPolicy::Drop);
+}

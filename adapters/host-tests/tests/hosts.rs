@@ -1,0 +1,34 @@
+//! The hosts of corewheel pass the tests.
+
+use std::io;
+use std::net::SocketAddr;
+
+use corewheel::Runtime;
+use corewheel_host_tests::{NoSockets, Sockets, check};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+#[derive(Clone, Copy)]
+struct OfTokio;
+
+impl Sockets for OfTokio {
+    type Stream = TcpStream;
+
+    async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(address).await
+    }
+
+    async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
+        stream.read(&mut vec![0; most]).await
+    }
+}
+
+#[test]
+fn host_of_plain_threads_passes() {
+    check(Runtime::Thread, NoSockets);
+}
+
+#[test]
+fn host_of_tokio_passes() {
+    check(Runtime::Tokio, OfTokio);
+}
