@@ -104,7 +104,7 @@
 //! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
 //! | timers of QUIC endpoints and connections | the package `corewheel-quinn` |
 //! | the statistics over HTTP, as a page or for Prometheus | the package `corewheel-stats` |
-//! | shards on glommio | the package `corewheel-glommio` |
+//! | shards on glommio or compio | the packages `corewheel-glommio`, `corewheel-compio` |
 //! | shards on another runtime | [`host`] |
 //! | a sleep for an interface that has no error | [`fallback`] |
 //! | a limit of your own that cuts nothing that came in time | [`pass`] |
@@ -191,9 +191,10 @@
 //!
 //! None is on by default. The default build runs shards on plain threads or in loops of the
 //! caller's own, and needs no runtime and no HTTP server. Futures that
-//! [`spawn_on`](TimerService::spawn_on) starts need a shard on a runtime, such as tokio by the
-//! feature of its name, or glommio by the package `corewheel-glommio`; values, callbacks and the
-//! futures of a [`Handle`] need none. No feature compiles C.
+//! [`spawn_on`](TimerService::spawn_on) starts need a shard on a runtime, or in a loop of the
+//! caller's own. Tokio is such a runtime, by the feature of its name, and glommio, by the package
+//! `corewheel-glommio`.
+//! Values, callbacks and the futures of a [`Handle`] need none. No feature compiles C.
 //!
 //! | feature | brings | costs |
 //! |---|---|---|

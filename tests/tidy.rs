@@ -480,6 +480,8 @@ fn only_the_clock_room_reads_a_clock() {
         .into_iter()
         .filter(|source| !source.path.starts_with("src/clock/") && source.path != of_tokio)
         .filter(|source| !source.path.starts_with(ADAPTERS) || source.path.contains("/src/"))
+        // They are tests.
+        .filter(|source| !source.path.starts_with("adapters/host-tests/"))
         .collect();
     check(
         "time is an argument; only `clock` reads a clock",

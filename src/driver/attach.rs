@@ -172,7 +172,7 @@ impl<T: Send + 'static> Attachment<T> {
         host: X,
         handler: H,
     ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
-        let driven = self.open(true)?;
+        let driven = self.open()?;
         let timers = driven.timers().clone();
         let shard = WithValues::new(driven, OwnedHandler::new(handler));
         Ok((timers, drive(shard, host)))
@@ -186,11 +186,11 @@ impl<T: Send + 'static> Attachment<T> {
     ///
     /// There is no memory for the shard's timers.
     pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
-        Ok(ShardLoop::new(self.open(false)?, handler))
+        Ok(ShardLoop::new(self.open()?, handler))
     }
 
-    fn open(mut self, spawns: bool) -> Result<Driven<T>, StartError> {
-        let core = Core::open(Arc::clone(&self.directory), self.shard, spawns)?;
+    fn open(mut self) -> Result<Driven<T>, StartError> {
+        let core = Core::open(Arc::clone(&self.directory), self.shard, true)?;
         self.used = true;
         Ok(Driven::new(core))
     }

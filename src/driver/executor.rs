@@ -19,6 +19,7 @@ use corewheel_shard::Tick;
 use super::host::Host;
 use super::spawn::Running;
 use super::{Driven, Entered};
+use crate::face::timers::Timers;
 use crate::shard::Base;
 use crate::shard::host::{Values, take_turn};
 use crate::shard::stored::LocalFuture;
@@ -70,14 +71,7 @@ impl<T: Send + 'static, V: Values<T>> Turns for WithValues<T, V> {
     }
 
     fn start_futures(&self, spawn: &dyn Fn(LocalFuture)) {
-        let timers = self.driven.timers();
-        let core = timers.core();
-        for job in core.take_jobs() {
-            let spawn = || spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
-            if !core.contain(spawn) {
-                core.publish();
-            }
-        }
+        start_futures(self.driven.timers(), spawn);
     }
 
     fn connections(&self) -> u64 {
@@ -133,6 +127,23 @@ impl<S: Turns + ?Sized> Turns for Box<S> {
 
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_secs(86_400);
+
+/// Starts the futures that other threads have sent to a shard. False if there are none.
+pub(super) fn start_futures<T: Send + 'static>(
+    timers: &Timers<T>,
+    spawn: impl Fn(LocalFuture),
+) -> bool {
+    let core = timers.core();
+    let jobs = core.take_jobs();
+    let starts = !jobs.is_empty();
+    for job in jobs {
+        let spawn = || spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
+        if !core.contain(spawn) {
+            core.publish();
+        }
+    }
+    starts
+}
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
 pub(crate) fn drive<S: Turns, X: Host>(

@@ -9,6 +9,7 @@ pub mod attach;
 pub(crate) mod executor;
 pub mod host;
 pub(crate) mod limits;
+mod loop_tasks;
 mod manual;
 pub(crate) mod own_loop;
 pub(crate) mod spawn;

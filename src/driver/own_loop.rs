@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use corewheel_shard::Tick;
 
+use super::executor::start_futures;
+use super::loop_tasks::LoopTasks;
 use super::{Driven, Entered};
 use crate::clock::Timeline;
 use crate::face::report::ShardReport;
@@ -29,6 +31,12 @@ use crate::values::shutdown::ShutdownPolicy;
 /// So a loop around `poll` or `epoll` has these steps. It waits. If the wait has timed out, or has
 /// returned as many events as fit, it looks once more with a timeout of zero. It reads, and resets
 /// or touches the timers. It takes the turn, and prepares to sleep.
+///
+/// # Futures
+///
+/// The loop polls the futures of [`spawn_on`](crate::TimerService::spawn_on) in its turns, each as
+/// if it were a timer that is due. They may wait by the shard's timers, by handles and replies, and
+/// by whatever wakes a [`Waker`]: also by sockets, if the loop has something that does.
 ///
 /// # The handler
 ///
@@ -210,7 +218,9 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
 fn turn<T: Send + 'static>(driven: &Driven<T>, values: &mut impl Values<T>) -> Turn {
     let timers = driven.timers();
     timers.core().wake_up();
-    Turn::new(take_turn(timers, values, Tick::NEVER), timers.core().time())
+    let next = Turn::new(take_turn(timers, values, Tick::NEVER), timers.core().time());
+    let starts = start_futures(timers, |future| LoopTasks::start(timers, future));
+    if starts && next != Turn::Closed { Turn::More } else { next }
 }
 
 fn end<T: Send + 'static>(

@@ -335,8 +335,7 @@ impl<T: Send + 'static> TimerService<T> {
     /// # Errors
     ///
     /// `RuntimeNotChosen` where the host decides whether there is an executor; `NoExecutor` where
-    /// the shard is a plain thread, an own loop or not attached yet; `NoSuchShard`; `Closed` after
-    /// the end.
+    /// the shard is a plain thread or not attached yet; `NoSuchShard`; `Closed` after the end.
     pub fn spawn_on<F, R>(
         &self,
         shard: ShardId,

@@ -209,8 +209,8 @@ pub enum ShardError {
     NotAttachable,
     /// [`attach`](crate::TimerService::attach): the shard was attached before.
     AlreadyAttached(ShardId),
-    /// [`spawn_on`](crate::TimerService::spawn_on): the shard is a plain thread or the user's own
-    /// loop, and so has no executor.
+    /// [`spawn_on`](crate::TimerService::spawn_on): the shard is a plain thread, or not attached
+    /// yet, and so has no executor.
     NoExecutor,
     /// [`spawn_on`](crate::TimerService::spawn_on): the service was built with an
     /// [`Engine`](crate::host::Engine) that leaves it to the host whether the shards have an

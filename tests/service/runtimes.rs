@@ -55,7 +55,7 @@ fn glommio_or_tokio_runtime_accepts_futures() {
 
 #[test]
 fn shard_without_executor_refuses_futures() {
-    for host in [Host::Own(Runtime::Thread), Host::LoopAttached] {
+    for host in [Host::Own(Runtime::Thread)] {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let spawned = running.service.spawn_on(SHARD, |_| async {}).map(drop);
         assert_eq!(spawned, Err(ShardError::NoExecutor), "{host:?}");

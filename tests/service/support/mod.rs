@@ -70,7 +70,7 @@ impl Host {
 
     /// The hosts that can spawn futures.
     pub(crate) fn executors() -> impl Iterator<Item = Self> {
-        Self::all().filter(|host| !matches!(host, Self::Own(Runtime::Thread) | Self::LoopAttached))
+        Self::all().filter(|host| *host != Self::Own(Runtime::Thread))
     }
 
     /// The hosts whose threads the service starts itself.
