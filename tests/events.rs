@@ -11,7 +11,7 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 fn sources() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut directories: Vec<PathBuf> =
-        ["src", "shards/src", "adapters/glommio/src", "adapters/quinn/src", "adapters/stats/src"]
+        ["src", "shards/src", "adapters/compio/src", "adapters/glommio/src", "adapters/quinn/src", "adapters/stats/src"]
             .map(|it| root.join(it))
             .into();
     let mut texts = Vec::new();

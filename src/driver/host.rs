@@ -9,8 +9,9 @@
 //! - An [`Engine`] starts a runtime for each shard, on threads of the service:
 //!   [`TimerServiceBuilder::runtime`](crate::TimerServiceBuilder::runtime) takes one.
 //!
-//! The package `corewheel-glommio` has both for glommio. The package `corewheel-host-tests` has the
-//! tests that a host passes, by one call: they say what each method must bring about.
+//! The packages `corewheel-glommio` and `corewheel-compio` have both for these runtimes. The
+//! package `corewheel-host-tests` has the tests that a host passes, by one call: they say what each
+//! method must bring about.
 //!
 //! This host is a plain thread without other tasks, with its engine:
 //!

@@ -1,0 +1,31 @@
+//! Compio passes the tests of a host.
+
+use std::io;
+use std::net::SocketAddr;
+
+use compio::BufResult;
+use compio::io::AsyncRead;
+use compio::net::TcpStream;
+use corewheel_compio::Compio;
+use corewheel_host_tests::{Sockets, check};
+
+#[derive(Clone, Copy)]
+struct OfCompio;
+
+impl Sockets for OfCompio {
+    type Stream = TcpStream;
+
+    async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(address).await
+    }
+
+    async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
+        let BufResult(read, _buffer) = stream.read(Vec::with_capacity(most)).await;
+        read
+    }
+}
+
+#[test]
+fn host_of_compio_passes() {
+    check(Compio, OfCompio);
+}
