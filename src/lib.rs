@@ -254,7 +254,6 @@ pub use crate::face::handle::{AnyHandle, Handle};
 pub use crate::face::part;
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
-pub use crate::face::sleep::LocalSleep;
 pub use crate::face::timers::Timers;
 pub use crate::kit::{
     delay_queue as queue, guard, herd, interval, kept, keyed, purgatory, repeat, scaled,

@@ -30,6 +30,6 @@ mod wheel;
 pub use config::{ConfigError, ShardConfig, WheelKind};
 pub use counters::Counters;
 pub use key::TimerKey;
-pub use outcome::{ArmOutcome, Budget, CancelOutcome, Choice, Expired, Full, ResetOutcome};
+pub use outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
 pub use shard::{Drain, Occupancy, Shard};
 pub use tick::{Tick, TickLength};

@@ -35,17 +35,6 @@ pub struct Expired<T> {
     pub payload: T,
 }
 
-/// What [`Shard::pop_expired_by`](crate::Shard::pop_expired_by) does with a timer that is due.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Choice {
-    /// The shard hands it out.
-    Take,
-    /// It stays pending, keeps its key and has this deadline.
-    Postpone(Tick),
-    /// It stays as it is, and no timer is handed out.
-    Leave,
-}
-
 /// The outcome of [`Shard::cancel`](crate::Shard::cancel).
 #[must_use = "it says whether the timer can still fire, and holds its payload"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,7 +22,7 @@ use self::soonest::Index;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
-use crate::outcome::{Budget, CancelOutcome, Choice, Expired, Full, ResetOutcome};
+use crate::outcome::{Budget, CancelOutcome, Expired, Full, ResetOutcome};
 use crate::slab::{Cancelled, Entry, Popped, Reset, Slab, State};
 use crate::tick::Tick;
 use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, SLICE_CHUNKS, Slots, Step, Wheel};
@@ -257,7 +257,7 @@ impl<T> Shard<T> {
     /// O(1) a timer, and for a gap of any length O(levels) for each tick at which timers are due.
     #[inline]
     pub fn pop_expired(&mut self) -> Option<Expired<T>> {
-        self.pop_expired_by(|_| Choice::Take)
+        self.pop_expired_unless(|_| None)
     }
 
     /// Hands out the next timer that is due and that `postpone` does not postpone.
@@ -276,29 +276,11 @@ impl<T> Shard<T> {
     ///
     /// If `postpone` panics. The timer that it was called for stays pending, with its deadline, and
     /// comes up again in the next call.
-    #[inline]
+    #[inline(always)]
     pub fn pop_expired_unless(
         &mut self,
         mut postpone: impl FnMut(&T) -> Option<Tick>,
     ) -> Option<Expired<T>> {
-        self.pop_expired_by(|payload| postpone(payload).map_or(Choice::Take, Choice::Postpone))
-    }
-
-    /// Hands out the next timer that is due and that `choose` takes.
-    ///
-    /// The shard calls `choose` with the payload of each timer that is due. It hands the timer out
-    /// for [`Choice::Take`], and postpones it for [`Choice::Postpone`] as
-    /// [`pop_expired_unless`](Self::pop_expired_unless) does. For [`Choice::Leave`] it returns
-    /// `None`, and the timer comes first in the next call, unless it is cancelled or reset before.
-    ///
-    /// This suits a caller that takes several timers of one kind before it delivers the first.
-    ///
-    /// # Panics
-    ///
-    /// If `choose` panics. The timer that it was called for stays pending, with its deadline, and
-    /// comes up again in the next call.
-    #[inline(always)]
-    pub fn pop_expired_by(&mut self, mut choose: impl FnMut(&T) -> Choice) -> Option<Expired<T>> {
         // A tick without work costs this comparison and no call, and a timer that is due when its
         // batch is taken off the wheel costs no call either.
         if self.now < self.no_work_before {
@@ -308,8 +290,8 @@ impl<T> Shard<T> {
             while self.expired_left > 0 {
                 let Some(entry) = self.batch.first() else { break };
                 // The timer may have been cancelled or reset since the batch was taken.
-                let popped = self.slab.expire(entry, self.wheel.now(), &mut choose)?;
-                // Not before `expire`: if `choose` panics, the entry must stay in the batch.
+                let popped = self.slab.expire(entry, self.wheel.now(), &mut postpone);
+                // Not before `expire`: if `postpone` panics, the entry must stay in the batch.
                 self.batch.remove_first();
                 match popped {
                     Popped::Due { key, deadline, payload } => {
@@ -435,7 +417,7 @@ impl<T> Shard<T> {
         self.file_in_wheel(entry, deadline);
     }
 
-    /// Files the new entry of a timer that `choose` has postponed.
+    /// Files the new entry of a timer that `postpone` has postponed.
     #[inline(never)]
     fn file_postponed(&mut self, entry: Entry, deadline: u64) {
         self.counters.cascaded += 1;

@@ -18,7 +18,6 @@ use core::mem;
 use core::num::NonZeroU32;
 
 use crate::key::TimerKey;
-use crate::outcome::Choice;
 use crate::tick::Tick;
 
 /// A reference from a slot of the wheel to a timer in the slab: the index of the timer's slot in
@@ -115,7 +114,7 @@ pub(crate) enum Popped<T> {
     },
     /// A reset has set this deadline, which is later than now: the caller files the entry again.
     NotDue(u64),
-    /// `choose` has postponed the timer to this deadline: the caller files this entry.
+    /// `postpone` has postponed the timer to this deadline: the caller files this entry.
     Postponed {
         deadline: u64,
         entry: Entry,
@@ -314,32 +313,28 @@ impl<T> Slab<T> {
         Entry::new(index, node.filing)
     }
 
-    /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and `choose`
-    /// takes it. `None` if `choose` leaves it.
+    /// Ends the timer of `entry` and returns its payload, if the timer is due at `now` and
+    /// `postpone` does not postpone it.
     #[inline]
     pub(crate) fn expire(
         &mut self,
         entry: Entry,
         now: u64,
-        choose: impl FnOnce(&T) -> Choice,
-    ) -> Option<Popped<T>> {
+        postpone: impl FnOnce(&T) -> Option<Tick>,
+    ) -> Popped<T> {
         let node = &mut self.nodes[entry.index() as usize];
         if node.filing != entry.filing() {
-            return Some(Popped::Stale);
+            return Popped::Stale;
         }
         let deadline = node.deadline;
         if deadline > now {
-            return Some(Popped::NotDue(deadline));
+            return Popped::NotDue(deadline);
         }
-        match node.payload.as_ref().map_or(Choice::Take, choose) {
-            Choice::Take => {}
-            Choice::Postpone(later) => {
-                node.deadline = later.index();
-                node.filing = node.filing.wrapping_add(1);
-                let entry = Entry::new(entry.index(), node.filing);
-                return Some(Popped::Postponed { deadline: node.deadline, entry });
-            }
-            Choice::Leave => return None,
+        if let Some(later) = node.payload.as_ref().and_then(postpone) {
+            node.deadline = later.index();
+            node.filing = node.filing.wrapping_add(1);
+            let entry = Entry::new(entry.index(), node.filing);
+            return Popped::Postponed { deadline: node.deadline, entry };
         }
         let Some(payload) = node.payload.take() else {
             debug_assert!(
@@ -347,12 +342,12 @@ impl<T> Slab<T> {
                 "slot {} has an entry that is not stale and no timer",
                 entry.index()
             );
-            return Some(Popped::Stale);
+            return Popped::Stale;
         };
         let key = key_of(entry.index(), node.generation);
         self.armed -= 1;
         self.free.vacate(node, entry.index(), Ending::Fired);
-        Some(Popped::Due { key, deadline, payload })
+        Popped::Due { key, deadline, payload }
     }
 
     /// Ends the timer of an armed slot and returns its payload.
@@ -555,10 +550,9 @@ mod tests {
         let (key, first) = slab.insert(9, ()).unwrap();
         let Reset::Earlier(second) = slab.reset(key, 3) else { panic!("3 is earlier than 9") };
         assert_eq!((slab.live_deadline(first), slab.live_deadline(second)), (None, Some(3)));
-        assert!(matches!(slab.expire(first, 9, |()| Choice::Take), Some(Popped::Stale)));
-        assert!(matches!(slab.expire(second, 2, |()| Choice::Take), Some(Popped::NotDue(3))));
-        assert!(slab.expire(second, 3, |()| Choice::Leave).is_none());
-        assert!(matches!(slab.expire(second, 3, |()| Choice::Take), Some(Popped::Due { .. })));
+        assert!(matches!(slab.expire(first, 9, |()| None), Popped::Stale));
+        assert!(matches!(slab.expire(second, 2, |()| None), Popped::NotDue(3)));
+        assert!(matches!(slab.expire(second, 3, |()| None), Popped::Due { .. }));
         assert_eq!(slab.live_deadline(second), None);
         assert!(matches!(slab.state(key), State::Fired));
         let (_, third) = slab.insert(4, ()).unwrap();

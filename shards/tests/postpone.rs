@@ -1,9 +1,8 @@
-//! `Shard::pop_expired_by` and `pop_expired_unless`: timers that their owner postpones or leaves,
-//! against a list of deadlines.
+//! `Shard::pop_expired_unless`: timers that their owner postpones, against a list of deadlines.
 //!
 //! The owner stores a later deadline without a call of the shard. Each timer must expire in the
 //! first turn at or after the deadline that its owner has stored. This holds whatever the shard has
-//! filed, and whether or not the predicate has panicked for it or left it before.
+//! filed, and whether or not the predicate has panicked for it before.
 //! `COREWHEEL_SEED` runs the history of that seed again.
 //!
 //! With the code it shares nothing but the contract: deadlines and turns are whole ticks, so that
@@ -11,7 +10,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use corewheel_shard::{Budget, Choice, Shard, ShardConfig, Tick, TimerKey, WheelKind};
+use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
 
 const HISTORIES: u64 = 200;
@@ -27,8 +26,6 @@ struct Owner {
     now: u64,
     /// The predicate panics when it has been called so many times more; `None` if it does not.
     calls_to_panic: Option<u32>,
-    /// The predicate leaves the timers of all calls of a turn but each `takes_each`th.
-    takes_each: u32,
 }
 
 impl Owner {
@@ -45,7 +42,6 @@ impl Owner {
             timers: vec![None; TIMERS],
             now: start,
             calls_to_panic: None,
-            takes_each: 1,
         }
     }
 
@@ -77,11 +73,11 @@ impl Owner {
         let now = self.now;
         self.shard.advance(Tick::new(now), budget);
         let mut fired = Vec::new();
-        let (mut left, mut calls) = (None, 0);
+        let mut left = None;
         loop {
-            let Self { shard, timers, calls_to_panic, takes_each, .. } = self;
+            let Self { shard, timers, calls_to_panic, .. } = self;
             let (was_left, mut first) = (left.take(), None);
-            let choose = |number: &usize| {
+            let postpone = |number: &usize| {
                 first.get_or_insert(*number);
                 let panics_after = calls_to_panic.take();
                 if panics_after == Some(0) {
@@ -91,27 +87,15 @@ impl Owner {
                 }
                 *calls_to_panic = panics_after.map(|calls| calls - 1);
                 let due = timers[*number].expect("only a pending timer comes up").0;
-                calls += 1;
-                if calls % *takes_each != 0 {
-                    left = Some(*number);
-                    return Choice::Leave;
-                }
-                if due > now { Choice::Postpone(Tick::new(due)) } else { Choice::Take }
+                (due > now).then_some(Tick::new(due))
             };
-            let popped = catch_unwind(AssertUnwindSafe(|| shard.pop_expired_by(choose)));
+            let popped = catch_unwind(AssertUnwindSafe(|| shard.pop_expired_unless(postpone)));
             assert!(was_left.is_none() || was_left == first, "a timer that is left comes next");
             let Ok(expired) = popped else {
                 self.shard.check_invariants();
                 continue;
             };
-            let Some(expired) = expired else {
-                if left.is_some() {
-                    self.shard.check_invariants();
-                    assert!(self.shard.is_behind());
-                    continue;
-                }
-                break;
-            };
+            let Some(expired) = expired else { break };
             let (deadline, key) =
                 self.timers[expired.payload].take().expect("a timer expires once");
             assert_eq!(key, expired.key, "a postponed timer keeps its key");
@@ -142,7 +126,7 @@ fn run_history(seed: u64) {
         let number = rng.usize(..TIMERS);
         let range = 1 << rng.u32(0..9);
         let deadline = owner.now + rng.u64(..range);
-        match rng.u32(..12) {
+        match rng.u32(..11) {
             0..4 => owner.schedule(number, deadline),
             4..7 => owner.reset(number, deadline),
             7 => owner.cancel(number),
@@ -151,7 +135,6 @@ fn run_history(seed: u64) {
                 let _ = owner.turn(rng.u64(..9), few);
             }
             9 => owner.calls_to_panic = Some(rng.u32(..9)),
-            10 => owner.takes_each = rng.u32(1..4),
             _ => {
                 let _ = owner.turn(rng.u64(..40), Budget::UNLIMITED);
                 // A timer that is due and still pending was postponed to this tick or scheduled

@@ -206,6 +206,15 @@ impl<C: Borrow<Clock>> NearClock<C> {
         READ.with(|read| read.latest.get()).saturating_sub(self.clock().since_first)
     }
 
+    /// A time that has come, and is recent if this thread has just used a clock.
+    #[inline]
+    pub(crate) fn recent(&self) -> u64 {
+        match self.latest() {
+            latest if latest > 0 && self.counts => latest,
+            _ => self.nanos(),
+        }
+    }
+
     /// Whether a time has surely passed by the system's clock, given a time that this clock has
     /// returned on this thread. False where only the system's clock can say.
     #[inline]

@@ -42,7 +42,7 @@ pub(crate) struct Post<R: Request, C> {
 pub(crate) struct Front {
     pub(crate) doorbell: Doorbell,
     pub(crate) published: Published,
-    /// The nurseries of the threads whose futures wait for timers of this shard.
+    /// The timers of the threads whose futures wait for this shard.
     pub(crate) nurseries: Table<Waker>,
     orders: Arc<Orders>,
 }
@@ -184,11 +184,14 @@ impl<R: Request, C> Post<R, C> {
         let nurseries = self.nurseries.all().0;
         let class_count = classes.list().len();
         let (reading, (unseen, unseen_of)) = self.published.load_with(|| {
-            let mut unseen_of = vec![nursery::Counts::default(); class_count];
+            let mut unseen_of = vec![(nursery::Counts::default(), None); class_count];
             let mut unseen = [nursery::Counts::default(); 2];
             for nursery in nurseries.iter().flatten() {
-                let all = nursery.unseen(|class, counts| {
-                    unseen_of[usize::from(class) - 1].add(counts);
+                let all = nursery.unseen(|class, counts, since| {
+                    let (sum, oldest) = &mut unseen_of[usize::from(class) - 1];
+                    sum.add(counts);
+                    let micros = since.map(|since| since / 1_000);
+                    *oldest = oldest.iter().copied().chain(micros).min();
                 });
                 unseen[usize::from(nursery.is_local())].add(all);
             }
@@ -205,17 +208,21 @@ impl<R: Request, C> Post<R, C> {
         let [remote, local] = unseen;
         counts.scheduled_local += local.armed;
         counts.scheduled_remote += remote.armed;
-        counts.cancelled += local.ended + remote.ended;
-        counts.ended_young += local.young + remote.young;
-        counts.pending += local.armed + remote.armed;
-        counts.pending -= local.ended + remote.ended;
+        let mut of_threads = local;
+        of_threads.add(remote);
+        counts.fired += of_threads.fired;
+        counts.cancelled += of_threads.ended;
+        counts.ended_young += of_threads.young;
+        counts.pending = of_threads.pending_after(counts.pending);
         counts.pending_max = counts.pending_max.max(counts.pending);
         let mut of_classes = Vec::with_capacity(class_count);
         let read = classes.list().iter().zip(read).zip(&self.refused).zip(unseen_of);
-        for (((class, (mut counts, since)), refused), unseen) in read {
+        for (((class, (mut counts, since)), refused), (unseen, of_threads)) in read {
             counts.scheduled += unseen.armed;
+            counts.fired += unseen.fired;
             counts.cancelled += unseen.ended;
-            counts.pending = counts.pending + unseen.armed - unseen.ended;
+            counts.pending = unseen.pending_after(counts.pending);
+            let since = since.into_iter().chain(of_threads).min();
             let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
             of_classes.push(ClassStats {
                 class: class.name(),

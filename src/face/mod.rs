@@ -5,5 +5,4 @@ pub(crate) mod handle;
 pub mod part;
 pub(crate) mod reply;
 pub mod report;
-pub(crate) mod sleep;
 pub(crate) mod timers;

@@ -1,6 +1,7 @@
 //! The timers of one shard, for code on the shard's own core.
 
 use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use corewheel_shard::Tick;
 use crate::clock::when::{Deadline, When};
 use crate::directory::orders::Drain;
 use crate::face::handle::Handle;
-use crate::face::sleep::{LocalSleep, within_here};
+use crate::face::handle::sleep::Sleep;
 use crate::shard::callback::{LocalCall, Payload};
 use crate::shard::local::LocalShard;
 use crate::shard::stored::Stored;
@@ -137,10 +138,16 @@ impl<T: Send + 'static> Timers<T> {
         Deadline(self.core.tick_of(when))
     }
 
-    /// Waits until something is due. The timer is taken when the future is first polled, and given
-    /// back when it is dropped.
-    pub fn sleep<W: When>(&self, when: W) -> LocalSleep {
-        LocalSleep::new(self.local(), self.core.tick_of(when), self.class)
+    /// Waits until something is due. The timer is armed when the future is first polled, and ended
+    /// when it is dropped.
+    ///
+    /// The future is that of [`Handle::sleep`], and is done in the turn of the shard that fires its
+    /// timer. So data that lies in a socket of the shard's executor at the deadline comes first.
+    pub fn sleep<W: When>(&self, when: W) -> Sleep {
+        let due = self.core.time().due_of(when, || self.core.nanos_near());
+        let shard = Some(self.core.id());
+        let service = self.core.directory().service;
+        Sleep::until_turn(Handle::<T>::of_parts(service, shard, self.class), due)
     }
 
     /// Gives a future time until something is due. A value that is ready at the same time as the
@@ -154,7 +161,7 @@ impl<T: Send + 'static> Timers<T> {
         when: W,
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> + use<W, F, T> {
-        within_here(self.sleep(when), future)
+        within(self.local(), self.sleep(when), future)
     }
 
     /// Counts one result that the task did not have to wait for, such as a packet. After 8 such
@@ -283,4 +290,29 @@ impl<T: Send + 'static> Timers<T> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Gives a future until the end of a sleep on this shard to be done. After 8 outputs in a row that
+/// were ready at once, the task returns to its executor before it asks for another.
+async fn within<F: Future>(
+    shard: Rc<dyn LocalShard>,
+    sleep: Sleep,
+    future: F,
+) -> Result<F::Output, TimeoutError> {
+    let (mut sleep, mut future) = (pin!(sleep), pin!(future));
+    let mut is_first = true;
+    poll_fn(|cx| {
+        let at_once = std::mem::replace(&mut is_first, false);
+        ready!(shard.begin_poll(at_once, cx));
+        // The future first: a value that is there at the deadline is there in time.
+        let output = match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|slept| {
+                Err(slept.map_or_else(TimeoutError::NoTimer, |()| TimeoutError::Elapsed))
+            }),
+        };
+        shard.note_ready(at_once, output.is_ready());
+        output
+    })
+    .await
 }

@@ -74,7 +74,6 @@ use crate::clock::when::When;
 use crate::clock::{Clock, saturating_nanos};
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::Sleep;
-use crate::face::sleep::LocalSleep;
 use crate::face::timers::Timers;
 use crate::values::error::ConfigError;
 use crate::values::random;
@@ -95,15 +94,14 @@ pub enum MissedTickBehavior {
 
 /// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Handle::interval`],
 /// [`Handle::interval_at`] and [`Handle::fixed_delay`] for every thread. On a shard's own thread
-/// [`Timers::interval`], [`Timers::interval_at`] and [`Timers::fixed_delay`] make one that waits by
-/// a [`LocalSleep`].
+/// [`Timers::interval`], [`Timers::interval_at`] and [`Timers::fixed_delay`] make one.
 ///
 /// It takes a timer when a future first waits for a tick, and gives the timer back when it is
-/// dropped. A tick costs what a [`Sleep`] or a [`LocalSleep`] does, and allocates nothing. A tick
+/// dropped. A tick costs what a [`Sleep`] does, and allocates nothing. A tick
 /// that is due already comes without a wait.
 #[must_use = "an interval ticks only when its ticks are awaited"]
-pub struct Interval<S = Sleep> {
-    sleep: S,
+pub struct Interval {
+    sleep: Sleep,
     clock: Clock,
     /// When the next tick is due; exact, where the timer's deadline is rounded up.
     due: Instant,
@@ -121,13 +119,13 @@ enum Kind {
     },
 }
 
-impl<S: WaitsUntil> Interval<S> {
-    fn new(sleep: S, clock: Clock, start: Instant, period: Duration, kind: Kind) -> Self {
+impl Interval {
+    fn new(sleep: Sleep, clock: Clock, start: Instant, period: Duration, kind: Kind) -> Self {
         Self { sleep, clock, due: start, period, kind, missed: 0 }
     }
 
     fn at_rate(
-        sleep: S,
+        sleep: Sleep,
         clock: Clock,
         start: Instant,
         period: Duration,
@@ -137,7 +135,7 @@ impl<S: WaitsUntil> Interval<S> {
     }
 
     fn with_delay(
-        sleep: S,
+        sleep: Sleep,
         clock: Clock,
         start: Instant,
         delay: Duration,
@@ -208,7 +206,7 @@ impl<S: WaitsUntil> Interval<S> {
     /// Makes the next tick due at `when`, and the later ones a period after one another from then
     /// on. With `Duration::ZERO` the next tick comes without a wait.
     pub fn reset_at<W: When>(&mut self, when: W) {
-        self.reset_to(self.sleep.instant_due(when));
+        self.reset_to(self.sleep.handle().instant_due(when));
     }
 
     fn reset_to(&mut self, due: Instant) {
@@ -246,7 +244,7 @@ impl<S: WaitsUntil> Interval<S> {
 
     /// Waits until the next tick is due by a timer, unless its time has passed already.
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RefusedKind>> {
-        if self.due <= self.now() && !self.sleep.is_closed() {
+        if self.due <= self.now() && !self.sleep.has_ended() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.sleep).poll(cx)
@@ -254,7 +252,7 @@ impl<S: WaitsUntil> Interval<S> {
 
     fn aim_at(&mut self, due: Instant) {
         self.due = due;
-        self.sleep.wait_until(due);
+        self.sleep.reset(due);
     }
 
     fn now(&self) -> Instant {
@@ -275,47 +273,6 @@ impl<S: WaitsUntil> Interval<S> {
     }
 }
 
-mod sealed {
-    use super::{Future, Instant, LocalSleep, RefusedKind, Sleep, When};
-
-    /// A future that waits for the deadline of the next tick.
-    pub trait WaitsUntil: Future<Output = Result<(), RefusedKind>> + Unpin {
-        fn wait_until(&mut self, due: Instant);
-        fn instant_due(&self, when: impl When) -> Instant;
-        /// Whether no tick may come any more, though its time has passed.
-        fn is_closed(&self) -> bool;
-    }
-
-    impl WaitsUntil for LocalSleep {
-        fn wait_until(&mut self, due: Instant) {
-            self.reset(due);
-        }
-
-        fn instant_due(&self, when: impl When) -> Instant {
-            self.shard().time().instant_due(when)
-        }
-
-        fn is_closed(&self) -> bool {
-            self.shard().is_closed()
-        }
-    }
-
-    impl WaitsUntil for Sleep {
-        fn wait_until(&mut self, due: Instant) {
-            self.reset(due);
-        }
-
-        fn instant_due(&self, when: impl When) -> Instant {
-            self.handle().instant_due(when)
-        }
-
-        fn is_closed(&self) -> bool {
-            self.has_ended()
-        }
-    }
-}
-use self::sealed::WaitsUntil;
-
 /// The tick after one that has just come.
 pub(crate) struct NextTick {
     pub(crate) due: Instant,
@@ -323,7 +280,7 @@ pub(crate) struct NextTick {
     pub(crate) missed: u64,
 }
 
-debug_fields!([S] Interval<S>, |it| period: it.period, kind: it.kind, missed: it.missed);
+debug_fields!([] Interval, |it| period: it.period, kind: it.kind, missed: it.missed);
 
 /// Ticks.
 impl<T: Send + 'static> Timers<T> {
@@ -333,7 +290,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The period is zero.
-    pub fn interval(&self, period: Duration) -> Result<Interval<LocalSleep>, ConfigError> {
+    pub fn interval(&self, period: Duration) -> Result<Interval, ConfigError> {
         self.interval_at(self.now(), period)
     }
 
@@ -346,7 +303,7 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         first: W,
         period: Duration,
-    ) -> Result<Interval<LocalSleep>, ConfigError> {
+    ) -> Result<Interval, ConfigError> {
         let start = self.core().time().instant_due(first);
         let clock = self.core().time().clock().clone();
         Interval::at_rate(self.sleep(start), clock, start, period)
@@ -358,7 +315,7 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval<LocalSleep>, ConfigError> {
+    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
         let clock = self.core().time().clock().clone();
         let start = clock.after(self.now(), delay);
         Interval::with_delay(self.sleep(start), clock, start, delay)

@@ -50,7 +50,7 @@ pub enum Payload<T: 'static, C = LocalCall<T>> {
     Value(T),
     /// A callback, which has not run.
     Callback(C),
-    /// The payload cannot be returned. A future or a connection waited for the timer, and has
+    /// The payload cannot be returned. A connection or a container waited for the timer, and has
     /// received the outcome itself; or, on another thread, a callback that must not leave its core
     /// was dropped there.
     Local,

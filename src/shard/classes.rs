@@ -81,25 +81,19 @@ impl ClassTable {
         ClassId::from_bits(self.links.mark(index) as u8)
     }
 
-    /// Counts and enters a timer of a class that was just scheduled.
+    /// Counts and enters a timer of a class that was just scheduled. The first timer of any class
+    /// makes the table.
     pub(super) fn begin(&mut self, class: ClassId, index: u32, now: u64) {
         self.count(class, |counts| {
             counts.scheduled += 1;
             counts.pending += 1;
         });
-        self.enter(class, index, now);
-    }
-
-    /// Enters a timer of a class that is counted already. Its age counts from `now`. The first
-    /// timer of any class makes the table.
-    pub(super) fn enter(&mut self, class: ClassId, index: u32, now: u64) {
         self.links.reserve(self.capacity);
         let since = (now / 1_000).min(MICROS_MAX);
         let links = &mut self.links;
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
         links.set_mark(index, since << 8 | u64::from(class.bits()));
         entry.pending.append(links, index);
-        self.note_change(class);
     }
 
     /// Removes the timer in a slot, which is no longer pending. Returns its class.
@@ -156,6 +150,14 @@ impl ClassTable {
         let number = count(&mut self.classes.get_mut(class.index()?)?.counts);
         self.note_change(class);
         Some(number)
+    }
+
+    /// Counts the end of a timer of a class that lies on its thread.
+    pub(super) fn end_of_thread(&mut self, class: ClassId, how: Ended) {
+        self.count(class, |counts| {
+            counts.end(how);
+            counts.pending -= 1;
+        });
     }
 
     /// Counts a timer of a class that was cancelled at `now`, before it came to the shard. It was

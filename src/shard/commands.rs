@@ -3,13 +3,12 @@
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
 use super::Core;
-use super::parts::PartId;
 use super::request::{RemainingReply, freed_by};
 use super::stored::{Stored, Taken};
 use crate::values::class::ClassId;
 use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::refused::{Refused, RefusedKind};
+use crate::values::refused::Refused;
 
 impl<T: 'static> Core<T> {
     /// Schedules a timer with a value.
@@ -131,7 +130,7 @@ impl<T: 'static> Core<T> {
     }
 
     /// Cancels a timer, without reading a clock unless the timer has a class. Returns its payload
-    /// if it was pending; the caller must take that out of the tables.
+    /// if it was pending; the caller must take that out of its table.
     #[inline]
     pub(crate) fn cancel_unread(&self, key: TimerKey) -> Option<Stored<T>> {
         let outcome = self.state.borrow_mut().cancel(key, || self.nanos_near());
@@ -194,10 +193,10 @@ impl<T: 'static> Core<T> {
         Some(self.timer_of(key))
     }
 
-    /// The number of timers that are pending here, young ones included.
+    /// The number of timers that are pending here, those of futures included.
     pub(crate) fn pending(&self) -> usize {
-        let young = self.young();
-        self.state.borrow().wheel.len() + young
+        let of_threads = self.pending_of_threads();
+        self.state.borrow().wheel.len() + of_threads
     }
 
     /// The id of a timer of this shard.

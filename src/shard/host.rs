@@ -1,12 +1,12 @@
 //! Delivers the payloads of a shard's expired timers: values to the handler, callbacks by calling
-//! them, futures by waking them. It runs code of the user, with nothing borrowed.
+//! them. It runs code of the user, with nothing borrowed.
 
 use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::callback::{Fired, Handler, SendCall};
-use super::stored::Due;
+use super::callback::{Fired, Handler, Payload, SendCall};
+use super::stored::Taken;
 use super::timers::Timers;
 use super::turn;
 use super::turn::Next;
@@ -19,7 +19,7 @@ pub(super) struct Delivery<T: 'static> {
     /// The deadline, rounded up to a tick, in nanoseconds.
     pub(super) deadline: u64,
     pub(super) lateness: Duration,
-    pub(super) payload: Due<T>,
+    pub(super) payload: Taken<T>,
 }
 
 /// Receives the values of a shard's timers.
@@ -72,12 +72,12 @@ impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
         let Self { timers, values } = self;
         let Delivery { timer, deadline, lateness, payload } = delivery;
         match payload {
-            Due::Value(payload) => {
+            Payload::Value(payload) => {
                 let deadline = timers.core().time().instant_of(deadline);
                 values.deliver(Fired { timer, deadline, lateness, payload }, timers);
             }
-            Due::Call(call) => call.run(timers),
-            Due::Wake(waker) => waker.into_iter().for_each(std::task::Waker::wake),
+            Payload::Callback(call) => call.run(timers),
+            Payload::Local => {}
         }
     }
 

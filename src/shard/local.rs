@@ -10,12 +10,10 @@
 
 use std::ops::Deref;
 use std::rc::Rc;
-use std::task::Waker;
 
 use corewheel_shard::{Tick, TimerKey};
 
 use super::parts::{Entry, Message, PartId};
-use super::sleepers::Slept;
 use super::timers::Timers;
 use super::{Base, Core};
 use crate::stats::class::ClassStats;
@@ -40,16 +38,6 @@ pub(crate) trait LocalShard {
         index: u32,
     ) -> Result<TimerKey, RefusedKind>;
     fn cancel_part(&self, key: TimerKey) -> bool;
-
-    fn schedule_sleep(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        waker: Waker,
-    ) -> Option<(TimerKey, u32)>;
-    fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept;
-    fn release_sleeper(&self, index: u32);
-    fn abandon_sleep(&self, key: TimerKey, index: u32);
 
     /// Lends one more slot to the nurseries. False if there is none.
     fn lend_one(&self, is_borrowed: bool) -> bool;
@@ -151,27 +139,6 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn cancel_part(&self, key: TimerKey) -> bool {
         self.cancel_part(key)
-    }
-
-    fn schedule_sleep(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        waker: Waker,
-    ) -> Option<(TimerKey, u32)> {
-        self.schedule_sleep(class, deadline, waker)
-    }
-
-    fn poll_sleeper(&self, index: u32, waker: &Waker) -> Slept {
-        self.poll_sleeper(index, waker)
-    }
-
-    fn release_sleeper(&self, index: u32) {
-        self.release_sleeper(index);
-    }
-
-    fn abandon_sleep(&self, key: TimerKey, index: u32) {
-        self.abandon_sleep(key, index);
     }
 
     fn class_of(&self, key: TimerKey) -> ClassId {

@@ -35,13 +35,11 @@ pub(crate) mod request;
 pub(crate) mod shutdown;
 #[cfg(feature = "sim")]
 mod simulated;
-pub(crate) mod sleepers;
 mod state;
 pub(crate) mod stored;
 pub(crate) mod sweep;
 pub(crate) mod timers;
 pub(crate) mod turn;
-mod wakes;
 
 use std::cell::{RefCell, RefMut};
 use std::ops::Deref;
@@ -124,7 +122,7 @@ impl<T: 'static> Core<T> {
         self.directory.post(self.id).expect("a core is made for a shard of the service")
     }
 
-    /// Borrows the state, for commands on the tables of the payload. No code of the user may run
+    /// Borrows the state, for commands on the table of callbacks. No code of the user may run
     /// meanwhile.
     #[inline]
     pub(crate) fn state(&self) -> RefMut<'_, State<T>> {

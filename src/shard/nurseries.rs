@@ -1,176 +1,150 @@
-//! The nurseries of a shard: how its turns look at them, and how it lends them slots.
+//! How a shard acts for the threads whose futures wait for its timers, and lends them slots.
 //!
-//! A timer in a nursery has a slot of the wheel lent to it, so the wheel can always take it over.
-//! The room from which nurseries borrow holds all slots that the shard does not need at the moment;
-//! the shard takes some back when it needs more. So `lent` slots of the wheel are free at any time.
+//! The timers stay with their threads, see [`crate::link::nursery`]. Each has a slot of the wheel
+//! lent to it, so that timers of all kinds share one capacity. The room from which threads borrow
+//! holds all slots that the shard does not need at the moment; the shard takes some back when it
+//! needs more. So `lent` slots of the wheel are free at any time.
 //!
-//! The counts of young timers come with a look, and when the shard ends. Until then they are in no
-//! statistics.
+//! A turn takes the timers of one thread that are due, up to 64 under one lock, wakes their futures
+//! one after the other, and then counts them. Why not one at a time: the worker that runs a woken
+//! task is done with it before the shard wakes the next one. The worker sleeps then, is woken for
+//! the next task, and takes the shard's processor each time. Threads have their turns one after the
+//! other.
+//!
+//! What the threads have counted comes with an act, and when the shard ends. Until then it is in no
+//! statistics of the shard, and readers add it.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::{CancelOutcome, Counters, Shard, Tick, TimerKey};
+use corewheel_shard::{Counters, Shard, Tick, TimerKey};
 
-use super::classes::ClassTable;
+use super::classes::Ended;
 use super::effect::Effect;
 use super::measures::Measures;
 use super::stored::Stored;
-use super::{Core, Post, State};
-use crate::clock::Timeline;
-use crate::link::nursery::{Due, Nursery, Owner, Room, TAKEN_MAX, Table};
+use super::{Core, State};
+use crate::directory::post::Front;
+use crate::link::nursery::{Counts, Due, Nursery, TAKEN_MAX, Table};
 use crate::values::class::{ClassId, add_all};
+use crate::values::contain::contain;
 
 /// The most slots that the shard takes back from the room at a time, or keeps from it.
 const TAKEN_BACK_MAX: u32 = 256;
 /// The most timers that wait for room and that a turn serves.
 const SERVED_MAX: usize = 1_024;
+/// The most timers of a thread that are taken, under several locks, before the first is woken: as
+/// many as a turn delivers by default.
+const WOKEN_MAX: usize = 384;
+/// The most wakes that are timed together, all of one class. A reading of the clock before each
+/// makes a timeout that fires cost a tenth more.
+const TIMED_MAX: usize = 16;
 
 pub(super) struct Nurseries {
+    front: Arc<Front>,
     /// By their indices; `None` for one that is gone.
     known: Vec<Option<Arc<Nursery<Waker>>>>,
     /// The version of the table that `known` was copied from.
     version: u64,
-    /// The nursery at which the next turn looks first.
+    /// The thread for which the next act is, if it needs one.
     first: usize,
-    /// The slots that are lent: to the room, as credit, and to young timers.
+    /// The slots that are lent: to the room, as credit, and to timers.
     lent: u64,
-    /// Timers that were armed, those of them that were armed by the shard's own thread, and timers
-    /// that ended while they were young, and that were taken over.
-    armed: u64,
+    /// What the threads have counted, and how many of the timers the shard's own thread has armed.
+    counts: Counts,
     armed_here: u64,
-    ended: u64,
-    taken_over: u64,
-    /// The most timers that were pending at once, young ones included.
+    /// Timers that the end of the shard has ended.
+    taken_out: u64,
+    /// The most timers that were pending at once, those of the wheel included.
     pending_max: u64,
-    /// The nurseries that a turn has looked at and whose counts it has not taken yet.
-    looked_at: Vec<u16>,
+    /// The threads for which the shard has acted, and whose counts it has not taken yet.
+    acted_for: Vec<u16>,
+    /// The memory in which a turn keeps the timers that it fires. Empty between turns.
+    due: Vec<Due<Waker>>,
 }
 
 impl Nurseries {
-    /// The nurseries of a shard that has lent all of its slots to their room.
-    pub(super) fn new(capacity: u32) -> Self {
+    /// The threads of a shard that has lent all of its slots to their room.
+    pub(super) fn new(front: Arc<Front>, capacity: u32) -> Self {
         Self {
+            front,
             known: Vec::new(),
             version: 0,
             first: 0,
             lent: u64::from(capacity),
-            armed: 0,
+            counts: Counts::default(),
             armed_here: 0,
-            ended: 0,
-            taken_over: 0,
+            taken_out: 0,
             pending_max: 0,
-            looked_at: Vec::new(),
+            acted_for: Vec::new(),
+            due: Vec::new(),
         }
     }
 
-    /// The timers that were young when the shard last looked.
-    pub(super) fn young(&self) -> u64 {
-        self.armed - self.ended - self.taken_over
+    fn table(&self) -> &Table<Waker> {
+        &self.front.nurseries
     }
 
-    /// The counts of the wheel, with the timers that have not come to it.
+    /// The counts of the wheel, with the timers of threads.
     pub(super) fn counters(&self, wheel: &Counters) -> Counters {
         let mut counters = *wheel;
-        // The wheel counts a timer that it takes over as its own.
-        counters.scheduled_local -= self.taken_over;
         counters.scheduled_local += self.armed_here;
-        counters.scheduled_remote += self.armed - self.armed_here;
-        counters.cancelled += self.ended;
+        counters.scheduled_remote += self.counts.armed - self.armed_here;
+        counters.cancelled += self.counts.ended;
+        counters.fired += self.counts.fired;
+        counters.returned += self.taken_out;
         counters.pending_max = counters.pending_max.max(self.pending_max);
         counters
     }
 
-    fn get(&self, nursery: u16) -> Option<&Arc<Nursery<Waker>>> {
-        self.known.get(usize::from(nursery))?.as_ref()
-    }
-
-    /// A timer is due in the wheel, at the tick that begins at `now`.
-    pub(super) fn fire(&self, nursery: u16, slot: u32, now: u64) -> Due<Waker> {
-        self.get(nursery).map_or(Due::Nothing, |nursery| nursery.fire(slot, now))
-    }
-
-    /// The earliest look that a nursery wants.
-    fn look_by(&self) -> u64 {
+    /// The earliest act that a thread needs.
+    pub(super) fn act_by(&self) -> u64 {
         let known = self.known.iter().flatten();
-        known.fold(u64::MAX, |earliest, nursery| earliest.min(nursery.look_by()))
+        known.fold(u64::MAX, |earliest, nursery| earliest.min(nursery.act_by()))
+    }
+
+    /// The thread that is next of those that need an act by a time.
+    fn next_by(&mut self, begun: u64) -> Option<(u16, Arc<Nursery<Waker>>)> {
+        self.refresh();
+        let count = self.known.len();
+        let all = (self.first..count).chain(0..self.first.min(count));
+        let mut known = all.filter_map(|index| Some((index, self.known[index].as_ref()?)));
+        let needs = |act_by| act_by <= begun && act_by < u64::MAX;
+        let (index, nursery) = known.find(|(_, nursery)| needs(nursery.act_by()))?;
+        let found = (index as u16, Arc::clone(nursery));
+        self.first = index + 1;
+        Some(found)
     }
 
     /// Takes lent slots back until `count` of the wheel's are free, if the room has as many.
-    pub(super) fn take_back<T: 'static>(
-        &mut self,
-        wheel: &Shard<Stored<T>>,
-        room: &Room,
-        count: usize,
-    ) -> bool {
+    pub(super) fn take_back<T: 'static>(&mut self, wheel: &Shard<Stored<T>>, count: usize) -> bool {
         let free = unused_slots(wheel).saturating_sub(self.lent);
         let lacking = (count as u64).saturating_sub(free);
         if lacking > 0 {
             // More at a time, of a large room.
             let more = (wheel.capacity() as u32 / 64).min(TAKEN_BACK_MAX);
-            self.lent -= u64::from(room.take_all((lacking as u32).max(more)));
+            self.lent -= u64::from(self.table().room().take_all((lacking as u32).max(more)));
         }
         unused_slots(wheel) >= self.lent + count as u64
     }
 
-    /// Grants a key, if a slot of the wheel is free that no nursery has borrowed.
+    /// Lends slots to the room.
+    fn lend(&mut self, slots: u64) {
+        self.lent += slots;
+        self.table().room().give(slots as u32);
+    }
+
+    /// Grants a key, if a slot of the wheel is free that no thread has borrowed.
     pub(super) fn grant_key<T: 'static>(
         &mut self,
         wheel: &mut Shard<Stored<T>>,
-        room: &Room,
     ) -> Option<TimerKey> {
-        if self.take_back(wheel, room, 1) { wheel.grant() } else { None }
+        if self.take_back(wheel, 1) { wheel.grant() } else { None }
     }
 
-    fn refresh(&mut self, table: &Table<Waker>) {
-        if table.version() != self.version {
-            (self.known, self.version) = table.all();
-        }
-    }
-}
-
-/// A shard that takes the timers of a nursery over.
-struct TakesOver<'a, T: 'static> {
-    wheel: &'a mut Shard<Stored<T>>,
-    classes: &'a mut ClassTable,
-    lent: &'a mut u64,
-    taken_over: &'a mut u64,
-    time: &'a Timeline,
-    nursery: u16,
-    now: u64,
-}
-
-impl<T: 'static> Owner for TakesOver<'_, T> {
-    fn take_over(&mut self, slot: u32, deadline: u64, class: u8) -> u64 {
-        let deadline = self.time.ceil(deadline);
-        let Ok(key) = self.wheel.schedule(deadline, Stored::Slot(self.nursery, slot)) else {
-            unreachable!("a slot is lent to each timer of a nursery")
-        };
-        *self.lent -= 1;
-        *self.taken_over += 1;
-        let class = ClassId::from_bits(class);
-        if class.is_some() {
-            self.classes.enter(class, key.index(), self.now);
-        }
-        u64::from(key.index()) << 32 | u64::from(key.generation().get())
-    }
-
-    fn cancel(&mut self, key: u64) {
-        if let Some(key) = key_of(key) {
-            if let CancelOutcome::Cancelled { deadline, .. } = self.wheel.cancel(key) {
-                let class = self.classes.class_of(key.index());
-                if class.is_some() {
-                    let due = self.time.start_of(deadline);
-                    self.classes.cancel(class, key.index(), due, self.now);
-                }
-            }
-        }
-    }
-
-    fn reset(&mut self, key: u64, deadline: u64) {
-        if let Some(key) = key_of(key) {
-            let _fired_already = self.wheel.reset(key, self.time.ceil(deadline));
+    fn refresh(&mut self) {
+        if self.table().version() != self.version {
+            (self.known, self.version) = self.table().all();
         }
     }
 }
@@ -181,41 +155,99 @@ fn unused_slots<T: 'static>(wheel: &Shard<Stored<T>>) -> u64 {
     (wheel.capacity() - wheel.len() - wheel.granted() - wheel.retired()) as u64
 }
 
-/// The key that a nursery keeps as a number.
-fn key_of(bits: u64) -> Option<TimerKey> {
-    let generation = NonZeroU32::new(bits as u32)?;
-    Some(TimerKey::from_parts((bits >> 32) as u32, generation))
-}
-
 impl<T: 'static> Core<T> {
-    /// Looks at the nurseries whose time has come, and takes over up to `max` timers. True if more
-    /// are left to do.
-    pub(super) fn look_at_nurseries(&self, now: u64, max: usize) -> bool {
-        let more = {
-            let mut state = self.state.borrow_mut();
-            state.nurseries.refresh(&self.post().nurseries);
-            let begun = self.time().round_down(now);
-            let is_short = self.post().nurseries.is_short();
-            // Nearly all turns.
-            if state.nurseries.look_by() > begun && !is_short {
-                return false;
+    /// Acts for the next thread that needs it by the tick `last`, for up to `max` timers: wakes the
+    /// futures whose timers are due, and files those that have aged. Returns how many timers that
+    /// were, 0 if no thread needs an act, and the time after the last wake.
+    pub(super) fn act_for_thread(&self, last: Tick, now: u64, max: usize) -> (usize, u64) {
+        // A shutdown fires all timers, early ones too.
+        let begun = if self.is_closed() { u64::MAX } else { self.time().start_of(last) };
+        let (mut due, mut done) = {
+            let State { nurseries, left, .. } = &mut *self.state.borrow_mut();
+            let Some((index, nursery)) = nurseries.next_by(begun) else { return (0, now) };
+            let mut due = std::mem::take(&mut nurseries.due);
+            let (mut done, mut is_more) = (0, true);
+            while is_more && done < max.min(WOKEN_MAX) {
+                let most = (max.min(WOKEN_MAX) - done) as u32;
+                let (count, more) = nursery.act(begun, most, &mut due, &mut left.unused_wakers);
+                (done, is_more) = (done + count as usize, more);
             }
-            let waiting = if is_short { self.post().nurseries.begin_serving() } else { 0 };
-            let is_wanted = |nursery: &Nursery<Waker>| is_short || nursery.look_by() <= begun;
-            let more = state.look(self.post(), begun, now, max, is_wanted);
-            more | (is_short && state.serve(waiting, more))
+            if nurseries.acted_for.last() != Some(&index) {
+                nurseries.acted_for.push(index);
+            }
+            (due, done)
+        };
+        done = done.max(1);
+        let now = self.wake_all(&mut due, now);
+        self.state.borrow_mut().nurseries.due = due;
+        self.run_effects();
+        (done, now)
+    }
+
+    /// Wakes futures whose timers were taken out at `taken`, and counts them. Returns the time
+    /// after the last wake.
+    fn wake_all(&self, due: &mut Vec<Due<Waker>>, taken: u64) -> u64 {
+        let mut now = if due.len() > 1 { self.nanos_near() } else { taken };
+        let mut woken = due.drain(..).peekable();
+        let mut late: [u64; TIMED_MAX] = [0; TIMED_MAX];
+        while let Some(class) = woken.peek().map(|due| due.class) {
+            self.deliver_as(ClassId::from_bits(class));
+            let mut count = 0;
+            while count < TIMED_MAX {
+                let next = woken.next_if(|due| due.class == class);
+                let Some(Due { carried, at, .. }) = next else { break };
+                late[count] = at;
+                count += 1;
+                // A waker that panics harms no other one.
+                if !contain(self.id(), || carried.wake()) {
+                    self.note_delivery(false, 0);
+                }
+            }
+            let after = self.nanos_near();
+            self.note_delivery(true, after.saturating_sub(now));
+            let state = &mut *self.state.borrow_mut();
+            for (index, due) in late[..count].iter().enumerate() {
+                // All but the first have the time after the last one.
+                let at = if index == 0 { now } else { after };
+                let class = ClassId::from_bits(class);
+                self.begin_delivery_of(state, class, None, at.saturating_sub(*due), || at);
+            }
+            now = after;
+        }
+        now
+    }
+
+    /// Takes and publishes the counts of the threads for which the shard has acted.
+    pub(super) fn settle_threads(&self) {
+        let state = &mut *self.state.borrow_mut();
+        if !state.nurseries.acted_for.is_empty() {
+            state.settle_all();
+        }
+    }
+
+    /// Looks for room for timers that have found none. True if more is left to do.
+    pub(super) fn serve_threads(&self) -> bool {
+        // Nearly all turns.
+        if !self.post().nurseries.is_short() {
+            return false;
+        }
+        let more = {
+            let state = &mut *self.state.borrow_mut();
+            let waiting = self.post().nurseries.begin_serving();
+            state.end_on_all_threads();
+            state.serve(waiting)
         };
         self.run_effects();
         more
     }
 
-    /// Whether a nursery wants a look before a tick, or is new. Called after the fence of the
+    /// Whether a thread needs an act before a tick, or is new. Called after the fence of the
     /// wake-up protocol.
-    pub(crate) fn has_look_before(&self, until: Tick) -> bool {
+    pub(crate) fn has_act_before(&self, until: Tick) -> bool {
         let nurseries = &self.state.borrow().nurseries;
         let table = &self.post().nurseries;
-        let look_by = self.time().ceil(nurseries.look_by());
-        table.version() != nurseries.version || table.is_short() || look_by < until
+        let act_by = self.time().ceil(nurseries.act_by());
+        table.version() != nurseries.version || table.is_short() || act_by < until
     }
 
     /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
@@ -223,19 +255,14 @@ impl<T: 'static> Core<T> {
     /// nothing. False if there is none.
     pub(crate) fn lend_one(&self, is_borrowed: bool) -> bool {
         if !is_borrowed {
-            {
-                let state = &mut *self.state.borrow_mut();
-                state.nurseries.refresh(&self.post().nurseries);
-                state.look(self.post(), 0, 0, TAKEN_MAX as usize, |_| true);
-            }
+            self.state.borrow_mut().end_on_all_threads();
             self.run_effects();
         }
         let has_slot = {
             let state = &mut *self.state.borrow_mut();
             let has_slot = state.has_own_slot() || state.take_credit_back() || state.free_slot();
             if has_slot {
-                state.nurseries.lent += 1;
-                self.post().nurseries.room().give(1);
+                state.nurseries.lend(1);
             }
             has_slot
         };
@@ -243,118 +270,96 @@ impl<T: 'static> Core<T> {
         has_slot
     }
 
-    /// How many timers are young. Takes the lock of each nursery.
-    pub(super) fn young(&self) -> usize {
+    /// How many timers of threads are pending. Takes the lock of each thread.
+    pub(super) fn pending_of_threads(&self) -> usize {
         let state = &mut *self.state.borrow_mut();
-        state.nurseries.refresh(&self.post().nurseries);
-        state.nurseries.known.iter().flatten().map(|nursery| nursery.young() as usize).sum()
+        state.nurseries.refresh();
+        state.nurseries.known.iter().flatten().map(|nursery| nursery.pending() as usize).sum()
     }
 
-    /// When a nursery wants the next look.
-    pub(super) fn next_look(&self) -> Tick {
-        self.time().ceil(self.state.borrow().nurseries.look_by())
+    /// When a thread needs the next act.
+    pub(super) fn next_act(&self) -> Tick {
+        let nurseries = &mut self.state.borrow_mut().nurseries;
+        nurseries.refresh();
+        self.time().ceil(nurseries.act_by())
     }
 
-    /// Takes all young timers over, and refuses all that threads arm from then on.
-    pub(super) fn close_nurseries(&self, now: u64) {
+    /// Refuses all timers that threads arm from then on. Those that there are stay.
+    pub(super) fn close_nurseries(&self) {
         let state = &mut *self.state.borrow_mut();
         state.nurseries.known = self.post().nurseries.close();
         // Timers that wait for room find the shard closed.
         let waiting = self.post().nurseries.end_serving(usize::MAX, false);
         state.left.effects.extend(waiting.into_iter().map(Effect::Wake));
-        for index in 0..state.nurseries.known.len() {
-            let Some(nursery) = state.nurseries.known[index].clone() else { continue };
-            loop {
-                let State { wheel, measured, nurseries, left, directory, .. } = state;
-                let (classes, unused_wakers) = (&mut measured.classes, &mut left.unused_wakers);
-                let Nurseries { lent, taken_over, .. } = nurseries;
-                let (time, nursery_) = (&directory.time, index as u16);
-                let mut owner =
-                    TakesOver { wheel, classes, lent, taken_over, time, nursery: nursery_, now };
-                if !nursery.close(&mut owner, unused_wakers) {
-                    break;
-                }
-            }
-            state.nurseries.looked_at.push(index as u16);
+        for (index, nursery) in state.nurseries.known.iter().enumerate() {
+            let Some(nursery) = nursery else { continue };
+            while nursery.close(&mut state.left.unused_wakers) {}
+            state.nurseries.acted_for.push(index as u16);
         }
-        state.settle_all(self.post());
+        state.settle_all();
     }
 }
 
 impl<T: 'static> State<T> {
-    /// Looks at the nurseries that are `wanted`, at the tick that begins at `begun`, and takes over
-    /// up to `max` timers. True if more are left to do.
-    fn look(
-        &mut self,
-        post: &Post<T>,
-        begun: u64,
-        now: u64,
-        max: usize,
-        wanted: impl Fn(&Nursery<Waker>) -> bool,
-    ) -> bool {
-        let count = self.nurseries.known.len();
-        let due = self.nurseries.known.iter().flatten().filter(|nursery| wanted(nursery)).count();
-        // Each has an equal share, so that the timers of one thread do not hold up the others'.
-        let share = (max / due.max(1)).max(TAKEN_MAX as usize);
-        let (mut left, mut more) = (max, false);
-        for place in 0..count {
-            let index = (self.nurseries.first + place) % count;
-            let Some(nursery) = self.nurseries.known[index].clone() else { continue };
-            if !wanted(&nursery) {
-                continue;
-            }
-            if left == 0 {
-                self.nurseries.first = index;
-                more = true;
-                break;
-            }
-            let mut of_this = share.min(left);
+    /// Ends the timers that have ended on other threads than they were armed on.
+    #[cold]
+    fn end_on_all_threads(&mut self) {
+        let Self { nurseries, left, .. } = self;
+        nurseries.refresh();
+        for (index, nursery) in nurseries.known.iter().enumerate() {
+            let Some(nursery) = nursery else { continue };
+            while nursery.end_some(&mut left.unused_wakers) {}
+            nurseries.acted_for.push(index as u16);
+        }
+        self.settle_all();
+    }
+
+    /// Takes all timers of threads out, and has their futures woken, which find the shard closed.
+    /// Returns how many there were.
+    pub(super) fn take_out_all(&mut self) -> u64 {
+        self.settle_all();
+        let (mut out, mut count) = (Vec::new(), 0);
+        for nursery in self.nurseries.known.iter().flatten() {
             loop {
-                let Self { wheel, measured, nurseries, left: kept, directory, .. } = self;
-                let (classes, unused_wakers) = (&mut measured.classes, &mut kept.unused_wakers);
-                let Nurseries { lent, taken_over, .. } = nurseries;
-                let (time, number) = (&directory.time, index as u16);
-                let mut owner =
-                    TakesOver { wheel, classes, lent, taken_over, time, nursery: number, now };
-                let (done, is_more) =
-                    nursery.look(begun, of_this as u32, &mut owner, unused_wakers);
-                left = left.saturating_sub(done as usize);
-                of_this = of_this.saturating_sub(done as usize);
-                if !is_more || of_this == 0 {
-                    more |= is_more;
+                let more = nursery.take_out(&mut out);
+                count += out.len() as u64;
+                for Due { carried, class, .. } in out.drain(..) {
+                    self.left.effects.push(Effect::Wake(carried));
+                    let class = ClassId::from_bits(class);
+                    self.measured.classes.end_of_thread(class, Ended::Dropped);
+                }
+                if !more {
                     break;
                 }
             }
-            self.nurseries.looked_at.push(index as u16);
         }
-        self.settle_all(post);
-        more
+        self.nurseries.taken_out += count;
+        count
     }
 
-    /// Takes and publishes the counts of the nurseries that were looked at, and removes those that
-    /// are over.
-    fn settle_all(&mut self, post: &Post<T>) {
-        post.published.store_taken(|published| {
-            while let Some(index) = self.nurseries.looked_at.pop() {
+    /// Takes and publishes the counts of the threads for which the shard has acted, and removes
+    /// those that are over.
+    fn settle_all(&mut self) {
+        let front = Arc::clone(&self.nurseries.front);
+        front.published.store_taken(|published| {
+            while let Some(index) = self.nurseries.acted_for.pop() {
                 let place = usize::from(index);
                 let Some(nursery) = self.nurseries.known[place].clone() else { continue };
                 if self.settle(&nursery) {
                     self.nurseries.known[place] = None;
-                    post.nurseries.remove(index);
+                    front.nurseries.remove(index);
                 }
             }
-            // The timers of a nursery that were taken over are in the wheel before they are in the
-            // counts, so all nurseries are settled first.
-            let Self { nurseries, wheel, .. } = self;
-            let pending = nurseries.young() + wheel.counters().pending();
-            nurseries.pending_max = nurseries.pending_max.max(pending);
-            self.measured.counts.ended_young = nurseries.ended;
+            let counters = self.counters();
+            let pending = counters.pending();
+            self.nurseries.pending_max = self.nurseries.pending_max.max(pending);
+            self.measured.counts.ended_young = self.nurseries.counts.young;
             self.measured.classes.publish(published);
-            (self.counters(), self.measured.counts.ended_young)
+            (self.counters(), self.nurseries.counts.young)
         });
     }
 
-    /// Takes the counts of a nursery over. Whether the nursery is over.
+    /// Takes the counts of a thread over. Whether the thread and its timers are over.
     fn settle(&mut self, nursery: &Nursery<Waker>) -> bool {
         let Self { measured: Measures { classes, .. }, nurseries, .. } = self;
         let (counts, is_over) = nursery.settle(|class, counts, ended_at| {
@@ -362,16 +367,15 @@ impl<T: 'static> State<T> {
                 stats.scheduled += counts.armed;
                 stats.cancelled += counts.ended;
                 add_all(&mut stats.cancelled_at, ended_at);
-                stats.pending = (stats.pending + counts.armed).saturating_sub(counts.ended);
+                stats.pending = counts.pending_after(stats.pending);
             });
         });
-        nurseries.armed += counts.armed;
+        nurseries.counts.add(counts);
         nurseries.armed_here += if nursery.is_local() { counts.armed } else { 0 };
-        nurseries.ended += counts.ended;
         is_over
     }
 
-    /// The counts of the wheel and of the nurseries together.
+    /// The counts of the wheel and of the threads together.
     pub(super) fn counters(&self) -> Counters {
         self.nurseries.counters(self.wheel.counters())
     }
@@ -382,71 +386,65 @@ impl<T: 'static> State<T> {
         unused_slots(&self.wheel) > self.nurseries.lent || self.take_back(1)
     }
 
-    /// The slots that are free and that no nursery has borrowed.
+    /// The slots that are free and that no thread has borrowed.
     pub(super) fn free_slots(&self) -> usize {
-        let borrowed = self.nurseries.lent.saturating_sub(self.post().nurseries.room().free());
+        let borrowed = self.nurseries.lent.saturating_sub(self.nurseries.table().room().free());
         unused_slots(&self.wheel).saturating_sub(borrowed) as usize
     }
 
     /// Takes lent slots back until `count` are free, if the room has as many.
     #[cold]
     pub(super) fn take_back(&mut self, count: usize) -> bool {
-        let Self { wheel, nurseries, directory, id, .. } = self;
-        let post = directory.post(*id).expect("a state is made for a shard of the service");
-        nurseries.take_back(wheel, post.nurseries.room(), count)
+        self.nurseries.take_back(&self.wheel, count)
     }
 
-    /// Grants a key, if a slot is free that no nursery has borrowed.
+    /// Grants a key, if a slot is free that no thread has borrowed.
     pub(super) fn grant_key(&mut self) -> Option<TimerKey> {
-        let Self { wheel, nurseries, directory, id, .. } = self;
-        let post = directory.post(*id).expect("a state is made for a shard of the service");
-        nurseries.grant_key(wheel, post.nurseries.room())
+        self.nurseries.grant_key(&mut self.wheel)
     }
 
-    /// Takes the credit of nurseries back that they do not use. Whether there was any.
+    /// Takes the credit of threads back that they do not use. Whether there was any.
     #[cold]
     pub(super) fn take_credit_back(&mut self) -> bool {
-        self.nurseries.refresh(&self.directory.post(self.id).expect("it is there").nurseries);
+        self.nurseries.refresh();
         let known = self.nurseries.known.iter().flatten();
         let credit: u64 = known.map(|nursery| u64::from(nursery.take_credit())).sum();
         self.nurseries.lent -= credit;
         credit > 0
     }
 
+    /// The slots that the shard has not lent and does not use.
+    fn spare(&self) -> u64 {
+        unused_slots(&self.wheel).saturating_sub(self.nurseries.lent)
+    }
+
     /// Lends slots to `waiting` timers that have found no room, and has their tasks poll again. The
     /// slots are those that threads do not use, and those that are reserved for threads.
-    /// `is_partial` if a look has left timers that have ended for the next turn. True if the next
-    /// turn must go on.
+    /// True if the next turn must go on.
     #[cold]
-    fn serve(&mut self, waiting: usize, is_partial: bool) -> bool {
+    fn serve(&mut self, waiting: usize) -> bool {
         self.take_credit_back();
-        let Self { directory, id, .. } = self;
-        let post = directory.post(*id).expect("a state is made for a shard of the service");
-        let room = Arc::clone(post.nurseries.room());
+        let room = Arc::clone(self.nurseries.table().room());
         let (all, waiting) = (waiting, waiting.min(SERVED_MAX));
         let wanted = waiting as u64;
-        let spare_of =
-            |state: &Self| unused_slots(&state.wheel).saturating_sub(state.nurseries.lent);
-        let (mut spare, mut freed) = (spare_of(self), 0);
+        let (mut spare, mut freed) = (self.spare(), 0);
         // A thread may take from the room at any time, so what there is is counted before slots are
         // given.
         while spare + room.free() < wanted && freed < TAKEN_MAX && self.free_slot() {
             // A lane that is closed gives all of its keys back.
-            (spare, freed) = (spare_of(self), freed + 1);
+            (spare, freed) = (self.spare(), freed + 1);
         }
         let is_full = spare + room.free() < wanted;
-        let lent = spare.min(wanted) as u32;
-        self.nurseries.lent += u64::from(lent);
-        room.give(lent);
-        if is_full && (is_partial || freed == TAKEN_MAX) {
-            self.post().nurseries.go_on_serving();
+        self.nurseries.lend(spare.min(wanted));
+        if is_full && freed == TAKEN_MAX {
+            self.nurseries.table().go_on_serving();
             return true;
         }
-        let served = self.post().nurseries.end_serving(waiting, is_full);
+        let served = self.nurseries.table().end_serving(waiting, is_full);
         self.left.effects.extend(served.into_iter().map(Effect::Wake));
         let has_more = waiting < all;
         if has_more {
-            self.post().nurseries.go_on_serving();
+            self.nurseries.table().go_on_serving();
         }
         has_more
     }
@@ -454,11 +452,9 @@ impl<T: 'static> State<T> {
     /// Lends the slots that the shard does not need. Called at the end of a turn.
     pub(super) fn lend(&mut self) {
         let kept = (self.wheel.capacity() as u64 / 64).min(u64::from(TAKEN_BACK_MAX));
-        let spare = unused_slots(&self.wheel).saturating_sub(self.nurseries.lent);
+        let spare = self.spare();
         if spare > 2 * kept {
-            let lent = (spare - kept) as u32;
-            self.nurseries.lent += u64::from(lent);
-            self.post().nurseries.room().give(lent);
+            self.nurseries.lend(spare - kept);
         }
     }
 

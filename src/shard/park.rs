@@ -76,7 +76,7 @@ impl<T: 'static> Core<T> {
     /// that are due later may wait: otherwise a shard to which threads send all the time would
     /// never sleep, and receive timers that are about to be cancelled.
     fn has_news_before(&self, until: Tick) -> bool {
-        if self.post().mailbox.has_mail() || self.has_look_before(until) {
+        if self.post().mailbox.has_mail() || self.has_act_before(until) {
             return true;
         }
         #[cfg(feature = "sim")]

@@ -28,25 +28,23 @@ impl<T: 'static> Core<T> {
         has_mail
     }
 
-    /// Receives requests from the lanes and looks at the nurseries, `requests_max` of both
-    /// together. True if more is left to do.
+    /// Receives up to `requests_max` requests from the lanes, and looks for room for timers of
+    /// threads. True if more is left to do.
     pub(super) fn receive(&self, now: u64, requests_max: u32) -> bool {
         let tick = self.time().floor(now);
         #[cfg(feature = "sim")]
         if self.holds_lanes() {
             self.run_effects();
-            return self.look_at_nurseries(now, requests_max as usize);
+            return self.serve_threads();
         }
-        let (more, left) = {
+        let more = {
             let mut state = self.state.borrow_mut();
-            let received = state.receive(tick, now, requests_max as usize);
+            let more = state.receive(tick, now, requests_max as usize);
             state.close_unused_lanes(tick, now);
-            received
+            more
         };
         self.run_effects();
-        // At least half of the budget, so that a flooded lane does not hold up young timers.
-        let more_young = self.look_at_nurseries(now, left.max(requests_max as usize / 2).max(1));
-        more || more_young
+        self.serve_threads() || more
     }
 
     /// When a turn looks at the lanes though nothing in them may wake the shard; `None` if no turn
@@ -147,19 +145,18 @@ impl<T: 'static> Core<T> {
 }
 
 impl<T: 'static> State<T> {
-    /// Receives up to `max` requests from the lanes, at least one from each. Returns whether more
-    /// are left, and how much of `max` is.
-    fn receive(&mut self, tick: Tick, now: u64, max: usize) -> (bool, usize) {
+    /// Receives up to `max` requests from the lanes, at least one from each. True if more are left.
+    fn receive(&mut self, tick: Tick, now: u64, max: usize) -> bool {
         let held_waiters = self.inbox.keys_retry_at.take().is_some();
         self.inbox.soon = freed_by(&self.directory.time, now);
         self.inbox.frees_at = self.inbox.frees_at.filter(|at| *at > tick);
         if self.inbox.lanes.is_empty() {
-            return (false, max);
+            return false;
         }
         let mut lanes = std::mem::take(&mut self.inbox.lanes);
         // Each lane has an equal share, so that a flooded lane does not starve the others.
         let share = (max / lanes.len()).max(1);
-        let (mut more, mut spent) = (false, 0);
+        let mut more = false;
         let (mut is_short, mut has_waiters) = (false, false);
         for lane in &mut lanes {
             let received =
@@ -169,7 +166,6 @@ impl<T: 'static> State<T> {
                 self.measured.counts.requests += received as u64;
                 lane.used_at = tick;
                 more |= received == share;
-                spent += received;
             }
             is_short |= self.grant(lane);
             has_waiters |= lane.has_waiters();
@@ -187,7 +183,7 @@ impl<T: 'static> State<T> {
         if std::mem::take(&mut self.inbox.has_freed) {
             self.inbox.frees_at = Some(self.inbox.soon);
         }
-        (more, max.saturating_sub(spent))
+        more
     }
 
     /// Grants a thread new keys if it has few left. True if there are not enough.

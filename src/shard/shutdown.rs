@@ -9,9 +9,8 @@ use super::Core;
 use super::classes::Ended;
 use super::effect::Effect;
 use super::host::{Deliveries, Values};
-use super::stored::{Remote, Stored, into_remote};
+use super::stored::{Remote, into_remote};
 use super::turn::deliver;
-use crate::link::nursery::Due;
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::contain::Each;
 use crate::values::ids::{ShardId, TimerId};
@@ -48,7 +47,7 @@ pub(crate) fn shut_down<T: 'static>(
     }
     if policy == ShutdownPolicy::Fire {
         core.advance_to_the_end();
-        deliver(core, host, None, usize::MAX);
+        deliver(core, host, Tick::NEVER, None, usize::MAX);
     }
     core.contain(|| host.closing());
     core.clear_out(policy, false)
@@ -82,7 +81,7 @@ impl<T: 'static> Core<T> {
         for lane in lanes {
             self.state.borrow_mut().close_lane(lane, now);
         }
-        self.close_nurseries(now);
+        self.close_nurseries();
         self.run_effects();
         true
     }
@@ -96,15 +95,12 @@ impl<T: 'static> Core<T> {
             let state = &mut *self.state.borrow_mut();
             let is_returned = policy == ShutdownPolicy::Return;
             let ended = if is_returned { Ended::Returned } else { Ended::Dropped };
+            // The timer of a future has no id and no payload to return. Its future finds the shard
+            // closed. It publishes counts, so it comes before the wheel is drained.
+            state.measured.counts.dropped += state.take_out_all();
             for expired in state.wheel.drain().collect::<Vec<_>>() {
                 state.measured.classes.end(expired.key.index(), ended);
-                if let Stored::Slot(nursery, slot) = expired.payload {
-                    if let Due::Fires(waker) = state.nurseries.fire(nursery, slot, u64::MAX) {
-                        // Its future finds the shard closed.
-                        state.left.effects.push(Effect::Wake(waker));
-                    }
-                }
-                let taken = state.take_at_end(expired.payload);
+                let taken = state.take(expired.payload);
                 if is_returned {
                     taken_out.push((expired.key, expired.deadline, taken));
                 } else {

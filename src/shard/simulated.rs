@@ -71,12 +71,12 @@ impl<T: 'static> Core<T> {
         assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
         assert!(!self.has_work_left(), "shard {shard} sleeps beside work that is left for a turn");
         for nursery in self.post().nurseries.all().0.into_iter().flatten() {
-            let look_by = nursery.look_by();
-            // A nursery that is over waits for any turn, with a look at 0.
-            let is_over = look_by == 0;
+            let act_by = nursery.act_by();
+            // A thread that is over waits for any turn, with an act at 0.
+            let is_over = act_by == 0;
             assert!(
-                is_over || self.time().ceil(look_by) >= until,
-                "shard {shard} sleeps until {until:?}, past a look at {look_by:?}"
+                is_over || self.time().ceil(act_by) >= until,
+                "shard {shard} sleeps until {until:?}, past an act at {act_by:?}"
             );
         }
         if !self.holds_lanes() {

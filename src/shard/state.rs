@@ -18,7 +18,7 @@ use super::measures::Measures;
 use super::nurseries::Nurseries;
 use super::request::{Bulk, BulkCancel, BulkSchedule, CancelReply, Control, Request, freed_by};
 use super::stored;
-use super::stored::{Remote, Stored, Tables, Taken};
+use super::stored::{Calls, Remote, Stored, Taken};
 use super::turn::Paused;
 use crate::directory::Post;
 use crate::link::lane::{Arrival, LaneReceiver};
@@ -33,7 +33,7 @@ pub(crate) struct State<T: 'static> {
     pub(super) id: ShardId,
     pub(super) directory: Arc<Directory<T>>,
     pub(crate) wheel: Shard<Stored<T>>,
-    pub(crate) tables: Tables<T>,
+    pub(crate) calls: Calls<T>,
     pub(super) nurseries: Nurseries,
     pub(super) inbox: Inbox<T>,
     pub(super) mail: Mail<T>,
@@ -54,8 +54,8 @@ impl<T: 'static> State<T> {
         Ok(Self {
             id,
             wheel,
-            tables: Tables::default(),
-            nurseries: Nurseries::new(config.capacity),
+            calls: Calls::new(),
+            nurseries: Nurseries::new(Arc::clone(post.front()), config.capacity),
             inbox: Inbox::new(freed_by(&directory.time, directory.time.nanos())),
             mail: Mail::default(),
             left: Left::default(),
@@ -82,7 +82,7 @@ impl<T: 'static> State<T> {
         self.wheel.schedule(deadline, payload).map_err(|full| full.0)
     }
 
-    /// Schedules in a slot that is lent to nurseries or reserved for threads, the last reserve of a
+    /// Schedules in a slot that is lent to threads or reserved for threads, the last reserve of a
     /// full shard.
     #[cold]
     fn schedule_in_reserve(
@@ -120,7 +120,7 @@ impl<T: 'static> State<T> {
         outcome
     }
 
-    /// Takes the payload of a cancelled timer out of the tables. Returns the outcome for the
+    /// Takes the payload of a cancelled timer out of its table. Returns the outcome for the
     /// caller.
     #[inline(never)]
     pub(super) fn finish_cancel(
@@ -139,19 +139,10 @@ impl<T: 'static> State<T> {
         }
     }
 
-    /// Takes the payload of a cancelled timer out of the tables. A future that waited for the timer
-    /// has cancelled it, so its waker is dropped.
+    /// Takes the payload of a timer that will not fire out of its table.
     #[inline]
     pub(super) fn take(&mut self, payload: Stored<T>) -> Taken<T> {
-        let Self { tables, left, .. } = self;
-        payload.take(tables, |waker| left.unused_wakers.push(waker))
-    }
-
-    /// Takes the payload of a timer that a shutdown ends out of the tables. A future that waits for
-    /// the timer is woken, and finds the shard closed.
-    pub(super) fn take_at_end(&mut self, payload: Stored<T>) -> Taken<T> {
-        let Self { tables, left, .. } = self;
-        payload.take(tables, |waker| left.effects.push(Effect::Wake(waker)))
+        payload.take(&mut self.calls)
     }
 
     /// Takes the mail, and fills the key pool.
@@ -159,7 +150,7 @@ impl<T: 'static> State<T> {
         let window = self.directory.settings.grant_window;
         let Self { wheel, nurseries, directory, id, .. } = self;
         let post = directory.post(*id).expect("a state is made for a shard of the service");
-        let grant = || nurseries.grant_key(wheel, post.nurseries.room());
+        let grant = || nurseries.grant_key(wheel);
         let mailbox::Taken { lanes, control, .. } = post.mailbox.take(window, grant);
         self.accept(lanes, control, tick);
     }
@@ -209,7 +200,7 @@ impl<T: 'static> State<T> {
                 self.arm(key, class, (deadline, sent_us), Stored::Value(value), now);
             }
             Request::Call { deadline, sent_us, class, call } => {
-                let payload = Stored::of_call(call, &mut self.tables);
+                let payload = Stored::of_call(call, &mut self.calls);
                 self.arm(key, class, (deadline, sent_us), payload, now);
             }
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),

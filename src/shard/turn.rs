@@ -1,20 +1,17 @@
 //! One turn of a shard; every driver takes turns by this function.
 
 use std::rc::Rc;
-use std::task::Waker;
 use std::time::Duration;
 
-use corewheel_shard::{Budget, Choice, Expired, Tick};
+use corewheel_shard::{Budget, Tick};
 
 use super::host::{Deliveries, Delivery, Values};
 use super::lateness::TurnEnd;
 use super::part::{Part, TurnTime};
 use super::shutdown::shut_down;
 use super::stored::Stored;
-use super::wakes::{WAKES_MAX, Wake};
 use super::{Core, State};
 use crate::clock::nanos_after;
-use crate::link::nursery::Due;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 
@@ -32,13 +29,13 @@ pub(crate) enum Next {
     Never,
 }
 
-/// Takes a turn: begin, take mail and run its callbacks, receive requests, look at nurseries.
-/// Then the turn shuts down if a shutdown order has come, advances the wheel, delivers, publishes,
-/// and says when the next turn is due. The order never changes, and each step keeps to its budget.
-/// No timer that is due after `last` is delivered.
+/// Takes a turn: begin, take mail and run its callbacks, receive requests, look for room for timers
+/// of threads. Then the turn shuts down if a shutdown order has come, advances the wheel, delivers
+/// and acts for threads, publishes, and says when the next turn is due. The order never changes,
+/// and each step keeps to its budget. No timer that is due after `last` is delivered.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
-/// shard as it is. Those of futures are taken out of the wheel some at a time, see [`WAKES_MAX`].
+/// shard as it is. Those of futures are taken from their threads some at a time.
 pub(crate) fn turn<T: 'static>(
     core: &Core<T>,
     host: &mut Deliveries<'_, T, impl Values<T>>,
@@ -63,10 +60,11 @@ pub(crate) fn turn<T: 'static>(
         contain(core.id(), || drop(order.report.send(report)));
         return Next::Never;
     }
-    core.advance(core.time().floor(now).min(last), budget.of_wheel());
-    deliver(core, host, budget.time_max, budget.expired_max as usize);
+    let last = core.time().floor(now).min(last);
+    core.advance(last, budget.of_wheel());
+    deliver(core, host, last, budget.time_max, budget.expired_max as usize);
     let wanted = core.parts.wanted();
-    let more = more_requests || wanted.has_work || core.is_behind();
+    let more = more_requests || wanted.has_work || core.is_behind(last);
     let next = core.next_deadline_but(wanted.turn_by);
     core.end_turn(&TurnEnd { left_requests: more_requests, is_more: more, next });
     core.publish();
@@ -84,45 +82,35 @@ fn run_calls<T: 'static>(core: &Core<T>, host: &mut Deliveries<'_, T, impl Value
     }
 }
 
-/// Delivers expired timers and the work of parts, until `max` deliveries or `time_max` are used up.
+/// Acts for the threads that need it by the tick `last`, and delivers expired timers and the work
+/// of parts, until `max` deliveries or `time_max` are used up. A turn that has used them up has the
+/// next one begin with the other of the two.
 pub(super) fn deliver<T: 'static>(
     core: &Core<T>,
     host: &mut Deliveries<'_, T, impl Values<T>>,
+    last: Tick,
     time_max: Option<Duration>,
     max: usize,
 ) {
     let mut delivering = Delivering::begin(core, time_max, max);
-    while delivering.left > 0 {
-        let (mut count, mut woken) = (1, None);
-        let next = delivering.next(core);
-        if matches!(next, Coming::Nothing) {
-            break;
-        }
-        let Delivering { now, tick, wakes, .. } = &mut delivering;
-        let is_ok = contain(core.id(), || match next {
-            Coming::Timer(delivery) => host.deliver(delivery),
-            Coming::Wakes => {
-                count = wakes.len();
-                woken = Some(core.wake_all(wakes, *now));
-            }
-            Coming::PartTimer(timer) => core.parts.expired(timer),
-            Coming::Work(part) => {
-                part.deliver(TurnTime { time: core.time(), nanos: *now, tick: *tick });
-            }
-            Coming::Nothing => {}
-        });
-        delivering.note(core, count, is_ok, woken);
+    let threads_last = delivering.paused.threads_last;
+    if !threads_last {
+        delivering.act_for_threads(core, last);
+    }
+    delivering.deliver_here(core, host);
+    if threads_last {
+        delivering.act_for_threads(core, last);
     }
     delivering.end(core);
 }
 
 /// What a turn's deliveries keep for those of the next.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Paused {
-    /// The memory in which a turn keeps the futures that it wakes. Empty between turns.
-    wakes: Vec<Wake>,
     /// Whether the last delivery was the work of a part, so that a timer is next.
     part_was_last: bool,
+    /// Whether the timers of threads come after those of the wheel.
+    threads_last: bool,
 }
 
 /// The deliveries of a turn.
@@ -136,12 +124,7 @@ struct Delivering {
     tick: Tick,
     /// How many more deliveries the budget allows.
     left: usize,
-    /// How many of the next timers were read ahead.
-    read_ahead: usize,
-    /// Whether the last delivery was the work of a part, so that a timer is next.
-    part_was_last: bool,
-    /// The futures that are woken next.
-    wakes: Vec<Wake>,
+    paused: Paused,
 }
 
 impl Delivering {
@@ -155,64 +138,88 @@ impl Delivering {
             is_timed: time_max.is_some(),
             tick: core.time().floor(now),
             left: max,
-            read_ahead: 0,
-            part_was_last: state.paused.part_was_last,
-            wakes: std::mem::take(&mut state.paused.wakes),
+            paused: state.paused,
         }
     }
 
-    /// Chooses what is delivered next. Timers and the work of parts are delivered alternately, so
-    /// that neither delays the other.
+    /// Acts for one thread after another.
+    fn act_for_threads<T: 'static>(&mut self, core: &Core<T>, last: Tick) {
+        while self.left > 0 {
+            // Any timer may be the last one if time is limited.
+            let max = if self.is_timed { 1 } else { self.left };
+            let (count, now) = core.act_for_thread(last, self.now, max);
+            if count == 0 {
+                return;
+            }
+            self.note(count, now);
+        }
+    }
+
+    /// Delivers the timers of the wheel and the work of parts alternately, so that neither delays
+    /// the other.
+    fn deliver_here<T: 'static>(
+        &mut self,
+        core: &Core<T>,
+        host: &mut Deliveries<'_, T, impl Values<T>>,
+    ) {
+        while self.left > 0 {
+            let next = self.next(core);
+            if matches!(next, Coming::Nothing) {
+                return;
+            }
+            let Self { now, tick, .. } = *self;
+            let is_ok = contain(core.id(), || match next {
+                Coming::Timer(delivery) => host.deliver(delivery),
+                Coming::PartTimer(timer) => core.parts.expired(timer),
+                Coming::Work(part) => {
+                    part.deliver(TurnTime { time: core.time(), nanos: now, tick });
+                }
+                Coming::Nothing => {}
+            });
+            let after = core.nanos_near();
+            core.note_delivery(is_ok, after.saturating_sub(now));
+            self.note(1, after);
+        }
+    }
+
+    /// Chooses what of the wheel and of parts is delivered next.
     #[inline]
     fn next<T: 'static>(&mut self, core: &Core<T>) -> Coming<T> {
-        if self.read_ahead == 0 {
-            self.read_ahead = core.read_ahead();
-        }
         let work = core.parts.delivering();
-        if work.is_none() || self.part_was_last {
-            // Any timer may be the last one if time is limited.
-            let has_one = work.is_some() || self.is_timed;
-            let wakes_max = if has_one { 1 } else { WAKES_MAX.min(self.left) };
-            let timer = core.pop(self.now, wakes_max, &mut self.wakes);
+        if work.is_none() || self.paused.part_was_last {
+            let timer = core.pop(self.now);
             if !matches!(timer, Coming::Nothing) {
-                self.part_was_last = false;
+                self.paused.part_was_last = false;
                 return timer;
             }
         }
         let Some(part) = work else { return Coming::Nothing };
-        self.part_was_last = true;
+        self.paused.part_was_last = true;
         core.deliver_as(ClassId::NONE);
         Coming::Work(part)
     }
 
-    /// Notes `count` deliveries, of which the last has ended at `woken` if that is known.
+    /// Notes `count` deliveries, of which the last has ended at `after`.
     #[inline]
-    fn note<T: 'static>(&mut self, core: &Core<T>, count: usize, is_ok: bool, woken: Option<u64>) {
-        self.left -= count;
-        self.read_ahead = self.read_ahead.saturating_sub(count);
-        let after = core.nanos_near();
-        core.note_delivery(is_ok, after.saturating_sub(woken.unwrap_or(self.now)));
+    fn note(&mut self, count: usize, after: u64) {
         self.now = after;
-        if after >= self.end {
-            self.left = 0;
-        }
+        self.left = if after < self.end { self.left.saturating_sub(count) } else { 0 };
     }
 
-    fn end<T: 'static>(self, core: &Core<T>) {
+    fn end<T: 'static>(mut self, core: &Core<T>) {
+        core.settle_threads();
         let state = &mut *core.state();
-        state.paused.wakes = self.wakes;
-        state.paused.part_was_last = self.part_was_last;
+        self.paused.threads_last = self.left == 0 && !self.paused.threads_last;
+        state.paused = self.paused;
         let is_used_up = self.left == 0 || state.wheel.is_budget_used_up();
         state.measured.times.uses_budget_up = is_used_up;
     }
 }
 
 /// What a turn delivers next.
-pub(super) enum Coming<T: 'static> {
+enum Coming<T: 'static> {
     /// An expired timer with a payload of its own.
     Timer(Delivery<T>),
-    /// The timers of futures, which `pop` has put into `wakes`.
-    Wakes,
     /// A timer of a part, as [`PartId::with_index`](super::parts::PartId::with_index) puts it. Why
     /// not two fields: a short one has the compiler move all payloads in unaligned pieces, which
     /// wait for each other.
@@ -232,45 +239,16 @@ impl<T: 'static> Core<T> {
         self.state.borrow_mut().wheel.advance(Tick::NEVER, Budget::UNLIMITED);
     }
 
-    /// Reads the sleepers of the timers that come next, so that the processor waits for many of
-    /// them at once, and not for each at its delivery. Returns for how many deliveries that is
-    /// done, at least 1.
-    fn read_ahead(&self) -> usize {
-        let State { wheel, tables, .. } = &*self.state.borrow();
-        if tables.sleepers.is_empty() {
-            return usize::MAX;
-        }
-        let (mut count, mut waiting) = (0, 0);
-        for payload in wheel.next_payloads() {
-            if let Stored::Sleeper(index) = *payload {
-                waiting += u32::from(tables.is_waiting(index));
-            }
-            count += 1;
-        }
-        // Without `black_box`, the compiler may leave the reads out.
-        std::hint::black_box(waiting);
-        count.max(1)
-    }
-
-    /// Takes the next expired timer out, for a delivery at `now`. The timer of a future goes into
-    /// `wakes`, and so do those of futures that come right after it, until `wakes` has `max`.
+    /// Takes the next expired timer out, for a delivery at `now`.
     #[inline]
-    fn pop(&self, now: u64, max: usize, wakes: &mut Vec<Wake>) -> Coming<T> {
+    fn pop(&self, now: u64) -> Coming<T> {
         let state = &mut *self.state.borrow_mut();
-        let Some((expired, carried)) = self.take_due(state, now, |_| true) else {
-            return Coming::Nothing;
-        };
-        if let Stored::Slot(..) = expired.payload {
-            let is_future = |payload: &Stored<T>| matches!(payload, Stored::Slot(..));
-            let mut next = Some((expired, carried));
-            while let Some((Expired { key, deadline, .. }, carried)) = next {
-                let class = state.measured.classes.take(key.index());
-                wakes.push(Wake::new(carried, key, self.time().start_of(deadline), class));
-                let has_room = wakes.len() < max;
-                next = has_room.then(|| self.take_due(state, now, is_future)).flatten();
-            }
-            return Coming::Wakes;
-        }
+        let is_closed = self.is_closed();
+        let expired = state.wheel.pop_expired_unless(|payload| match *payload {
+            Stored::Part(part, index) if !is_closed => self.parts.postpone(part, index),
+            _ => None,
+        });
+        let Some(expired) = expired else { return Coming::Nothing };
         let class = state.measured.classes.take(expired.key.index());
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
@@ -278,45 +256,9 @@ impl<T: 'static> Core<T> {
         if let Stored::Part(part, index) = expired.payload {
             return Coming::PartTimer(part.with_index(index));
         }
-        // A shutdown that fires all timers must not report a future's timeout as elapsed early.
-        let payload = expired.payload.expire(&mut state.tables, now < deadline);
+        let payload = expired.payload.take(&mut state.calls);
         let (timer, lateness) = (self.timer_of(expired.key), Duration::from_nanos(late));
         Coming::Timer(Delivery { timer, deadline, lateness, payload })
-    }
-
-    /// Takes the next expired timer out of the wheel, if its payload `is_wanted`. Also returns the
-    /// waker, if the timer is that of a future in a nursery.
-    #[inline]
-    fn take_due(
-        &self,
-        state: &mut State<T>,
-        now: u64,
-        is_wanted: impl Fn(&Stored<T>) -> bool,
-    ) -> Option<(Expired<Stored<T>>, Option<Waker>)> {
-        let is_closed = self.is_closed();
-        // A shutdown fires all timers, early ones too.
-        let begun = if is_closed { u64::MAX } else { self.time().round_down(now) };
-        let State { wheel, nurseries, .. } = state;
-        let mut waker = None;
-        let expired = wheel.pop_expired_by(|payload| {
-            if !is_wanted(payload) {
-                return Choice::Leave;
-            }
-            let postponed = match *payload {
-                Stored::Part(part, index) if !is_closed => self.parts.postpone(part, index),
-                Stored::Slot(nursery, slot) => match nurseries.fire(nursery, slot, begun) {
-                    Due::Fires(carried) => {
-                        waker = Some(carried);
-                        None
-                    }
-                    Due::NotBefore(later) if !is_closed => Some(self.time().ceil(later)),
-                    Due::NotBefore(_) | Due::Nothing => None,
-                },
-                _ => None,
-            };
-            postponed.map_or(Choice::Take, Choice::Postpone)
-        })?;
-        Some((expired, waker))
     }
 
     /// Counts a delivery that has panicked (`!is_ok`) or that took too long; `took` is in
@@ -345,10 +287,11 @@ impl<T: 'static> Core<T> {
         });
     }
 
-    /// Whether the wheel, or a command, has left work for a turn that follows at once.
-    fn is_behind(&self) -> bool {
-        let state = self.state.borrow();
-        state.wheel.is_behind() || state.left.has_effects()
+    /// Whether the wheel, a thread or a command has left work for a turn that follows at once.
+    fn is_behind(&self, last: Tick) -> bool {
+        let State { wheel, left, nurseries, .. } = &*self.state.borrow();
+        let has_act = || nurseries.act_by() <= self.time().start_of(last);
+        wheel.is_behind() || left.has_effects() || has_act()
     }
 
     /// When the next turn is due; `None` if no timer or part wants a turn.
@@ -363,7 +306,7 @@ impl<T: 'static> Core<T> {
             let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
             self.lanes_due().map_or(next, |due| next.min(due))
         };
-        let next = next.min(self.next_look());
+        let next = next.min(self.next_act());
         Some(next.min(turn_by)).filter(|next| *next < Tick::NEVER)
     }
 }

@@ -26,7 +26,7 @@ impl<T: Send + 'static> Simulation<T> {
         core.check_invariants();
         {
             let state = core.state();
-            let (calls, timers) = (state.tables.calls(), state.wheel.len());
+            let (calls, timers) = (state.calls.len(), state.wheel.len());
             assert!(
                 calls <= timers,
                 "shard {} keeps {calls} callbacks for {timers} timers",

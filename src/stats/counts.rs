@@ -186,16 +186,16 @@ counts! {
     cancelled: sum,
     /// Timers whose cancel arrived first; they count as cancelled too.
     overtaken: sum,
-    /// Futures of handles that ended before the shard took over their timers; they count as
-    /// cancelled too.
+    /// Futures that ended before the shard's thread touched their timers; they count as cancelled
+    /// too.
     ended_young: sum,
     /// Connections that were packed for another shard. Their timers count as cancelled too, and as
     /// scheduled on the shard that adopts them.
     migrated_out: sum part,
     /// Pending timers that a shutdown returned in its report.
     returned: sum,
-    /// Pending timers that were dropped when the shard ended, by the policy of the shutdown or
-    /// because its driver ended without a shutdown.
+    /// Pending timers that were dropped when the shard ended: by the policy of the shutdown,
+    /// because its driver ended without a shutdown, or as futures waited for them.
     dropped: sum,
     /// Schedules refused for want of room, on this core and from other threads.
     refused: sum,
@@ -239,8 +239,8 @@ counts! {
     /// Lanes open when the last turn was over. A shard that sleeps sees new lanes and threads that
     /// are gone in its next turn.
     lanes: gauge,
-    /// Threads that have a nursery for timers of this shard now: threads that have waited by a
-    /// handle, until they have ended and the last of their timers has.
+    /// Threads that have timers of futures for this shard now: threads that have waited by a
+    /// future, until they have ended and the last of their timers has.
     nurseries: gauge,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth: gauge,
@@ -265,8 +265,8 @@ counts! {
 
 /// A command of the shard's own thread, between turns.
 pub(super) const COMMAND: u8 = 1;
-/// A look into the timers of threads.
-pub(super) const LOOK: u8 = 2;
+/// An act for threads, which takes over what they have counted.
+pub(super) const ACT: u8 = 2;
 /// The end of a turn, which publishes all counts.
 const TURN: u8 = 4;
 
@@ -300,12 +300,12 @@ macro_rules! counters {
 }
 
 counters! {
-    pending: |counters| counters.pending(), COMMAND | LOOK;
-    pending_max: |counters| counters.pending_max, COMMAND | LOOK;
-    scheduled_local: |counters| counters.scheduled_local, COMMAND | LOOK;
-    scheduled_remote: |counters| counters.scheduled_remote, LOOK;
-    fired: |counters| counters.fired, TURN;
-    cancelled: |counters| counters.cancelled, COMMAND | LOOK;
+    pending: |counters| counters.pending(), COMMAND | ACT;
+    pending_max: |counters| counters.pending_max, COMMAND | ACT;
+    scheduled_local: |counters| counters.scheduled_local, COMMAND | ACT;
+    scheduled_remote: |counters| counters.scheduled_remote, ACT;
+    fired: |counters| counters.fired, ACT;
+    cancelled: |counters| counters.cancelled, COMMAND | ACT;
     overtaken: |counters| counters.overtaken, TURN;
     stale: |counters| counters.stale, COMMAND;
     reset_lazy: |counters| counters.reset_lazy, COMMAND;

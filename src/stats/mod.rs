@@ -27,14 +27,12 @@
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
-//! A reader sends the shard nothing. It takes several kinds of locks, each for as long as it
-//! copies some numbers. Under that of a nursery, a thread arms a timer and the shard looks. Under
-//! that of a class a handler makes a container of it. The shard takes that of gauges when one of
-//! them has changed, and that of late deliveries after a turn that had one. It takes that of the
-//! forecast when it makes one, and that of its state when it begins and ends. The list of nurseries
-//! has one, too. Under one that no shard takes, readers look for warnings.
-//! The counts of one reading were stored together: a reader that comes while the shard stores them
-//! reads again.
+//! A reader sends the shard nothing. It takes four kinds of locks, each for as long as it copies
+//! some numbers. Under that of a thread's timers, it arms one and the shard acts. The others are
+//! those of the list of these threads, of a class, and of the gauges of parts. Under that of a
+//! class a handler makes a container of it. The shard takes that of gauges when one of them has
+//! changed. The counts of one reading were stored together: a reader that comes while the shard
+//! stores them reads again.
 //!
 //! # What is measured
 //!

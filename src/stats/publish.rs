@@ -7,7 +7,7 @@ use corewheel_shard::Counters;
 use crossbeam_utils::CachePadded;
 
 use super::class::{ClassStats, FirstHeld, PublishedClass};
-use super::counts::{COMMAND, LOOK, PublishedCounts, ShardCounts};
+use super::counts::{ACT, COMMAND, PublishedCounts, ShardCounts};
 use super::forecast::PublishedForecast;
 use super::gauges::PublishedGauges;
 use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
@@ -83,12 +83,12 @@ impl Published {
         });
     }
 
-    /// Stores what `take` takes over from nurseries. A reader that reads the nurseries in
+    /// Stores what `take` takes over from threads. A reader that reads their counts in
     /// [`load_with`](Self::load_with) finds each timer there or here.
     pub(crate) fn store_taken(&self, take: impl FnOnce(&Self) -> (Counters, u64)) {
         self.store_counts(|published| {
             let (counters, ended_young) = take(self);
-            published.store_at(LOOK, &counters);
+            published.store_at(ACT, &counters);
             // Relaxed, as in a turn.
             published.ended_young.store(ended_young, Ordering::Relaxed);
         });

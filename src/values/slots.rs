@@ -1,4 +1,4 @@
-//! A list link and a mark of 64 bits for each slot of a shard, in a table beside its slab.
+//! A list link and a mark of 64 bits for each slot of a shard or a thread, in a table of its own.
 //!
 //! Why not in the slots themselves: every slot would grow, though few timers are in a list.
 //!
@@ -10,14 +10,17 @@
 use crate::values::list::{Link, Links};
 
 /// For each slot the bits of its link, and a mark, which is 0 if the slot is in no list.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(crate) struct SlotLinks(Vec<[u64; 2]>);
 
 impl SlotLinks {
-    /// Makes the table with `capacity` slots, unless it exists already.
+    /// Makes the table with `capacity` slots at least.
     pub(crate) fn reserve(&mut self, capacity: usize) {
-        if self.0.is_empty() {
-            self.0 = vec![[0; 2]; capacity];
+        let known = self.0.len();
+        if known < capacity {
+            let mut grown = vec![[0; 2]; capacity];
+            grown[..known].copy_from_slice(&self.0);
+            self.0 = grown;
         }
     }
 

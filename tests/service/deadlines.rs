@@ -217,7 +217,7 @@ fn timer_with_a_delay_that_does_not_fit_never_fires() {
     assert_eq!(lab.timers().reset(timer, Duration::MAX), ResetOutcome::Reset);
     let mut sleep = lab.timers().sleep(Duration::MAX);
     assert!(look(&mut sleep).is_none());
-    assert!(sleep.deadline() > lab.clock.now());
+    assert!(sleep.deadline() > Some(lab.clock.now()));
     for _ in 0..20 {
         lab.advance(Duration::from_hours(24 * 365 * 20));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
 use corewheel::interval::{Interval, MissedTickBehavior};
-use corewheel::{Fired, LocalSleep, RefusedKind, ShutdownPolicy, Timers};
+use corewheel::{Fired, RefusedKind, ShutdownPolicy, Timers};
 
 use crate::support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms};
 
@@ -135,7 +135,7 @@ fn reset_and_reset_at_restart_the_grid() {
     let mut interval = lab.timers().interval_at(start + ms(50), ms(20)).unwrap();
     assert_eq!(interval.period(), ms(20));
     let mut context = Context::from_waker(Waker::noop());
-    let mut due_at = |interval: &mut Interval<LocalSleep>, due: u64| {
+    let mut due_at = |interval: &mut Interval, due: u64| {
         assert!(interval.poll_tick(&mut context).is_pending());
         lab.clock.advance(start + ms(due - 1) - lab.clock.now());
         lab.settle();

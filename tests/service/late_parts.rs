@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
-use corewheel::stats::{LateDelivery, ShardStats};
+use corewheel::stats::{ClassStats, LateDelivery, ShardStats};
 use corewheel::{Fired, Handle, Sleep, Timers};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
@@ -407,24 +407,24 @@ fn futures_that_end_young_are_counted_by_a_sample_that_stands_for_those_before()
     let other = lab.service.handle().on(SHARD);
     let [first, second, third] = [1, 2, 3].map(|_| armed(&handle, ms(1_000)));
     let _without_class = armed(&other, ms(1_000));
-    // No turn looks at them meanwhile.
+    // No turn acts for them meanwhile.
     lab.clock.advance(ms(970));
     drop((second, third));
     lab.settle();
     let class = |lab: &Lab<u64>| shard(lab).classes[0];
-    assert_eq!((class(&lab).cancelled, class(&lab).cancelled_at), (2, [0; 10]), "none is measured");
-    // The look has taken the first one over, so the shard measures it. The next one stands for the
-    // two as well.
+    let measured = |class: &ClassStats| class.cancelled_at.iter().sum::<u64>();
+    let seen = class(&lab);
+    assert_eq!((seen.cancelled, seen.cancelled_at[0], measured(&seen)), (2, 1, 1), "{seen:?}");
+    // The first one after an act stands for the one before as well, and so does the 63rd after it.
     drop(first);
-    let measured = armed(&handle, ms(1_000));
-    let unmeasured = armed(&handle, ms(1_000));
+    let others: Vec<_> = (0..63).map(|_| armed(&handle, ms(1_000))).collect();
     lab.clock.advance(ms(300));
-    drop((unmeasured, measured));
-    // The next look.
+    drop(others);
+    // The next act.
     lab.advance(ms(200));
     let class = class(&lab);
-    assert_eq!((class.cancelled, class.cancelled_at[7]), (5, 4), "{class:?}");
-    assert_eq!(class.cancelled_at.iter().sum::<u64>(), 5, "{class:?}");
+    assert_eq!((class.cancelled, class.cancelled_at[7]), (66, 63), "{class:?}");
+    assert_eq!((class.cancelled_at[0], measured(&class)), (3, 66), "{class:?}");
 }
 
 #[test]
@@ -457,7 +457,9 @@ fn future_that_ends_young_on_another_thread_is_not_measured() {
     lab.advance(ms(1_500));
     lab.settle();
     let class = shard(&lab).classes[0];
-    assert_eq!((class.cancelled, class.cancelled_at), (2, [0; 10]), "{class:?}");
+    // That of its own thread is measured.
+    let measured = class.cancelled_at.iter().sum::<u64>();
+    assert_eq!((class.cancelled, class.cancelled_at[9], measured), (2, 1, 1), "{class:?}");
 }
 
 #[test]

@@ -214,3 +214,19 @@ fn sleep_that_waits_for_room_is_done_at_its_deadline_and_takes_a_later_one() {
     lab.advance(ms(15));
     assert_eq!((alarm.count(), poll(&mut reset, &waker)), (1, Poll::Ready(Ok(()))));
 }
+
+#[test]
+fn sleeps_of_a_shards_own_thread_have_the_room_of_all_that_ended_elsewhere() {
+    let mut lab = lab(300);
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+    let armed = there.fill(&mut lab, handle);
+    assert_eq!(armed.len(), 300);
+    drop(armed);
+    let mut sleeps: Vec<_> = (0..300).map(|_| lab.timers().sleep(FAR)).collect();
+    for (at, sleep) in sleeps.iter_mut().enumerate() {
+        assert_eq!(look(sleep), None, "sleep {at} is refused");
+    }
+    assert_eq!(look(&mut lab.timers().sleep(FAR)), Some(Err(RefusedKind::Full)));
+    lab.settle();
+    check_law(&lab.counts());
+}

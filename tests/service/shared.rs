@@ -31,7 +31,8 @@ fn handle_and_its_futures_belong_to_every_thread() {
     check::<Timeout<std::future::Pending<()>>>();
     copy::<Handle>();
     assert!(size_of::<Handle>() <= 12);
-    assert!(size_of::<Sleep>() <= 32, "{}", size_of::<Sleep>());
+    // With the 64 bits by which it names its timer for ever.
+    assert!(size_of::<Sleep>() <= 40, "{}", size_of::<Sleep>());
 }
 
 /// The waker of the last poll is the one that is woken, on a service with a thread of its own.

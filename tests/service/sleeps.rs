@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use corewheel::{Fired, LocalSleep, RefusedKind, ReplyError, ShutdownPolicy, TimeoutError, Timers};
+use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimeoutError, Timers};
 
 use crate::support::{
     FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
@@ -87,7 +87,7 @@ fn reset_sleep_ends_at_its_last_deadline() {
         let mut sleep = lab.timers().sleep(ms(first));
         assert_eq!(look(&mut sleep), None);
         sleep.reset(ms(second));
-        assert_eq!(sleep.deadline(), start + ms(second));
+        assert_eq!(sleep.deadline(), Some(start + ms(second)));
         while look(&mut sleep).is_none() {
             lab.advance(ms(1));
         }
@@ -106,7 +106,7 @@ fn sleep_on_a_full_shard_is_refused() {
 
 thread_local! {
     /// The sleeps that [`DropOthers`] drops when it is woken or dropped.
-    static OTHERS: RefCell<Vec<LocalSleep>> = const { RefCell::new(Vec::new()) };
+    static OTHERS: RefCell<Vec<Sleep>> = const { RefCell::new(Vec::new()) };
 }
 
 struct DropOthers;

@@ -3,14 +3,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::panic_any;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Poll, Wake, Waker};
+use std::time::Instant;
 
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
-use corewheel::{Sleep, TimerId, Timers};
+use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimerId, Timers};
 
-use crate::support::{Lab, builder, check_law, ms, poll};
+use crate::support::{
+    Alarm, FAR, Host, Lab, PATIENCE, Running, block_on, builder, check_law, look, ms, poll,
+};
 
 const IDLE: TimerClass = TimerClass::new("idle");
 const REQUEST: TimerClass = TimerClass::new("request");
@@ -148,7 +151,9 @@ fn future_dropped_by_the_waker_of_another_has_fired_and_is_counted_once() {
         let sleep = sleep(&lab, IDLE, &noting(&noted, number, end_all.clone()));
         others.lock().unwrap().push(sleep);
     }
-    lab.advance(ms(100));
+    // By then the shard has filed the timers, so that it takes all of them out at once.
+    lab.advance(ms(97));
+    lab.advance(ms(3));
     assert_eq!(noted.lock().unwrap().len(), 40, "each waker is woken once");
     let counts = lab.counts();
     assert_eq!((counts.fired, counts.cancelled, counts.pending), (40, 0, 0));
@@ -175,7 +180,7 @@ fn timer_due_after_futures_is_pending_until_they_are_woken() {
     };
     let sleeps: Vec<_> =
         (0..3).map(|number| sleep(&lab, IDLE, &noting(&noted, number, cancel))).collect();
-    // By then the shard has the timers of the futures.
+    // By then the shard has filed the timers of the futures.
     lab.advance(ms(97));
     let timer = lab.timers().schedule(ms(3), 7).unwrap();
     lab.timers().schedule(ms(3), 8).unwrap();
@@ -187,4 +192,33 @@ fn timer_due_after_futures_is_pending_until_they_are_woken() {
     let counts = lab.counts();
     assert_eq!((counts.fired, counts.cancelled), (4, 1));
     drop(sleeps);
+}
+
+#[test]
+fn waker_that_shuts_the_service_down_inline_is_in_no_turn_of_its_own() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        let (service, (sender, told)) = (Arc::downgrade(&running.service), mpsc::channel());
+        let (alarm, other) = Alarm::new();
+        let ends = Runs::waker(move || {
+            let service = service.upgrade().unwrap();
+            let blocked = service.shutdown(ShutdownPolicy::Fire).map(drop);
+            let begun = service.begin_shutdown(ShutdownPolicy::Fire);
+            sender.send((blocked, begun)).unwrap_or_else(|_| panic!("the test waits"));
+        });
+        let client = running.client();
+        let due = Instant::now() + ms(20);
+        let mut sleeps = [client.sleep(due), client.sleep(due), client.sleep(FAR)];
+        for (sleep, waker) in sleeps.iter_mut().zip([&ends, &other, &other]) {
+            assert_eq!(poll(sleep, waker), Poll::Pending, "{host:?}");
+        }
+        let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(blocked, Err(ReplyError::OnShard), "{host:?}");
+        let counts = block_on(begun.unwrap()).shards[0].counts;
+        assert_eq!((counts.fired, counts.pending), (3, 0), "{host:?}");
+        assert_eq!(alarm.count(), 2, "{host:?}");
+        let ends = sleeps.each_mut().map(look);
+        assert_eq!(ends, [Some(Ok(())), Some(Ok(())), Some(Err(RefusedKind::Closed))], "{host:?}");
+        running.stop();
+    }
 }

@@ -11,7 +11,7 @@ use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Thread;
 use corewheel::sim::Time;
 use corewheel::{
-    LocalSleep, Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, TimerId, TimerService,
+    Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId, TimerService,
     Timers, When,
 };
 use fastrand::Rng;
@@ -54,7 +54,7 @@ pub(crate) struct World {
     /// since a run of an hour has millions of them.
     pub(crate) forgotten: RefCell<Vec<Rc<Sender>>>,
     /// Sleeps that the wake-up of one of them drops, with the numbers of their timeouts.
-    pub(crate) tangles: RefCell<Vec<Vec<(LocalSleep, usize)>>>,
+    pub(crate) tangles: RefCell<Vec<Vec<(Sleep, usize)>>>,
     /// Sleeps of handles.
     pub(crate) shared: Shared,
     /// Futures on shards that are not dropped.

@@ -104,7 +104,7 @@ fn in_ticks(steps: &[Step]) -> Vec<(usize, u64)> {
 /// Boxed futures, as those of tokio and glommio are.
 struct OurSleeps {
     ours: Ours,
-    sleeps: Vec<Pin<Box<corewheel::LocalSleep>>>,
+    sleeps: Vec<Pin<Box<corewheel::Sleep>>>,
 }
 
 impl OurSleeps {
@@ -115,7 +115,7 @@ impl OurSleeps {
         Self { ours, sleeps }
     }
 
-    fn begin(timers: &Timers<Payload>, delay: Duration) -> Pin<Box<corewheel::LocalSleep>> {
+    fn begin(timers: &Timers<Payload>, delay: Duration) -> Pin<Box<corewheel::Sleep>> {
         let mut sleep = Box::pin(timers.sleep(delay));
         poll(sleep.as_mut());
         sleep

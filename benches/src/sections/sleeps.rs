@@ -1,5 +1,5 @@
-//! Many tasks that sleep, on one thread of tokio: by the timers of the shard on that thread, by a
-//! handle, whose young timers lie in the nursery of the thread, and by tokio's own.
+//! Many tasks that sleep, on one thread of tokio: by the timers of the shard on that thread, which
+//! are done in the shard's turn, by a handle, which are done by the clock, and by tokio's own.
 //!
 //! The figure is the thread's processor time for each sleep, from the first poll to the task's next
 //! sleep. Wall-clock time would show only the length of the sleeps.

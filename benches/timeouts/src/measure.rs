@@ -33,7 +33,7 @@ const SHORT: Duration = Duration::from_millis(5);
 const LIVES_FOR: Duration = Duration::from_millis(5);
 /// A timeout that grows old, and after which time its event happens.
 const OLD: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(40));
-/// After which time each pending timer of corewheel lies on its shard.
+/// After which time each pending timer of corewheel is filed.
 const OLD_AFTER: Duration = Duration::from_secs(13);
 /// How many timeouts a thread sends to another one at once, and how often it may do so before the
 /// other has received them.
@@ -186,7 +186,7 @@ fn memory<T: Timeouts>(
     let without = taken();
     let timeout = move |delay| system.timeout(delay, Never([0; 8]));
     arm(runtime, cell.pending, timeout);
-    // A young timer takes less than one that corewheel's shard has taken over.
+    // The lists of corewheel's filed timers take memory, too.
     thread::sleep(OLD_AFTER);
     wait_until_idle();
     let with = taken();

@@ -90,21 +90,6 @@ impl<T> Shard<T> {
         best.or(late.map(|(entry, _)| entry)).map(|entry| self.slab.key(entry))
     }
 
-    /// The payloads of timers that are handed out next. The shard looks at due timers in batches,
-    /// and these are the ones left of the last batch, in order. A timer that has ended since is not
-    /// among them, and one that was reset to a later tick is.
-    ///
-    /// A caller whose payloads point at other memory can read that for all of them beforehand: the
-    /// processor then waits for many cache lines at once.
-    ///
-    /// O(1) a timer; at most 64 timers.
-    #[inline]
-    pub fn next_payloads(&self) -> impl Iterator<Item = &T> {
-        let live = |entry: &Entry| self.slab.live_deadline(*entry).is_some();
-        let entries = self.batch.iter().map(|(entry, _)| entry).filter(live);
-        entries.filter_map(|entry| self.slab.payload(entry.index()))
-    }
-
     /// Returns whether the timer of an entry that comes up at `tick` is due then. If the timer was
     /// reset to a later deadline, considers the entry as one that is filed again at `refiled`.
     fn consider_unless_due(

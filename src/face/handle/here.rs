@@ -31,7 +31,7 @@ use super::thread_lanes::ThreadLanes;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
 use crate::link::nursery::{
-    ArmRefusal, Armed, Arming, Nursery, NurseryId, Periods, Ring, TAKEN_MAX,
+    ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Periods, Ring, TAKEN_MAX,
 };
 use crate::shard::Core;
 use crate::shard::local::LocalShard;
@@ -249,9 +249,9 @@ impl Reach {
         self.clock.has_passed(nanos, returned)
     }
 
-    /// Arms a timer in the nursery of this thread for a shard, or for any if `shard` is `None`.
-    /// Also returns whether the timer has time: otherwise its deadline may have passed. Runs code
-    /// of the user only if nothing `is_borrowed`.
+    /// Arms a timer of this thread for a shard, or for any if `shard` is `None`. Also returns
+    /// whether the timer has time: otherwise its deadline may have passed. Runs code of the user
+    /// only if nothing `is_borrowed`.
     #[inline]
     pub(crate) fn arm(
         &self,
@@ -278,15 +278,15 @@ impl Reach {
         is_borrowed: bool,
     ) -> Result<(Place, bool), (Option<ArmRefusal>, Arming<Waker>)> {
         let Some(own) = self.own.find(|own| own.shard == shard) else { return Err((None, arming)) };
-        let Armed { slot, has_time, ring } = own
+        let Armed { name, ring, has_time } = own
             .nursery
-            .arm(arming, || self.nanos())
+            .arm(arming, || self.clock.recent(), || self.nanos())
             .map_err(|(why, arming)| (Some(why), arming))?;
         self.ring(shard, ring);
         if own.nursery.has_many_ended() && !is_borrowed {
             self.end_ended();
         }
-        Ok((Place { nursery: own.name, slot }, has_time))
+        Ok((Place { nursery: own.name, timer: name }, has_time))
     }
 
     /// Arms a timer for which the thread first makes a nursery, or asks for a slot.
@@ -326,7 +326,7 @@ impl Reach {
         let service = self.service().ok_or_else(|| self.why_closed())?;
         let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
         service.note_waiting(shard);
-        let periods = Periods::new(self.time.tick().nanos());
+        let periods = Periods::new(self.time.tick());
         let is_local = self.driven(Some(shard)).is_some();
         let room = Arc::clone(table.room());
         let nursery = Nursery::new(periods, service.classes(), room, is_local);
@@ -344,15 +344,20 @@ impl Reach {
     /// Rings a shard, if that is asked for.
     #[inline]
     fn ring(&self, shard: ShardId, ring: Ring) {
-        if let Some(look_by) = ring {
-            self.ring_for(shard, look_by);
+        if let Some(act_by) = ring {
+            self.ring_for(shard, act_by);
         }
     }
 
     #[cold]
-    fn ring_for(&self, shard: ShardId, look_by: u64) {
-        if let Some(service) = self.service() {
-            service.ring(shard, self.time.ceil(look_by));
+    fn ring_for(&self, shard: ShardId, act_by: u64) {
+        let act_by = self.time.ceil(act_by);
+        let driven = if self.drives_any.get() { self.driven(Some(shard)) } else { None };
+        if let Some(driven) = driven {
+            // The shard sees it before it sleeps, or is woken as by any command.
+            driven.note_deadline(act_by);
+        } else if let Some(service) = self.service() {
+            service.ring(shard, act_by);
         }
     }
 
@@ -361,11 +366,11 @@ impl Reach {
     pub(crate) fn with<R>(
         &self,
         place: Place,
-        run: impl FnOnce(&Nursery<Waker>, u32) -> (R, Ring),
+        run: impl FnOnce(&Nursery<Waker>, Name) -> (R, Ring),
     ) -> Option<R> {
         let (result, ring) = match self.own.find(|own| own.name == place.nursery) {
-            Some(own) => run(&own.nursery, place.slot),
-            None => self.with_other(place, |nursery| run(nursery, place.slot))?,
+            Some(own) => run(&own.nursery, place.timer),
+            None => self.with_other(place, |nursery| run(nursery, place.timer))?,
         };
         self.ring(place.nursery.shard(), ring);
         Some(result)
@@ -410,32 +415,48 @@ impl Reach {
         Some(others[index].replace((generation, nursery)))
     }
 
-    /// Gives a timer another deadline. Returns its slot, which may be another; `None` if the timer
-    /// has fired, or if its nursery is gone.
-    pub(crate) fn reset(&self, place: Place, deadline: u64) -> Option<u32> {
-        let reset = |nursery: &Nursery<Waker>, slot| {
+    /// Gives a timer another deadline. False if the timer is over.
+    pub(crate) fn reset(&self, place: Place, deadline: u64) -> bool {
+        let reset = |nursery: &Nursery<Waker>, timer| {
             nursery
-                .reset(slot, deadline, || self.nanos())
-                .map_or((None, None), |(slot, ring)| (Some(slot), ring))
+                .reset(timer, deadline, || self.clock.recent(), || self.nanos())
+                .map_or((false, None), |ring| (true, ring))
         };
-        self.with(place, reset).flatten()
+        self.with(place, reset).unwrap_or(false)
     }
 
-    /// Ends a timer, and drops its waker if it was armed on this thread.
+    /// Ends a timer, and drops its waker if it was armed on this thread. `may_have_fired` if its
+    /// deadline may have passed: a timer that has fired is ended without a lock.
     #[inline]
-    pub(crate) fn end(&self, place: Place) {
+    pub(crate) fn end(&self, place: Place, may_have_fired: bool) {
         let Some(own) = self.own.find(|own| own.name == place.nursery) else {
-            return self.end_elsewhere(place);
+            return self.end_elsewhere(place, may_have_fired);
         };
+        if may_have_fired && own.nursery.is_over(place.timer) {
+            return;
+        }
         // The waker is dropped last, which runs code of the user.
-        let (_waker, ring) = own.nursery.end(place.slot, || self.nanos());
-        self.ring(place.nursery.shard(), ring);
+        let _waker = own.nursery.end(place.timer, || self.nanos());
+    }
+
+    /// Whether a timer is over, without a lock. One that has just fired may not show.
+    pub(crate) fn is_timer_over(&self, place: Place) -> bool {
+        match self.own.find(|own| own.name == place.nursery) {
+            Some(own) => own.nursery.is_over(place.timer),
+            None => self.with_other(place, |nursery| nursery.is_over(place.timer)).unwrap_or(true),
+        }
     }
 
     /// Ends a timer of another thread.
     #[inline(never)]
-    fn end_elsewhere(&self, place: Place) {
-        let end = |nursery: &Nursery<Waker>| nursery.end_elsewhere(place.slot, || self.nanos());
+    fn end_elsewhere(&self, place: Place, may_have_fired: bool) {
+        // Looked at only then, as it takes a line of the other thread's cache.
+        let end = |nursery: &Nursery<Waker>| {
+            if may_have_fired && nursery.is_over(place.timer) {
+                return Ok(None);
+            }
+            nursery.end_elsewhere(place.timer, || self.nanos())
+        };
         match self.with_other(place, end) {
             Some(Ok(ring)) => self.ring(place.nursery.shard(), ring),
             Some(Err(())) => self.end_all(place),
@@ -447,8 +468,7 @@ impl Reach {
     #[cold]
     fn end_all(&self, place: Place) {
         let mut wakers = Vec::new();
-        while self.with_other(place, |nursery| nursery.end_some(|| 0, &mut wakers).0) == Some(true)
-        {
+        while self.with_other(place, |nursery| nursery.end_some(&mut wakers)) == Some(true) {
             drop_each(wakers.drain(..));
         }
         drop_each(wakers);
@@ -460,8 +480,7 @@ impl Reach {
         let mut wakers = Vec::with_capacity(TAKEN_MAX as usize);
         for own in self.own.iter() {
             loop {
-                let (more, ring) = own.nursery.end_some(|| self.nanos(), &mut wakers);
-                self.ring(own.shard, ring);
+                let more = own.nursery.end_some(&mut wakers);
                 drop_each(wakers.drain(..));
                 if !more {
                     break;
@@ -535,7 +554,8 @@ impl OnThread {
             let entry = Reach::new(service, core.time().clone());
             entry.enter_table().then_some(entry)
         })?;
-        // A service without a handle has timers of its shards' own threads.
+        // A sleep of a service without a handle may be dropped on another thread.
+        registry::enter(core.directory());
         let _known = reach.reached.set(registry::of_directory(core.directory()));
         reach.shards.borrow_mut().push(Weak::clone(&shard));
         reach.drives_any.set(true);

@@ -73,18 +73,17 @@ use crate::values::refused::RefusedKind;
 ///
 /// # How a thread reaches the service
 ///
-/// Each thread keeps the timers of its futures to itself while they are young, in a nursery, which
-/// is made when the thread first arms a timer. Most timers end young, and cost their shard nothing.
-/// The shard looks at the nursery from time to time and takes the others over. A timer with a delay
-/// of 12 ms to 30 s is taken over when about a fifth of its delay has passed, or later; one with
-/// more, after 6 to 12 s. A shorter one is taken over when it or another short one is due. A timer
-/// of a thread that has ended goes on. The statistics count young timers at once; the age of the
-/// oldest timer of a class is that of one that was taken over.
+/// Each thread keeps the timers of its futures to itself: a timer is armed, reset, fired and ended
+/// where it lies. The shard's thread acts for a thread only when a timer is due, and once for a
+/// timer that has aged: between a third and all of its time. A timer of a thread that has ended
+/// goes on.
 ///
 /// Timers of a thread belong to the shard that the thread drives, or to one that it is given when
 /// it first needs one; threads are given the shards in turn. [`on`](Self::on) chooses a shard.
+/// Timers of one thread that are due in different ticks fire in the order of their ticks, also
+/// after a stall. There is no order within a tick.
 ///
-/// A thread that arms or ends a timer waits while the shard takes over up to 64 timers of that
+/// A thread that arms or ends a timer waits while the shard acts for up to 64 timers of that
 /// thread, which is some microseconds; if the shard's thread loses its processor meanwhile, until
 /// it has one again.
 ///
@@ -196,7 +195,7 @@ impl<T: 'static> Handle<T> {
         Self::of_parts(service, None, ClassId::NONE)
     }
 
-    fn of_parts(service: ServiceId, shard: Option<ShardId>, class: ClassId) -> Self {
+    pub(crate) fn of_parts(service: ServiceId, shard: Option<ShardId>, class: ClassId) -> Self {
         Self {
             service,
             shard,

@@ -1,6 +1,6 @@
 //! Where the timer of a future lies.
 
-use crate::link::nursery::NurseryId;
+use crate::link::nursery::{Name, NurseryId};
 use crate::values::ids::ShardId;
 
 /// Names a nursery among those of all shards of a service, in one word: its generation, its number
@@ -30,12 +30,12 @@ impl NurseryName {
     }
 }
 
-/// Where a timer lies: a slot of a nursery.
+/// Where a timer lies: that of one thread with this name.
 ///
 /// Why not fields for all numbers: written one by one and read together, they would wait for the
 /// processor's store buffer, which is a tenth of the cost of arming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) nursery: NurseryName,
-    pub(crate) slot: u32,
+    pub(crate) timer: Name,
 }

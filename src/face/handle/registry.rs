@@ -38,12 +38,12 @@ pub(crate) trait Service: Send + Sync {
     fn time(&self) -> Timeline;
     /// The shard for the next thread that drives none. Threads get the shards in turn.
     fn next_shard(&self) -> ShardId;
-    /// The nurseries of a shard; `None` if the service has no such shard.
+    /// The timers of the threads of a shard; `None` if the service has no such shard.
     fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
     /// How many classes of timers the service has.
     fn classes(&self) -> usize;
-    /// Wakes a shard if it sleeps past the look that a nursery wants.
-    fn ring(&self, shard: ShardId, look_by: Tick);
+    /// Wakes a shard if it sleeps past the act that a thread needs.
+    fn ring(&self, shard: ShardId, act_by: Tick);
     /// Has a shard look for room for a timer that has found none, see [`Table::ask_for_room`].
     fn ask_for_room(&self, shard: ShardId, asked: Option<u32>, waker: Waker) -> Asked;
     /// Counts a timer that was refused for want of room.
@@ -88,9 +88,9 @@ impl<T: Send + 'static> Service for Entry<T> {
         self.directory.settings.classes.len()
     }
 
-    fn ring(&self, shard: ShardId, look_by: Tick) {
+    fn ring(&self, shard: ShardId, act_by: Tick) {
         if let Some(post) = self.directory.post(shard) {
-            post.nurseries.ring(look_by, &post.doorbell);
+            post.nurseries.ring(act_by, &post.doorbell);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Sleeps and timeouts that any thread may poll and drop.
 //!
-//! A sleep is over when the clock says so, whether its timer has fired or not; the timer only wakes
-//! the task. A timer lies in a slot of the nursery of the thread that has armed it, with the waker,
-//! for all of its life: see [`crate::link::nursery`]. The sleep holds the place of the slot.
+//! A sleep of a [`Handle`] is over when the clock says so, whether its timer has fired or not; the
+//! timer only wakes the task. A sleep of a shard's own thread is over in the turn that fires its
+//! timer. A timer lies with the thread that has armed it, with the waker, for all of its life: see
+//! [`crate::link::nursery`]. The sleep holds its name.
 //!
 //! Invariants: a sleep is never over before its deadline, by the system's clock. A sleep that waits
-//! has a slot, whose deadline is its own, and it alone frees the slot.
+//! has a timer, whose deadline is its own, or that has fired and has woken its task.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,19 +20,26 @@ use super::here::{Reach, Unarmed};
 use super::place::{NurseryName, Place};
 use super::{AnyHandle, Handle, here};
 use crate::clock::when::When;
-use crate::link::nursery::{Arming, Progress};
+use crate::link::nursery::{Arming, Name, Number, Progress};
 use crate::pass::Pass;
 use crate::values::class::ClassId;
 use crate::values::error::TimeoutError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
-/// Waits for a deadline, on any thread; made by [`Handle::sleep`].
+/// Waits for a deadline, on any thread; made by [`Handle::sleep`], and on a shard's own thread by
+/// [`Timers::sleep`](crate::Timers::sleep).
 ///
 /// It is `Send`, `Sync`, `Unpin` and `'static`. It arms a timer when it is first polled before its
 /// deadline, and ends the timer when it is dropped, without waking the shard. It may be polled and
 /// dropped on any thread. A drop is harmless on a thread that ends, after the service has ended,
 /// and on a runtime that is shut down.
+///
+/// # Order
+///
+/// The timers that one thread has armed for a shard fire in the order of their ticks, also where
+/// the shard was held up. Within a tick there is no order, and none between threads. In which order
+/// their tasks run is up to the runtime.
 ///
 /// # Errors
 ///
@@ -44,10 +52,11 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Cost
 ///
-/// 32 bytes, 40 in the nursery of the thread that arms it, and 33 on the shard once it is old; no
-/// allocation of its own. A poll that is ready costs a reading of the clock. The first poll before
-/// the deadline, a reset, another waker and a drop take the lock of a nursery each, which is in the
-/// cache of its thread; a drop on another thread takes another lock.
+/// 40 bytes, and 48 to 72 with the timers of the thread that arms it, 16 to 32 more if it has a
+/// class; no allocation of its own. A poll that is ready costs a reading of the clock. The first
+/// poll before the deadline, a reset, another waker and a drop take the lock of these timers each,
+/// which is in the cache of their thread; a drop on another thread takes another lock. A drop after
+/// the timer has fired takes none.
 ///
 /// The timer holds the waker, and with it the memory of its task. A drop on the thread that has
 /// armed the timer drops the waker at once, and one on another thread within a second; one while
@@ -60,14 +69,17 @@ pub struct Sleep {
     /// Where the timer lies while the phase is `Armed`. While it is `Asked`, the shard that was
     /// asked, and the number that the sleep has there.
     nursery: NurseryName,
+    number: Option<Number>,
     slot: u32,
     service: ServiceId,
     shard: Option<ShardId>,
     class: ClassId,
     phase: Phase,
+    /// Whether it is done in the turn of its shard that fires its timer, and not by a clock.
+    waits_for_turn: bool,
 }
 
-const _: () = assert!(size_of::<Sleep>() == 32);
+const _: () = assert!(size_of::<Sleep>() == 40);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -86,12 +98,20 @@ impl Sleep {
         Self {
             deadline,
             nursery: NurseryName::NONE,
+            number: None,
             slot: 0,
             service,
             shard,
             class,
             phase: Phase::Unarmed,
+            waits_for_turn: false,
         }
+    }
+
+    /// A sleep that is done in the turn that fires its timer, which is after the driver has looked
+    /// at its sockets.
+    pub(crate) fn until_turn<T>(handle: Handle<T>, deadline: u64) -> Self {
+        Self { waits_for_turn: true, ..Self::new(handle, deadline) }
     }
 
     pub(crate) fn handle(&self) -> AnyHandle {
@@ -124,9 +144,7 @@ impl Sleep {
 
     /// Waits until something else is due instead, also after it was done.
     ///
-    /// A timer is reset in its slot, under the lock of its nursery. If the deadline becomes earlier
-    /// and the shard has the timer, the slot is put on a list for the shard; the shard is woken
-    /// only if it sleeps past the deadline.
+    /// A timer is reset in its slot. The shard is told only if it would act too late for it.
     pub fn reset<W: When>(&mut self, when: W) {
         let Some(reach) = self.reach() else {
             return self.reset_to(u64::MAX);
@@ -142,14 +160,16 @@ impl Sleep {
 
     fn reset_by(&mut self, reach: Option<&Reach>, deadline: u64) {
         self.deadline = deadline;
-        match (self.phase, reach) {
-            (Phase::Done, _) => self.phase = Phase::Unarmed,
-            (Phase::Armed, Some(reach)) => match reach.reset(self.place(), deadline) {
-                Some(slot) => self.slot = slot,
-                // A timer that has fired has woken its task, whose next poll arms another one.
-                None => self.end(reach),
-            },
-            (Phase::Armed | Phase::Asked | Phase::Unarmed, _) => {}
+        let is_over = match (self.phase, reach) {
+            (Phase::Done, _) => true,
+            // A timer that has fired has woken its task, whose next poll arms another one.
+            (Phase::Armed, Some(reach)) => {
+                !self.place().is_some_and(|place| reach.reset(place, deadline))
+            }
+            (Phase::Armed | Phase::Asked | Phase::Unarmed, _) => false,
+        };
+        if is_over {
+            self.phase = Phase::Unarmed;
         }
     }
 
@@ -164,9 +184,11 @@ impl Sleep {
         self.reach().is_none_or(|reach| reach.is_shard_closed(self.shard))
     }
 
+    /// Where the timer lies; `None` if there is none.
     #[inline]
-    fn place(&self) -> Place {
-        Place { nursery: self.nursery, slot: self.slot }
+    fn place(&self) -> Option<Place> {
+        let timer = Name { slot: self.slot, number: self.number? };
+        (self.phase == Phase::Armed).then_some(Place { nursery: self.nursery, timer })
     }
 
     #[inline]
@@ -240,24 +262,26 @@ impl Sleep {
         is_borrowed: bool,
         refused: &mut Option<RefusedKind>,
     ) -> Option<bool> {
-        if self.phase == Phase::Armed {
-            if self.end_if_over(reach) {
+        if let Some(place) = self.place() {
+            let is_over = !self.waits_for_turn || reach.is_timer_over(place);
+            if is_over && self.end_if_over(reach) {
                 return Some(true);
             }
-            if let Some(polled) = self.poll_armed(reach, cx) {
+            if let Some(polled) = self.poll_armed(reach, place, cx) {
                 return polled;
             }
         }
         // Most sleeps are polled long before their deadlines: the clock is read only if this thread
-        // has read a time after the deadline, or if the nursery finds that little time is left.
-        if reach.may_have_passed(self.deadline) && self.end_if_over(reach) {
+        // has read a time after the deadline, or if little time may be left.
+        if !self.waits_for_turn && reach.may_have_passed(self.deadline) && self.end_if_over(reach) {
             return Some(true);
         }
         let (deadline, class, carried) = (self.deadline, self.class.bits(), cx.waker().clone());
         match reach.arm(self.shard, Arming { deadline, class, carried }, is_borrowed) {
-            Ok((place, has_time)) => {
-                (self.nursery, self.slot, self.phase) = (place.nursery, place.slot, Phase::Armed);
-                Some(!has_time && self.end_if_over(reach))
+            Ok((Place { nursery, timer: Name { slot, number } }, has_time)) => {
+                (self.nursery, self.slot, self.phase) = (nursery, slot, Phase::Armed);
+                self.number = Some(number);
+                Some(!has_time && !self.waits_for_turn && self.end_if_over(reach))
             }
             Err(unarmed) => self.wait_for_room(reach, unarmed, cx).unwrap_or_else(|kind| {
                 *refused = Some(kind);
@@ -280,7 +304,7 @@ impl Sleep {
             Unarmed::Refused(kind) => return Err(kind),
             Unarmed::NoRoom(shard) => shard,
         };
-        if self.end_if_over(reach) {
+        if !self.waits_for_turn && self.end_if_over(reach) {
             return Ok(Some(true));
         }
         // A sleep without a shard of its own asks that of the thread that polls it.
@@ -295,7 +319,9 @@ impl Sleep {
     fn end_if_over(&mut self, reach: &Reach) -> bool {
         let is_over = self.is_over(reach);
         if is_over {
-            self.end(reach);
+            if let Some(place) = self.place() {
+                reach.end(place, true);
+            }
             self.phase = Phase::Done;
         }
         is_over
@@ -305,10 +331,15 @@ impl Sleep {
     /// timer is to be armed.
     #[inline(never)]
     #[allow(clippy::option_option, reason = "the inner one is what `poll_at` returns")]
-    fn poll_armed(&mut self, reach: &Reach, cx: &Context<'_>) -> Option<Option<bool>> {
+    fn poll_armed(
+        &mut self,
+        reach: &Reach,
+        place: Place,
+        cx: &Context<'_>,
+    ) -> Option<Option<bool>> {
         let waker = cx.waker();
-        let progress = reach.with(self.place(), |nursery, slot| {
-            (nursery.look_at(slot, |known| known.will_wake(waker)), None)
+        let progress = reach.with(place, |nursery, timer| {
+            (nursery.look_at(timer, |known| known.will_wake(waker)), None)
         });
         match progress {
             Some(Progress::Same) => return Some(Some(false)),
@@ -316,29 +347,20 @@ impl Sleep {
                 // A waker runs code of the user when it is cloned and when it is dropped.
                 let waker = waker.clone();
                 let replaced =
-                    reach.with(self.place(), |nursery, slot| (nursery.replace(slot, waker), None));
+                    reach.with(place, |nursery, timer| (nursery.replace(timer, waker), None));
                 if let Some(Ok(_old)) = replaced {
                     return Some(Some(false));
                 }
             }
             Some(Progress::Fired) => {}
             Some(Progress::Closed) | None => {
-                self.end(reach);
+                self.phase = Phase::Unarmed;
                 return Some(None);
             }
         }
         // It has fired, perhaps since this poll began.
-        self.end(reach);
+        self.phase = Phase::Unarmed;
         self.end_if_over(reach).then_some(Some(true))
-    }
-
-    /// Ends the timer, if there is one.
-    #[inline]
-    fn end(&mut self, reach: &Reach) {
-        if self.phase == Phase::Armed {
-            self.phase = Phase::Unarmed;
-            reach.end(self.place());
-        }
     }
 }
 
@@ -354,10 +376,10 @@ impl Future for Sleep {
 impl Drop for Sleep {
     #[inline]
     fn drop(&mut self) {
-        if self.phase == Phase::Armed {
-            let place = self.place();
-            // Where the service has ended, no nursery of it carries anything.
-            let _ended = here::with(self.service, |reach| reach.end(place));
+        if let Some(place) = self.place() {
+            let end = |reach: &Reach| reach.end(place, reach.may_have_passed(self.deadline));
+            // Where the service has ended, no timer of it carries anything.
+            let _ended = here::with(self.service, end);
         }
     }
 }

@@ -1,330 +1,409 @@
-//! Tests of nurseries under the model checker.
+//! Tests of the timers of threads under the model checker.
 //!
-//! Most of what a nursery does is behind its lock. The models are about the rest: the look that a
-//! thread asks for and the owner that falls asleep, timers that end on a third thread, and an owner
-//! that ends.
+//! Most of what they do is behind their lock. The models are about the rest: the keeper that falls
+//! asleep, timers that fire while they end or are reset, and a shard that ends. The number that is
+//! read without the lock has models of its own.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use corewheel_shard::Tick;
+use corewheel_shard::{Tick, TickLength};
 use loom::thread;
 
-use super::super::nursery::{ArmRefusal, Arming, Due, Nursery, Owner as TakesOver, Periods, Table};
+use super::super::nursery::{ArmRefusal, Arming, Due, Name, Nursery, Periods, Progress, Table};
 use super::super::wake_up::Doorbell;
 use super::{BEGIN, Owner, check, check_within, tick};
 
 const MS: u64 = 1_000_000;
-/// A time at which all timers and looks of these models are due.
-const LATE: u64 = BEGIN + 10_000 * MS;
 
-/// The slots of the timers that the owner has taken over.
-#[derive(Default)]
-struct Wheel(Vec<u32>);
+/// A time after the beginning.
+const fn ms(after: u64) -> u64 {
+    BEGIN + after * MS
+}
 
-impl TakesOver for Wheel {
-    fn take_over(&mut self, slot: u32, _: u64, _: u8) -> u64 {
-        self.0.push(slot);
-        u64::from(slot)
-    }
+/// When all timers of the models are armed.
+const NOW: u64 = BEGIN + 1;
+/// A time at which all timers of these models are due.
+const LATE: u64 = ms(10_000);
 
-    fn cancel(&mut self, key: u64) {
-        let at = self.0.iter().position(|slot| u64::from(*slot) == key);
-        self.0.swap_remove(at.expect("a timer is cancelled once"));
-    }
+type Shared<X> = loom::sync::Arc<X>;
 
-    fn reset(&mut self, _: u64, _: u64) {}
+fn tick_of(nanos: u64) -> Tick {
+    Tick::new(nanos.div_ceil(MS))
+}
+
+fn periods() -> Periods {
+    Periods::new(TickLength::from_nanos(NonZeroU64::new(MS).unwrap()))
 }
 
 fn nursery(table: &Table<u32>) -> Nursery<u32> {
-    Nursery::new(Periods::new(MS), 0, Arc::clone(table.room()), false)
+    Nursery::new(periods(), 0, Arc::clone(table.room()), false)
 }
 
-/// Arms a timer that carries `carried`, soon after the beginning, and rings.
+/// A shard, and the timers of one thread.
+fn pair() -> (Shared<Doorbell>, Arc<Table<u32>>, Arc<Nursery<u32>>) {
+    let (doorbell, table) = (Shared::new(Doorbell::new()), Arc::new(Table::new(8)));
+    let (_, nursery) = table.enter(nursery(&table)).unwrap();
+    (doorbell, table, nursery)
+}
+
+/// Rings the keeper for an act, by the tick of the act.
+fn ring((table, doorbell): (&Table<u32>, &Doorbell), ring: Option<u64>) {
+    if let Some(act_by) = ring {
+        table.ring(tick_of(act_by), doorbell);
+    }
+}
+
+/// Arms a timer that carries `carried`, and rings.
 fn arm(
     nursery: &Nursery<u32>,
-    owner: (&Table<u32>, &Doorbell),
+    at: (&Table<u32>, &Doorbell),
     timer: (u64, u32),
-) -> Result<u32, ArmRefusal> {
-    arm_at(BEGIN + 1, nursery, owner, timer)
+) -> Result<Name, ArmRefusal> {
+    arm_at(NOW, nursery, at, timer)
 }
 
 fn arm_at(
     now: u64,
     nursery: &Nursery<u32>,
-    (table, doorbell): (&Table<u32>, &Doorbell),
+    at: (&Table<u32>, &Doorbell),
     (deadline, carried): (u64, u32),
-) -> Result<u32, ArmRefusal> {
+) -> Result<Name, ArmRefusal> {
     let arming = Arming { deadline, class: 0, carried };
-    let armed = nursery.arm(arming, || now).map_err(|refused| refused.0)?;
-    if let Some(look_by) = armed.ring {
-        table.ring(Tick::new(look_by), doorbell);
-    }
-    Ok(armed.slot)
+    let armed = nursery.arm(arming, || now, || now).map_err(|refused| refused.0)?;
+    ring(at, armed.ring);
+    Ok(armed.name)
 }
 
-/// Sleeps until any nursery wants a look before `until`.
-fn sleep(owner: &mut Owner, table: &Table<u32>, until: u64) {
+/// Sleeps until a thread needs an act before the time `until`.
+fn sleep(keeper: &mut Owner, table: &Table<u32>, until: u64) {
     let (known, version) = table.all();
-    owner.sleep(Tick::new(until), || {
+    keeper.sleep(tick_of(until), || {
         let mut known = known.iter().flatten();
-        table.version() != version || known.any(|nursery| nursery.look_by() < until)
+        let is_early = |nursery: &Nursery<u32>| tick_of(nursery.act_by()) < tick_of(until);
+        table.version() != version || known.any(|nursery| is_early(nursery))
     });
 }
 
-/// Looks at a nursery until there is nothing to do at `now`.
-fn look(nursery: &Nursery<u32>, now: u64, wheel: &mut Wheel, carried: &mut Vec<u32>) {
-    while nursery.look_by() <= now && nursery.look(now, 64, wheel, carried).1 {}
-}
-
-fn look_at_all(table: &Table<u32>, now: u64, wheel: &mut Wheel, carried: &mut Vec<u32>) {
-    for nursery in table.all().0.iter().flatten() {
-        look(nursery, now, wheel, carried);
+/// Sleeps until the next act of a thread, or until the time `latest`, unless that act is due by
+/// `now`: the alarm of a keeper that sleeps until then would go off at once.
+fn sleep_past(
+    keeper: &mut Owner,
+    table: &Table<u32>,
+    nursery: &Nursery<u32>,
+    now: u64,
+    latest: u64,
+) {
+    let until = nursery.act_by().min(latest);
+    if until > now {
+        sleep(keeper, table, until);
     }
 }
 
-/// A thread makes its nursery and arms a timer, while the owner falls asleep for longer than the
+/// Acts until there is nothing to do at `now`. Returns what fires.
+fn act(nursery: &Nursery<u32>, now: u64, carried: &mut Vec<u32>) -> Vec<u32> {
+    let mut due = Vec::new();
+    while nursery.act_by() <= now && nursery.act(now, 64, &mut due, carried).1 {}
+    due.into_iter().map(|Due { carried, .. }| carried).collect()
+}
+
+/// A thread makes its nursery and arms a timer, while the keeper falls asleep for longer than the
 /// timer has. Also at the end of the range of times.
 #[test]
-fn owner_that_sleeps_past_the_first_look_at_a_new_nursery_is_woken() {
-    for begin in [BEGIN, u64::MAX - 100] {
-        check(move || check_first_look(begin));
+fn keeper_that_sleeps_past_the_first_timer_of_a_new_thread_is_woken() {
+    for begin in [BEGIN, (u64::MAX / MS - 100) * MS] {
+        check(move || check_first_timer(begin));
     }
 }
 
-fn check_first_look(begin: u64) {
-    let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-    let mut owner = Owner::new(&doorbell);
+fn check_first_timer(begin: u64) {
+    let (doorbell, table) = (Shared::new(Doorbell::new()), Arc::new(Table::new(8)));
+    let mut keeper = Owner::new(&doorbell);
     let thread = {
-        let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+        let (doorbell, table) = (Shared::clone(&doorbell), Arc::clone(&table));
         thread::spawn(move || {
             let (_, nursery) = table.enter(nursery(&table)).unwrap();
-            arm_at(begin + 1, &nursery, (&table, &doorbell), (begin + 5, 7)).unwrap();
+            arm_at(begin + 1, &nursery, (&table, &doorbell), (begin + 5 * MS, 7)).unwrap();
         })
     };
-    let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
+    let mut fired = Vec::new();
     loop {
-        look_at_all(&table, begin + 5, &mut wheel, &mut carried);
-        if !wheel.0.is_empty() {
+        for nursery in table.all().0.iter().flatten() {
+            fired.extend(act(nursery, begin + 5 * MS, &mut Vec::new()));
+        }
+        if !fired.is_empty() {
             break;
         }
-        sleep(&mut owner, &table, begin + 9);
+        sleep(&mut keeper, &table, begin + 9 * MS);
     }
     thread.join().unwrap();
-    assert_eq!((wheel.0.len(), carried.len()), (1, 0));
+    assert_eq!(fired, [7]);
 }
 
-/// A thread arms a timer, and then one that is due earlier, while the owner looks and falls asleep
+/// A thread arms a timer, and then one that is due earlier, while the keeper acts and falls asleep
 /// until the first one.
 #[test]
-fn owner_that_sleeps_past_an_earlier_look_is_woken() {
+fn keeper_that_sleeps_past_an_earlier_timer_is_woken() {
     check_within(2, || {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-        let mut owner = Owner::new(&doorbell);
-        let (_, nursery) = table.enter(nursery(&table)).unwrap();
+        let (doorbell, table, nursery) = pair();
+        let mut keeper = Owner::new(&doorbell);
         let thread = {
-            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+            let (doorbell, table) = (Shared::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                for deadline in [BEGIN + 8, BEGIN + 5] {
+                for deadline in [ms(8), ms(5)] {
                     arm(&nursery, (&table, &doorbell), (deadline, 7)).unwrap();
                 }
             })
         };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
         loop {
-            // The time stays the same: the alarm of the owner does not go off.
-            look(&nursery, BEGIN + 5, &mut wheel, &mut carried);
-            if wheel.0.len() == 2 {
+            // It is 5 all the time: the alarm of the keeper does not go off.
+            if act(&nursery, ms(5), &mut Vec::new()) == [7] {
                 break;
             }
-            let until = nursery.look_by().min(BEGIN + 9);
-            if until > BEGIN + 5 {
-                sleep(&mut owner, &table, until);
-            }
+            sleep_past(&mut keeper, &table, &nursery, ms(5), ms(9));
         }
         thread.join().unwrap();
     });
 }
 
-/// A timer ends on a third thread while the owner takes it over: what it carries comes out once,
-/// its slot is freed, and the owner has no timer left.
+/// A thread resets its timer to an earlier deadline while the keeper falls asleep until the later
+/// one.
 #[test]
-fn timer_that_ends_elsewhere_while_it_is_taken_over_is_freed_once() {
+fn keeper_that_sleeps_past_a_reset_to_earlier_is_woken() {
+    for young in [false, true] {
+        check_within(2, move || {
+            let (doorbell, table, nursery) = pair();
+            let mut keeper = Owner::new(&doorbell);
+            let first = if young { ms(30_000) } else { ms(50) };
+            let name = arm(&nursery, (&table, &doorbell), (first, 7)).unwrap();
+            let thread = {
+                let (doorbell, table) = (Shared::clone(&doorbell), Arc::clone(&table));
+                let nursery = Arc::clone(&nursery);
+                thread::spawn(move || {
+                    let reset = nursery.reset(name, ms(5), || NOW, || NOW);
+                    ring((&table, &doorbell), reset.expect("it is pending"));
+                })
+            };
+            while act(&nursery, ms(5), &mut Vec::new()).is_empty() {
+                sleep_past(&mut keeper, &table, &nursery, ms(5), ms(9_000));
+            }
+            thread.join().unwrap();
+        });
+    }
+}
+
+/// A timer ends on a third thread while the keeper acts: what it carries comes out once, and its
+/// slot is freed.
+#[test]
+fn timer_that_ends_elsewhere_while_the_keeper_acts_is_over_once() {
     check(|| {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-        let mut owner = Owner::new(&doorbell);
-        let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, 7)).unwrap();
+        let (doorbell, table, nursery) = pair();
+        let mut keeper = Owner::new(&doorbell);
+        let name = arm(&nursery, (&table, &doorbell), (ms(50), 7)).unwrap();
         let other = {
-            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+            let (doorbell, table) = (Shared::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                if let Some(look_by) = nursery.end_elsewhere(slot, || BEGIN + 1).unwrap() {
-                    table.ring(Tick::new(look_by), &doorbell);
+                if !nursery.is_over(name) {
+                    ring((&table, &doorbell), nursery.end_elsewhere(name, || NOW).unwrap());
                 }
             })
         };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        while nursery.used().1 > 0 {
-            look(&nursery, LATE, &mut wheel, &mut carried);
-            if nursery.used().1 > 0 {
-                sleep(&mut owner, &table, u64::MAX);
+        let (mut fired, mut ended) = (Vec::new(), Vec::new());
+        while nursery.pending() > 0 {
+            fired.extend(act(&nursery, LATE, &mut ended));
+            if nursery.pending() > 0 {
+                sleep(&mut keeper, &table, ms(100_000));
             }
         }
         other.join().unwrap();
-        assert_eq!((carried, wheel.0), (vec![7], vec![]));
+        fired.extend(act(&nursery, LATE, &mut ended));
+        assert_eq!(fired.len() + ended.len(), 1, "{fired:?} and {ended:?}");
+        assert!(ended.is_empty() || !nursery.is_over(name), "it has ended and fired");
     });
 }
 
-/// Two timers end on two other threads, while the nursery's thread ends those that have: none of
-/// them is lost.
+/// The keeper fires a timer, and its thread arms another one in its slot, while a third thread ends
+/// the first by its name: the second is not ended, and does not show as fired.
+#[test]
+fn timer_of_a_slot_used_again_is_not_ended_by_the_name_of_the_one_before() {
+    check_within(2, || {
+        let (doorbell, table, nursery) = pair();
+        let first = arm(&nursery, (&table, &doorbell), (ms(5), 7)).unwrap();
+        let keeper = {
+            let nursery = Arc::clone(&nursery);
+            thread::spawn(move || act(&nursery, ms(5), &mut Vec::new()))
+        };
+        let other = {
+            let nursery = Arc::clone(&nursery);
+            thread::spawn(move || {
+                if !nursery.is_over(first) {
+                    nursery.end_elsewhere(first, || NOW).unwrap();
+                }
+            })
+        };
+        let second = arm(&nursery, (&table, &doorbell), (ms(50), 8)).unwrap();
+        let mut ended = Vec::new();
+        while nursery.end_some(&mut ended) {}
+        let fired = keeper.join().unwrap();
+        other.join().unwrap();
+        while nursery.end_some(&mut ended) {}
+        assert!(!nursery.is_over(second), "it is pending");
+        assert_eq!(nursery.look_at(second, |carried| *carried == 8), Progress::Same);
+        assert_eq!(fired.len() + ended.len(), 1, "{fired:?} and {ended:?}");
+        assert_ne!(nursery.look_at(first, |_| true), Progress::Same);
+    });
+}
+
+/// A future that has seen, without the lock, that its timer has fired finds it over behind it.
+#[test]
+fn timer_that_shows_as_fired_without_the_lock_is_over() {
+    check(|| {
+        let (doorbell, table, nursery) = pair();
+        let name = arm(&nursery, (&table, &doorbell), (ms(5), 7)).unwrap();
+        let future = {
+            let nursery = Arc::clone(&nursery);
+            thread::spawn(move || {
+                if nursery.is_over(name) {
+                    assert_eq!(nursery.look_at(name, |_| true), Progress::Fired);
+                    assert_eq!(nursery.end(name, || NOW), None, "it has fired");
+                }
+            })
+        };
+        assert_eq!(act(&nursery, ms(5), &mut Vec::new()), [7]);
+        assert!(nursery.is_over(name));
+        future.join().unwrap();
+    });
+}
+
+/// Two timers end on two other threads, while their thread ends those that have: none of them is
+/// lost.
 #[test]
 fn timers_that_end_on_two_threads_are_all_freed() {
     check_within(2, || {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-        let mut owner = Owner::new(&doorbell);
-        let (_, nursery) = table.enter(nursery(&table)).unwrap();
+        let (doorbell, table, nursery) = pair();
+        let mut keeper = Owner::new(&doorbell);
         let others = [1, 2].map(|carried| {
-            let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 9_000 * MS, carried)).unwrap();
-            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+            let name = arm(&nursery, (&table, &doorbell), (ms(9_000), carried)).unwrap();
+            let (doorbell, table) = (Shared::clone(&doorbell), Arc::clone(&table));
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                if let Some(look_by) = nursery.end_elsewhere(slot, || BEGIN + 1).unwrap() {
-                    table.ring(Tick::new(look_by), &doorbell);
-                }
+                ring((&table, &doorbell), nursery.end_elsewhere(name, || NOW).unwrap());
             })
         });
-        let mut carried = Vec::new();
-        let (_, ring) = nursery.end_some(|| BEGIN + 1, &mut carried);
-        assert_eq!(ring, None, "a young timer is not the owner's");
-        let mut wheel = Wheel::default();
-        while nursery.used().1 > 0 {
-            look(&nursery, LATE, &mut wheel, &mut carried);
-            if nursery.used().1 > 0 {
-                sleep(&mut owner, &table, u64::MAX);
+        let mut ended = Vec::new();
+        nursery.end_some(&mut ended);
+        while nursery.pending() > 0 {
+            assert!(act(&nursery, ms(2_000), &mut ended).is_empty(), "none is due");
+            if nursery.pending() > 0 {
+                // Not past the look at the timers, which is no reason to stay awake.
+                sleep(&mut keeper, &table, ms(2_001));
             }
         }
         for other in others {
             other.join().unwrap();
         }
-        carried.sort_unstable();
-        assert_eq!((carried, wheel.0), (vec![1, 2], vec![]));
+        ended.sort_unstable();
+        assert_eq!(ended, [1, 2]);
     });
 }
 
-/// A thread arms, resets and ends a timer in place while the owner looks and fires.
+/// A thread resets and ends a timer in place while the keeper fires it.
 #[test]
 fn timer_that_fires_while_its_thread_ends_it_has_one_outcome() {
     check(|| {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-        let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 5, 7)).unwrap();
+        let (doorbell, table, nursery) = pair();
+        let name = arm(&nursery, (&table, &doorbell), (ms(5), 7)).unwrap();
         let thread = {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                let is_reset = nursery.reset(slot, BEGIN + 4, || BEGIN + 1).is_some();
-                (is_reset, nursery.end(slot, || BEGIN + 1).0)
+                let is_reset = nursery.reset(name, ms(4), || NOW, || NOW).is_some();
+                (is_reset, nursery.end(name, || NOW))
             })
         };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        look(&nursery, BEGIN + 5, &mut wheel, &mut carried);
-        let mut fired = Vec::new();
-        for slot in wheel.0.clone() {
-            if let Due::Fires(carried) = nursery.fire(slot, BEGIN + 5) {
-                fired.push(carried);
-                wheel.0.clear();
-            }
-        }
+        let fired = act(&nursery, ms(5), &mut Vec::new());
         let (is_reset, ended) = thread.join().unwrap();
         assert_eq!(fired.len() + usize::from(ended.is_some()), 1, "{fired:?} and {ended:?}");
         assert!(is_reset || !fired.is_empty());
-        // The owner sees the end of a timer that it has taken over.
-        look(&nursery, LATE, &mut wheel, &mut carried);
-        assert_eq!((nursery.used(), wheel.0.len()), ((0, 0), 0));
+        assert_eq!(nursery.pending(), 0);
     });
 }
 
-/// A thread arms timers while the owner ends: each is refused, or the owner has it.
+/// A thread arms timers while the shard ends: each is refused, or taken out.
 #[test]
-fn timer_armed_while_the_owner_ends_is_the_owners_or_refused() {
+fn timer_armed_while_the_shard_ends_is_taken_out_or_refused() {
     check_within(2, || {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
+        let (doorbell, table) = (Shared::new(Doorbell::new()), Arc::new(Table::new(8)));
         let thread = {
-            let (doorbell, table) = (loom::sync::Arc::clone(&doorbell), Arc::clone(&table));
+            let (doorbell, table) = (Shared::clone(&doorbell), Arc::clone(&table));
             thread::spawn(move || {
-                let Ok((_, nursery)) = table.enter(nursery(&table)) else { return (0, None) };
-                let arm = |carried| arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, carried));
+                let Ok((_, nursery)) = table.enter(nursery(&table)) else { return 0 };
+                let arm = |carried| arm(&nursery, (&table, &doorbell), (ms(50), carried));
                 let armed = [arm(1), arm(2)].map(|armed| {
                     assert!(matches!(armed, Ok(_) | Err(ArmRefusal::Closed)), "{armed:?}");
-                    armed.ok()
+                    usize::from(armed.is_ok())
                 });
-                (armed.iter().flatten().count(), armed[0].map(|slot| (slot, nursery)))
+                armed.iter().sum()
             })
         };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
+        let (mut out, mut ended) = (Vec::new(), Vec::new());
         for nursery in table.close().iter().flatten() {
-            while nursery.close(&mut wheel, &mut carried) {}
+            while nursery.close(&mut ended) {}
+            while nursery.take_out(&mut out) {}
         }
-        let (armed, first) = thread.join().unwrap();
-        assert_eq!((wheel.0.len(), carried.len()), (armed, 0));
-        if let Some((slot, nursery)) = first {
-            // It ends after its owner.
-            assert_eq!(nursery.end(slot, || BEGIN).0, Some(1));
-        }
+        let armed: usize = thread.join().unwrap();
+        assert_eq!((out.len(), ended.len()), (armed, 0));
     });
 }
 
-/// A timer ends on a third thread while the owner ends: what it carries comes out once.
+/// A timer ends on a third thread while the shard ends: what it carries comes out once.
 #[test]
-fn timer_that_ends_elsewhere_while_the_owner_ends_is_freed_once() {
+fn timer_that_ends_elsewhere_while_the_shard_ends_is_freed_once() {
     check(|| {
-        let (doorbell, table) = (loom::sync::Arc::new(Doorbell::new()), Arc::new(Table::new(8)));
-        let (_, nursery) = table.enter(nursery(&table)).unwrap();
-        let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, 7)).unwrap();
+        let (doorbell, table, nursery) = pair();
+        let name = arm(&nursery, (&table, &doorbell), (ms(50), 7)).unwrap();
         let other = {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
-                let mut carried = Vec::new();
-                if nursery.end_elsewhere(slot, || BEGIN + 1).is_err() {
-                    while nursery.end_some(|| BEGIN, &mut carried).0 {}
+                let mut ended = Vec::new();
+                if nursery.end_elsewhere(name, || NOW).is_err() {
+                    while nursery.end_some(&mut ended) {}
                 }
-                carried
+                ended
             })
         };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        while nursery.close(&mut wheel, &mut carried) {}
-        carried.extend(other.join().unwrap());
-        assert_eq!((carried, nursery.used()), (vec![7], (0, 0)));
+        let (mut out, mut ended) = (Vec::new(), Vec::new());
+        while nursery.close(&mut ended) {}
+        while nursery.take_out(&mut out) {}
+        ended.extend(other.join().unwrap());
+        assert_eq!((ended.len() + out.len(), nursery.pending()), (1, 0));
     });
 }
 
-/// A thread ends while the owner falls asleep: the owner finds the nursery over in its next turn.
+/// A thread ends while the keeper acts: the keeper finds all over in its next turn.
 #[test]
-fn nursery_of_a_thread_that_has_ended_is_over() {
+fn timers_of_a_thread_that_has_ended_are_over() {
     check(|| {
-        let table = Arc::new(Table::new(8));
-        let (_, nursery) = table.enter(nursery(&table)).unwrap();
+        let (_, table, nursery) = pair();
         let thread = {
-            let nursery = Arc::clone(&nursery);
-            let doorbell = Doorbell::new();
-            let table = Arc::clone(&table);
+            let (nursery, table) = (Arc::clone(&nursery), Arc::clone(&table));
             thread::spawn(move || {
-                let slot = arm(&nursery, (&table, &doorbell), (BEGIN + 50 * MS, 7)).unwrap();
-                let _carried = nursery.end(slot, || BEGIN + 1);
+                let name = arm(&nursery, (&table, &Doorbell::new()), (ms(50), 7)).unwrap();
+                let _carried = nursery.end(name, || NOW);
                 nursery.leave();
             })
         };
-        let (mut wheel, mut carried) = (Wheel::default(), Vec::new());
-        look(&nursery, LATE, &mut wheel, &mut carried);
+        let mut fired = act(&nursery, LATE, &mut Vec::new());
         let is_over = nursery.settle(|_, _, _| {}).1;
         thread.join().unwrap();
-        let taken_over = u64::from(!wheel.0.is_empty());
         if !is_over {
-            assert!(nursery.look_by() <= LATE, "no turn looks at it");
-            look(&nursery, LATE, &mut wheel, &mut carried);
+            assert!(nursery.act_by() <= LATE, "no turn acts for it");
+            fired.extend(act(&nursery, LATE, &mut Vec::new()));
             assert!(nursery.settle(|_, _, _| {}).1, "it is over");
         }
-        assert_eq!(table.room().free() + taken_over, 8, "its credit is back");
+        assert_eq!(table.room().free(), 8, "its credit is back");
+        assert!(fired.len() <= 1);
     });
 }
 

@@ -1,100 +1,102 @@
-//! A nursery holds the timers that one thread has armed for one shard while they are young.
+//! The timers of the futures of one thread, for one shard. They stay here for life.
 //!
-//! Most timers end long before their time. While a timer is young, its thread arms, resets and
-//! cancels it in its slot, under a lock that the owner (the shard's thread) takes only to look. The
-//! lock stays in the cache of its thread, and the owner knows nothing of the timer. Why not a
-//! message to the owner for each timer: it costs both threads more than all of that, and the owner
-//! drops what the timer carries, which belongs to a task of the other thread.
+//! A thread arms, resets and ends a timer in its slot, under a lock that stays in its cache. The
+//! shard's thread, the *keeper*, takes that lock only when a time has come: it fires what is due
+//! and files what has aged, up to 64 timers under one lock, and wakes their tasks outside of it.
+//! Why not a message to the shard for each timer: it costs both threads more than all of that.
 //!
-//! Young timers lie in lists by the time that they have left. A list is looked at twice in its
-//! least time, and a look takes over the timers that were armed before the look before it. So a
-//! timer is taken over when half of that time has passed or later, but before it is due if the
-//! owner is on time; one that ends before never leaves its thread. Timers with less than 12 ms have
-//! no age: a look when the first of them is due takes all of them over. The owner has a timer that
-//! is taken over by its slot's number, and what the timer carries stays in the slot.
+//! A timer that is due within the next 64 ticks lies in the list of its tick. A timer that is due
+//! later is young: it lies in a list by the time that it has left, and most end there. The keeper
+//! looks at the young timers of a kind twice in the least time that they have left, and a look
+//! files those that were armed before the look before it. So a young timer is filed when half of
+//! that time has passed or later, but before it is due if the keeper is on time. It is filed once,
+//! in the list of its tick or in the coarser levels of the thread's [wheel].
 //!
-//! A timer that has been taken over and ends, or is due earlier, is put on a list of changed slots
-//! for the owner. Later is one store, which the owner reads when the timer is due. A timer that
-//! ends on another thread is put on a list of its own, so that the lock stays in the cache of its
-//! thread, which ends those timers in chunks; the owner does a second later.
+//! Looks and ticks come up in one order, also after a stall, so ticks fire in order. Within a tick
+//! there is no order.
 //!
-//! The wake-up protocol is that of [`super::wake_up`], with `look_by` as the push:
+//! A slot is free as soon as its timer has fired or ended. A timer is named by its slot and a
+//! number that no other timer of the thread has. The number is compared before a slot is touched.
+//! It is also read without the lock, so a future whose timer has fired is dropped without it, on
+//! any thread.
+//!
+//! A timer that ends early on another thread is put on a list of its own, so that the lock stays in
+//! the cache of its thread. The thread ends those timers in chunks, or the keeper a second later.
+//!
+//! The wake-up protocol is that of [`super::wake_up`], with `act_by` as the push:
 //!
 //! ```text
-//! thread                                owner, about to sleep
-//! ------                                ---------------------
-//! lock, arm, look_by := earlier         sleeps_until := t
+//! thread                                keeper, about to sleep
+//! ------                                ----------------------
+//! lock, arm, act_by := earlier         sleeps_until := t
 //! fence(SeqCst)                    ╲ ╱  fence(SeqCst)
-//! read sleeps_until                ╱ ╲  read look_by of all nurseries
-//! later? wake the owner                 earlier? another turn
+//! read sleeps_until                ╱ ╲  read act_by of all threads
+//! later? wake the keeper                earlier? another turn
 //! ```
 //!
-//! A nursery counts in nanoseconds since the service's epoch. The owner rounds up to ticks when it
-//! takes a timer over, and when it looks. So a timer that ends young is never rounded.
+//! Deadlines are in nanoseconds since the service's epoch. They are rounded up to ticks when a
+//! timer is filed, so one that ends young is never rounded.
 //!
 //! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most. A timer
-//! has credit from its owner, so taking over cannot fail. A slot is freed by its end alone.
+//! has credit from the shard's capacity until it is over.
 //!
-//! Cost: arming and ending take a lock each, without a fence of their own; 40 bytes a timer.
+//! Cost: arming and ending take a lock each, without a fence of their own. 48 bytes a timer and up
+//! to 24 more, and 16 to 32 more if it has a class.
 
+mod classes;
+mod lists;
 mod slots;
 mod table;
 #[cfg(all(test, not(corewheel_loom)))]
 mod tests;
-mod young;
+mod timers;
+mod wheel;
 
 use std::sync::{Arc, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
-use self::slots::Use;
+use self::slots::Slots;
+pub(crate) use self::slots::{Name, Number};
 pub(crate) use self::table::{NurseryId, Room, Table};
-pub(crate) use self::young::Periods;
-use self::young::{NEVER, Young};
+pub(crate) use self::timers::Periods;
+use self::timers::{NEVER, Timers};
 use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::values::class::LeftAt;
 
 /// The most timers for which a lock is held.
 pub(crate) const TAKEN_MAX: u32 = 64;
-/// The timers that may have ended on other threads before the nursery's thread ends them.
+/// The timers that may have ended on other threads before their thread ends them.
 const ENDED_MAX: u64 = 256;
-/// The most slots that a nursery is lent at once. It begins with one, so that thousands of threads
+/// The most slots that a thread is lent at once. It begins with one, so that thousands of threads
 /// with a timer each take as many slots, and is lent twice as many each time.
 const LENT_MAX: u32 = 1_024;
 
-/// A nursery for timers that carry `W`.
+/// The timers of a thread, which carry `W`.
 #[derive(Debug)]
 pub(crate) struct Nursery<W> {
-    young: CachePadded<Mutex<Young<W>>>,
-    /// A copy of `Young::look_by`, written under the lock, on a cache line that changes rarely.
-    look_by: CachePadded<AtomicU64>,
+    timers: CachePadded<Mutex<Timers<W>>>,
+    /// A copy of `Timers::act_by`, written under the lock, on a cache line that changes rarely.
+    act_by: CachePadded<AtomicU64>,
+    /// Which timer each slot has. Written under the lock.
+    slots: Arc<Slots>,
     ended: CachePadded<Ended>,
-    /// Whether so many timers have ended on other threads that the nursery's thread ends them. It
-    /// looks at each arming, so this has a cache line of its own that changes rarely. Written under
-    /// the lock of `ended`. Relaxed: it orders nothing.
+    /// Whether so many timers have ended on other threads that this thread ends them. It looks at
+    /// each arming, so this has a cache line of its own that changes rarely. Written under the lock
+    /// of `ended`. Relaxed: it orders nothing.
     has_many_ended: CachePadded<AtomicBool>,
     room: Arc<Room>,
-    /// Whether its thread is the owner.
+    /// Whether its thread is the keeper.
     is_local: bool,
 }
 
-/// The slots of timers that have ended on other threads.
+/// The timers that have ended on other threads.
 #[derive(Debug)]
 struct Ended {
     /// In chunks, so that no push copies many of them. All but the last are full.
-    slots: Mutex<Vec<Vec<u32>>>,
+    names: Mutex<Vec<Vec<Name>>>,
     /// How many these are, or were a moment ago. Relaxed: it orders nothing.
     len: AtomicU64,
-}
-
-/// The thread that has taken timers over: a shard.
-pub(crate) trait Owner {
-    /// Takes a timer over. Returns the owner's key of it.
-    fn take_over(&mut self, slot: u32, deadline: u64, class: u8) -> u64;
-    /// The timer with this key has ended.
-    fn cancel(&mut self, key: u64);
-    /// The timer with this key is due earlier.
-    fn reset(&mut self, key: u64, deadline: u64);
 }
 
 /// A timer to be armed.
@@ -106,25 +108,27 @@ pub(crate) struct Arming<W> {
     pub(crate) carried: W,
 }
 
-/// A timer that was armed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Armed {
-    pub(crate) slot: u32,
-    /// Whether the owner looks at it twice before its deadline, if it is on time. Otherwise the
-    /// deadline may have passed.
-    pub(crate) has_time: bool,
-    pub(crate) ring: Ring,
+/// A timer that has fired, or that the shard takes out at its end.
+#[derive(Debug)]
+pub(crate) struct Due<W> {
+    pub(crate) carried: W,
+    /// When its tick began, in nanoseconds.
+    pub(crate) at: u64,
+    /// The number of its class, from 1; 0 for none.
+    pub(crate) class: u8,
 }
 
-/// What a nursery has counted.
+/// What the timers of a thread have counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     /// Timers that were armed.
     pub(crate) armed: u64,
-    /// Timers that have ended, of which the owner does not know that they have.
+    /// Timers that have ended before they fired.
     pub(crate) ended: u64,
-    /// Those of them that have ended while they were young.
+    /// Those of them that the keeper has not filed.
     pub(crate) young: u64,
+    /// Timers that have fired.
+    pub(crate) fired: u64,
 }
 
 impl Counts {
@@ -132,18 +136,24 @@ impl Counts {
         self.armed += other.armed;
         self.ended += other.ended;
         self.young += other.young;
+        self.fired += other.fired;
+    }
+
+    /// How many more are pending by these counts, after `pending`.
+    pub(crate) fn pending_after(&self, pending: u64) -> u64 {
+        (pending + self.armed).saturating_sub(self.ended + self.fired)
     }
 }
 
-/// What has become of the two sides of a nursery.
+/// What has become of the two sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     Used,
     /// The thread has ended, and arms no timer any more.
     Left,
-    /// The owner is ending: it takes all timers over, and no timer is armed any more.
+    /// The shard is ending, and no timer is armed any more.
     Closing,
-    /// The owner has ended, and has no timers any more.
+    /// The shard has ended, and there are no timers any more.
     Closed,
 }
 
@@ -154,9 +164,18 @@ pub(crate) enum ArmRefusal {
     Closed,
 }
 
-/// The time past which the owner must not sleep, if that has become earlier. The caller rings the
-/// owner's doorbell for it.
+/// The time past which the keeper must not sleep, if that has become earlier. The caller rings the
+/// keeper's doorbell for it.
 pub(crate) type Ring = Option<u64>;
+
+/// A timer that was armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Armed {
+    pub(crate) name: Name,
+    pub(crate) ring: Ring,
+    /// False if its deadline may have passed already.
+    pub(crate) has_time: bool,
+}
 
 /// What a timer has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,30 +186,27 @@ pub(crate) enum Progress {
     Other,
     /// It has fired.
     Fired,
-    /// The owner has ended before.
+    /// The shard has ended before.
     Closed,
-}
-
-/// What an owner finds when a timer is due in its wheel.
-#[derive(Debug)]
-pub(crate) enum Due<W> {
-    /// The timer fires.
-    Fires(W),
-    /// It has a later deadline, or has ended.
-    NotBefore(u64),
-    /// It has fired already.
-    Nothing,
 }
 
 /// For the threads.
 impl<W> Nursery<W> {
-    /// A nursery for a thread, which is the owner if `is_local`.
+    /// The timers of a thread, which is the keeper if `is_local`.
     pub(crate) fn new(periods: Periods, classes: usize, room: Arc<Room>, is_local: bool) -> Self {
+        Self::after(0, periods, classes, room, is_local)
+    }
+
+    /// The timers of a thread whose last timer had the number `last`.
+    fn after(last: u64, periods: Periods, classes: usize, room: Arc<Room>, is_local: bool) -> Self {
+        let slots = Arc::<Slots>::default();
+        let timers = Timers::new(Arc::clone(&slots), periods, classes, last);
         Self {
-            young: CachePadded::new(Mutex::new(Young::new(periods, classes))),
-            look_by: CachePadded::new(AtomicU64::new(NEVER)),
+            timers: CachePadded::new(Mutex::new(timers)),
+            act_by: CachePadded::new(AtomicU64::new(NEVER)),
+            slots,
             ended: CachePadded::new(Ended {
-                slots: Mutex::new(Vec::new()),
+                names: Mutex::new(Vec::new()),
                 len: AtomicU64::new(0),
             }),
             has_many_ended: CachePadded::new(AtomicBool::new(false)),
@@ -199,77 +215,81 @@ impl<W> Nursery<W> {
         }
     }
 
-    /// Whether its thread is the owner.
+    /// Whether its thread is the keeper.
     pub(crate) fn is_local(&self) -> bool {
         self.is_local
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Young<W>> {
-        self.young.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Timers<W>> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes an earlier look, under the lock.
+    /// Publishes an earlier act, under the lock.
     #[inline]
-    fn publish(&self, young: &Young<W>, is_earlier: bool) -> Ring {
+    fn publish(&self, timers: &Timers<W>, is_earlier: bool) -> Ring {
         if !is_earlier {
             return None;
         }
         // Relaxed: the fence of the doorbell orders it, which the caller rings next.
-        self.look_by.store(young.look_by, Ordering::Relaxed);
-        Some(young.look_by)
+        self.act_by.store(timers.act_by, Ordering::Relaxed);
+        Some(timers.act_by)
     }
 
-    /// Arms a timer. `now` returns the present. `Err` with the timer.
-    #[allow(clippy::inline_always, reason = "a call costs a tenth of what it does")]
+    /// Arms a timer. `recent` returns a time that has come, and `now` the present. `Err` with the
+    /// timer.
     #[inline(always)]
     pub(crate) fn arm(
         &self,
         arming: Arming<W>,
+        recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
     ) -> Result<Armed, (ArmRefusal, Arming<W>)> {
-        let mut young = self.lock();
-        if young.credit() == 0 {
-            if let Err(refusal) = self.borrow(&mut young) {
+        let mut timers = self.lock();
+        if timers.credit() == 0 {
+            if let Err(refusal) = self.borrow(&mut timers) {
                 return Err((refusal, arming));
             }
         }
-        let (slot, has_time, is_earlier) = young.arm(arming, now);
-        let ring = self.publish(&young, is_earlier);
-        Ok(Armed { slot, has_time, ring })
+        let (name, is_earlier, has_time) = timers.arm(arming, recent, now);
+        Ok(Armed { name, ring: self.publish(&timers, is_earlier), has_time })
     }
 
-    /// Borrows credit from the owner's room.
+    /// Borrows credit from the shard's room.
     #[cold]
-    fn borrow(&self, young: &mut Young<W>) -> Result<(), ArmRefusal> {
-        if matches!(young.fate, Fate::Closing | Fate::Closed) {
+    fn borrow(&self, timers: &mut Timers<W>) -> Result<(), ArmRefusal> {
+        if matches!(timers.fate, Fate::Closing | Fate::Closed) {
             return Err(ArmRefusal::Closed);
         }
-        young.lent = self.room.take((young.lent * 2).clamp(1, LENT_MAX));
-        young.limit += young.lent;
-        if young.lent == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
+        timers.lent = self.room.take((timers.lent * 2).clamp(1, LENT_MAX));
+        timers.limit += timers.lent;
+        if timers.lent == 0 { Err(ArmRefusal::Full) } else { Ok(()) }
     }
 
-    /// Ends a timer, for the nursery's thread. The caller drops what it has carried.
+    /// Whether a timer is over, without the lock. One that has just fired may not show.
     #[inline]
-    pub(crate) fn end(&self, slot: u32, now: impl Fn() -> u64) -> (Option<W>, Ring) {
-        let mut young = self.lock();
-        let (carried, is_earlier) = young.end(slot, now);
-        (carried, self.publish(&young, is_earlier))
+    pub(crate) fn is_over(&self, name: Name) -> bool {
+        self.slots.is_over(name)
     }
 
-    /// Ends a timer, for another thread than the nursery's. The nursery's thread or the owner drops
-    /// what it has carried. `Err` if the owner is gone: the caller calls
-    /// [`end_some`](Self::end_some) then.
-    pub(crate) fn end_elsewhere(&self, slot: u32, now: impl Fn() -> u64) -> Result<Ring, ()> {
+    /// Ends a timer, for its own thread. The caller drops what it has carried; `None` if the timer
+    /// is over.
+    #[inline]
+    pub(crate) fn end(&self, name: Name, now: impl Fn() -> u64) -> Option<W> {
+        self.lock().end(name, || Some(now()))
+    }
+
+    /// Ends a timer, for another thread. The timer's thread or the keeper drops what it has
+    /// carried. `Err` if the shard has ended: the caller calls [`end_some`](Self::end_some) then.
+    pub(crate) fn end_elsewhere(&self, name: Name, now: impl Fn() -> u64) -> Result<Ring, ()> {
         let is_first = {
-            let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ended = self.ended.names.lock().unwrap_or_else(PoisonError::into_inner);
             let is_first = ended.is_empty();
             match ended.last_mut() {
-                Some(chunk) if chunk.len() < TAKEN_MAX as usize => chunk.push(slot),
+                Some(chunk) if chunk.len() < TAKEN_MAX as usize => chunk.push(name),
                 _ => {
                     let mut chunk = Vec::with_capacity(TAKEN_MAX as usize);
-                    chunk.push(slot);
+                    chunk.push(name);
                     ended.push(chunk);
                 }
             }
@@ -284,15 +304,15 @@ impl<W> Nursery<W> {
         if !is_first {
             return Ok(None);
         }
-        let mut young = self.lock();
-        if young.fate == Fate::Closed {
+        let mut timers = self.lock();
+        if timers.fate == Fate::Closed {
             return Err(());
         }
-        let is_earlier = young.ask_to_end(now());
-        Ok(self.publish(&young, is_earlier))
+        let is_earlier = timers.ask_to_end(now());
+        Ok(self.publish(&timers, is_earlier))
     }
 
-    /// Whether so many timers have ended on other threads that the nursery's thread ends them.
+    /// Whether so many timers have ended on other threads that the timers' thread ends them.
     #[inline]
     pub(crate) fn has_many_ended(&self) -> bool {
         self.has_many_ended.load(Ordering::Relaxed)
@@ -301,215 +321,180 @@ impl<W> Nursery<W> {
     /// Ends up to 64 of the timers that have ended on other threads. The caller drops what they
     /// have carried. Whether there are more of those that had ended at the first of these calls.
     #[cold]
-    pub(crate) fn end_some(&self, now: impl Fn() -> u64, carried: &mut Vec<W>) -> (bool, Ring) {
-        let mut young = self.lock();
-        let (_, is_earlier) = self.end_chunk(&mut young, now, carried);
-        (!young.ended.is_empty(), self.publish(&young, is_earlier))
+    pub(crate) fn end_some(&self, carried: &mut Vec<W>) -> bool {
+        let mut timers = self.lock();
+        self.end_chunk(&mut timers, carried);
+        !timers.ended.is_empty()
     }
 
-    /// Ends a chunk of the timers that have ended on other threads. Returns how many, and whether
-    /// the owner must be told of an earlier look.
+    /// Ends a chunk of the timers that have ended on other threads. Returns how many.
     ///
     /// All chunks are taken at once. A thread that took the last one again and again would wait for
     /// those that add to it.
-    fn end_chunk(
-        &self,
-        young: &mut Young<W>,
-        now: impl Fn() -> u64,
-        carried: &mut Vec<W>,
-    ) -> (u32, bool) {
-        if young.ended.is_empty() {
-            let mut ended = self.ended.slots.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(&mut young.ended, &mut ended);
+    fn end_chunk(&self, timers: &mut Timers<W>, carried: &mut Vec<W>) -> u32 {
+        if timers.ended.is_empty() {
+            let mut ended = self.ended.names.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut timers.ended, &mut ended);
             self.ended.len.store(0, Ordering::Relaxed);
             self.has_many_ended.store(false, Ordering::Relaxed);
         }
-        let chunk = young.ended.pop().unwrap_or_default();
-        let mut is_earlier = false;
-        for slot in &chunk {
-            young.leave_out(*slot);
-            let (ended, asks) = young.end(*slot, &now);
-            carried.extend(ended);
-            is_earlier |= asks;
-        }
+        let chunk = timers.ended.pop().unwrap_or_default();
+        // When they have ended is not known.
+        carried.extend(chunk.iter().filter_map(|name| timers.end(*name, || None)));
         // Not before: the thread may take long between two chunks, as it drops what they carry.
-        if !self.has_ended(young) {
-            young.note_all_ended();
+        if !self.has_ended(timers) {
+            timers.note_all_ended();
         }
-        (chunk.len() as u32, is_earlier)
+        chunk.len() as u32
     }
 
     /// Whether timers that have ended on other threads are to be ended.
-    fn has_ended(&self, young: &Young<W>) -> bool {
+    fn has_ended(&self, timers: &Timers<W>) -> bool {
         // A thread that has asked for the end of a timer has put it on the list before.
-        self.ended.len.load(Ordering::Relaxed) > 0 || !young.ended.is_empty()
+        self.ended.len.load(Ordering::Relaxed) > 0 || !timers.ended.is_empty()
     }
 
-    /// Gives a timer another deadline. `None` if it has fired, else its slot, which may be another.
+    /// Gives a timer another deadline. `None` if it is over.
     pub(crate) fn reset(
         &self,
-        slot: u32,
+        name: Name,
         deadline: u64,
+        recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
-    ) -> Option<(u32, Ring)> {
-        let mut young = self.lock();
-        let (slot, is_earlier) = young.reset(slot, deadline, now)?;
-        Some((slot, self.publish(&young, is_earlier)))
+    ) -> Option<Ring> {
+        let mut timers = self.lock();
+        let is_earlier = timers.reset(name, deadline, recent, now)?;
+        Some(self.publish(&timers, is_earlier))
     }
 
     /// What a timer has come to. `is_same` must call no code of the user.
     #[inline]
-    pub(crate) fn look_at(&self, slot: u32, is_same: impl FnOnce(&W) -> bool) -> Progress {
-        let young = self.lock();
-        match &young.slots.get(slot).carried {
-            _ if young.fate == Fate::Closed => Progress::Closed,
-            None => Progress::Fired,
+    pub(crate) fn look_at(&self, name: Name, is_same: impl FnOnce(&W) -> bool) -> Progress {
+        let mut timers = self.lock();
+        let is_closed = timers.fate == Fate::Closed;
+        match timers.carried(name) {
             Some(carried) if is_same(carried) => Progress::Same,
             Some(_) => Progress::Other,
+            None if is_closed => Progress::Closed,
+            None => Progress::Fired,
         }
     }
 
-    /// Makes a timer carry something else, and returns what it has carried. `Err` if the timer has
-    /// fired.
-    pub(crate) fn replace(&self, slot: u32, carried: W) -> Result<W, W> {
-        match &mut self.lock().slots.get_mut(slot).carried {
+    /// Makes a timer carry something else, and returns what it has carried. `Err` if the timer is
+    /// over.
+    pub(crate) fn replace(&self, name: Name, carried: W) -> Result<W, W> {
+        match self.lock().carried(name) {
             None => Err(carried),
             Some(known) => Ok(std::mem::replace(known, carried)),
         }
     }
 
-    /// What the owner does not know yet: the timers that were armed, and those that have ended, of
-    /// each class and of all. For any thread.
-    pub(crate) fn unseen(&self, of_class: impl FnMut(u8, Counts)) -> Counts {
+    /// What the shard does not know yet, of each class and of all; for each class also when its
+    /// oldest timer was armed. For any thread.
+    pub(crate) fn unseen(&self, of_class: impl FnMut(u8, Counts, Option<u64>)) -> Counts {
         self.lock().unseen(of_class)
     }
 
-    /// The thread has ended. Its credit goes back at once. The owner removes the nursery in a turn
-    /// after the last timer has ended, and is not woken for it.
+    /// The thread has ended. Its credit goes back at once. The keeper forgets it in a turn after
+    /// the last timer is over, and is not woken for it.
     pub(crate) fn leave(&self) {
-        let mut young = self.lock();
-        if young.fate != Fate::Used {
+        let mut timers = self.lock();
+        if timers.fate != Fate::Used {
             return;
         }
-        young.fate = Fate::Left;
-        self.room.give(young.take_credit(0));
-        if young.is_over() {
-            young.look_by = 0;
-            self.look_by.store(0, Ordering::Relaxed);
+        timers.fate = Fate::Left;
+        self.room.give(timers.take_credit(0));
+        if timers.is_over() {
+            timers.act_by = 0;
+            self.act_by.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// For the owner.
+/// For the keeper.
 impl<W> Nursery<W> {
-    /// When the owner looks at the latest.
+    /// When the keeper acts at the latest.
     #[inline]
-    pub(crate) fn look_by(&self) -> u64 {
-        // Relaxed: the owner reads it after its fence before it sleeps.
-        self.look_by.load(Ordering::Relaxed)
+    pub(crate) fn act_by(&self) -> u64 {
+        // Relaxed: the keeper reads it after its fence before it sleeps.
+        self.act_by.load(Ordering::Relaxed)
     }
 
-    /// Ends the timers that have ended on other threads, sees the timers that have changed and
-    /// takes over the young timers whose time has come, up to 64 of them. The caller drops what is
-    /// in `carried`. Returns how many timers that were, and whether there are more.
-    pub(crate) fn look(
+    /// Ends the timers that have ended on other threads a second ago, or fires what is due and
+    /// files what has aged: up to `max` timers, and 64 at most. The caller wakes what is in `due`,
+    /// and drops what is in `carried`. Returns how many timers that were, and whether there are
+    /// more.
+    pub(crate) fn act(
         &self,
         now: u64,
         max: u32,
-        owner: &mut impl Owner,
+        due: &mut Vec<Due<W>>,
         carried: &mut Vec<W>,
     ) -> (u32, bool) {
-        let mut young = self.lock();
-        if self.has_ended(&young) {
-            let (done, is_earlier) = self.end_chunk(&mut young, || now, carried);
-            // The owner looks for room before a look is due, and looks again by then.
-            self.publish(&young, is_earlier);
-            return (done.max(1), true);
+        let mut timers = self.lock();
+        if timers.ends_by(now) {
+            if self.has_ended(&timers) {
+                return (self.end_chunk(&mut timers, carried).max(1), true);
+            }
+            timers.note_all_ended();
         }
-        young.note_all_ended();
-        let (done, more) = young.look(now, max.min(TAKEN_MAX), owner);
-        self.look_by.store(young.look_by, Ordering::Relaxed);
-        (done, more)
+        let done = timers.act(now, max.min(TAKEN_MAX), due);
+        self.act_by.store(timers.act_by, Ordering::Relaxed);
+        done
     }
 
     /// Takes what was counted since the last call, for all classes and for each. Gives credit back
-    /// beyond what the nursery was last lent at once. Whether the nursery is over: its thread has
-    /// ended, and its timers have.
+    /// beyond what the thread was last lent at once. Whether all is over: the thread has ended, and
+    /// its timers are over.
     pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts, LeftAt)) -> (Counts, bool) {
-        let mut young = self.lock();
-        let kept = if young.fate == Fate::Used { young.lent } else { 0 };
-        self.room.give(young.take_credit(kept));
-        (young.take_counts(of_class), young.is_over())
+        let mut timers = self.lock();
+        let kept = if timers.fate == Fate::Used { timers.lent } else { 0 };
+        self.room.give(timers.take_credit(kept));
+        (timers.take_counts(of_class), timers.is_over())
     }
 
-    /// How many timers are young.
-    pub(crate) fn young(&self) -> u32 {
+    /// How many timers are pending.
+    pub(crate) fn pending(&self) -> u32 {
         self.lock().live
     }
 
     /// Takes all credit back that is not used, and returns how much.
     pub(crate) fn take_credit(&self) -> u32 {
-        let mut young = self.lock();
-        young.lent = 0;
-        young.take_credit(0)
+        let mut timers = self.lock();
+        timers.lent = 0;
+        timers.take_credit(0)
     }
 
-    /// A timer is due at `now` in the owner's wheel.
-    pub(crate) fn fire(&self, slot: u32, now: u64) -> Due<W> {
-        let mut young = self.lock();
-        // Once the nursery is closed, a timer that ends frees its slot at once.
-        let Some(slot) = young.slots.find_mut(slot) else { return Due::Nothing };
-        match slot.used_for {
-            Use::Old | Use::Changed if slot.deadline > now => Due::NotBefore(slot.deadline),
-            Use::Old | Use::Changed => {
-                let is_listed = slot.used_for == Use::Changed;
-                slot.used_for = if is_listed { Use::FiredListed } else { Use::Fired };
-                slot.carried.take().map_or(Due::Nothing, Due::Fires)
-            }
-            // The owner is about to see that it has ended.
-            Use::Ended => Due::NotBefore(NEVER),
-            Use::Fired | Use::FiredListed | Use::EndedListed => Due::Nothing,
-        }
+    /// The shard is ending: the timers that are armed from then on are refused. Ends up to 64 of
+    /// the timers that have ended on other threads. Whether there are more.
+    pub(crate) fn close(&self, carried: &mut Vec<W>) -> bool {
+        let mut timers = self.lock();
+        timers.fate = Fate::Closing;
+        self.room.give(timers.take_credit(0));
+        timers.limit = 0;
+        self.end_chunk(&mut timers, carried);
+        self.has_ended(&timers)
     }
 
-    /// Takes over up to 64 timers of all ages, for an owner that ends. The timers that are armed
-    /// from then on are refused. Whether there are more.
-    pub(crate) fn close(&self, owner: &mut impl Owner, carried: &mut Vec<W>) -> bool {
-        let mut young = self.lock();
-        young.fate = Fate::Closing;
-        self.room.give(young.take_credit(0));
-        young.limit = 0;
-        if self.has_ended(&young) {
-            self.end_chunk(&mut young, || 0, carried);
+    /// Takes up to 64 timers out, for a shard that is ending. Whether there are more. If there are
+    /// none, their futures find the shard closed from then on.
+    pub(crate) fn take_out(&self, out: &mut Vec<Due<W>>) -> bool {
+        let mut timers = self.lock();
+        if timers.take_out(TAKEN_MAX, out) {
             return true;
         }
-        if young.look_at_all(TAKEN_MAX, owner) {
-            return true;
-        }
-        young.fate = Fate::Closed;
-        young.look_by = NEVER;
-        self.look_by.store(NEVER, Ordering::Relaxed);
+        timers.fate = Fate::Closed;
+        self.act_by.store(NEVER, Ordering::Relaxed);
         false
     }
 
-    /// Refuses all further timers, for an owner that has never been there. Returns what all timers
-    /// have carried, and whether there are more.
+    /// Refuses all further timers, for a shard that no thread has driven. Returns what all timers
+    /// have carried.
     fn close_unowned(&self) -> Vec<W> {
-        struct Nobody(Vec<u32>);
-        impl Owner for Nobody {
-            fn take_over(&mut self, slot: u32, _: u64, _: u8) -> u64 {
-                self.0.push(slot);
-                0
-            }
-            fn cancel(&mut self, _: u64) {}
-            fn reset(&mut self, _: u64, _: u64) {}
-        }
-        let (mut owner, mut carried) = (Nobody(Vec::new()), Vec::new());
-        while self.close(&mut owner, &mut carried) {}
-        for slot in owner.0 {
-            let mut young = self.lock();
-            carried.extend(young.slots.find_mut(slot).and_then(|slot| slot.carried.take()));
-        }
+        let (mut carried, mut out) = (Vec::new(), Vec::new());
+        while self.close(&mut carried) {}
+        while self.take_out(&mut out) {}
+        carried.extend(out.into_iter().map(|due| due.carried));
         carried
     }
 
@@ -520,16 +505,9 @@ impl<W> Nursery<W> {
     /// If an invariant does not hold, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn check_invariants(&self) {
-        let young = self.lock();
-        young.check_invariants();
-        let look_by = self.look_by.load(Ordering::Relaxed);
-        assert_eq!(look_by, young.look_by, "the published look differs");
-    }
-
-    /// How many timers are young, and how many slots are used.
-    #[cfg(test)]
-    pub(crate) fn used(&self) -> (u32, u32) {
-        let young = self.lock();
-        (young.live, young.slots.used())
+        let timers = self.lock();
+        timers.check_invariants();
+        let act_by = self.act_by.load(Ordering::Relaxed);
+        assert_eq!(act_by, timers.act_by, "the published act differs");
     }
 }

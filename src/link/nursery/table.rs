@@ -6,8 +6,7 @@
 //!
 //! A timer that finds no room waits in the table. The owner takes back what other threads do not
 //! use, and then `end_serving` returns what the timer carries, which the owner wakes. Why not at
-//! once on the thread of the timer: only the owner can free the slots of timers that it has taken
-//! over and that have ended, and those of unused keys.
+//! once on the thread of the timer: only the owner can free the slots of unused keys.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -179,11 +178,11 @@ impl<W> Table<W> {
         place.nursery.clone().filter(|_| place.generation == id.generation)
     }
 
-    /// Wakes the owner if it sleeps past the look that a nursery wants.
+    /// Wakes the owner if it sleeps past the act that a nursery wants.
     #[cold]
-    pub(crate) fn ring(&self, look_by: Tick, doorbell: &Doorbell) {
+    pub(crate) fn ring(&self, act_by: Tick, doorbell: &Doorbell) {
         // Relaxed: the counts order nothing.
-        match doorbell.wake_for(|| look_by) {
+        match doorbell.wake_for(|| act_by) {
             WakeUp::Made => self.wake_ups.made.fetch_add(1, Ordering::Relaxed),
             WakeUp::Saved => self.wake_ups.saved.fetch_add(1, Ordering::Relaxed),
         };

@@ -1,13 +1,16 @@
-//! A nursery beside an obvious twin: a map of deadlines, and an owner whose wheel is a map.
+//! The timers of a thread beside an obvious twin: a map of deadlines.
 //!
 //! With the code the twin shares nothing: deadlines and turns are whole ticks, so that nothing is
-//! rounded, and when the nursery wants a look is asked of it, and compared with the deadlines only.
+//! rounded, and when the thread needs an act is asked of it, and compared with the deadlines only.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use corewheel_shard::TickLength;
+
 use super::super::wake_up::Doorbell;
-use super::{ArmRefusal, Arming, Due, Nursery, Owner, Periods, Progress, Room, TAKEN_MAX, Table};
+use super::{ArmRefusal, Arming, Due, Name, Nursery, Periods, Progress, Room, TAKEN_MAX, Table};
 
 const TICK: u64 = 1_000_000;
 
@@ -16,42 +19,19 @@ fn nanos(ticks: u64) -> u64 {
     ticks * TICK
 }
 
-/// A shard as simple as can be: the timers that it has taken over, by their keys.
-#[derive(Default)]
-struct Wheel {
-    timers: BTreeMap<u64, (u32, u64)>,
-    next_key: u64,
-    cancelled: usize,
-    resets: usize,
+fn periods() -> Periods {
+    Periods::new(TickLength::from_nanos(NonZeroU64::new(TICK).unwrap()))
 }
 
-impl Owner for Wheel {
-    fn take_over(&mut self, slot: u32, deadline: u64, _class: u8) -> u64 {
-        self.next_key += 1;
-        self.timers.insert(self.next_key, (slot, deadline));
-        self.next_key
-    }
-
-    fn cancel(&mut self, key: u64) {
-        self.cancelled += usize::from(self.timers.remove(&key).is_some());
-    }
-
-    fn reset(&mut self, key: u64, deadline: u64) {
-        self.timers.get_mut(&key).expect("it has the timer").1 = deadline;
-        self.resets += 1;
-    }
-}
-
-/// A nursery, its owner, and the deadlines that its timers must have.
+/// The timers of a thread, and the deadlines that they must have.
 struct Pair {
     nursery: Nursery<u64>,
     room: Arc<Room>,
-    wheel: Wheel,
     now: u64,
     next: u64,
-    /// By what each timer carries: the slot and the deadline.
-    pending: BTreeMap<u64, (u32, u64)>,
-    fired: BTreeMap<u64, u32>,
+    /// By what each timer carries.
+    pending: BTreeMap<u64, (Name, u64)>,
+    fired: BTreeMap<u64, Name>,
     /// The timers that have ended on other threads and are not freed.
     ended_elsewhere: Vec<u64>,
     armed: u64,
@@ -59,11 +39,14 @@ struct Pair {
 
 impl Pair {
     fn new(room: u64) -> Self {
+        Self::after(0, room)
+    }
+
+    fn after(last: u64, room: u64) -> Self {
         let room = Arc::new(Room::new(room));
         Self {
-            nursery: Nursery::new(Periods::new(TICK), 2, Arc::clone(&room), false),
+            nursery: Nursery::after(last, periods(), 2, Arc::clone(&room), false),
             room,
-            wheel: Wheel::default(),
             now: 1_000,
             next: 0,
             pending: BTreeMap::new(),
@@ -75,46 +58,53 @@ impl Pair {
 
     fn arm(&mut self, after: u64) -> Result<u64, ArmRefusal> {
         self.next += 1;
-        let (now, deadline) = (self.now, self.now + after);
+        let (now, deadline) = (nanos(self.now), self.now + after);
         let class = (self.next % 3) as u8;
         let arming = Arming { deadline: nanos(deadline), class, carried: self.next };
-        let armed = self.nursery.arm(arming, || nanos(now)).map_err(|refused| refused.0)?;
-        self.pending.insert(self.next, (armed.slot, deadline));
+        let armed = self.nursery.arm(arming, || now, || now).map_err(|refused| refused.0)?;
+        assert!(!armed.has_time || after > 1, "it has no time");
+        self.pending.insert(self.next, (armed.name, deadline));
         self.armed += 1;
         Ok(self.next)
     }
 
     fn end(&mut self, id: u64) {
-        let now = self.now;
-        if let Some((slot, _)) = self.pending.remove(&id) {
-            let (carried, _) = self.nursery.end(slot, || nanos(now));
-            assert_eq!(carried, Some(id), "a slot has two timers");
-        } else if let Some(slot) = self.fired.remove(&id) {
-            assert_eq!(self.nursery.end(slot, || nanos(now)).0, None);
+        let now = nanos(self.now);
+        if let Some((name, _)) = self.pending.remove(&id) {
+            assert_eq!(self.nursery.end(name, || now), Some(id), "a slot has two timers");
+            assert_eq!(self.nursery.end(name, || now), None, "it is over");
+        } else if let Some(name) = self.fired.remove(&id) {
+            assert!(self.nursery.is_over(name), "{id} has fired");
+            assert_eq!(self.nursery.end(name, || now), None, "it is over");
         }
     }
 
     fn end_elsewhere(&mut self, id: u64) {
-        let now = self.now;
-        let Some((slot, _)) = self.pending.remove(&id) else { return };
-        self.nursery.end_elsewhere(slot, || nanos(now)).expect("the owner lives");
+        let now = nanos(self.now);
+        let Some((name, _)) = self.pending.remove(&id) else { return };
+        self.nursery.end_elsewhere(name, || now).expect("the shard lives");
         self.ended_elsewhere.push(id);
     }
 
     fn reset(&mut self, id: u64, after: u64) {
-        let (now, deadline) = (self.now, self.now + after);
-        let Some((slot, known)) = self.pending.get_mut(&id) else { return };
-        let reset = self.nursery.reset(*slot, nanos(deadline), || nanos(now));
-        let (slot_, _) = reset.expect("a pending timer has not fired");
-        (*slot, *known) = (slot_, deadline);
+        let (now, deadline) = (nanos(self.now), self.now + after);
+        let Some((name, known)) = self.pending.get_mut(&id) else { return };
+        let reset = self.nursery.reset(*name, nanos(deadline), || now, || now);
+        *known = deadline;
+        assert!(reset.is_some(), "a pending timer has not fired");
     }
 
-    /// A turn: looks if the time has come, and fires what is due.
-    fn turn(&mut self) {
+    /// Whether a timer is young, as the lists say.
+    fn young(&self) -> usize {
+        self.nursery.lock().young()
+    }
+
+    /// A turn of the keeper. Returns the timers that fire, in order.
+    fn turn(&mut self) -> Vec<u64> {
         let now = nanos(self.now);
-        let mut carried = Vec::new();
-        while self.nursery.look_by() <= now {
-            let (done, more) = self.nursery.look(now, TAKEN_MAX, &mut self.wheel, &mut carried);
+        let (mut due, mut carried, mut order) = (Vec::new(), Vec::new(), Vec::new());
+        while self.nursery.act_by() <= now {
+            let (done, more) = self.nursery.act(now, TAKEN_MAX, &mut due, &mut carried);
             assert!(done <= TAKEN_MAX, "{done} timers under one lock");
             self.nursery.check_invariants();
             if !more {
@@ -125,40 +115,40 @@ impl Pair {
             let at = self.ended_elsewhere.iter().position(|ended| *ended == id);
             self.ended_elsewhere.swap_remove(at.expect("it has ended elsewhere"));
         }
-        let due: Vec<_> = self.wheel.timers.iter().filter(|(_, timer)| timer.1 <= now).collect();
-        let due: Vec<_> = due.into_iter().map(|(key, (slot, _))| (*key, *slot)).collect();
-        for (key, slot) in due {
-            match self.nursery.fire(slot, now) {
-                Due::NotBefore(later) => {
-                    self.wheel.timers.get_mut(&key).expect("it is there").1 = later;
-                }
-                Due::Fires(id) => {
-                    self.wheel.timers.remove(&key);
-                    if let Some((slot, deadline)) = self.pending.remove(&id) {
-                        assert!(deadline <= self.now, "{id} of {deadline} fires at {}", self.now);
-                        self.fired.insert(id, slot);
-                    } else {
-                        let ended = self.ended_elsewhere.iter().position(|ended| *ended == id);
-                        assert!(ended.is_some(), "{id} fires after its end");
-                        self.ended_elsewhere.swap_remove(ended.unwrap());
-                    }
-                }
-                Due::Nothing => panic!("a timer of the wheel has fired before"),
+        let mut last = 0;
+        for Due { carried: id, at: due, class } in due {
+            assert!(due >= last, "the tick of {due} fires after that of {last}");
+            assert_eq!(u64::from(class), id % 3, "the class of {id}");
+            last = due;
+            order.push(id);
+            if let Some((name, deadline)) = self.pending.remove(&id) {
+                assert!(deadline <= self.now, "{id} of {deadline} fires at {}", self.now);
+                assert_eq!(due, nanos(deadline), "the tick of {id}");
+                self.fired.insert(id, name);
+            } else {
+                let ended = self.ended_elsewhere.iter().position(|ended| *ended == id);
+                self.ended_elsewhere.swap_remove(ended.expect("it fires after its end"));
             }
         }
-        for (id, (slot, deadline)) in &self.pending {
+        for (id, (name, deadline)) in &self.pending {
             assert!(*deadline > self.now, "{id} of {deadline} is late at {}", self.now);
-            assert_eq!(self.nursery.look_at(*slot, |carried| carried == id), Progress::Same);
+            assert!(!self.nursery.is_over(*name), "{id} is pending");
+            assert_eq!(self.nursery.look_at(*name, |carried| carried == id), Progress::Same);
         }
+        for name in self.fired.values() {
+            assert_eq!(self.nursery.look_at(*name, |_| true), Progress::Fired);
+        }
+        order
     }
 }
 
 #[test]
-fn nursery_and_its_twin_agree_after_every_step_of_random_histories() {
+fn timers_and_their_twin_agree_after_every_step_of_random_histories() {
     for seed in 0..60 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut pair = Pair::new(1 << 20);
-        let spans = [1, 5, 15, 40, 100, 400, 3_000, 30_000];
+        let spans = [1, 5, 15, 40, 100, 400, 3_000, 30_000, 5_000_000];
+        let mut all_fired = 0;
         for _ in 0..2_000 {
             let span = spans[rng.usize(..spans.len())];
             let after = rng.u64(0..=span);
@@ -175,70 +165,90 @@ fn nursery_and_its_twin_agree_after_every_step_of_random_histories() {
                         pair.end(id);
                     }
                 }
-                // The owner is late by some of these.
+                // The keeper is late by some of these.
                 (8, _) => {
-                    let late = [3, 30, 3_000][rng.usize(..3)];
+                    let late = [3, 30, 3_000, 300_000][rng.usize(..4)];
                     pair.now += rng.u64(1..=late);
                 }
                 _ => pair.now += 1,
             }
             pair.nursery.check_invariants();
-            pair.turn();
+            all_fired += pair.turn().len() as u64;
         }
         for id in pair.pending.keys().copied().collect::<Vec<_>>() {
             pair.end(id);
         }
-        for id in pair.fired.keys().copied().collect::<Vec<_>>() {
-            pair.end(id);
-        }
         pair.now += 1_001;
-        pair.turn();
-        assert_eq!(pair.nursery.used(), (0, 0), "seed {seed}: a slot is left");
-        assert!(pair.wheel.timers.is_empty(), "seed {seed}: the wheel keeps ended timers");
-        let mut of_classes = 0;
-        let (counts, is_over) = pair.nursery.settle(|_, counts, _| of_classes += counts.armed);
+        all_fired += pair.turn().len() as u64;
+        assert_eq!(pair.nursery.pending(), 0, "seed {seed}: a slot is left");
+        assert!(pair.ended_elsewhere.is_empty(), "seed {seed}: a timer has not ended");
+        let (mut of_classes, mut measured) = (super::Counts::default(), 0);
+        let (counts, is_over) = pair.nursery.settle(|_, counts, ended_at| {
+            of_classes.add(counts);
+            measured += ended_at.iter().sum::<u64>();
+        });
         assert!(!is_over, "its thread has not ended");
         assert_eq!(counts.armed, pair.armed);
-        assert!(of_classes > 0 && of_classes < counts.armed, "{of_classes} timers have a class");
+        assert_eq!((counts.fired, counts.pending_after(0)), (all_fired, 0), "seed {seed}");
+        assert!(of_classes.armed > 0 && of_classes.armed < counts.armed, "{of_classes:?}");
+        assert_eq!(of_classes.pending_after(0), 0, "seed {seed}");
+        assert!(measured <= of_classes.ended, "seed {seed}: {measured} timers are measured");
     }
 }
 
 #[test]
-fn timer_that_ends_before_a_third_of_its_lists_least_time_is_never_taken_over() {
+fn timer_that_ends_before_a_third_of_its_lists_least_time_is_never_filed() {
     let mut pair = Pair::new(1 << 20);
     for _ in 0..20_000 {
-        let id = pair.arm(30_000).unwrap();
-        let short = pair.arm(100).unwrap();
+        let ids = [30_000, 100].map(|after| pair.arm(after).unwrap());
         for _ in 0..5 {
             pair.now += 1;
             pair.turn();
         }
-        pair.end(id);
-        pair.end(short);
+        assert_eq!(pair.young(), 2, "a timer was filed");
+        for id in ids {
+            pair.end(id);
+        }
     }
-    assert_eq!(pair.wheel.next_key, 0, "a timer was taken over");
 }
 
 #[test]
-fn late_look_makes_no_timer_late() {
+fn late_keeper_fires_each_timer_when_it_is_due_at_last() {
     for late in [5, 20, 100] {
         for delay in 1..300 {
             let mut pair = Pair::new(1 << 20);
             for after in [delay, 7, 40, 90] {
                 pair.arm(after).unwrap();
             }
-            // The owner is late each time that it looks, but for the deadline itself.
+            // The keeper is late each time that it acts, but for the deadline itself.
             let end = pair.now + 400;
             while pair.now < end {
-                let look_by = pair.nursery.look_by().div_ceil(TICK);
+                let act_by = pair.nursery.act_by().div_ceil(TICK);
                 let due = pair.pending.values().map(|timer| timer.1).min().unwrap_or(end);
-                pair.now =
-                    (look_by.saturating_add(late)).clamp(pair.now + 1, due.max(pair.now + 1));
+                pair.now = (act_by.saturating_add(late)).clamp(pair.now + 1, due.max(pair.now + 1));
                 pair.turn();
             }
             assert!(pair.pending.is_empty());
         }
     }
+}
+
+#[test]
+fn ticks_fire_in_order_after_a_stall_wherever_their_timers_lie() {
+    let mut pair = Pair::new(1 << 20);
+    let mut rng = fastrand::Rng::with_seed(3);
+    // Old ones in coarse levels, young ones in lists, and those of the next ticks.
+    for after in [50_000, 5_000, 300, 60] {
+        for _ in 0..300 {
+            pair.arm(rng.u64(1..=after)).unwrap();
+        }
+        pair.now += 13;
+        pair.turn();
+    }
+    pair.now += 60_000;
+    // The turn checks the order.
+    assert!(pair.turn().len() > 500);
+    assert!(pair.pending.is_empty());
 }
 
 #[test]
@@ -250,86 +260,114 @@ fn reset_that_is_repeated_keeps_a_timer_young() {
         pair.reset(id, 30_000);
         pair.turn();
     }
-    assert_eq!(pair.wheel.next_key, 0, "it was taken over");
+    assert_eq!(pair.young(), 1, "it was filed");
 }
 
 #[test]
-fn old_timer_that_is_reset_to_later_changes_only_its_slot() {
+fn reset_of_a_filed_timer_asks_for_an_act_only_if_it_is_earlier() {
     let mut pair = Pair::new(1 << 20);
-    let id = pair.arm(11).unwrap();
-    let short = pair.arm(1).unwrap();
-    pair.now += 1;
-    pair.turn();
-    assert_eq!(pair.wheel.next_key, 2, "the look at the shorter one takes both over");
-    pair.end(short);
-    for _ in 0..1_000 {
-        pair.now += 1;
-        pair.reset(id, 11);
-        pair.turn();
-    }
-    assert_eq!(pair.wheel.resets, 0, "the owner is told of a later deadline");
-    pair.reset(id, 3);
+    let id = pair.arm(50).unwrap();
+    let before = pair.nursery.act_by();
+    let reset = |pair: &mut Pair, after| {
+        let (name, now) = (pair.pending[&id].0, nanos(pair.now));
+        let deadline = nanos(pair.now + after);
+        pair.pending.insert(id, (name, pair.now + after));
+        pair.nursery.reset(name, deadline, || now, || now).unwrap()
+    };
+    assert_eq!(reset(&mut pair, 60), None, "the keeper is told of a later deadline");
+    assert_eq!(pair.nursery.act_by(), before);
+    assert_eq!(reset(&mut pair, 3), Some(nanos(pair.now + 3)));
+    assert_eq!(pair.nursery.act_by(), nanos(pair.now + 3));
     pair.now += 3;
-    pair.turn();
-    assert_eq!(
-        (pair.wheel.resets, pair.fired.len()),
-        (1, 1),
-        "the owner is told of an earlier one"
-    );
+    assert_eq!(pair.turn(), [id]);
 }
 
 #[test]
-fn chunks_of_slots_are_freed_when_they_are_empty() {
+fn reset_of_a_young_timer_to_earlier_asks_for_an_earlier_act() {
     let mut pair = Pair::new(1 << 20);
-    let ids: Vec<_> = (0..100_000).map(|_| pair.arm(30_000).unwrap()).collect();
-    let allocated = |pair: &Pair| pair.nursery.lock().slots.allocated();
-    assert!(allocated(&pair) >= 100_000);
-    let mut ids = ids;
+    let id = pair.arm(30_000).unwrap();
+    let before = pair.nursery.act_by();
+    for after in [10_000, 100, 5] {
+        pair.reset(id, after);
+        assert!(pair.nursery.act_by() <= nanos(pair.now + after), "{after}");
+    }
+    assert!(pair.nursery.act_by() < before);
+    pair.now += 5;
+    assert_eq!(pair.turn(), [id]);
+}
+
+#[test]
+fn memory_of_timers_is_freed_when_they_are_over_and_little_is_left() {
+    let mut pair = Pair::new(1 << 20);
+    let mut ids: Vec<_> = (0..100_000).map(|_| pair.arm(30_000).unwrap()).collect();
+    let allocated = |pair: &Pair| pair.nursery.lock().allocated();
+    let (of_timers, slots) = allocated(&pair);
+    assert!((100_000..=125_000).contains(&of_timers) && slots == 100_000, "{of_timers}, {slots}");
     fastrand::Rng::with_seed(1).shuffle(&mut ids);
     for id in ids {
         pair.end(id);
     }
-    assert!(allocated(&pair) <= 256, "{} slots are kept", allocated(&pair));
+    assert!(allocated(&pair).0 <= 64, "there is memory for {} timers", allocated(&pair).0);
     pair.nursery.check_invariants();
+    // Those that fire together leave as little.
+    for _ in 0..50_000 {
+        pair.arm(30).unwrap();
+    }
+    pair.now += 30;
+    assert_eq!(pair.turn().len(), 50_000);
+    assert!(allocated(&pair).0 <= 1_024, "there is memory for {} timers", allocated(&pair).0);
 }
 
 #[test]
-fn next_timer_takes_the_freed_slot_where_all_chunks_are_full() {
+fn next_timer_takes_the_slot_that_was_freed_last() {
     let mut pair = Pair::new(1 << 20);
-    let mut ids: Vec<_> = (0..1_024).map(|_| pair.arm(30_000).unwrap()).collect();
+    let mut ids: Vec<_> = (0..1_024).map(|n| pair.arm(100 + n * 30).unwrap()).collect();
     let mut rng = fastrand::Rng::with_seed(2);
     for round in 0..4_096 {
         // Timers that end one after the other, in turn, and any of them.
         let at = if rng.bool() { round % ids.len() } else { rng.usize(..ids.len()) };
-        let (slot, _) = pair.pending[&ids[at]];
+        let Name { slot, number } = pair.pending[&ids[at]].0;
         pair.end(ids[at]);
         ids[at] = pair.arm(30_000).unwrap();
-        assert_eq!(pair.pending[&ids[at]].0, slot, "the next timer takes the slot");
+        let next = pair.pending[&ids[at]].0;
+        assert_eq!(next.slot, slot, "the next timer takes the slot");
+        assert!(next.number > number, "a number is used twice");
         pair.nursery.check_invariants();
     }
-    assert_eq!(pair.nursery.lock().slots.allocated(), 1_024);
+    assert_eq!(pair.nursery.lock().allocated().1, 1_024, "a slot was made anew");
 }
 
 #[test]
-fn timers_of_two_lists_that_end_and_begin_in_turn_take_each_others_freed_slots() {
-    let mut pair = Pair::new(1 << 20);
-    let delay = |round: usize| if round % 2 == 0 { 30_000 } else { 100 };
-    let mut ids: Vec<_> = (0..2_048).map(|n| pair.arm(delay(n)).unwrap()).collect();
-    let mut freed = Vec::new();
-    for round in 0..ids.len() {
-        // A timer of one list ends, and one of the other list is armed.
-        freed.push(pair.pending[&ids[round]].0);
-        pair.end(ids[round]);
-        ids[round] = pair.arm(delay(round + 1)).unwrap();
-        pair.nursery.check_invariants();
-        if round > 0 {
-            assert_eq!(pair.pending[&ids[round]].0, freed[round - 1], "the slot of its list");
+fn old_name_of_a_slot_used_again_names_no_timer_near_the_end_of_32_bits_either() {
+    for last in [0, u64::from(u32::MAX) - 5, (1 << 63) - 5, u64::MAX - 50] {
+        let mut pair = Pair::after(last, 1 << 20);
+        let mut old = Vec::new();
+        for _ in 0..10 {
+            let id = pair.arm(5).unwrap();
+            let name = pair.pending[&id].0;
+            pair.end(id);
+            old.push(name);
         }
+        let id = pair.arm(5).unwrap();
+        let name = pair.pending[&id].0;
+        for old in &old {
+            assert_eq!(old.slot, name.slot);
+            assert_eq!(pair.nursery.look_at(*old, |_| true), Progress::Fired, "{old:?}");
+            assert_eq!(pair.nursery.end(*old, || 0), None, "{old:?} ends a later timer");
+            assert!(pair.nursery.reset(*old, 0, || 0, || 0).is_none(), "{old:?} is reset");
+            assert_eq!(pair.nursery.replace(*old, 7), Err(7), "{old:?}");
+            pair.nursery.end_elsewhere(*old, || 0).unwrap();
+        }
+        assert!(!pair.nursery.end_some(&mut Vec::new()));
+        assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Same, "after {last}");
+        pair.now += 5;
+        assert_eq!(pair.turn(), [id]);
+        assert!(old.iter().all(|old| pair.nursery.is_over(*old)), "they are over");
     }
 }
 
 #[test]
-fn nursery_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() {
+fn thread_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() {
     let mut pair = Pair::new(100);
     let armed: Vec<_> = (0..100).map(|_| pair.arm(30_000).unwrap()).collect();
     assert_eq!(pair.arm(30_000), Err(ArmRefusal::Full));
@@ -343,10 +381,14 @@ fn nursery_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() 
     let (_, is_over) = pair.nursery.settle(|_, _, _| {});
     assert!(!is_over, "a timer is pending");
     assert_eq!(pair.room.take_all(1_000), 0);
+    pair.now += 30_000;
+    assert_eq!(pair.turn().len(), 1);
+    assert!(pair.nursery.settle(|_, _, _| {}).1, "its last timer has fired");
+    assert_eq!(pair.room.take_all(1_000), 1, "its credit is back");
 }
 
 #[test]
-fn credit_beyond_what_a_nursery_keeps_goes_back_when_it_is_settled() {
+fn credit_beyond_what_a_thread_keeps_goes_back_when_it_is_settled() {
     let mut pair = Pair::new(1 << 20);
     let armed: Vec<_> = (0..10_000).map(|_| pair.arm(30_000).unwrap()).collect();
     for id in armed {
@@ -357,48 +399,18 @@ fn credit_beyond_what_a_nursery_keeps_goes_back_when_it_is_settled() {
 }
 
 #[test]
-fn owner_that_has_seen_what_has_changed_is_not_asked_to_look_again() {
+fn keeper_that_has_acted_is_not_asked_to_act_again() {
     let mut pair = Pair::new(1 << 20);
-    let [id, reset, _] = [15, 15, 1].map(|delay| pair.arm(delay).unwrap());
+    let ids = [15, 300, 40_000].map(|delay| pair.arm(delay).unwrap());
     pair.now += 1;
     pair.turn();
-    pair.end(id);
-    pair.reset(reset, 5);
-    assert_ne!(pair.nursery.look_by(), u64::MAX);
-    pair.now += 1_000;
+    pair.reset(ids[0], 5);
+    pair.end_elsewhere(ids[1]);
+    pair.end(ids[2]);
+    assert_ne!(pair.nursery.act_by(), u64::MAX);
+    pair.now += 10_000;
     pair.turn();
-    assert_eq!(pair.nursery.look_by(), u64::MAX, "nothing is left to look at");
-}
-
-#[test]
-fn look_sees_timers_that_have_ended_before_the_owner_must_see_them() {
-    let mut pair = Pair::new(1 << 20);
-    let [id, _] = [11, 1].map(|delay| pair.arm(delay).unwrap());
-    pair.now += 1;
-    pair.turn();
-    pair.end(id);
-    assert!(pair.nursery.look_by() > nanos(pair.now));
-    let Pair { nursery, wheel, now, .. } = &mut pair;
-    nursery.look(nanos(*now), TAKEN_MAX, wheel, &mut Vec::new());
-    assert_eq!(wheel.cancelled, 1);
-}
-
-#[test]
-fn look_before_it_is_due_publishes_when_the_owner_must_see_what_it_has_left() {
-    let mut pair = Pair::new(1 << 20);
-    let ids: Vec<_> = (0..80).map(|_| pair.arm(300).unwrap()).collect();
-    while pair.wheel.timers.len() < ids.len() {
-        pair.now += 1;
-        pair.turn();
-    }
-    for id in ids {
-        pair.end_elsewhere(id);
-    }
-    // The owner looks for room, by the beginning of its tick.
-    let begun = nanos(pair.now) - 1;
-    pair.nursery.look(begun, TAKEN_MAX, &mut pair.wheel, &mut Vec::new());
-    pair.nursery.check_invariants();
-    assert_ne!(pair.nursery.look_by(), u64::MAX);
+    assert_eq!(pair.nursery.act_by(), u64::MAX, "nothing is left to act for");
 }
 
 #[test]
@@ -424,103 +436,97 @@ fn timers_that_wait_for_room_are_served_in_order_and_refused_if_there_is_too_lit
 }
 
 #[test]
-fn slot_whose_timer_fires_while_it_is_listed_is_used_again_after_the_next_look() {
-    for ends_before_the_look in [true, false] {
-        let mut pair = Pair::new(1 << 20);
-        let id = pair.arm(15).unwrap();
-        let slot = pair.pending[&id].0;
-        let (end, mut carried) = (nanos(pair.now + 15), Vec::new());
-        pair.nursery.look(end, TAKEN_MAX, &mut pair.wheel, &mut carried);
-        // The thread resets it after the look of the turn that fires it.
-        assert!(pair.nursery.reset(slot, nanos(pair.now + 14), || end).is_some());
-        assert!(matches!(pair.nursery.fire(slot, end), Due::Fires(_)));
-        pair.wheel.timers.clear();
-        if ends_before_the_look {
-            assert_eq!(pair.nursery.end(slot, || end).0, None);
-            pair.nursery.check_invariants();
-            assert_eq!(pair.nursery.used(), (0, 1), "the slot is listed");
-        }
-        pair.nursery.look(end, TAKEN_MAX, &mut pair.wheel, &mut carried);
-        if !ends_before_the_look {
-            assert_eq!(pair.nursery.end(slot, || end).0, None);
-        }
-        pair.nursery.check_invariants();
-        assert_eq!(pair.nursery.used(), (0, 0));
-    }
-}
-
-#[test]
-fn closing_nursery_gives_every_timer_to_its_owner_and_refuses_others() {
+fn closing_thread_keeps_its_timers_until_they_are_taken_out_and_refuses_others() {
     let mut pair = Pair::new(1 << 20);
     let ids: Vec<_> = (0..1_000).map(|n| pair.arm(20 + n * 30).unwrap()).collect();
     pair.end(ids[0]);
     pair.end_elsewhere(ids[1]);
     let mut carried = Vec::new();
-    while pair.nursery.close(&mut pair.wheel, &mut carried) {
-        // A timer that ends meanwhile makes no room for another one.
-        let (young, _) = pair.nursery.used();
-        if young == 700 {
-            pair.end(*ids.last().unwrap());
-        }
-        assert_eq!(pair.arm(50), Err(ArmRefusal::Closed), "while {young} timers are young");
-    }
+    while pair.nursery.close(&mut carried) {}
     assert_eq!(carried, [ids[1]], "what has ended elsewhere is dropped");
-    assert_eq!(pair.wheel.timers.len(), 998);
     assert_eq!(pair.arm(50), Err(ArmRefusal::Closed));
-    let slot = pair.pending[&ids[2]].0;
-    assert_eq!(pair.nursery.look_at(slot, |_| true), Progress::Closed);
-    // Timers end after their owner, here and elsewhere.
-    let used = pair.nursery.used().1;
-    assert_eq!(pair.nursery.end(slot, || 0).0, Some(ids[2]));
-    assert_eq!(pair.nursery.used(), (0, used - 1), "its slot is free at once");
-    let slot = pair.pending[&ids[3]].0;
-    assert_eq!(pair.nursery.end_elsewhere(slot, || 0), Err(()));
-    while pair.nursery.end_some(|| 0, &mut carried).0 {}
-    assert_eq!(carried, [ids[1], ids[3]]);
+    pair.end(ids[2]);
+    assert_eq!(pair.arm(50), Err(ArmRefusal::Closed), "a timer that ends makes no room");
+    let name = pair.pending[&ids[3]].0;
+    assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Same);
+    let mut out = Vec::new();
+    while pair.nursery.take_out(&mut out) {
+        pair.nursery.lock().check_invariants();
+    }
+    assert_eq!(out.len(), 997);
+    assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Closed);
+    assert_eq!((pair.nursery.pending(), pair.nursery.act_by()), (0, u64::MAX));
+    // Timers end after their shard, here and elsewhere.
+    assert_eq!(pair.nursery.end(name, || 0), None);
+    assert_eq!(pair.nursery.end_elsewhere(pair.pending[&ids[4]].0, || 0), Err(()));
+    while pair.nursery.end_some(&mut carried) {}
+    assert_eq!(carried, [ids[1]]);
 }
 
 #[test]
-fn owner_ends_what_the_nurserys_thread_has_begun_to_end_and_not_finished() {
+fn closing_thread_fires_all_timers_in_order_if_it_is_asked_to() {
+    let mut pair = Pair::new(1 << 20);
+    let never = pair.arm(u64::MAX / TICK - pair.now).unwrap();
+    let mut rng = fastrand::Rng::with_seed(4);
+    for _ in 0..500 {
+        pair.arm(rng.u64(1..1 << 30)).unwrap();
+        pair.now += 1;
+        pair.turn();
+    }
+    let count = pair.pending.len();
+    while pair.nursery.close(&mut Vec::new()) {}
+    let (mut due, mut last) = (Vec::new(), 0);
+    while pair.nursery.act(u64::MAX, TAKEN_MAX, &mut due, &mut Vec::new()).1 {}
+    assert_eq!(due.len(), count);
+    assert_eq!(due.last().unwrap().carried, never);
+    for due in due {
+        assert!(due.at >= last, "{due:?} after {last}");
+        last = due.at;
+    }
+}
+
+#[test]
+fn keeper_ends_what_the_thread_has_begun_to_end_and_not_finished() {
     let mut pair = Pair::new(1 << 20);
     let ids: Vec<_> = (0..200).map(|_| pair.arm(30_000).unwrap()).collect();
     for id in ids {
         pair.end_elsewhere(id);
     }
     let mut carried = Vec::new();
-    let (more, _) = pair.nursery.end_some(|| nanos(pair.now), &mut carried);
-    assert!(more, "{} of them are one chunk", carried.len());
+    assert!(pair.nursery.end_some(&mut carried), "{} of them are one chunk", carried.len());
     pair.ended_elsewhere.retain(|id| !carried.contains(id));
     pair.now += 1_000;
     pair.turn();
-    assert_eq!((pair.nursery.used(), pair.ended_elsewhere.len()), ((0, 0), 0));
+    assert_eq!((pair.nursery.pending(), pair.ended_elsewhere.len()), (0, 0));
 }
 
 #[test]
-fn timers_that_end_once_the_nursery_is_closed_do_not_fire() {
+fn oldest_timer_of_a_class_is_known_in_whatever_order_timers_end() {
     let mut pair = Pair::new(1 << 20);
-    let ids: Vec<_> = (0..1_000).map(|_| pair.arm(30_000).unwrap()).collect();
-    while pair.nursery.close(&mut pair.wheel, &mut Vec::new()) {}
-    let due: Vec<_> = pair.wheel.timers.values().map(|timer| timer.0).collect();
-    assert_eq!(due.len(), ids.len());
-    for id in &ids[1..] {
-        pair.end(*id);
+    let mut armed = BTreeMap::new();
+    for _ in 0..300 {
+        pair.now += 1;
+        armed.insert(pair.arm(20_000).unwrap(), pair.now);
     }
-    let mut fired = Vec::new();
-    for slot in due {
-        // Most of their chunks are freed.
-        match pair.nursery.fire(slot, u64::MAX) {
-            Due::Fires(id) => fired.push(id),
-            Due::Nothing => {}
-            Due::NotBefore(later) => panic!("a timer is postponed to {later}"),
+    let mut rng = fastrand::Rng::with_seed(5);
+    while !pair.pending.is_empty() {
+        let known: Vec<_> = pair.pending.keys().copied().collect();
+        pair.end(known[rng.usize(..known.len())]);
+        for class in 1..=2 {
+            let mut oldest = None;
+            pair.nursery.unseen(|number, _, since| {
+                oldest = if u64::from(number) == class { since } else { oldest };
+            });
+            let of_class = pair.pending.keys().find(|id| *id % 3 == class);
+            assert_eq!(oldest, of_class.map(|id| nanos(armed[id])), "class {class}");
         }
     }
-    assert_eq!(fired, [ids[0]]);
 }
 
 #[test]
 fn place_of_a_nursery_is_used_again_under_another_name() {
     let table = Table::<u64>::new(100);
-    let nursery = || Nursery::new(Periods::new(TICK), 0, Arc::clone(table.room()), false);
+    let nursery = || Nursery::new(periods(), 0, Arc::clone(table.room()), false);
     let (first, _) = table.enter(nursery()).unwrap();
     let (second, _) = table.enter(nursery()).unwrap();
     let version = table.version();

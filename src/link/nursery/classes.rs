@@ -1,0 +1,106 @@
+//! What is counted of the timers of each class, which are in the order of arming.
+//!
+//! Few timers are measured when they end, so that most read no clock. Cost: a timer without a class
+//! costs a comparison. One with a class has 16 bytes more, for as many slots as there are.
+
+use super::Counts;
+use super::lists::Entry;
+use super::timers::Timers;
+use crate::values::class::{LeftAt, tenths_left};
+use crate::values::list::List;
+use crate::values::slots::SlotLinks;
+
+/// One in so many timers of a class is measured when it ends. Odd, so that both kinds are measured
+/// of a program that ends timers of two kinds in turn.
+const SAMPLED: u64 = 63;
+
+/// What is counted of each class, and its timers.
+#[derive(Debug)]
+pub(super) struct Classes {
+    /// For each slot with a timer of a class, when that was armed.
+    links: SlotLinks,
+    all: Box<[OfClass]>,
+}
+
+#[derive(Clone, Default, Debug)]
+struct OfClass {
+    counts: Counts,
+    /// The pending timers, oldest first.
+    pending: List,
+    /// The timers that have ended since one was measured.
+    unmeasured: u64,
+    /// What the measured ones say, and the shard has not taken yet.
+    ended_at: LeftAt,
+}
+
+impl Classes {
+    pub(super) fn new(classes: usize) -> Self {
+        Self { links: SlotLinks::default(), all: vec![OfClass::default(); classes].into() }
+    }
+
+    /// A timer was armed at `since`, in one of so many slots.
+    #[cold]
+    pub(super) fn enter(&mut self, class: u8, slot: u32, since: u64, slots: u32) {
+        let Some(known) = self.all.get_mut(usize::from(class) - 1) else { return };
+        known.counts.armed += 1;
+        self.links.reserve(slots as usize);
+        self.links.set_mark(slot, since);
+        known.pending.append(&mut self.links, slot);
+    }
+
+    /// A timer has ended or fired. `None` if it has no class.
+    #[inline]
+    fn leave(&mut self, class: u8, slot: u32) -> Option<(&mut OfClass, u64)> {
+        let known = self.all.get_mut(usize::from(class).checked_sub(1)?)?;
+        known.pending.remove(&mut self.links, slot);
+        Some((known, self.links.mark(slot)))
+    }
+
+    /// A timer has fired, or is taken out.
+    #[inline]
+    pub(super) fn take<W>(&mut self, entry: &Entry<W>, has_fired: bool) {
+        if let Some((known, _)) = self.leave(entry.class, entry.slot) {
+            known.counts.fired += u64::from(has_fired);
+        }
+    }
+
+    /// A timer of a class has ended. `now` returns the present, and `None` if it has ended before.
+    #[cold]
+    pub(super) fn end<W>(&mut self, entry: &Entry<W>, now: impl Fn() -> Option<u64>) {
+        let Some((known, since)) = self.leave(entry.class, entry.slot) else { return };
+        let is_measured = known.counts.ended % SAMPLED == 0;
+        known.counts.ended += 1;
+        known.counts.young += u64::from(!entry.is_filed);
+        known.unmeasured += 1;
+        // One stands for all those since the one before.
+        if let Some(now) = is_measured.then(now).flatten() {
+            let tenths = tenths_left(since, entry.deadline, now);
+            known.ended_at[tenths] += std::mem::take(&mut known.unmeasured);
+        }
+    }
+}
+
+impl<W> Timers<W> {
+    /// What was counted that the shard does not know, of each class and of all. For each class also
+    /// when its oldest timer was armed.
+    pub(super) fn unseen(&self, mut of_class: impl FnMut(u8, Counts, Option<u64>)) -> Counts {
+        let Classes { links, all } = &self.classes;
+        for (index, known) in all.iter().enumerate() {
+            let oldest = known.pending.first().map(|first| links.mark(first));
+            of_class(index as u8 + 1, known.counts, oldest);
+        }
+        self.counts
+    }
+
+    /// Takes what was counted since the last call: of all classes, and of each class with its
+    /// number and with what was left of the delays of timers that have ended.
+    pub(super) fn take_counts(&mut self, mut of_class: impl FnMut(u8, Counts, LeftAt)) -> Counts {
+        for (index, known) in self.classes.all.iter_mut().enumerate() {
+            if known.counts != Counts::default() {
+                let ended_at = std::mem::take(&mut known.ended_at);
+                of_class(index as u8 + 1, std::mem::take(&mut known.counts), ended_at);
+            }
+        }
+        std::mem::take(&mut self.counts)
+    }
+}

@@ -1,0 +1,543 @@
+//! What lies behind the lock of a nursery: the timers, the lists of the young ones, the wheel of
+//! the others, and the counts.
+//!
+//! Each method is a few instructions, or as long as its `max` says. None of them calls code of a
+//! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
+
+use std::sync::Arc;
+
+use corewheel_shard::{Tick, TickLength};
+
+use super::classes::Classes;
+use super::lists::{Entry, Lists};
+use super::slots::{NIL, Name, Number, Place, Slots};
+use super::wheel::{WINDOW, Wheel};
+use super::{Arming, Counts, Due, Fate};
+
+/// How many kinds of young timers there are, by the time that they have left.
+const KINDS: usize = 10;
+/// Milliseconds between two looks at the young timers of a kind. One that is armed has twice these
+/// milliseconds left at least. Timeouts of 100, 200 and 500 ms, and of 1, 2 and 5 s, have little
+/// more.
+const EVERY_MS: [u64; KINDS] = [6, 12, 24, 48, 96, 240, 480, 960, 2_400, 6_000];
+/// The lists of the wheel come after those of the young timers, two for each kind.
+const OF_WHEEL: usize = WINDOW as usize;
+const _: () = assert!(2 * KINDS <= OF_WHEEL);
+/// The end of time.
+pub(super) const NEVER: u64 = u64::MAX;
+/// How long timers that have ended on other threads are left, in milliseconds.
+const ENDED_FOR_MS: u64 = 1_000;
+/// A timer that is due within so many ticks is filed when it is armed. One tick of the window has
+/// begun already, and one is for the rounding.
+const NEAR: u64 = WINDOW - 2;
+
+/// When the keeper looks at the young timers of a kind.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    /// The next look, which files the older ones; [`NEVER`] while there are no looks.
+    next: u64,
+    /// The look after that, which files the timers that are armed now.
+    second: u64,
+    /// Which of the two lists of the kind has those that were armed since the last look.
+    newer: usize,
+}
+
+/// The length of a tick, the time between two looks at each kind, and that for which ended timers
+/// are left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Periods {
+    tick: TickLength,
+    every: [u64; KINDS],
+    ended_for: u64,
+}
+
+impl Periods {
+    /// The periods for ticks of this length. There is one look at a kind in a tick at most.
+    pub(crate) fn new(tick: TickLength) -> Self {
+        let at_least_a_tick = |ms: u64| (ms * 1_000_000).max(tick.nanos());
+        Self {
+            tick,
+            every: EVERY_MS.map(at_least_a_tick),
+            ended_for: at_least_a_tick(ENDED_FOR_MS),
+        }
+    }
+
+    /// When a tick begins.
+    #[inline]
+    fn start_of(&self, tick: u64) -> u64 {
+        self.tick.start_of(Tick::new(tick))
+    }
+}
+
+/// The timers of a thread.
+#[derive(Debug)]
+pub(super) struct Timers<W> {
+    slots: Arc<Slots>,
+    /// The first free slot, and how many slots were made.
+    free: u32,
+    made: u32,
+    /// The number of the timer that was armed last; 0 before the first.
+    last: u64,
+    lists: Lists<W>,
+    looks: [Looks; KINDS],
+    wheel: Wheel,
+    periods: Periods,
+    /// A timer that is due before is within the window of the wheel's ticks.
+    near_until: u64,
+    /// The latest time at which a timer was armed whose list was empty.
+    passed: u64,
+    /// When the keeper acts at the latest.
+    pub(super) act_by: u64,
+    /// When the keeper ends the timers that have ended on other threads.
+    ended_by: u64,
+    /// Chunks of them that are being ended.
+    pub(super) ended: Vec<Vec<Name>>,
+    /// How many timers there may be: those that there are, and those for which there is credit. 0
+    /// once the shard is ending.
+    pub(super) limit: u32,
+    /// How many timers the shard last lent at once.
+    pub(super) lent: u32,
+    /// How many timers there are.
+    pub(super) live: u32,
+    /// What was counted since the shard last took it: of all classes, and of each.
+    pub(super) counts: Counts,
+    pub(super) classes: Classes,
+    pub(super) fate: Fate,
+}
+
+/// Where a timer is put, and when the keeper must act for it.
+type Put = (usize, u64);
+
+impl<W> Timers<W> {
+    /// No timers. The first one has the number after `last`.
+    pub(super) fn new(slots: Arc<Slots>, periods: Periods, classes: usize, last: u64) -> Self {
+        Self {
+            lists: Lists::new(Arc::clone(&slots)),
+            slots,
+            free: NIL,
+            made: 0,
+            last,
+            looks: [Looks { next: NEVER, second: NEVER, newer: 0 }; KINDS],
+            wheel: Wheel::new(),
+            periods,
+            near_until: 0,
+            passed: 0,
+            act_by: NEVER,
+            ended_by: NEVER,
+            ended: Vec::new(),
+            limit: 0,
+            lent: 0,
+            live: 0,
+            counts: Counts::default(),
+            classes: Classes::new(classes),
+            fate: Fate::Used,
+        }
+    }
+
+    /// How many more timers may be armed.
+    #[inline]
+    pub(super) fn credit(&self) -> u32 {
+        self.limit.saturating_sub(self.live)
+    }
+
+    /// Takes credit away, and returns how much that was. `kept` of it stays.
+    pub(super) fn take_credit(&mut self, kept: u32) -> u32 {
+        let taken = self.credit().saturating_sub(kept);
+        self.limit -= taken;
+        taken
+    }
+
+    /// Asks for an act at `by` at the latest. Whether that is earlier than before.
+    #[inline]
+    fn ask(&mut self, by: u64) -> bool {
+        if by >= self.act_by {
+            return false;
+        }
+        self.act_by = by;
+        true
+    }
+
+    /// Names a timer that is armed: it has the slot that was freed last, or a new one.
+    #[inline]
+    fn name_next(&mut self) -> Name {
+        self.last += 1;
+        let number = Number::new(self.last).expect("2^64 timers take thousands of years");
+        let slot = if self.free == NIL {
+            self.slots.need(self.made);
+            self.made += 1;
+            self.made - 1
+        } else {
+            let slot = self.free;
+            self.free = self.slots.next_free(slot);
+            slot
+        };
+        let name = Name { slot, number };
+        self.slots.occupy(name);
+        name
+    }
+
+    /// Arms a timer, for which there is credit. `recent` returns the latest known time, and `now`
+    /// the present. Also returns whether the keeper must be told of an earlier act, and whether the
+    /// timer is young: its time has not come yet then.
+    #[inline(always)]
+    pub(super) fn arm(
+        &mut self,
+        arming: Arming<W>,
+        recent: impl Fn() -> u64,
+        now: impl Fn() -> u64,
+    ) -> (Name, bool, bool) {
+        let Arming { deadline, class, carried } = arming;
+        let name = self.name_next();
+        self.live += 1;
+        self.counts.armed += 1;
+        if class != 0 {
+            self.classes.enter(class, name.slot, recent(), self.made.next_power_of_two());
+        }
+        let (list, by) = self.place(deadline, recent, now);
+        self.lists.push(list, Entry { deadline, carried, slot: name.slot, class, is_filed: false });
+        (name, self.ask(by), list < OF_WHEEL)
+    }
+
+    /// The list for a timer that is armed now, or is young and reset.
+    #[inline(always)]
+    fn place(&mut self, deadline: u64, recent: impl Fn() -> u64, now: impl Fn() -> u64) -> Put {
+        if deadline < self.near_until || self.is_near(deadline, recent) {
+            return self.file(deadline);
+        }
+        for kind in (0..KINDS).rev() {
+            let Looks { next, second, newer } = self.looks[kind];
+            if next < NEVER {
+                if second <= deadline {
+                    return (2 * kind + newer, next);
+                }
+            } else if self.plan_first(kind, deadline, &now) {
+                // The first look files it.
+                return (2 * kind + 1 - newer, self.looks[kind].next);
+            }
+        }
+        if self.wheel.is_empty() {
+            self.advance(self.passed);
+        }
+        self.file(deadline)
+    }
+
+    /// Whether a timer that is due later than the window of the wheel's ticks would be within that
+    /// of the present. The window moves while it is empty.
+    #[inline]
+    fn is_near(&mut self, deadline: u64, recent: impl Fn() -> u64) -> bool {
+        if !self.wheel.is_empty() {
+            return false;
+        }
+        let recent = recent();
+        if deadline.saturating_sub(recent) > NEAR * self.periods.tick.nanos() {
+            return false;
+        }
+        self.advance(recent);
+        true
+    }
+
+    /// Moves the window of the wheel's ticks to a time that has come, or up to the first list that
+    /// is not empty.
+    fn advance(&mut self, now: u64) {
+        let first = self.wheel.next().map_or(u64::MAX, |next| next.tick);
+        self.wheel.advance(self.periods.tick.floor(now).index().min(first));
+        self.near_until = self.periods.start_of(self.wheel.cursor().saturating_add(NEAR));
+    }
+
+    /// Plans the first look at a kind without timers, for a timer that has so much time left.
+    #[inline]
+    fn plan_first(&mut self, kind: usize, deadline: u64, now: impl Fn() -> u64) -> bool {
+        // A time that has passed shows of most kinds that their looks are too rare. So the clock is
+        // read rarely, and not for each timer with little time.
+        let every = self.periods.every[kind];
+        if self.passed.saturating_add(2 * every) > deadline {
+            return false;
+        }
+        self.passed = self.passed.max(now());
+        if self.passed.saturating_add(2 * every) > deadline {
+            return false;
+        }
+        // A lone timer that ends within its first third costs this look and no other.
+        let third = ((deadline - self.passed) / 3).min(self.periods.every[KINDS - 1]);
+        self.plan(kind, self.passed + every.max(third));
+        true
+    }
+
+    /// Plans the next look at a kind.
+    #[inline]
+    fn plan(&mut self, kind: usize, next: u64) {
+        let second = next.saturating_add(self.periods.every[kind]);
+        (self.looks[kind].next, self.looks[kind].second) = (next, second);
+    }
+
+    /// The list of the wheel for a timer.
+    #[inline]
+    fn file(&mut self, deadline: u64) -> Put {
+        let next = self.wheel.file(self.tick_of(deadline));
+        (OF_WHEEL + next.list, self.periods.start_of(next.tick))
+    }
+
+    /// The tick of a deadline. That of a timer that is never due is the last one that begins.
+    #[inline]
+    fn tick_of(&self, deadline: u64) -> u64 {
+        let tick = self.periods.tick;
+        tick.ceil(deadline).min(tick.floor(NEVER)).index()
+    }
+
+    /// Takes a timer out of its list.
+    #[inline]
+    fn unlink(&mut self, place: Place) -> Entry<W> {
+        let (entry, is_empty) = self.lists.remove(place);
+        if is_empty {
+            self.note_empty(place.list as usize);
+        }
+        entry
+    }
+
+    #[inline]
+    fn note_empty(&mut self, list: usize) {
+        if list >= OF_WHEEL {
+            self.wheel.note_empty(list - OF_WHEEL);
+        }
+    }
+
+    /// Takes the first timer of a list out.
+    #[inline]
+    fn pop(&mut self, list: usize) -> Option<Entry<W>> {
+        let (entry, is_empty) = self.lists.pop(list);
+        if is_empty {
+            self.note_empty(list);
+        }
+        entry
+    }
+
+    /// Ends a timer and takes what it carries; `None` if it is over. `now` returns the present, and
+    /// `None` if the timer has ended before.
+    #[inline]
+    pub(super) fn end(&mut self, name: Name, now: impl Fn() -> Option<u64>) -> Option<W> {
+        let entry = self.unlink(self.slots.place_of(name)?);
+        self.counts.ended += 1;
+        self.counts.young += u64::from(!entry.is_filed);
+        if entry.class != 0 {
+            self.classes.end(&entry, now);
+        }
+        Some(self.release(entry))
+    }
+
+    /// Frees the slot of a timer that is in no list. Returns what the timer carries.
+    #[inline]
+    fn release(&mut self, entry: Entry<W>) -> W {
+        self.live -= 1;
+        self.slots.free(entry.slot, self.free);
+        self.free = entry.slot;
+        entry.carried
+    }
+
+    /// Gives a timer another deadline. `None` if it is over, else whether the keeper must be told
+    /// of an earlier act.
+    pub(super) fn reset(
+        &mut self,
+        name: Name,
+        deadline: u64,
+        recent: impl Fn() -> u64,
+        now: impl Fn() -> u64,
+    ) -> Option<bool> {
+        let place = self.slots.place_of(name)?;
+        let is_young = (place.list as usize) < OF_WHEEL;
+        let known = self.lists.at(place);
+        let is_earlier = deadline < std::mem::replace(&mut known.deadline, deadline);
+        // Later is one store, which the keeper reads when the list of the timer comes up.
+        if !is_young && !is_earlier {
+            return Some(false);
+        }
+        let entry = self.unlink(place);
+        let (list, by) =
+            if is_young { self.place(deadline, recent, now) } else { self.file(deadline) };
+        self.lists.push(list, entry);
+        Some(self.ask(by))
+    }
+
+    /// What a pending timer carries; `None` if the timer is over.
+    #[inline]
+    pub(super) fn carried(&mut self, name: Name) -> Option<&mut W> {
+        Some(&mut self.lists.at(self.slots.place_of(name)?).carried)
+    }
+
+    /// Asks the keeper to end the timers that have ended on other threads, in a while.
+    pub(super) fn ask_to_end(&mut self, now: u64) -> bool {
+        self.ended_by = self.ended_by.min(now.saturating_add(self.periods.ended_for));
+        self.ask(self.ended_by)
+    }
+
+    /// Whether the keeper ends the timers that have ended on other threads by a time.
+    pub(super) fn ends_by(&self, now: u64) -> bool {
+        self.ended_by <= now
+    }
+
+    /// No timer that has ended on another thread is left.
+    pub(super) fn note_all_ended(&mut self) {
+        self.ended_by = NEVER;
+    }
+
+    /// Fires what is due by `now`, and files the young timers whose time has come: up to `max`
+    /// timers. What fires goes into `due`, in the order of its ticks. Returns how many timers that
+    /// were, and whether there are more.
+    pub(super) fn act(&mut self, now: u64, max: u32, due: &mut Vec<Due<W>>) -> (u32, bool) {
+        let mut done = 0;
+        loop {
+            let (mut kind, mut look) = (0, NEVER);
+            for (at, looks) in self.looks.iter().enumerate() {
+                if looks.next < look {
+                    (kind, look) = (at, looks.next);
+                }
+            }
+            let next = self.wheel.next();
+            let comes_up = next.map_or(NEVER, |next| self.periods.start_of(next.tick));
+            if look.min(comes_up) > now || (look == NEVER && next.is_none()) {
+                self.advance(now);
+                self.act_by = look.min(comes_up).min(self.ended_by);
+                return (done, false);
+            }
+            // A look before a tick has its young timers filed that are due in that tick.
+            let is_done = match next {
+                Some(next) if comes_up <= look => {
+                    self.wheel.advance(next.tick);
+                    let list = OF_WHEEL + next.list;
+                    if next.is_tick() {
+                        self.fire_list(list, next.tick, max, &mut done, due)
+                    } else {
+                        self.file_list(list, max, &mut done)
+                    }
+                }
+                _ => {
+                    self.advance(look);
+                    self.look(kind, max, &mut done)
+                }
+            };
+            if !is_done {
+                return (done, true);
+            }
+        }
+    }
+
+    /// Fires the timers of a tick. False if `max` are done before.
+    fn fire_list(
+        &mut self,
+        list: usize,
+        tick: u64,
+        max: u32,
+        done: &mut u32,
+        due: &mut Vec<Due<W>>,
+    ) -> bool {
+        let begins = self.periods.start_of(tick);
+        while *done < max {
+            let Some(mut entry) = self.pop(list) else { return true };
+            *done += 1;
+            // It was reset.
+            if entry.deadline > begins && self.tick_of(entry.deadline) > tick {
+                entry.is_filed = true;
+                let (list, _) = self.file(entry.deadline);
+                self.lists.push(list, entry);
+                continue;
+            }
+            self.counts.fired += 1;
+            self.classes.take(&entry, true);
+            let class = entry.class;
+            due.push(Due { carried: self.release(entry), at: begins, class });
+        }
+        self.lists.is_empty(list)
+    }
+
+    /// Files the timers of a list. False if `max` are done before.
+    fn file_list(&mut self, list: usize, max: u32, done: &mut u32) -> bool {
+        while *done < max {
+            let Some(mut entry) = self.pop(list) else { return true };
+            *done += 1;
+            entry.is_filed = true;
+            let (list, _) = self.file(entry.deadline);
+            self.lists.push(list, entry);
+        }
+        self.lists.is_empty(list)
+    }
+
+    /// Looks at the young timers of a kind: files those that were armed before the look before.
+    /// False if `max` are done before.
+    fn look(&mut self, kind: usize, max: u32, done: &mut u32) -> bool {
+        let Looks { second, newer, .. } = self.looks[kind];
+        if !self.file_list(2 * kind + 1 - newer, max, done) {
+            return false;
+        }
+        self.looks[kind].newer = 1 - newer;
+        // Planned from when it should have been, so that a late look makes no timer late.
+        self.plan(kind, if self.lists.is_empty(2 * kind + newer) { NEVER } else { second });
+        true
+    }
+
+    /// Takes up to `max` timers out, in no order, for a shard that has ended. Their future finds it
+    /// closed. Whether there are more.
+    pub(super) fn take_out(&mut self, max: u32, out: &mut Vec<Due<W>>) -> bool {
+        for _ in 0..max {
+            let young = (0..2 * KINDS).find(|list| !self.lists.is_empty(*list));
+            let filed = || Some(OF_WHEEL + self.wheel.next()?.list);
+            let Some(entry) = young.or_else(filed).and_then(|list| self.pop(list)) else {
+                (0..KINDS).for_each(|kind| self.plan(kind, NEVER));
+                (self.act_by, self.ended_by) = (NEVER, NEVER);
+                return false;
+            };
+            self.classes.take(&entry, false);
+            let (at, class) = (entry.deadline, entry.class);
+            out.push(Due { carried: self.release(entry), at, class });
+        }
+        true
+    }
+
+    /// Whether the thread is gone, and all timers are over.
+    pub(super) fn is_over(&self) -> bool {
+        self.fate == Fate::Left && self.live == 0
+    }
+
+    /// For how many timers there is memory.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn allocated(&self) -> (usize, usize) {
+        (self.lists.allocated(), self.made as usize)
+    }
+
+    /// How many timers there are that are young.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn young(&self) -> usize {
+        let mut young = 0;
+        self.lists.check_invariants(|list, _| young += usize::from(list < OF_WHEEL));
+        young
+    }
+
+    /// Checks what holds between calls.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold, with a sentence and the values.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check_invariants(&self) {
+        let mut live = 0;
+        self.lists.check_invariants(|list, entry| {
+            live += 1;
+            if list < OF_WHEEL {
+                let Looks { next, second, newer } = self.looks[list / 2];
+                let filed = if list % 2 == newer { second } else { next };
+                assert!(filed <= entry.deadline, "{} in list {list}, {filed}", entry.deadline);
+            }
+        });
+        assert_eq!(live, self.live, "the count of timers is wrong");
+        let (mut free, mut count) = (self.free, live);
+        while free != NIL {
+            assert_eq!(self.slots.check(free).0, 0, "the free slot {free} is used");
+            (free, count) = (self.slots.next_free(free), count + 1);
+        }
+        assert_eq!(count, self.made, "the timers and the free slots are not all slots");
+        for Looks { next, .. } in self.looks {
+            assert!(self.act_by <= next, "no look at {next}, but at {}", self.act_by);
+        }
+        let comes_up = self.wheel.next().map_or(NEVER, |next| self.periods.start_of(next.tick));
+        assert!(self.act_by <= comes_up.min(self.ended_by), "an act at {} is late", self.act_by);
+        self.wheel.check_invariants(|list| self.lists.is_empty(OF_WHEEL + list));
+    }
+}
