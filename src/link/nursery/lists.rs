@@ -12,7 +12,6 @@
 //! bytes for a timer that carries a waker, and up to a quarter more.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::slots::{Place, Slots};
 
@@ -67,15 +66,14 @@ impl<W> List<W> {
 
 #[derive(Debug)]
 pub(super) struct Lists<W> {
-    slots: Arc<Slots>,
     groups: [Vec<List<W>>; GROUPS],
     /// The memory of a list that is empty.
     spare: VecDeque<Entry<W>>,
 }
 
 impl<W> Lists<W> {
-    pub(super) fn new(slots: Arc<Slots>) -> Self {
-        Self { slots, groups: [const { Vec::new() }; GROUPS], spare: VecDeque::new() }
+    pub(super) fn new() -> Self {
+        Self { groups: [const { Vec::new() }; GROUPS], spare: VecDeque::new() }
     }
 
     #[inline]
@@ -97,9 +95,10 @@ impl<W> Lists<W> {
         &mut known.entries[index]
     }
 
-    /// Adds a timer at the end of a list.
+    /// Adds a timer at the end of a list. Returns its place, which its slot keeps.
     #[inline]
-    pub(super) fn push(&mut self, list: usize, entry: Entry<W>) {
+    #[must_use = "the slot of the timer keeps its place"]
+    pub(super) fn push(&mut self, list: usize, entry: Entry<W>) -> Place {
         let (group, at) = (&mut self.groups[list / GROUP], list % GROUP);
         if at >= group.len() {
             group.resize_with(at + 1, || List::EMPTY);
@@ -109,20 +108,21 @@ impl<W> Lists<W> {
             known.grow(&mut self.spare);
         }
         let index = known.first.wrapping_add(known.entries.len() as u32);
-        self.slots.set_place(entry.slot, Place { list: list as u32, index });
         known.entries.push_back(entry);
+        Place { list: list as u32, index }
     }
 
     /// Takes the timer at a place out. Also returns whether its list is empty now.
     #[inline]
-    pub(super) fn remove(&mut self, place: Place) -> (Entry<W>, bool) {
+    pub(super) fn remove(&mut self, place: Place, slots: &Slots) -> (Entry<W>, bool) {
         let list = place.list as usize;
         let known = &mut self.groups[list / GROUP][list % GROUP];
         let index = known.index(place);
         let entries = &mut known.entries;
-        let entry = entries.swap_remove_back(index).expect("a timer lies in its place");
-        if let Some(moved) = entries.get(index) {
-            self.slots.set_place(moved.slot, place);
+        let mut entry = entries.pop_back().expect("a timer lies in its list");
+        if let Some(removed) = entries.get_mut(index) {
+            slots.known(entry.slot).set_place(place);
+            std::mem::swap(&mut entry, removed);
         }
         if entries.len() < entries.capacity() / 4 && entries.capacity() > GROUP {
             entries.shrink_to(entries.capacity() / 2);
@@ -154,15 +154,19 @@ impl<W> Lists<W> {
     ///
     /// If a timer is not in the place that its slot has, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self, mut of_timer: impl FnMut(usize, &Entry<W>)) {
+    pub(super) fn check_invariants(
+        &self,
+        slots: &Slots,
+        mut of_timer: impl FnMut(usize, &Entry<W>),
+    ) {
         for list in 0..GROUPS * GROUP {
             let Some(known) = self.get(list) else { continue };
             for (at, entry) in known.entries.iter().enumerate() {
                 let index = known.first.wrapping_add(at as u32);
-                let (number, place) = self.slots.check(entry.slot);
+                let slot = slots.known(entry.slot);
                 let expected = Place { list: list as u32, index };
-                assert_eq!(place, expected, "the place of slot {}", entry.slot);
-                assert_ne!(number, 0, "slot {} has a timer", entry.slot);
+                assert_eq!(slot.place(), expected, "the place of slot {}", entry.slot);
+                assert!(!slot.is_free(), "slot {} has a timer", entry.slot);
                 of_timer(list, entry);
             }
         }

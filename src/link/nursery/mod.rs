@@ -79,7 +79,7 @@ pub(crate) struct Nursery<W> {
     /// A copy of `Timers::act_by`, written under the lock, on a cache line that changes rarely.
     act_by: CachePadded<AtomicU64>,
     /// Which timer each slot has. Written under the lock.
-    slots: Arc<Slots>,
+    slots: Slots,
     ended: CachePadded<Ended>,
     /// Whether so many timers have ended on other threads that this thread ends them. It looks at
     /// each arming, so this has a cache line of its own that changes rarely. Written under the lock
@@ -199,12 +199,10 @@ impl<W> Nursery<W> {
 
     /// The timers of a thread whose last timer had the number `last`.
     fn after(last: u64, periods: Periods, classes: usize, room: Arc<Room>, is_local: bool) -> Self {
-        let slots = Arc::<Slots>::default();
-        let timers = Timers::new(Arc::clone(&slots), periods, classes, last);
         Self {
-            timers: CachePadded::new(Mutex::new(timers)),
+            timers: CachePadded::new(Mutex::new(Timers::new(periods, classes, last))),
             act_by: CachePadded::new(AtomicU64::new(NEVER)),
-            slots,
+            slots: Slots::default(),
             ended: CachePadded::new(Ended {
                 names: Mutex::new(Vec::new()),
                 len: AtomicU64::new(0),
@@ -251,7 +249,7 @@ impl<W> Nursery<W> {
                 return Err((refusal, arming));
             }
         }
-        let (name, is_earlier, has_time) = timers.arm(arming, recent, now);
+        let (name, is_earlier, has_time) = timers.arm(&self.slots, arming, recent, now);
         Ok(Armed { name, ring: self.publish(&timers, is_earlier), has_time })
     }
 
@@ -276,7 +274,7 @@ impl<W> Nursery<W> {
     /// is over.
     #[inline]
     pub(crate) fn end(&self, name: Name, now: impl Fn() -> u64) -> Option<W> {
-        self.lock().end(name, || Some(now()))
+        self.lock().end(&self.slots, name, || Some(now()))
     }
 
     /// Ends a timer, for another thread. The timer's thread or the keeper drops what it has
@@ -340,7 +338,7 @@ impl<W> Nursery<W> {
         }
         let chunk = timers.ended.pop().unwrap_or_default();
         // When they have ended is not known.
-        carried.extend(chunk.iter().filter_map(|name| timers.end(*name, || None)));
+        carried.extend(chunk.iter().filter_map(|name| timers.end(&self.slots, *name, || None)));
         // Not before: the thread may take long between two chunks, as it drops what they carry.
         if !self.has_ended(timers) {
             timers.note_all_ended();
@@ -363,7 +361,7 @@ impl<W> Nursery<W> {
         now: impl Fn() -> u64,
     ) -> Option<Ring> {
         let mut timers = self.lock();
-        let is_earlier = timers.reset(name, deadline, recent, now)?;
+        let is_earlier = timers.reset(&self.slots, name, deadline, recent, now)?;
         Some(self.publish(&timers, is_earlier))
     }
 
@@ -372,7 +370,7 @@ impl<W> Nursery<W> {
     pub(crate) fn look_at(&self, name: Name, is_same: impl FnOnce(&W) -> bool) -> Progress {
         let mut timers = self.lock();
         let is_closed = timers.fate == Fate::Closed;
-        match timers.carried(name) {
+        match timers.carried(&self.slots, name) {
             Some(carried) if is_same(carried) => Progress::Same,
             Some(_) => Progress::Other,
             None if is_closed => Progress::Closed,
@@ -383,7 +381,7 @@ impl<W> Nursery<W> {
     /// Makes a timer carry something else, and returns what it has carried. `Err` if the timer is
     /// over.
     pub(crate) fn replace(&self, name: Name, carried: W) -> Result<W, W> {
-        match self.lock().carried(name) {
+        match self.lock().carried(&self.slots, name) {
             None => Err(carried),
             Some(known) => Ok(std::mem::replace(known, carried)),
         }
@@ -438,7 +436,7 @@ impl<W> Nursery<W> {
             }
             timers.note_all_ended();
         }
-        let done = timers.act(now, max.min(TAKEN_MAX), due);
+        let done = timers.act(&self.slots, now, max.min(TAKEN_MAX), due);
         self.act_by.store(timers.act_by, Ordering::Relaxed);
         done
     }
@@ -480,7 +478,7 @@ impl<W> Nursery<W> {
     /// none, their futures find the shard closed from then on.
     pub(crate) fn take_out(&self, out: &mut Vec<Due<W>>) -> bool {
         let mut timers = self.lock();
-        if timers.take_out(TAKEN_MAX, out) {
+        if timers.take_out(&self.slots, TAKEN_MAX, out) {
             return true;
         }
         timers.fate = Fate::Closed;
@@ -506,7 +504,7 @@ impl<W> Nursery<W> {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn check_invariants(&self) {
         let timers = self.lock();
-        timers.check_invariants();
+        timers.check_invariants(&self.slots);
         let act_by = self.act_by.load(Ordering::Relaxed);
         assert_eq!(act_by, timers.act_by, "the published act differs");
     }

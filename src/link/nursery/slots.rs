@@ -40,8 +40,9 @@ pub(super) struct Place {
     pub(super) index: u32,
 }
 
+/// The slot of a timer. But for [`Slots::is_over`], it is used under the lock.
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     /// The number of its timer; 0 while the slot is free.
     number: AtomicU64,
     /// The place of its timer, or the next free slot. Used under the lock only, so its accesses
@@ -51,9 +52,41 @@ struct Slot {
 
 impl Slot {
     #[inline]
-    fn place(&self) -> Place {
+    fn is_of(&self, number: Number) -> bool {
+        // Relaxed: it orders nothing. What a timer carries is used under the lock only.
+        self.number.load(Ordering::Relaxed) == number.get()
+    }
+
+    /// Where its timer lies. Of a free slot, the index is the next free slot.
+    #[inline]
+    pub(super) fn place(&self) -> Place {
         let place = self.place.load(Ordering::Relaxed);
         Place { list: (place >> 32) as u32, index: place as u32 }
+    }
+
+    #[inline]
+    pub(super) fn set_place(&self, Place { list, index }: Place) {
+        self.place.store(u64::from(list) << 32 | u64::from(index), Ordering::Relaxed);
+    }
+
+    /// It has a timer from now on.
+    #[inline]
+    pub(super) fn occupy(&self, number: Number, place: Place) {
+        self.number.store(number.get(), Ordering::Relaxed);
+        self.set_place(place);
+    }
+
+    /// It is free from now on, before the free slot `next`.
+    #[inline]
+    pub(super) fn free(&self, next: u32) {
+        self.number.store(0, Ordering::Relaxed);
+        self.set_place(Place { list: 0, index: next });
+    }
+
+    /// Whether it has no timer.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn is_free(&self) -> bool {
+        self.number.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -77,68 +110,30 @@ impl Slots {
 
     /// A slot that there is.
     #[inline]
-    fn known(&self, slot: u32) -> &Slot {
+    pub(super) fn known(&self, slot: u32) -> &Slot {
         self.get(slot).expect("a slot that is named was made")
     }
 
     /// Makes room for a slot. Called under the lock.
+    #[cold]
     pub(super) fn need(&self, slot: u32) {
         let (block, _) = Self::find(slot);
         self.0[block].get_or_init(|| {
-            let free = || Slot { number: AtomicU64::new(0), place: Plain::new(0) };
+            let free = || Slot { number: AtomicU64::new(0), place: Plain::new(u64::from(NIL)) };
             (0..1_usize << (FIRST_BITS as usize + block)).map(|_| free()).collect()
         });
     }
 
-    /// Whether a timer is over. One that has just fired may not show.
+    /// The slot of a timer; `None` if it is over. Called under the lock.
     #[inline]
-    pub(super) fn is_over(&self, Name { slot, number }: Name) -> bool {
-        // Relaxed: it orders nothing. What a timer carries is used under the lock only.
-        self.get(slot).is_none_or(|slot| slot.number.load(Ordering::Relaxed) != number.get())
+    pub(super) fn pending(&self, Name { slot, number }: Name) -> Option<&Slot> {
+        self.get(slot).filter(|slot| slot.is_of(number))
     }
 
-    /// Where a timer lies; `None` if it is over. Called under the lock.
+    /// Whether a timer is over, without the lock. One that has just fired may not show.
     #[inline]
-    pub(super) fn place_of(&self, name: Name) -> Option<Place> {
-        let slot = self.get(name.slot)?;
-        if slot.number.load(Ordering::Relaxed) != name.number.get() {
-            return None;
-        }
-        Some(slot.place())
-    }
-
-    /// A slot has a timer from now on. Called under the lock.
-    #[inline]
-    pub(super) fn occupy(&self, Name { slot, number }: Name) {
-        self.known(slot).number.store(number.get(), Ordering::Relaxed);
-    }
-
-    /// Sets the place of a slot's timer. Called under the lock.
-    #[inline]
-    pub(super) fn set_place(&self, slot: u32, Place { list, index }: Place) {
-        let place = u64::from(list) << 32 | u64::from(index);
-        self.known(slot).place.store(place, Ordering::Relaxed);
-    }
-
-    /// A slot is free from now on, before the slot `next`. Called under the lock.
-    #[inline]
-    pub(super) fn free(&self, slot: u32, next: u32) {
-        let slot = self.known(slot);
-        slot.number.store(0, Ordering::Relaxed);
-        slot.place.store(u64::from(next), Ordering::Relaxed);
-    }
-
-    /// The free slot that follows a free slot. Called under the lock.
-    #[inline]
-    pub(super) fn next_free(&self, slot: u32) -> u32 {
-        self.known(slot).place().index
-    }
-
-    /// The number of a slot's timer, 0 if the slot is free, and its place.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check(&self, slot: u32) -> (u64, Place) {
-        let slot = self.known(slot);
-        (slot.number.load(Ordering::Relaxed), slot.place())
+    pub(super) fn is_over(&self, name: Name) -> bool {
+        self.pending(name).is_none()
     }
 }
 

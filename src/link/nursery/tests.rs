@@ -96,7 +96,7 @@ impl Pair {
 
     /// Whether a timer is young, as the lists say.
     fn young(&self) -> usize {
-        self.nursery.lock().young()
+        self.nursery.lock().young(&self.nursery.slots)
     }
 
     /// A turn of the keeper. Returns the timers that fire, in order.
@@ -451,7 +451,7 @@ fn closing_thread_keeps_its_timers_until_they_are_taken_out_and_refuses_others()
     assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Same);
     let mut out = Vec::new();
     while pair.nursery.take_out(&mut out) {
-        pair.nursery.lock().check_invariants();
+        pair.nursery.lock().check_invariants(&pair.nursery.slots);
     }
     assert_eq!(out.len(), 997);
     assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Closed);

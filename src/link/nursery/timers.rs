@@ -4,14 +4,12 @@
 //! Each method is a few instructions, or as long as its `max` says. None of them calls code of a
 //! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
 
-use std::sync::Arc;
-
 use corewheel_shard::{Tick, TickLength};
 
 use super::classes::Classes;
 use super::lists::{Entry, Lists};
-use super::slots::{NIL, Name, Number, Place, Slots};
-use super::wheel::{WINDOW, Wheel};
+use super::slots::{NIL, Name, Number, Place, Slot, Slots};
+use super::wheel::{Next, WINDOW, Wheel};
 use super::{Arming, Counts, Due, Fate};
 
 /// How many kinds of young timers there are, by the time that they have left.
@@ -72,7 +70,6 @@ impl Periods {
 /// The timers of a thread.
 #[derive(Debug)]
 pub(super) struct Timers<W> {
-    slots: Arc<Slots>,
     /// The first free slot, and how many slots were made.
     free: u32,
     made: u32,
@@ -110,10 +107,9 @@ type Put = (usize, u64);
 
 impl<W> Timers<W> {
     /// No timers. The first one has the number after `last`.
-    pub(super) fn new(slots: Arc<Slots>, periods: Periods, classes: usize, last: u64) -> Self {
+    pub(super) fn new(periods: Periods, classes: usize, last: u64) -> Self {
         Self {
-            lists: Lists::new(Arc::clone(&slots)),
-            slots,
+            lists: Lists::new(),
             free: NIL,
             made: 0,
             last,
@@ -159,21 +155,17 @@ impl<W> Timers<W> {
 
     /// Names a timer that is armed: it has the slot that was freed last, or a new one.
     #[inline]
-    fn name_next(&mut self) -> Name {
+    fn name_next<'a>(&mut self, slots: &'a Slots) -> (Name, &'a Slot) {
         self.last += 1;
         let number = Number::new(self.last).expect("2^64 timers take thousands of years");
-        let slot = if self.free == NIL {
-            self.slots.need(self.made);
+        if self.free == NIL {
+            slots.need(self.made);
+            self.free = self.made;
             self.made += 1;
-            self.made - 1
-        } else {
-            let slot = self.free;
-            self.free = self.slots.next_free(slot);
-            slot
-        };
-        let name = Name { slot, number };
-        self.slots.occupy(name);
-        name
+        }
+        let (slot, known) = (self.free, slots.known(self.free));
+        self.free = known.place().index;
+        (Name { slot, number }, known)
     }
 
     /// Arms a timer, for which there is credit. `recent` returns the latest known time, and `now`
@@ -182,19 +174,21 @@ impl<W> Timers<W> {
     #[inline(always)]
     pub(super) fn arm(
         &mut self,
+        slots: &Slots,
         arming: Arming<W>,
         recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
     ) -> (Name, bool, bool) {
         let Arming { deadline, class, carried } = arming;
-        let name = self.name_next();
+        let (name, slot) = self.name_next(slots);
         self.live += 1;
         self.counts.armed += 1;
         if class != 0 {
             self.classes.enter(class, name.slot, recent(), self.made.next_power_of_two());
         }
         let (list, by) = self.place(deadline, recent, now);
-        self.lists.push(list, Entry { deadline, carried, slot: name.slot, class, is_filed: false });
+        let entry = Entry { deadline, carried, slot: name.slot, class, is_filed: false };
+        slot.occupy(name.number, self.lists.push(list, entry));
         (name, self.ask(by), list < OF_WHEEL)
     }
 
@@ -286,8 +280,8 @@ impl<W> Timers<W> {
 
     /// Takes a timer out of its list.
     #[inline]
-    fn unlink(&mut self, place: Place) -> Entry<W> {
-        let (entry, is_empty) = self.lists.remove(place);
+    fn unlink(&mut self, place: Place, slots: &Slots) -> Entry<W> {
+        let (entry, is_empty) = self.lists.remove(place, slots);
         if is_empty {
             self.note_empty(place.list as usize);
         }
@@ -314,21 +308,27 @@ impl<W> Timers<W> {
     /// Ends a timer and takes what it carries; `None` if it is over. `now` returns the present, and
     /// `None` if the timer has ended before.
     #[inline]
-    pub(super) fn end(&mut self, name: Name, now: impl Fn() -> Option<u64>) -> Option<W> {
-        let entry = self.unlink(self.slots.place_of(name)?);
+    pub(super) fn end(
+        &mut self,
+        slots: &Slots,
+        name: Name,
+        now: impl Fn() -> Option<u64>,
+    ) -> Option<W> {
+        let slot = slots.pending(name)?;
+        let entry = self.unlink(slot.place(), slots);
         self.counts.ended += 1;
         self.counts.young += u64::from(!entry.is_filed);
         if entry.class != 0 {
             self.classes.end(&entry, now);
         }
-        Some(self.release(entry))
+        Some(self.release(slot, entry))
     }
 
     /// Frees the slot of a timer that is in no list. Returns what the timer carries.
     #[inline]
-    fn release(&mut self, entry: Entry<W>) -> W {
+    fn release(&mut self, slot: &Slot, entry: Entry<W>) -> W {
         self.live -= 1;
-        self.slots.free(entry.slot, self.free);
+        slot.free(self.free);
         self.free = entry.slot;
         entry.carried
     }
@@ -337,12 +337,14 @@ impl<W> Timers<W> {
     /// of an earlier act.
     pub(super) fn reset(
         &mut self,
+        slots: &Slots,
         name: Name,
         deadline: u64,
         recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
     ) -> Option<bool> {
-        let place = self.slots.place_of(name)?;
+        let slot = slots.pending(name)?;
+        let place = slot.place();
         let is_young = (place.list as usize) < OF_WHEEL;
         let known = self.lists.at(place);
         let is_earlier = deadline < std::mem::replace(&mut known.deadline, deadline);
@@ -350,17 +352,17 @@ impl<W> Timers<W> {
         if !is_young && !is_earlier {
             return Some(false);
         }
-        let entry = self.unlink(place);
+        let entry = self.unlink(place, slots);
         let (list, by) =
             if is_young { self.place(deadline, recent, now) } else { self.file(deadline) };
-        self.lists.push(list, entry);
+        slot.set_place(self.lists.push(list, entry));
         Some(self.ask(by))
     }
 
     /// What a pending timer carries; `None` if the timer is over.
     #[inline]
-    pub(super) fn carried(&mut self, name: Name) -> Option<&mut W> {
-        Some(&mut self.lists.at(self.slots.place_of(name)?).carried)
+    pub(super) fn carried(&mut self, slots: &Slots, name: Name) -> Option<&mut W> {
+        Some(&mut self.lists.at(slots.pending(name)?.place()).carried)
     }
 
     /// Asks the keeper to end the timers that have ended on other threads, in a while.
@@ -382,7 +384,13 @@ impl<W> Timers<W> {
     /// Fires what is due by `now`, and files the young timers whose time has come: up to `max`
     /// timers. What fires goes into `due`, in the order of its ticks. Returns how many timers that
     /// were, and whether there are more.
-    pub(super) fn act(&mut self, now: u64, max: u32, due: &mut Vec<Due<W>>) -> (u32, bool) {
+    pub(super) fn act(
+        &mut self,
+        slots: &Slots,
+        now: u64,
+        max: u32,
+        due: &mut Vec<Due<W>>,
+    ) -> (u32, bool) {
         let mut done = 0;
         loop {
             let (mut kind, mut look) = (0, NEVER);
@@ -402,16 +410,15 @@ impl<W> Timers<W> {
             let is_done = match next {
                 Some(next) if comes_up <= look => {
                     self.wheel.advance(next.tick);
-                    let list = OF_WHEEL + next.list;
                     if next.is_tick() {
-                        self.fire_list(list, next.tick, max, &mut done, due)
+                        self.fire_list(slots, next, max, &mut done, due)
                     } else {
-                        self.file_list(list, max, &mut done)
+                        self.file_list(slots, OF_WHEEL + next.list, max, &mut done)
                     }
                 }
                 _ => {
                     self.advance(look);
-                    self.look(kind, max, &mut done)
+                    self.look(slots, kind, max, &mut done)
                 }
             };
             if !is_done {
@@ -423,48 +430,54 @@ impl<W> Timers<W> {
     /// Fires the timers of a tick. False if `max` are done before.
     fn fire_list(
         &mut self,
-        list: usize,
-        tick: u64,
+        slots: &Slots,
+        Next { tick, list }: Next,
         max: u32,
         done: &mut u32,
         due: &mut Vec<Due<W>>,
     ) -> bool {
-        let begins = self.periods.start_of(tick);
+        let (begins, list) = (self.periods.start_of(tick), OF_WHEEL + list);
         while *done < max {
-            let Some(mut entry) = self.pop(list) else { return true };
+            let Some(entry) = self.pop(list) else { return true };
             *done += 1;
             // It was reset.
             if entry.deadline > begins && self.tick_of(entry.deadline) > tick {
-                entry.is_filed = true;
-                let (list, _) = self.file(entry.deadline);
-                self.lists.push(list, entry);
+                self.refile(slots, entry);
                 continue;
             }
             self.counts.fired += 1;
             self.classes.take(&entry, true);
             let class = entry.class;
-            due.push(Due { carried: self.release(entry), at: begins, class });
+            let carried = self.release(slots.known(entry.slot), entry);
+            due.push(Due { carried, at: begins, class });
         }
         self.lists.is_empty(list)
     }
 
     /// Files the timers of a list. False if `max` are done before.
-    fn file_list(&mut self, list: usize, max: u32, done: &mut u32) -> bool {
+    fn file_list(&mut self, slots: &Slots, list: usize, max: u32, done: &mut u32) -> bool {
         while *done < max {
-            let Some(mut entry) = self.pop(list) else { return true };
+            let Some(entry) = self.pop(list) else { return true };
             *done += 1;
-            entry.is_filed = true;
-            let (list, _) = self.file(entry.deadline);
-            self.lists.push(list, entry);
+            self.refile(slots, entry);
         }
         self.lists.is_empty(list)
     }
 
+    /// Files a timer that is in no list any more.
+    #[inline]
+    fn refile(&mut self, slots: &Slots, mut entry: Entry<W>) {
+        entry.is_filed = true;
+        let slot = slots.known(entry.slot);
+        let (list, _) = self.file(entry.deadline);
+        slot.set_place(self.lists.push(list, entry));
+    }
+
     /// Looks at the young timers of a kind: files those that were armed before the look before.
     /// False if `max` are done before.
-    fn look(&mut self, kind: usize, max: u32, done: &mut u32) -> bool {
+    fn look(&mut self, slots: &Slots, kind: usize, max: u32, done: &mut u32) -> bool {
         let Looks { second, newer, .. } = self.looks[kind];
-        if !self.file_list(2 * kind + 1 - newer, max, done) {
+        if !self.file_list(slots, 2 * kind + 1 - newer, max, done) {
             return false;
         }
         self.looks[kind].newer = 1 - newer;
@@ -475,7 +488,7 @@ impl<W> Timers<W> {
 
     /// Takes up to `max` timers out, in no order, for a shard that has ended. Their future finds it
     /// closed. Whether there are more.
-    pub(super) fn take_out(&mut self, max: u32, out: &mut Vec<Due<W>>) -> bool {
+    pub(super) fn take_out(&mut self, slots: &Slots, max: u32, out: &mut Vec<Due<W>>) -> bool {
         for _ in 0..max {
             let young = (0..2 * KINDS).find(|list| !self.lists.is_empty(*list));
             let filed = || Some(OF_WHEEL + self.wheel.next()?.list);
@@ -486,7 +499,8 @@ impl<W> Timers<W> {
             };
             self.classes.take(&entry, false);
             let (at, class) = (entry.deadline, entry.class);
-            out.push(Due { carried: self.release(entry), at, class });
+            let carried = self.release(slots.known(entry.slot), entry);
+            out.push(Due { carried, at, class });
         }
         true
     }
@@ -504,9 +518,9 @@ impl<W> Timers<W> {
 
     /// How many timers there are that are young.
     #[cfg(all(test, not(corewheel_loom)))]
-    pub(super) fn young(&self) -> usize {
+    pub(super) fn young(&self, slots: &Slots) -> usize {
         let mut young = 0;
-        self.lists.check_invariants(|list, _| young += usize::from(list < OF_WHEEL));
+        self.lists.check_invariants(slots, |list, _| young += usize::from(list < OF_WHEEL));
         young
     }
 
@@ -516,9 +530,9 @@ impl<W> Timers<W> {
     ///
     /// If an invariant does not hold, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self) {
+    pub(super) fn check_invariants(&self, slots: &Slots) {
         let mut live = 0;
-        self.lists.check_invariants(|list, entry| {
+        self.lists.check_invariants(slots, |list, entry| {
             live += 1;
             if list < OF_WHEEL {
                 let Looks { next, second, newer } = self.looks[list / 2];
@@ -529,8 +543,9 @@ impl<W> Timers<W> {
         assert_eq!(live, self.live, "the count of timers is wrong");
         let (mut free, mut count) = (self.free, live);
         while free != NIL {
-            assert_eq!(self.slots.check(free).0, 0, "the free slot {free} is used");
-            (free, count) = (self.slots.next_free(free), count + 1);
+            let slot = slots.known(free);
+            assert!(slot.is_free(), "the free slot {free} is used");
+            (free, count) = (slot.place().index, count + 1);
         }
         assert_eq!(count, self.made, "the timers and the free slots are not all slots");
         for Looks { next, .. } in self.looks {
