@@ -5,11 +5,14 @@
 //! the thread has written them last, so each of them would be a miss of the keeper's cache that it
 //! has to wait for before it finds the next one.
 //!
-//! Timers are added at the end and taken from the front. One that is removed leaves its place to
-//! the last of its list. So none moves away from the front, however many are added.
+//! Timers are added at the end and taken from the front. One that is removed in between leaves a
+//! gap. A list closes its gaps when they are more than its timers. Why does the last timer not take
+//! the place of one that is removed: most timers of a list end in the order in which they were
+//! armed, so those that end next lie beside it.
 //!
-//! Cost: O(1) to add and to remove a timer, besides the copy when a list grows by a quarter. 32
-//! bytes for a timer that carries a waker, and up to a quarter more.
+//! Cost: O(1) to add and to remove a timer, besides the copy when a list grows by a quarter, or
+//! closes its gaps. 32 bytes for a timer that carries a waker, up to a quarter more, and as much for
+//! each gap.
 
 use std::collections::VecDeque;
 
@@ -37,13 +40,15 @@ const _: () = assert!(size_of::<Entry<core::task::Waker>>() == 32);
 
 #[derive(Debug)]
 struct List<W> {
-    entries: VecDeque<Entry<W>>,
+    /// `None` is a gap. Neither the first nor the last is one.
+    entries: VecDeque<Option<Entry<W>>>,
+    gaps: usize,
     /// The index of the first of `entries` in places. Indices follow each other, and wrap.
     first: u32,
 }
 
 impl<W> List<W> {
-    const EMPTY: Self = Self { entries: VecDeque::new(), first: 0 };
+    const EMPTY: Self = Self { entries: VecDeque::new(), gaps: 0, first: 0 };
 
     /// The index of an entry in `entries`, of its index in places.
     #[inline]
@@ -51,9 +56,33 @@ impl<W> List<W> {
         index.wrapping_sub(self.first) as usize
     }
 
+    /// Takes the gaps at both ends away.
+    #[inline]
+    fn trim(&mut self) {
+        while let Some(None) = self.entries.back() {
+            self.entries.pop_back();
+            self.gaps -= 1;
+        }
+        while let Some(None) = self.entries.front() {
+            self.entries.pop_front();
+            self.first = self.first.wrapping_add(1);
+            self.gaps -= 1;
+        }
+    }
+
+    #[cold]
+    fn close_gaps(&mut self, slots: &Slots) {
+        self.entries.retain(Option::is_some);
+        self.gaps = 0;
+        for (at, entry) in self.entries.iter().flatten().enumerate() {
+            let slot = slots.known(entry.slot);
+            slot.set_place(Place { index: self.first.wrapping_add(at as u32), ..slot.place() });
+        }
+    }
+
     /// Makes room for one more entry.
     #[cold]
-    fn grow(&mut self, spare: &mut VecDeque<Entry<W>>) {
+    fn grow(&mut self, spare: &mut VecDeque<Option<Entry<W>>>) {
         let len = self.entries.len();
         if self.entries.capacity() == 0 && spare.capacity() > 0 {
             std::mem::swap(&mut self.entries, spare);
@@ -68,7 +97,7 @@ impl<W> List<W> {
 pub(super) struct Lists<W> {
     groups: [Vec<List<W>>; GROUPS],
     /// The memory of a list that is empty.
-    spare: VecDeque<Entry<W>>,
+    spare: VecDeque<Option<Entry<W>>>,
 }
 
 impl<W> Lists<W> {
@@ -92,7 +121,7 @@ impl<W> Lists<W> {
         let list = place.list as usize;
         let known = &mut self.groups[list / GROUP][list % GROUP];
         let index = known.index(place);
-        &mut known.entries[index]
+        known.entries[index].as_mut().expect("a timer lies in its place")
     }
 
     /// Adds a timer at the end of a list. Returns its place, which its slot keeps.
@@ -108,7 +137,7 @@ impl<W> Lists<W> {
             known.grow(&mut self.spare);
         }
         let index = known.first.wrapping_add(known.entries.len() as u32);
-        known.entries.push_back(entry);
+        known.entries.push_back(Some(entry));
         Place { list: list as u32, index }
     }
 
@@ -118,16 +147,17 @@ impl<W> Lists<W> {
         let list = place.list as usize;
         let known = &mut self.groups[list / GROUP][list % GROUP];
         let index = known.index(place);
-        let entries = &mut known.entries;
-        let mut entry = entries.pop_back().expect("a timer lies in its list");
-        if let Some(removed) = entries.get_mut(index) {
-            slots.known(entry.slot).set_place(place);
-            std::mem::swap(&mut entry, removed);
+        let entry = known.entries[index].take().expect("a timer lies in its place");
+        known.gaps += 1;
+        known.trim();
+        if known.gaps > known.entries.len() / 2 + GROUP {
+            known.close_gaps(slots);
         }
-        if entries.len() < entries.capacity() / 4 && entries.capacity() > GROUP {
-            entries.shrink_to(entries.capacity() / 2);
+        let (len, capacity) = (known.entries.len(), known.entries.capacity());
+        if len < capacity / 4 && capacity > GROUP {
+            known.entries.shrink_to(capacity / 2);
         }
-        (entry, entries.is_empty())
+        (entry, known.entries.is_empty())
     }
 
     /// Takes the first timer of a list out. Also returns whether the list is empty now.
@@ -136,8 +166,9 @@ impl<W> Lists<W> {
         let Some(known) = self.groups[list / GROUP].get_mut(list % GROUP) else {
             return (None, true);
         };
-        let entry = known.entries.pop_front();
-        known.first = known.first.wrapping_add(1);
+        let entry = known.entries.front_mut().and_then(Option::take);
+        known.gaps += usize::from(entry.is_some());
+        known.trim();
         if known.entries.is_empty() {
             let emptied = std::mem::take(&mut known.entries);
             if (self.spare.capacity()..=KEPT_MAX).contains(&emptied.capacity()) {
@@ -161,7 +192,10 @@ impl<W> Lists<W> {
     ) {
         for list in 0..GROUPS * GROUP {
             let Some(known) = self.get(list) else { continue };
+            let gaps = known.entries.iter().filter(|entry| entry.is_none()).count();
+            assert_eq!(known.gaps, gaps, "the gaps of list {list}");
             for (at, entry) in known.entries.iter().enumerate() {
+                let Some(entry) = entry else { continue };
                 let index = known.first.wrapping_add(at as u32);
                 let slot = slots.known(entry.slot);
                 let expected = Place { list: list as u32, index };
