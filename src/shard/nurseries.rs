@@ -144,7 +144,7 @@ impl Nurseries {
 
     fn refresh(&mut self) {
         if self.table().version() != self.version {
-            (self.known, self.version) = self.table().all();
+            (self.known, self.version) = self.table().learn_all();
         }
     }
 }

@@ -20,6 +20,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
 
+use corewheel_shard::Tick;
+
 pub(crate) use self::room::Unarmed;
 use super::own::OwnNurseries;
 use super::place::{NurseryName, Place};
@@ -27,7 +29,6 @@ use super::reaches::Reaches;
 use super::registry;
 use super::registry::Service;
 use super::thread_lanes::ThreadLanes;
-
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
 use crate::link::nursery::{
@@ -333,6 +334,9 @@ impl Reach {
         match table.enter(nursery) {
             Ok((id, nursery)) => {
                 service.note_waiting(shard);
+                if table.has_many_new() {
+                    service.ring(shard, Tick::ZERO);
+                }
                 self.own.add(shard, NurseryName::new(shard, id), nursery);
                 Ok(())
             }

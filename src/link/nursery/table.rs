@@ -19,6 +19,8 @@ use super::{ArmRefusal, Nursery};
 
 /// The most nurseries of one owner.
 const NURSERIES_MAX: usize = 1 << 16;
+/// The keeper is woken after so many new nurseries, and removes those that are over.
+const ENTERED_MAX: u32 = 256;
 /// So many timers may wait for room, where the owner lends fewer slots.
 const WAITING_MIN: usize = 64;
 
@@ -87,6 +89,8 @@ struct Places<W> {
     all: Vec<Place<W>>,
     /// The places whose nursery has been removed.
     free: Vec<u16>,
+    /// How many nurseries have entered since the owner last copied the list.
+    entered: u32,
     is_closed: bool,
     waiting: Waiting<W>,
 }
@@ -129,7 +133,8 @@ impl<W> Table<W> {
     /// A table for an owner that lends so many slots.
     pub(crate) fn new(slots: u64) -> Self {
         let waiting = Waiting { carried: VecDeque::new(), first: 0, was_full: false };
-        let places = Places { all: Vec::new(), free: Vec::new(), is_closed: false, waiting };
+        let places =
+            Places { all: Vec::new(), free: Vec::new(), entered: 0, is_closed: false, waiting };
         Self {
             places: Mutex::new(places),
             version: AtomicU64::new(0),
@@ -162,6 +167,7 @@ impl<W> Table<W> {
                 (places.all.len() - 1) as u16
             }
         };
+        places.entered += 1;
         let nursery = Arc::new(nursery);
         let place = &mut places.all[usize::from(index)];
         place.generation = place.generation.wrapping_add(1);
@@ -169,6 +175,13 @@ impl<W> Table<W> {
         let id = NurseryId { index, generation: place.generation };
         self.note_change();
         Ok((id, nursery))
+    }
+
+    /// Whether so many nurseries have entered since the owner last copied the list that it is woken
+    /// for them. The nursery of a thread that has ended wakes no owner. So those of thousands of
+    /// short-lived threads would stay until the owner wakes for another reason.
+    pub(crate) fn has_many_new(&self) -> bool {
+        self.lock().entered >= ENTERED_MAX
     }
 
     /// A nursery; `None` if it has been removed.
@@ -283,6 +296,12 @@ impl<W> Table<W> {
         }
         waiting.first = waiting.first.wrapping_add(count as u32);
         waiting.carried.drain(..count).collect()
+    }
+
+    /// All nurseries, as [`all`](Self::all) returns them. The owner knows of them from then on.
+    pub(crate) fn learn_all(&self) -> (Vec<Option<Arc<Nursery<W>>>>, u64) {
+        self.lock().entered = 0;
+        self.all()
     }
 
     /// All nurseries, by their indices, and the version.
