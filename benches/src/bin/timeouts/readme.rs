@@ -12,7 +12,7 @@ use crate::results::{Place, Results};
 use crate::table::all_without;
 
 /// The lines with processor times: what a timeout is, and the row that measures it.
-const SPENT: [(&str, Row); 8] = [
+const SPENT: [(&str, Row); 9] = [
     ("30 s, ends at the second poll", Row::AtOnceMany),
     ("5 ms, ends at the second poll", Row::Short),
     ("30 s, reset at each poll", Row::Reset),
@@ -21,6 +21,7 @@ const SPENT: [(&str, Row); 8] = [
     ("30 s, ends on another thread, gross", Row::Moved),
     ("5 to 24 ms, fires, 70 in each ms, gross", Row::FiredFew),
     ("5 to 24 ms, fires, 700 in each ms, gross", Row::FiredMany),
+    ("5 to 24 ms, a sleep, 700 in each ms, gross", Row::Slept),
 ];
 
 /// Writes the table. A figure that was not measured is a dash.
