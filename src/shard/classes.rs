@@ -200,23 +200,6 @@ impl ClassTable {
 const _: () = assert!(TimerClass::COUNT_MAX <= u64::BITS as usize);
 
 impl<T: 'static> Core<T> {
-    /// Counts something for a class, if there is one: how values begin and end that a container
-    /// holds beside the wheel.
-    pub(crate) fn count_class(&self, class: ClassId, count: impl FnOnce(&mut ClassStats)) {
-        if class.is_some() {
-            self.state.borrow_mut().measured.classes.count(class, count);
-            self.publish_class();
-        }
-    }
-
-    /// Begins the delivery of a value of a container, which is late by so many nanoseconds: counts
-    /// it as a timer that has fired, and its handler runs for its class.
-    pub(crate) fn begin_delivery(&self, class: ClassId, late: u64) {
-        let state = &mut *self.state.borrow_mut();
-        state.measured.classes.count(class, |counts| counts.pending -= 1);
-        self.begin_delivery_of(state, class, None, late, || self.nanos_near());
-    }
-
     /// Begins the delivery of a timer of a class, `late` nanoseconds after its deadline. Counts the
     /// timer as fired, and notes the delivery if it is beyond the service's bound. `now` returns
     /// the time of the delivery.

@@ -141,36 +141,6 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// Schedules a timer of a part.
-    #[inline]
-    pub(super) fn schedule_part(
-        &self,
-        class: ClassId,
-        deadline: Tick,
-        part: PartId,
-        index: u32,
-    ) -> Result<TimerKey, RefusedKind> {
-        if self.is_closed() {
-            return Err(self.why_closed());
-        }
-        // Before the timer, which may expire in a turn that the waker of the driver takes.
-        self.parts.note_scheduled(part);
-        self.schedule(class, deadline, Stored::Part(part, index)).map_err(|_full| {
-            self.parts.note_ended(part);
-            RefusedKind::Full
-        })
-    }
-
-    /// Cancels a timer of a part. False if it is not pending.
-    #[inline]
-    pub(super) fn cancel_part(&self, key: TimerKey) -> bool {
-        let cancelled = self.cancel_unread(key);
-        if let Some(Stored::Part(part, _)) = cancelled {
-            self.parts.note_ended(part);
-        }
-        cancelled.is_some()
-    }
-
     /// The deadline of a timer; `None` if it is not pending here.
     pub(crate) fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
         self.state.borrow().wheel.deadline(key)
@@ -203,10 +173,5 @@ impl<T: 'static> Core<T> {
     #[inline]
     pub(crate) fn timer_of(&self, key: TimerKey) -> TimerId {
         self.home.timer(key)
-    }
-
-    /// The class of a timer that is pending here.
-    pub(crate) fn class_of(&self, key: TimerKey) -> ClassId {
-        self.state.borrow().measured.classes.class_of(key.index())
     }
 }

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use corewheel_shard::{Tick, TimerKey};
 
 use super::parts::{Entry, Message, PartId};
+use super::stored::Stored;
 use super::timers::Timers;
 use super::{Base, Core};
 use crate::stats::class::ClassStats;
@@ -22,14 +23,20 @@ use crate::values::contain::contain;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
 
-/// One shard on its own thread. The methods are those of [`Core`], which documents them.
+/// One shard on its own thread, which is a [`Core`].
 pub(crate) trait LocalShard {
+    /// What a shard has whatever its timers carry.
     fn base(&self) -> &Base;
+    /// See [`Core::reset`].
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
+    /// The deadline of a timer; `None` if it is not pending here.
     fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
+    /// The class of a timer that is pending here.
+    fn class_of(&self, key: TimerKey) -> ClassId;
     /// Wakes the driver, which sleeps, if it sleeps past a tick.
     fn note_deadline_asleep(&self, deadline: Tick);
 
+    /// Schedules a timer of a part.
     fn schedule_part(
         &self,
         class: ClassId,
@@ -37,16 +44,20 @@ pub(crate) trait LocalShard {
         part: PartId,
         index: u32,
     ) -> Result<TimerKey, RefusedKind>;
+    /// Cancels a timer of a part. False if it is not pending.
     fn cancel_part(&self, key: TimerKey) -> bool;
 
-    /// Lends one more slot to the nurseries. False if there is none.
+    /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
+    /// reserved for threads, too, and those of timers that have ended if the caller has borrowed
+    /// nothing. False if there is none.
     fn lend_one(&self, is_borrowed: bool) -> bool;
 
-    fn class_of(&self, key: TimerKey) -> ClassId;
+    /// Begins the delivery of a value of a container, which is late by so many nanoseconds: counts
+    /// it as a timer that has fired, and its handler runs for its class.
     fn begin_delivery(&self, class: ClassId, late: u64);
-
     /// Counts a panic of code of the user.
     fn note_panicked(&self);
+    /// Counts something for a class that there is.
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
     /// Publishes the gauges of a part, if no turn will soon.
     fn publish_part(&self, entry: Entry);
@@ -91,7 +102,8 @@ impl dyn LocalShard + '_ {
         }
     }
 
-    /// See [`Core::count_class`].
+    /// Counts something for a class, if there is one: how values begin and end that a container
+    /// holds beside the wheel.
     pub(crate) fn count_class(&self, class: ClassId, mut count: impl FnMut(&mut ClassStats)) {
         if class.is_some() {
             self.count_class_mut(class, &mut count);
@@ -106,13 +118,9 @@ impl<T: Send + 'static> Timers<T> {
     }
 }
 
-impl<T: Send + 'static> LocalShard for Core<T> {
+impl<T: 'static> LocalShard for Core<T> {
     fn base(&self) -> &Base {
         self
-    }
-
-    fn lend_one(&self, is_borrowed: bool) -> bool {
-        self.lend_one(is_borrowed)
     }
 
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
@@ -121,6 +129,10 @@ impl<T: Send + 'static> LocalShard for Core<T> {
 
     fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
         self.deadline_of(key)
+    }
+
+    fn class_of(&self, key: TimerKey) -> ClassId {
+        self.state.borrow().measured.classes.class_of(key.index())
     }
 
     fn note_deadline_asleep(&self, deadline: Tick) {
@@ -134,19 +146,46 @@ impl<T: Send + 'static> LocalShard for Core<T> {
         part: PartId,
         index: u32,
     ) -> Result<TimerKey, RefusedKind> {
-        self.schedule_part(class, deadline, part, index)
+        if self.is_closed() {
+            return Err(self.why_closed());
+        }
+        // Before the timer, which may expire in a turn that the waker of the driver takes.
+        self.parts.note_scheduled(part);
+        self.schedule(class, deadline, Stored::Part(part, index)).map_err(|_full| {
+            self.parts.note_ended(part);
+            RefusedKind::Full
+        })
     }
 
     fn cancel_part(&self, key: TimerKey) -> bool {
-        self.cancel_part(key)
+        let cancelled = self.cancel_unread(key);
+        if let Some(Stored::Part(part, _)) = cancelled {
+            self.parts.note_ended(part);
+        }
+        cancelled.is_some()
     }
 
-    fn class_of(&self, key: TimerKey) -> ClassId {
-        self.class_of(key)
+    fn lend_one(&self, is_borrowed: bool) -> bool {
+        if !is_borrowed {
+            self.state.borrow_mut().end_on_all_threads();
+            self.run_effects();
+        }
+        let has_slot = {
+            let state = &mut *self.state.borrow_mut();
+            let has_slot = state.has_own_slot() || state.take_credit_back() || state.free_slot();
+            if has_slot {
+                state.nurseries.lend(1);
+            }
+            has_slot
+        };
+        self.wake_for_effects();
+        has_slot
     }
 
     fn begin_delivery(&self, class: ClassId, late: u64) {
-        self.begin_delivery(class, late);
+        let state = &mut *self.state.borrow_mut();
+        state.measured.classes.count(class, |counts| counts.pending -= 1);
+        self.begin_delivery_of(state, class, None, late, || self.nanos_near());
     }
 
     fn note_panicked(&self) {
@@ -154,10 +193,13 @@ impl<T: Send + 'static> LocalShard for Core<T> {
     }
 
     fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
-        self.count_class(class, count);
+        self.state.borrow_mut().measured.classes.count(class, count);
+        self.publish_class();
     }
 
     fn publish_part(&self, entry: Entry) {
-        self.publish_part(entry);
+        if self.is_asleep() || self.is_closed() {
+            self.publish_part_asleep(entry);
+        }
     }
 }

@@ -129,7 +129,7 @@ impl Nurseries {
     }
 
     /// Lends slots to the room.
-    fn lend(&mut self, slots: u64) {
+    pub(super) fn lend(&mut self, slots: u64) {
         self.lent += slots;
         self.table().room().give(slots as u32);
     }
@@ -250,26 +250,6 @@ impl<T: 'static> Core<T> {
         table.version() != nurseries.version || table.is_short() || act_by < until
     }
 
-    /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
-    /// reserved for threads, too, and those of timers that have ended if the caller has borrowed
-    /// nothing. False if there is none.
-    pub(crate) fn lend_one(&self, is_borrowed: bool) -> bool {
-        if !is_borrowed {
-            self.state.borrow_mut().end_on_all_threads();
-            self.run_effects();
-        }
-        let has_slot = {
-            let state = &mut *self.state.borrow_mut();
-            let has_slot = state.has_own_slot() || state.take_credit_back() || state.free_slot();
-            if has_slot {
-                state.nurseries.lend(1);
-            }
-            has_slot
-        };
-        self.wake_for_effects();
-        has_slot
-    }
-
     /// How many timers of threads are pending. Takes the lock of each thread.
     pub(super) fn pending_of_threads(&self) -> usize {
         let state = &mut *self.state.borrow_mut();
@@ -303,7 +283,7 @@ impl<T: 'static> Core<T> {
 impl<T: 'static> State<T> {
     /// Ends the timers that have ended on other threads than they were armed on.
     #[cold]
-    fn end_on_all_threads(&mut self) {
+    pub(super) fn end_on_all_threads(&mut self) {
         let Self { nurseries, left, .. } = self;
         nurseries.refresh();
         for (index, nursery) in nurseries.known.iter().enumerate() {

@@ -116,16 +116,9 @@ impl<T: 'static> Core<T> {
         published.store_commands(&counters, |published| classes.publish(published));
     }
 
-    /// Publishes the gauges of a part, if no turn will soon.
-    #[inline]
-    pub(super) fn publish_part(&self, entry: Entry) {
-        if self.asleep_until.get() > Tick::ZERO || self.closed.get() {
-            self.publish_part_asleep(entry);
-        }
-    }
-
+    /// Publishes the gauges of a part while the driver sleeps or is gone.
     #[cold]
-    fn publish_part_asleep(&self, entry: Entry) {
+    pub(super) fn publish_part_asleep(&self, entry: Entry) {
         let Some(part) = self.parts.at(entry) else { return };
         let state = &mut *self.state.borrow_mut();
         part.publish(&mut state.measured.gauges_of(entry.id()));
