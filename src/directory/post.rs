@@ -193,7 +193,7 @@ impl<R: Request, C> Post<R, C> {
                     let micros = since.map(|since| since / 1_000);
                     *oldest = oldest.iter().copied().chain(micros).min();
                 });
-                unseen[usize::from(nursery.is_local())].add(all);
+                unseen[usize::from(nursery.is_local)].add(all);
             }
             (unseen, unseen_of)
         });

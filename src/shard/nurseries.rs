@@ -117,6 +117,7 @@ impl Nurseries {
     }
 
     /// Takes lent slots back until `count` of the wheel's are free, if the room has as many.
+    #[cold]
     pub(super) fn take_back<T: 'static>(&mut self, wheel: &Shard<Stored<T>>, count: usize) -> bool {
         let free = unused_slots(wheel).saturating_sub(self.lent);
         let lacking = (count as u64).saturating_sub(free);
@@ -142,7 +143,8 @@ impl Nurseries {
         if self.take_back(wheel, 1) { wheel.grant() } else { None }
     }
 
-    fn refresh(&mut self) {
+    /// Learns of the threads that have come and gone.
+    pub(super) fn refresh(&mut self) {
         if self.table().version() != self.version {
             (self.known, self.version) = self.table().learn_all();
         }
@@ -217,14 +219,6 @@ impl<T: 'static> Core<T> {
         now
     }
 
-    /// Takes and publishes the counts of the threads for which the shard has acted.
-    pub(super) fn settle_threads(&self) {
-        let state = &mut *self.state.borrow_mut();
-        if !state.nurseries.acted_for.is_empty() {
-            state.settle_all();
-        }
-    }
-
     /// Looks for room for timers that have found none. True if more is left to do.
     pub(super) fn serve_threads(&self) -> bool {
         // Nearly all turns.
@@ -255,13 +249,6 @@ impl<T: 'static> Core<T> {
         let state = &mut *self.state.borrow_mut();
         state.nurseries.refresh();
         state.nurseries.known.iter().flatten().map(|nursery| nursery.pending() as usize).sum()
-    }
-
-    /// When a thread needs the next act.
-    pub(super) fn next_act(&self) -> Tick {
-        let nurseries = &mut self.state.borrow_mut().nurseries;
-        nurseries.refresh();
-        self.time().ceil(nurseries.act_by())
     }
 
     /// Refuses all timers that threads arm from then on. Those that there are stay.
@@ -319,7 +306,10 @@ impl<T: 'static> State<T> {
 
     /// Takes and publishes the counts of the threads for which the shard has acted, and removes
     /// those that are over.
-    fn settle_all(&mut self) {
+    pub(super) fn settle_all(&mut self) {
+        if self.nurseries.acted_for.is_empty() {
+            return;
+        }
         let front = Arc::clone(&self.nurseries.front);
         front.published.store_taken(|published| {
             while let Some(index) = self.nurseries.acted_for.pop() {
@@ -351,7 +341,7 @@ impl<T: 'static> State<T> {
             });
         });
         nurseries.counts.add(counts);
-        nurseries.armed_here += if nursery.is_local() { counts.armed } else { 0 };
+        nurseries.armed_here += if nursery.is_local { counts.armed } else { 0 };
         is_over
     }
 
@@ -363,24 +353,13 @@ impl<T: 'static> State<T> {
     /// Whether a slot of the wheel is free that is not lent. Some are taken back if need be.
     #[inline]
     pub(super) fn has_own_slot(&mut self) -> bool {
-        unused_slots(&self.wheel) > self.nurseries.lent || self.take_back(1)
+        unused_slots(&self.wheel) > self.nurseries.lent || self.nurseries.take_back(&self.wheel, 1)
     }
 
     /// The slots that are free and that no thread has borrowed.
     pub(super) fn free_slots(&self) -> usize {
         let borrowed = self.nurseries.lent.saturating_sub(self.nurseries.table().room().free());
         unused_slots(&self.wheel).saturating_sub(borrowed) as usize
-    }
-
-    /// Takes lent slots back until `count` are free, if the room has as many.
-    #[cold]
-    pub(super) fn take_back(&mut self, count: usize) -> bool {
-        self.nurseries.take_back(&self.wheel, count)
-    }
-
-    /// Grants a key, if a slot is free that no thread has borrowed.
-    pub(super) fn grant_key(&mut self) -> Option<TimerKey> {
-        self.nurseries.grant_key(&mut self.wheel)
     }
 
     /// Takes the credit of threads back that they do not use. Whether there was any.

@@ -207,8 +207,8 @@ impl Delivering {
     }
 
     fn end<T: 'static>(mut self, core: &Core<T>) {
-        core.settle_threads();
         let state = &mut *core.state();
+        state.settle_all();
         self.paused.threads_last = self.left == 0 && !self.paused.threads_last;
         state.paused = self.paused;
         let is_used_up = self.left == 0 || state.wheel.is_budget_used_up();
@@ -301,12 +301,11 @@ impl<T: 'static> Core<T> {
 
     /// When the next turn is due, if parts want one by `turn_by`.
     fn next_deadline_but(&self, turn_by: Tick) -> Option<Tick> {
-        let next = {
-            let state = self.state.borrow();
-            let next = state.wheel.next_deadline().unwrap_or(Tick::NEVER);
-            self.lanes_due().map_or(next, |due| next.min(due))
-        };
-        let next = next.min(self.next_act());
+        let lanes_due = self.lanes_due().unwrap_or(Tick::NEVER);
+        let State { wheel, nurseries, .. } = &mut *self.state.borrow_mut();
+        nurseries.refresh();
+        let next_act = self.time().ceil(nurseries.act_by());
+        let next = wheel.next_deadline().map_or(next_act, |next| next.min(next_act)).min(lanes_due);
         Some(next.min(turn_by)).filter(|next| *next < Tick::NEVER)
     }
 }

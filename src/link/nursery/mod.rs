@@ -87,7 +87,7 @@ pub(crate) struct Nursery<W> {
     has_many_ended: CachePadded<AtomicBool>,
     room: Arc<Room>,
     /// Whether its thread is the keeper.
-    is_local: bool,
+    pub(crate) is_local: bool,
 }
 
 /// The timers that have ended on other threads.
@@ -213,11 +213,6 @@ impl<W> Nursery<W> {
         }
     }
 
-    /// Whether its thread is the keeper.
-    pub(crate) fn is_local(&self) -> bool {
-        self.is_local
-    }
-
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Timers<W>> {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner)
@@ -341,7 +336,7 @@ impl<W> Nursery<W> {
         carried.extend(chunk.iter().filter_map(|name| timers.end(&self.slots, *name, || None)));
         // Not before: the thread may take long between two chunks, as it drops what they carry.
         if !self.has_ended(timers) {
-            timers.note_all_ended();
+            timers.ended_by = NEVER;
         }
         chunk.len() as u32
     }
@@ -430,11 +425,11 @@ impl<W> Nursery<W> {
         carried: &mut Vec<W>,
     ) -> (u32, bool) {
         let mut timers = self.lock();
-        if timers.ends_by(now) {
+        if timers.ended_by <= now {
             if self.has_ended(&timers) {
                 return (self.end_chunk(&mut timers, carried).max(1), true);
             }
-            timers.note_all_ended();
+            timers.ended_by = NEVER;
         }
         let done = timers.act(&self.slots, now, max.min(TAKEN_MAX), due);
         self.act_by.store(timers.act_by, Ordering::Relaxed);

@@ -85,8 +85,8 @@ pub(super) struct Timers<W> {
     passed: u64,
     /// When the keeper acts at the latest.
     pub(super) act_by: u64,
-    /// When the keeper ends the timers that have ended on other threads.
-    ended_by: u64,
+    /// When the keeper ends the timers that have ended on other threads; [`NEVER`] if none has.
+    pub(super) ended_by: u64,
     /// Chunks of them that are being ended.
     pub(super) ended: Vec<Vec<Name>>,
     /// How many timers there may be: those that there are, and those for which there is credit. 0
@@ -369,16 +369,6 @@ impl<W> Timers<W> {
     pub(super) fn ask_to_end(&mut self, now: u64) -> bool {
         self.ended_by = self.ended_by.min(now.saturating_add(self.periods.ended_for));
         self.ask(self.ended_by)
-    }
-
-    /// Whether the keeper ends the timers that have ended on other threads by a time.
-    pub(super) fn ends_by(&self, now: u64) -> bool {
-        self.ended_by <= now
-    }
-
-    /// No timer that has ended on another thread is left.
-    pub(super) fn note_all_ended(&mut self) {
-        self.ended_by = NEVER;
     }
 
     /// Fires what is due by `now`, and files the young timers whose time has come: up to `max`
