@@ -57,7 +57,6 @@ impl<W> List<W> {
     }
 
     /// Takes the gaps at both ends away.
-    #[inline]
     fn trim(&mut self) {
         while let Some(None) = self.entries.back() {
             self.entries.pop_back();
@@ -67,6 +66,15 @@ impl<W> List<W> {
             self.entries.pop_front();
             self.first = self.first.wrapping_add(1);
             self.gaps -= 1;
+        }
+    }
+
+    /// A timer was taken from anywhere but the end.
+    fn leave_gap(&mut self, slots: &Slots) {
+        self.gaps += 1;
+        self.trim();
+        if self.gaps > self.entries.len() / 2 + GROUP {
+            self.close_gaps(slots);
         }
     }
 
@@ -142,22 +150,28 @@ impl<W> Lists<W> {
     }
 
     /// Takes the timer at a place out. Also returns whether its list is empty now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, place: Place, slots: &Slots) -> (Entry<W>, bool) {
         let list = place.list as usize;
         let known = &mut self.groups[list / GROUP][list % GROUP];
         let index = known.index(place);
-        let entry = known.entries[index].take().expect("a timer lies in its place");
-        known.gaps += 1;
-        known.trim();
-        if known.gaps > known.entries.len() / 2 + GROUP {
-            known.close_gaps(slots);
-        }
-        let (len, capacity) = (known.entries.len(), known.entries.capacity());
-        if len < capacity / 4 && capacity > GROUP {
+        let entry = if index + 1 == known.entries.len() {
+            // Of most lists, the one that was armed last.
+            let last = known.entries.pop_back().flatten();
+            if known.gaps > 0 {
+                known.trim();
+            }
+            last
+        } else {
+            let taken = known.entries[index].take();
+            known.leave_gap(slots);
+            taken
+        };
+        let capacity = known.entries.capacity();
+        if capacity > GROUP && known.entries.len() < capacity / 4 {
             known.entries.shrink_to(capacity / 2);
         }
-        (entry, known.entries.is_empty())
+        (entry.expect("a timer lies in its place"), known.entries.is_empty())
     }
 
     /// Takes the first timer of a list out. Also returns whether the list is empty now.

@@ -219,11 +219,11 @@ impl<W> Timers<W> {
     /// of the present. The window moves while it is empty.
     #[inline]
     fn is_near(&mut self, deadline: u64, recent: impl Fn() -> u64) -> bool {
-        if !self.wheel.is_empty() {
-            return false;
-        }
         let recent = recent();
         if deadline.saturating_sub(recent) > NEAR * self.periods.tick.nanos() {
+            return false;
+        }
+        if !self.wheel.is_empty() {
             return false;
         }
         self.advance(recent);
@@ -279,7 +279,7 @@ impl<W> Timers<W> {
     }
 
     /// Takes a timer out of its list.
-    #[inline]
+    #[inline(always)]
     fn unlink(&mut self, place: Place, slots: &Slots) -> Entry<W> {
         let (entry, is_empty) = self.lists.remove(place, slots);
         if is_empty {

@@ -49,7 +49,7 @@ impl Wheel {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.filled == [0; LEVELS]
+        self.filled.iter().fold(0, |all, level| all | level) == 0
     }
 
     #[inline]
