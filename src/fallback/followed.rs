@@ -75,6 +75,20 @@ impl FollowedSleep {
         }
     }
 
+    /// The sleep guards a future: see [`Sleep::guard`](crate::face::handle::sleep::Sleep::guard).
+    #[cfg(any(feature = "tokio", feature = "tower"))]
+    #[inline]
+    pub(crate) fn guarding(mut self) -> Self {
+        self.sleep.guard();
+        self
+    }
+
+    /// Whether the runtime has looked at its sockets since the deadline.
+    #[cfg(any(feature = "tokio", feature = "tower"))]
+    pub(crate) fn is_proven(&self, looks: u64) -> bool {
+        self.sleep.is_proven(looks)
+    }
+
     /// A sleep that is done when `delay` has passed from now. A delay that does not fit never has.
     #[cfg(any(feature = "hyper", feature = "tower"))]
     pub(crate) fn after(handle: AnyHandle, delay: Duration) -> Self {

@@ -92,6 +92,19 @@ impl SleepOrKept {
         self.deadline.instant()
     }
 
+    /// The sleep guards a future: see [`Sleep::guard`].
+    #[cfg(any(feature = "tokio", feature = "tower"))]
+    #[inline]
+    pub(crate) fn guard(&mut self) {
+        self.shared.guard();
+    }
+
+    /// Whether the runtime has looked at its sockets since the deadline: see [`Sleep::is_proven`].
+    #[cfg(any(feature = "tokio", feature = "tower"))]
+    pub(crate) fn is_proven(&self, looks: u64) -> bool {
+        self.kept.is_none() && self.shared.is_proven(looks)
+    }
+
     /// Whether a test moves the clock of the service.
     #[cfg(any(feature = "hyper", feature = "test-util", feature = "tower"))]
     pub(crate) fn is_manual(&self) -> bool {

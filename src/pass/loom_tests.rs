@@ -2,8 +2,10 @@
 
 use loom::thread;
 
+use super::looks::Looks;
 use super::*;
 use crate::link::loom_tests::check;
+use crate::link::sync::Mutex;
 
 #[test]
 fn task_that_finds_the_pass_over_finds_what_was_handed_out_before() {
@@ -17,6 +19,29 @@ fn task_that_finds_the_pass_over_finds_what_was_handed_out_before() {
         });
         if wait.is_over() {
             assert!(readiness.load(Ordering::Relaxed), "the pass proves nothing");
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn task_that_is_polled_after_a_proven_look_finds_what_it_has_handed_out() {
+    check(|| {
+        let (readiness, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(Looks::new()));
+        let proof = Arc::new(Mutex::new(None));
+        let of_reactor = (Arc::clone(&readiness), Arc::clone(&looks), Arc::clone(&proof));
+        let thread = thread::spawn(move || {
+            let (readiness, looks, proof) = of_reactor;
+            readiness.store(true, Ordering::Relaxed);
+            let proven = looks.add(7);
+            // That is the reactor's only way to the task but the count.
+            *proof.lock().unwrap() = Some(proven);
+        });
+        let before = looks.count();
+        let is_ready = readiness.load(Ordering::Relaxed);
+        let proven = *proof.lock().unwrap();
+        if proven.is_some_and(|proof| proof.is_of(before, 7)) {
+            assert!(is_ready, "the look proves nothing");
         }
         thread.join().unwrap();
     });

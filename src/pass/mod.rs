@@ -53,11 +53,17 @@
 //! with I/O, and one of a simulation with sockets. Without a host that is known here, one wake-up
 //! of the task takes the place of the pass, which is no proof.
 //!
+//! Where the timer of such a future fires on the worker of a runtime, the runtime first looks at its
+//! sockets and then wakes the task, so the first poll decides. [`is_proven`] says that. Otherwise
+//! the future would be polled and woken twice.
+//!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
 //! nothing.
 //!
 //! Cost: none before a deadline has passed; then an allocation and what the host does.
 
+#[cfg(any(all(feature = "tokio", unix), all(test, corewheel_loom)))]
+mod looks;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
 #[cfg(all(feature = "sim", feature = "tokio", unix))]
@@ -68,6 +74,7 @@ mod tokio;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use crate::link::nursery::Relay;
 use crate::link::sync::{AtomicBool, AtomicU32, MaybeWaker, Ordering};
 
 /// How often a future that has used up the budget of its task is polled again, before the decision
@@ -181,6 +188,38 @@ fn host() -> Host {
     }
     #[cfg(all(feature = "tokio", unix))]
     return tokio::host().map(HostId::Tokio);
+    #[cfg(not(all(feature = "tokio", unix)))]
+    None
+}
+
+/// How many looks at sockets were proven so far, by all runtimes. A future that is polled after this
+/// call finds what they have handed out.
+#[inline]
+pub(crate) fn looks() -> u64 {
+    #[cfg(all(feature = "tokio", unix))]
+    return tokio::looks();
+    #[cfg(not(all(feature = "tokio", unix)))]
+    0
+}
+
+/// Whether the runtime of the calling thread has handed out what its sockets held at a time, in
+/// nanoseconds since the [first epoch](crate::clock::first_epoch), within the first `looks`.
+#[cfg_attr(
+    not(all(feature = "tokio", unix)),
+    expect(unused_variables, reason = "there is no runtime")
+)]
+pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
+    #[cfg(all(feature = "tokio", unix))]
+    return looks > 0 && tokio::is_proven(looks, time);
+    #[cfg(not(all(feature = "tokio", unix)))]
+    false
+}
+
+/// What wakes the futures that timers of the calling thread guard; `None` if no runtime is known
+/// that lives as long as the thread.
+pub(crate) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
+    #[cfg(all(feature = "tokio", unix))]
+    return tokio::relay_of_thread();
     #[cfg(not(all(feature = "tokio", unix)))]
     None
 }

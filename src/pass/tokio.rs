@@ -27,6 +27,13 @@
 //! would prove nothing. So a barrier is written to only when its last write was handed out. A wait
 //! that begins in between is for the next write. All waits of a write share it.
 //!
+//! # Timers that fire
+//!
+//! The keeper of timers hands those of a worker over to the barrier of its runtime, with the time by
+//! which they were due, and makes the write. The reactor wakes their tasks. A task that is polled
+//! later finds by the [`Proof`] of the barrier that its deadline had passed when the write was made.
+//! So it is polled once, and is woken on the thread that is to run it.
+//!
 //! The barrier is its own waker, so no task of the runtime is needed: it runs where the reactor
 //! hands out readiness, and a runtime that is busy with its tasks does not delay it.
 //!
@@ -41,6 +48,7 @@ mod descriptor;
 #[cfg(all(test, not(corewheel_loom)))]
 mod tests;
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::mem;
@@ -49,10 +57,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crossbeam_utils::atomic::AtomicCell;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use self::descriptor::Descriptor;
+use super::looks::{Looks, Proof};
 use super::{Asked, Wait};
+use crate::link::nursery::Relay;
 use crate::values::contain::{attempt, each};
 
 /// The last runtimes without I/O that are remembered.
@@ -115,25 +126,97 @@ impl Wake for Flag {
     }
 }
 
+#[cfg(not(all(test, corewheel_loom)))]
+static LOOKS: Looks = Looks::new();
+#[cfg(all(test, corewheel_loom))]
+loom::lazy_static! {
+    static ref LOOKS: Looks = Looks::new();
+}
+
+thread_local! {
+    /// The barrier that this thread has looked for last.
+    static KNOWN: RefCell<Option<Arc<Barrier>>> = const { RefCell::new(None) };
+}
+
+#[inline]
+pub(super) fn looks() -> u64 {
+    LOOKS.count()
+}
+
+/// The runtime with several workers that the calling thread is in.
+fn runtime_of_workers() -> Option<Id> {
+    let runtime = Handle::try_current().ok()?;
+    (runtime.runtime_flavor() != RuntimeFlavor::CurrentThread).then(|| runtime.id())
+}
+
+/// Whether that runtime has handed out what its sockets held at a time, within the first `looks`.
+pub(super) fn is_proven(looks: u64, time: u64) -> bool {
+    let Some(id) = runtime_of_workers() else { return false };
+    let is_proven = |known: &RefCell<Option<Arc<Barrier>>>| {
+        let mut known = known.borrow_mut();
+        if known.as_ref().is_none_or(|known| known.id != id) {
+            *known = table().barriers.get(&id).cloned();
+        }
+        known.as_ref().is_some_and(|barrier| barrier.proof.load().is_of(looks, time))
+    };
+    KNOWN.try_with(is_proven).unwrap_or(false)
+}
+
+/// The barrier of the runtime whose worker the calling thread is, once there is one: futures have
+/// asked for a pass. A thread that runs a task is a worker, or ends before the runtime does.
+///
+/// Why not that of a runtime of one thread: the thread may run another one later, and the first
+/// would hand out nothing.
+pub(super) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
+    let id = runtime_of_workers()?;
+    tokio::task::try_id()?;
+    let barrier = table().barriers.get(&id).cloned()?;
+    Some(barrier)
+}
+
 struct Barrier {
     id: Id,
     state: Mutex<State>,
+    /// The last write for timers that was handed out.
+    proof: AtomicCell<Proof>,
+}
+
+/// What is woken when a write is handed out.
+#[derive(Default)]
+struct Written {
+    waits: Vec<Arc<Wait>>,
+    /// Of futures whose timers were due by `until`, in nanoseconds since the first epoch.
+    due: Vec<Waker>,
+    /// 0 if there is none. It had passed when the write was made.
+    until: u64,
+}
+
+impl Written {
+    fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.due.is_empty()
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.waits.append(&mut other.waits);
+        self.due.append(&mut other.due);
+        self.until = self.until.max(other.until);
+    }
 }
 
 struct State {
     /// `None` when the runtime has ended.
     descriptor: Option<Descriptor>,
-    /// The waits of the write that is on its way; empty if none is.
-    written: Vec<Arc<Wait>>,
-    /// The waits of the write after that.
-    next: Vec<Arc<Wait>>,
+    /// What the write that is on its way wakes; empty if none is.
+    written: Written,
+    /// What the write after that wakes.
+    next: Written,
 }
 
 impl State {
     /// A list that is full leaves out the waits whose passes were dropped, before it grows: a task
     /// may begin passes and drop them, and not return to the reactor.
     fn add_next(&mut self, wait: Arc<Wait>) {
-        let next = &mut self.next;
+        let next = &mut self.next.waits;
         if next.len() == next.capacity() {
             // A pass that is dropped leaves no waker, so this runs no code of the user.
             next.retain(|wait| Arc::strong_count(wait) > 1);
@@ -163,8 +246,10 @@ impl Barrier {
                 return Err(Asked::NotNeeded);
             }
         };
-        let state = State { descriptor: Some(descriptor), written: Vec::new(), next: Vec::new() };
-        let barrier = Arc::new(Self { id, state: Mutex::new(state) });
+        let (written, next) = (Written::default(), Written::default());
+        let state = State { descriptor: Some(descriptor), written, next };
+        let proof = AtomicCell::new(Proof::NONE);
+        let barrier = Arc::new(Self { id, state: Mutex::new(state), proof });
         let known = Arc::clone(table().barriers.entry(id).or_insert_with(|| Arc::clone(&barrier)));
         // Registers its waker. A runtime that ends at this moment takes it out of the table.
         known.look();
@@ -181,7 +266,7 @@ impl Barrier {
         if !state.written.is_empty() {
             state.add_next(Arc::clone(wait));
         } else if descriptor.write().is_ok() {
-            state.written.push(Arc::clone(wait));
+            state.written.waits.push(Arc::clone(wait));
         } else {
             return Asked::Unknown;
         }
@@ -192,7 +277,7 @@ impl Barrier {
     fn look(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
         let cx = &mut Context::from_waker(&waker);
-        let (mut ended, mut closed) = (Vec::new(), None);
+        let (mut ended, mut closed) = (Written::default(), None);
         let mut state = self.lock();
         while let Some(descriptor) = &state.descriptor {
             match descriptor.poll(cx) {
@@ -200,17 +285,21 @@ impl Barrier {
                 Poll::Ready(true) => {
                     let is_written = state.next.is_empty() || descriptor.write().is_ok();
                     let next = mem::take(&mut state.next);
-                    ended.append(&mut state.written);
+                    let written = mem::take(&mut state.written);
+                    if written.until > 0 {
+                        self.proof.store(LOOKS.add(written.until));
+                    }
+                    ended.append(written);
                     if is_written {
                         state.written = next;
                     } else {
-                        ended.extend(next);
+                        ended.append(next);
                     }
                 }
                 Poll::Ready(false) => {
                     closed = state.descriptor.take();
-                    ended.append(&mut state.written);
-                    ended.append(&mut state.next);
+                    ended.append(mem::take(&mut state.written));
+                    ended.append(mem::take(&mut state.next));
                 }
             }
         }
@@ -219,7 +308,26 @@ impl Barrier {
             let removed = table().barriers.remove(&self.id);
             drop((closed, removed));
         }
-        each(ended, |wait| wait.end());
+        each(ended.waits, |wait| wait.end());
+        each(ended.due, Waker::wake);
+    }
+}
+
+impl Relay<Waker> for Barrier {
+    fn take_over(&self, mut carried: Vec<Waker>, until: u64) -> Result<(), Vec<Waker>> {
+        let state = &mut *self.lock();
+        let Some(descriptor) = &state.descriptor else { return Err(carried) };
+        if until <= state.written.until {
+            // The time had passed when that write was made.
+            state.written.due.append(&mut carried);
+        } else if !state.written.is_empty() {
+            state.next.append(Written { waits: Vec::new(), due: carried, until });
+        } else if descriptor.write().is_ok() {
+            state.written = Written { waits: Vec::new(), due: carried, until };
+        } else {
+            return Err(carried);
+        }
+        Ok(())
     }
 }
 
@@ -232,3 +340,5 @@ impl Wake for Barrier {
         self.look();
     }
 }
+
+debug_fields!([] Barrier, |it| runtime: it.id);

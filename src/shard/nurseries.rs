@@ -11,6 +11,9 @@
 //! the next task, and takes the shard's processor each time. Threads have their turns one after the
 //! other.
 //!
+//! A future that a timer guards decides after its runtime has looked at its sockets. Where the
+//! runtime of the thread is known, the turn hands the wakers over to it: see [`Relay`](crate::link::nursery::Relay).
+//!
 //! What the threads have counted comes with an act, and when the shard ends. Until then it is in no
 //! statistics of the shard, and readers add it.
 
@@ -27,7 +30,7 @@ use super::{Core, State};
 use crate::directory::post::Front;
 use crate::link::nursery::{Counts, Due, Nursery, TAKEN_MAX, Table};
 use crate::values::class::{ClassId, add_all};
-use crate::values::contain::contain;
+use crate::values::contain::{contain, each};
 
 /// The most slots that the shard takes back from the room at a time, or keeps from it.
 const TAKEN_BACK_MAX: u32 = 256;
@@ -164,7 +167,7 @@ impl<T: 'static> Core<T> {
     pub(super) fn act_for_thread(&self, last: Tick, now: u64, max: usize) -> (usize, u64) {
         // A shutdown fires all timers, early ones too.
         let begun = if self.is_closed() { u64::MAX } else { self.time().start_of(last) };
-        let (mut due, mut done) = {
+        let (mut due, mut done, relay) = {
             let State { nurseries, left, .. } = &mut *self.state.borrow_mut();
             let Some((index, nursery)) = nurseries.next_by(begun) else { return (0, now) };
             let mut due = std::mem::take(&mut nurseries.due);
@@ -177,18 +180,32 @@ impl<T: 'static> Core<T> {
             if nurseries.acted_for.last() != Some(&index) {
                 nurseries.acted_for.push(index);
             }
-            (due, done)
+            (due, done, nursery.relay().cloned())
         };
         done = done.max(1);
-        let now = self.wake_all(&mut due, now);
+        // Timers that a shutdown fires before their time are woken here.
+        let relay = relay.filter(|_| !self.is_closed());
+        let mut relayed = Vec::new();
+        let now = self.wake_all(&mut due, now, relay.is_some().then_some(&mut relayed));
+        if let Some(relay) = relay.filter(|_| !relayed.is_empty()) {
+            let until = begun.saturating_add(self.time().clock().since_first);
+            // The runtime has ended.
+            let kept = relay.take_over(relayed, until).err();
+            each(kept.into_iter().flatten(), Waker::wake);
+        }
         self.state.borrow_mut().nurseries.due = due;
         self.run_effects();
         (done, now)
     }
 
     /// Wakes futures whose timers were taken out at `taken`, and counts them. Returns the time
-    /// after the last wake.
-    fn wake_all(&self, due: &mut Vec<Due<Waker>>, taken: u64) -> u64 {
+    /// after the last wake. What is guarded goes into `relayed` instead, and counts as woken.
+    fn wake_all(
+        &self,
+        due: &mut Vec<Due<Waker>>,
+        taken: u64,
+        mut relayed: Option<&mut Vec<Waker>>,
+    ) -> u64 {
         let mut now = if due.len() > 1 { self.nanos_near() } else { taken };
         let mut woken = due.drain(..).peekable();
         let mut late: [u64; TIMED_MAX] = [0; TIMED_MAX];
@@ -197,9 +214,13 @@ impl<T: 'static> Core<T> {
             let mut count = 0;
             while count < TIMED_MAX {
                 let next = woken.next_if(|due| due.class == class);
-                let Some(Due { carried, at, .. }) = next else { break };
+                let Some(Due { carried, at, is_guarded, .. }) = next else { break };
                 late[count] = at;
                 count += 1;
+                if let Some(relayed) = relayed.as_mut().filter(|_| is_guarded) {
+                    relayed.push(carried);
+                    continue;
+                }
                 // A waker that panics harms no other one.
                 if !contain(self.id(), || carried.wake()) {
                     self.note_delivery(false, 0);

@@ -80,6 +80,17 @@ impl Sleep {
         Self { timer: FollowedSleep::of(timer), has_begun: false }
     }
 
+    /// The sleep guards a future.
+    #[inline]
+    pub(super) fn guarding(self) -> Self {
+        Self { timer: self.timer.guarding(), ..self }
+    }
+
+    /// Whether the runtime has looked at its sockets since the deadline.
+    pub(super) fn is_proven(&self, looks: u64) -> bool {
+        self.timer.is_proven(looks)
+    }
+
     /// The deadline.
     pub fn deadline(&self) -> Instant {
         self.timer.deadline().into()

@@ -14,7 +14,7 @@ use super::service;
 use super::sleep::{Sleep, sleep_until};
 use crate::clock::when::{Due, When};
 use crate::fallback::is_system_time;
-use crate::pass::Pass;
+use crate::pass::{self, Pass};
 
 /// The longest timeout in seconds, 136 years. A longer one never ends.
 const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
@@ -37,7 +37,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
     if duration.as_secs() > TIMEOUT_SECS_MAX {
         return Timeout { value, delay: None, pass: Pass::NONE };
     }
-    Timeout { value, delay: Some(Sleep::after(duration)), pass: Pass::NONE }
+    Timeout { value, delay: Some(Sleep::after(duration).guarding()), pass: Pass::NONE }
 }
 
 /// Gives a future time until a deadline, as `tokio::time::timeout_at` does. The future is polled
@@ -51,7 +51,11 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
-    Timeout { value: future.into_future(), delay: Some(sleep_until(deadline)), pass: Pass::NONE }
+    Timeout {
+        value: future.into_future(),
+        delay: Some(sleep_until(deadline).guarding()),
+        pass: Pass::NONE,
+    }
 }
 
 pin_project! {
@@ -91,12 +95,15 @@ impl<T: Future> Future for Timeout<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let was_over = this.pass.is_over();
+        let looks = pass::looks();
         if let Poll::Ready(value) = this.value.poll(cx) {
             return Poll::Ready(Ok(value));
         }
         let Some(delay) = this.delay else { return Poll::Pending };
         ready!(delay.poll_unbudgeted(cx));
-        ready!(this.pass.decide(was_over, is_system_time(), cx));
+        let is_needed = is_system_time();
+        let was_over = was_over || (is_needed && delay.is_proven(looks));
+        ready!(this.pass.decide(was_over, is_needed, cx));
         // The budget of the task is looked at where the time is up, and not before each poll. The
         // decision has waited long enough for one.
         if let Poll::Ready(budget) = coop::poll_proceed(cx) {

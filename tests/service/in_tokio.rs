@@ -1,10 +1,11 @@
 //! Services that are started, waited for and shut down inside a tokio runtime, as in
 //! `#[tokio::main]`.
 
-use std::future::Future;
+use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 
-use corewheel::{Reply, ReplyError, ShutdownPolicy, TimerService};
+use corewheel::{Reply, ReplyError, ShutdownPolicy, TimeoutError, TimerService};
 use corewheel_glommio::Runtime;
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_blocking};
@@ -111,4 +112,33 @@ fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn(
         let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap().await;
         assert_eq!(report.into_returned().count(), 2);
     });
+}
+
+#[test]
+fn future_of_a_timeout_that_fires_on_a_worker_is_polled_once_more() {
+    const ROUNDS: usize = 100;
+    let service = TimerService::beside_runtime().start().unwrap();
+    let timers = service.handle();
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+    let task = runtime.spawn(async move {
+        // The service learns of the worker's runtime.
+        let first = timers.timeout(ms(1), pending::<()>()).await;
+        assert_eq!(first, Err(TimeoutError::Elapsed));
+        let mut polled = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut polls = 0;
+            let counted = poll_fn(|_| {
+                polls += 1;
+                Poll::<()>::Pending
+            });
+            assert_eq!(timers.timeout(ms(2), counted).await, Err(TimeoutError::Elapsed));
+            polled.push(polls);
+        }
+        polled
+    });
+    let polled = runtime.block_on(task).unwrap();
+    // Another look of a runtime of this process may come between.
+    let once_more = polled.iter().filter(|polls| **polls == 2).count();
+    assert!(once_more > ROUNDS / 2, "{polled:?}");
 }

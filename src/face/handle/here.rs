@@ -34,6 +34,7 @@ use crate::directory::orders::Orders;
 use crate::link::nursery::{
     ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Periods, Ring, TAKEN_MAX,
 };
+use crate::pass;
 use crate::shard::Core;
 use crate::shard::local::LocalShard;
 use crate::values::class::ClassId;
@@ -266,6 +267,17 @@ impl Reach {
         match self.try_to_arm(shard, arming, is_borrowed) {
             Ok(armed) => Ok(armed),
             Err((refusal, arming)) => self.arm_in_steps(shard, refusal, arming, is_borrowed),
+        }
+    }
+
+    /// Has the runtime of this thread wake the futures that its timers guard, where that is known.
+    pub(crate) fn find_relay(&self) {
+        if self.own.iter().all(|own| own.nursery.relay().is_some()) {
+            return;
+        }
+        let Some(relay) = pass::relay_of_thread() else { return };
+        for own in self.own.iter() {
+            own.nursery.set_relay(Arc::clone(&relay));
         }
     }
 

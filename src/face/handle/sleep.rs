@@ -21,7 +21,7 @@ use super::place::{NurseryName, Place};
 use super::{AnyHandle, Handle, here};
 use crate::clock::when::When;
 use crate::link::nursery::{Arming, Name, Number, Progress};
-use crate::pass::Pass;
+use crate::pass::{self, Pass};
 use crate::values::class::ClassId;
 use crate::values::error::TimeoutError;
 use crate::values::ids::{ServiceId, ShardId};
@@ -81,6 +81,8 @@ pub struct Sleep {
     phase: Phase,
     /// Whether it is done in the turn of its shard that fires its timer, and not by a clock.
     waits_for_turn: bool,
+    /// Whether it guards a future.
+    is_guard: bool,
 }
 
 const _: () = assert!(size_of::<Sleep>() == 40);
@@ -109,6 +111,7 @@ impl Sleep {
             class,
             phase: Phase::Unarmed,
             waits_for_turn: false,
+            is_guard: false,
         }
     }
 
@@ -116,6 +119,13 @@ impl Sleep {
     /// at its sockets.
     pub(crate) fn until_turn<T>(handle: Handle<T>, deadline: u64) -> Self {
         Self { waits_for_turn: true, ..Self::new(handle, deadline) }
+    }
+
+    /// The sleep guards a future. So the runtime of the thread that arms its timer wakes its task,
+    /// after a look at the sockets, where the runtime is known.
+    #[inline]
+    pub(crate) fn guard(&mut self) {
+        self.is_guard = true;
     }
 
     pub(crate) fn handle(&self) -> AnyHandle {
@@ -181,6 +191,22 @@ impl Sleep {
     pub(crate) fn is_manual(&self) -> bool {
         let is_manual = |reach: &Reach| reach.time().clock().is_manual();
         here::with(self.service, is_manual).unwrap_or(false)
+    }
+
+    /// Whether the runtime of the calling thread has looked at its sockets since the deadline,
+    /// within the first `looks` of all runtimes. If it has not, it wakes the futures that later
+    /// timers of this thread guard after a look.
+    #[cold]
+    pub(crate) fn is_proven(&self, looks: u64) -> bool {
+        let is_proven = |reach: &Reach| {
+            let deadline = self.deadline.saturating_add(reach.time().clock().since_first);
+            let is_proven = pass::is_proven(looks, deadline);
+            if !is_proven {
+                reach.find_relay();
+            }
+            is_proven
+        };
+        here::with(self.service, is_proven).unwrap_or(false)
     }
 
     /// Whether the service or the shard has ended, as far as this thread knows.
@@ -280,8 +306,10 @@ impl Sleep {
         if !self.waits_for_turn && reach.may_have_passed(self.deadline) && self.end_if_over(reach) {
             return Some(true);
         }
-        let (deadline, class, carried) = (self.deadline, self.class.bits(), cx.waker().clone());
-        match reach.arm(self.shard, Arming { deadline, class, carried }, is_borrowed) {
+        let Self { deadline, class, is_guard: is_guarded, .. } = *self;
+        let carried = cx.waker().clone();
+        let arming = Arming { deadline, class: class.bits(), is_guarded, carried };
+        match reach.arm(self.shard, arming, is_borrowed) {
             Ok((Place { nursery, timer: Name { slot, number } }, has_time)) => {
                 (self.nursery, self.slot, self.phase) = (nursery, slot, Phase::Armed);
                 self.number = Some(number);
@@ -433,7 +461,9 @@ pin_project! {
 impl<F> Timeout<F> {
     #[inline]
     pub(crate) fn new(sleep: Sleep, future: F) -> Self {
-        Self { future, sleep, pass: Pass::NONE }
+        let mut guard = sleep;
+        guard.guard();
+        Self { future, sleep: guard, pass: Pass::NONE }
     }
 
     /// The future.
@@ -458,6 +488,7 @@ impl<F: Future> Future for Timeout<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let was_over = this.pass.is_over();
+        let looks = pass::looks();
         // The future first: a value that is there at the deadline is there in time.
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Ok(output));
@@ -465,7 +496,9 @@ impl<F: Future> Future for Timeout<F> {
         if let Err(error) = ready!(Pin::new(&mut *this.sleep).poll(cx)) {
             return Poll::Ready(Err(TimeoutError::NoTimer(error)));
         }
-        ready!(this.pass.decide(was_over, !this.sleep.is_manual(), cx));
+        let is_needed = !this.sleep.is_manual();
+        let was_over = was_over || (is_needed && this.sleep.is_proven(looks));
+        ready!(this.pass.decide(was_over, is_needed, cx));
         Poll::Ready(Err(TimeoutError::Elapsed))
     }
 }

@@ -69,7 +69,7 @@ fn arm_at(
     at: (&Table<u32>, &Doorbell),
     (deadline, carried): (u64, u32),
 ) -> Result<Name, ArmRefusal> {
-    let arming = Arming { deadline, class: 0, carried };
+    let arming = Arming { deadline, class: 0, is_guarded: false, carried };
     let armed = nursery.arm(arming, || now, || now).map_err(|refused| refused.0)?;
     ring(at, armed.ring);
     Ok(armed.name)

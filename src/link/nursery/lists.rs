@@ -33,6 +33,8 @@ pub(super) struct Entry<W> {
     pub(super) class: u8,
     /// Whether the keeper has filed the timer.
     pub(super) is_filed: bool,
+    /// Whether it guards a future: see [`super::Arming`].
+    pub(super) is_guarded: bool,
 }
 
 #[cfg(target_pointer_width = "64")]

@@ -52,7 +52,7 @@ mod tests;
 mod timers;
 mod wheel;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
@@ -88,6 +88,8 @@ pub(crate) struct Nursery<W> {
     room: Arc<Room>,
     /// Whether its thread is the keeper.
     pub(crate) is_local: bool,
+    /// What wakes the futures that timers guard; empty where the keeper does.
+    relay: OnceLock<Arc<dyn Relay<W>>>,
 }
 
 /// The timers that have ended on other threads.
@@ -105,7 +107,18 @@ pub(crate) struct Arming<W> {
     pub(crate) deadline: u64,
     /// The number of its class, from 1; 0 for none.
     pub(crate) class: u8,
+    /// Whether the timer guards a future, whose task the [`Relay`] of the thread wakes.
+    pub(crate) is_guarded: bool,
     pub(crate) carried: W,
+}
+
+/// The runtime of a thread. It wakes the tasks of futures whose time may be up when it has looked
+/// at its sockets, so that each decides in its first poll.
+pub(crate) trait Relay<W>: std::fmt::Debug + Send + Sync {
+    /// Takes over what timers carry that were due by `until`, in nanoseconds since the
+    /// [first epoch](crate::clock::first_epoch). That time has passed. `Err` if the runtime has
+    /// ended, and the caller wakes the tasks.
+    fn take_over(&self, carried: Vec<W>, until: u64) -> Result<(), Vec<W>>;
 }
 
 /// A timer that has fired, or that the shard takes out at its end.
@@ -116,6 +129,8 @@ pub(crate) struct Due<W> {
     pub(crate) at: u64,
     /// The number of its class, from 1; 0 for none.
     pub(crate) class: u8,
+    /// Whether the relay of its thread takes over what it carries.
+    pub(crate) is_guarded: bool,
 }
 
 /// What the timers of a thread have counted.
@@ -210,7 +225,18 @@ impl<W> Nursery<W> {
             has_many_ended: CachePadded::new(AtomicBool::new(false)),
             room,
             is_local,
+            relay: OnceLock::new(),
         }
+    }
+
+    /// What wakes the futures that timers of this thread guard.
+    pub(crate) fn relay(&self) -> Option<&Arc<dyn Relay<W>>> {
+        self.relay.get()
+    }
+
+    /// Has a relay wake them from then on. The first one stays.
+    pub(crate) fn set_relay(&self, relay: Arc<dyn Relay<W>>) {
+        let _ = self.relay.set(relay);
     }
 
     #[inline]

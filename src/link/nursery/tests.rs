@@ -60,7 +60,8 @@ impl Pair {
         self.next += 1;
         let (now, deadline) = (nanos(self.now), self.now + after);
         let class = (self.next % 3) as u8;
-        let arming = Arming { deadline: nanos(deadline), class, carried: self.next };
+        let arming =
+            Arming { deadline: nanos(deadline), class, is_guarded: false, carried: self.next };
         let armed = self.nursery.arm(arming, || now, || now).map_err(|refused| refused.0)?;
         assert!(!armed.has_time || after > 1, "it has no time");
         self.pending.insert(self.next, (armed.name, deadline));
@@ -116,7 +117,7 @@ impl Pair {
             self.ended_elsewhere.swap_remove(at.expect("it has ended elsewhere"));
         }
         let mut last = 0;
-        for Due { carried: id, at: due, class } in due {
+        for Due { carried: id, at: due, class, .. } in due {
             assert!(due >= last, "the tick of {due} fires after that of {last}");
             assert_eq!(u64::from(class), id % 3, "the class of {id}");
             last = due;

@@ -179,7 +179,7 @@ impl<W> Timers<W> {
         recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
     ) -> (Name, bool, bool) {
-        let Arming { deadline, class, carried } = arming;
+        let Arming { deadline, class, is_guarded, carried } = arming;
         let (name, slot) = self.name_next(slots);
         self.live += 1;
         self.counts.armed += 1;
@@ -187,7 +187,8 @@ impl<W> Timers<W> {
             self.classes.enter(class, name.slot, recent(), self.made.next_power_of_two());
         }
         let (list, by) = self.place(deadline, recent, now);
-        let entry = Entry { deadline, carried, slot: name.slot, class, is_filed: false };
+        let entry =
+            Entry { deadline, carried, slot: name.slot, class, is_filed: false, is_guarded };
         slot.occupy(name.number, self.lists.push(list, entry));
         (name, self.ask(by), list < OF_WHEEL)
     }
@@ -437,9 +438,9 @@ impl<W> Timers<W> {
             }
             self.counts.fired += 1;
             self.classes.take(&entry, true);
-            let class = entry.class;
+            let (class, is_guarded) = (entry.class, entry.is_guarded);
             let carried = self.release(slots.known(entry.slot), entry);
-            due.push(Due { carried, at: begins, class });
+            due.push(Due { carried, at: begins, class, is_guarded });
         }
         self.lists.is_empty(list)
     }
@@ -490,7 +491,7 @@ impl<W> Timers<W> {
             self.classes.take(&entry, false);
             let (at, class) = (entry.deadline, entry.class);
             let carried = self.release(slots.known(entry.slot), entry);
-            out.push(Due { carried, at, class });
+            out.push(Due { carried, at, class, is_guarded: false });
         }
         true
     }

@@ -24,7 +24,7 @@ fn begin() -> Pass {
 fn kept() -> usize {
     let barrier = Arc::clone(&table().barriers[&Handle::current().id()]);
     let state = barrier.lock();
-    state.written.len() + state.next.len()
+    state.written.waits.len() + state.next.waits.len()
 }
 
 /// Lets the runtime look at its sockets until it keeps no wait.
@@ -77,4 +77,49 @@ fn passes_that_are_dropped_in_one_poll_leave_a_bounded_number_of_waits() {
         check_next_is_right().await;
         assert!(waiting.iter().all(Pass::is_over));
     });
+}
+
+/// A runtime whose worker is told from the thread that waits.
+fn runtime_of_one_worker() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap()
+}
+
+/// A waker that sends a message.
+struct Sends(std::sync::mpsc::Sender<()>);
+
+impl Wake for Sends {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).unwrap();
+    }
+}
+
+#[test]
+fn relay_of_a_worker_wakes_after_a_look_that_proves_the_time_of_its_timers() {
+    let runtime = runtime_of_one_worker();
+    let worker = runtime.spawn(async {
+        assert!(relay_of_thread().is_none(), "no pass has begun");
+        let mut pass = Pass::NONE;
+        poll_fn(|cx| pass.decide(pass.is_over(), true, cx)).await;
+        let relay = relay_of_thread().expect("the thread is a worker");
+        let (sends, woken) = std::sync::mpsc::channel();
+        let before = looks();
+        let waker = || Waker::from(Arc::new(Sends(sends.clone())));
+        relay.take_over(vec![waker(), waker()], 70).unwrap();
+        relay.take_over(vec![waker()], 60).unwrap();
+        while woken.try_iter().count() == 0 {
+            yield_now().await;
+        }
+        let after = looks();
+        assert!(is_proven(after, 60) && is_proven(after, 70));
+        assert!(!is_proven(after, 71), "the write was made before");
+        assert!(!is_proven(before, 60), "the future was polled before");
+        (relay, sends)
+    });
+    let (relay, sends) = runtime.block_on(worker).unwrap();
+    runtime.block_on(async {
+        assert!(relay_of_thread().is_none(), "the thread may run another runtime later");
+    });
+    drop(runtime);
+    let waker = Waker::from(Arc::new(Sends(sends)));
+    assert_eq!(relay.take_over(vec![waker], 80).unwrap_err().len(), 1, "the runtime has ended");
 }

@@ -1,0 +1,54 @@
+//! Which looks at sockets were proven, and until when.
+//!
+//! A future decides by a look only if it is polled after that. So it reads how many looks there
+//! were, polls what it guards, and then asks for a [`Proof`] within that number.
+
+use crate::link::sync::{AtomicU64, Ordering};
+
+/// How many looks were proven, by all runtimes.
+pub(super) struct Looks(AtomicU64);
+
+impl Looks {
+    #[cfg(not(all(test, corewheel_loom)))]
+    pub(super) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[cfg(all(test, corewheel_loom))]
+    pub(super) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(super) fn count(&self) -> u64 {
+        // Acquire: pairs with `add`, so that what is polled from now on has the readiness that these
+        // looks have handed out.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// A look has handed out what sockets held at `until`, in nanoseconds.
+    pub(super) fn add(&self, until: u64) -> Proof {
+        // Release: see `count`.
+        let look = self.0.fetch_add(1, Ordering::Release) + 1;
+        Proof { look, until }
+    }
+}
+
+/// The last look of a runtime that was proven for timers.
+#[derive(Clone, Copy)]
+pub(super) struct Proof {
+    look: u64,
+    until: u64,
+}
+
+impl Proof {
+    /// There was no look.
+    #[cfg(feature = "tokio")]
+    pub(super) const NONE: Self = Self { look: u64::MAX, until: 0 };
+
+    /// Whether the look has handed out what the sockets held at `time`, and was within the first
+    /// `looks`.
+    pub(super) fn is_of(self, looks: u64, time: u64) -> bool {
+        self.look <= looks && time <= self.until
+    }
+}
