@@ -1,5 +1,6 @@
 //! Replies and pushed messages, in either version of the protocol.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use bytes::BytesMut;
@@ -60,7 +61,9 @@ impl Reply<'_> {
 
     /// An error. Line ends, which may be in a client's words, become spaces.
     pub(crate) fn error(&mut self, text: &str) {
-        let line = text.replace(['\r', '\n'], " ");
+        let has_line_ends = memchr::memchr2(b'\r', b'\n', text.as_bytes()).is_some();
+        let line: Cow<'_, str> =
+            if has_line_ends { text.replace(['\r', '\n'], " ").into() } else { text.into() };
         self.frame(&BorrowedFrame::Error(&line));
     }
 
