@@ -21,6 +21,9 @@ pub(crate) fn core_of(shared: &Shared, command: &Command, args: Args<'_>) -> Opt
     owners.all(|owner| owner == first).then_some(first)
 }
 
+/// The commands of a session that a transaction may have.
+const OWN: [&str; 7] = ["config", "dbsize", "echo", "info", "ping", "select", "time"];
+
 /// A command of a transaction.
 #[derive(Debug)]
 pub(crate) enum Queued {
@@ -63,7 +66,7 @@ impl Transaction {
         let is_own = match command.route {
             Route::Publish => true,
             // The others change how replies are written, or are messages themselves.
-            Route::Session => ["dbsize", "echo", "ping", "select", "time"].contains(&command.name),
+            Route::Session => OWN.contains(&command.name),
             _ => false,
         };
         if is_own {

@@ -19,7 +19,7 @@ impl Unit {
     pub(super) const EXAT: Self = Self { is_seconds: true, is_wall: true };
     pub(super) const PXAT: Self = Self { is_seconds: false, is_wall: true };
 
-    pub(super) fn named(name: &[u8]) -> Option<Self> {
+    fn named(name: &[u8]) -> Option<Self> {
         let units: [(&[u8], Self); 4] =
             [(b"ex", Self::EX), (b"px", Self::PX), (b"exat", Self::EXAT), (b"pxat", Self::PXAT)];
         units.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, unit)| unit)
@@ -130,7 +130,16 @@ pub(super) fn reply_time(call: &mut Call<'_>, unit: Unit) -> Done {
     Ok(())
 }
 
-/// The value of the word after a unit's name.
-pub(super) fn stated(word: Option<&&[u8]>) -> Result<i64, Refusal> {
-    integer(word.ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)
+/// The time that a command states by the name of a unit and a value, after another or none. The
+/// last of several in one unit holds, as in redis; two units are refused.
+pub(super) fn stated(
+    before: Option<(Unit, i64)>,
+    name: &[u8],
+    value: Option<&&[u8]>,
+) -> Result<(Unit, i64), Refusal> {
+    let unit = Unit::named(name).ok_or(SYNTAX)?;
+    if before.is_some_and(|(known, _)| known != unit) {
+        return Err(SYNTAX);
+    }
+    Ok((unit, integer(value.ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?))
 }

@@ -25,14 +25,8 @@ pub(super) fn set(call: &mut Call<'_>) -> Done {
             b"xx" if !only_new => only_known = true,
             b"keepttl" if stated.is_none() => keeps_ttl = true,
             b"get" => replies_old = true,
-            _ => {
-                // The last of several times in one unit holds, as in redis.
-                let unit = Unit::named(word).ok_or(SYNTAX)?;
-                if keeps_ttl || stated.is_some_and(|(known, _)| known != unit) {
-                    return Err(SYNTAX);
-                }
-                stated = Some((unit, expiry::stated(words.next())?));
-            }
+            _ if keeps_ttl => return Err(SYNTAX),
+            _ => stated = Some(expiry::stated(stated, word, words.next())?),
         }
     }
     let ttl = match stated {
@@ -99,21 +93,24 @@ pub(super) fn getdel(call: &mut Call<'_>) -> Done {
 }
 
 pub(super) fn getex(call: &mut Call<'_>) -> Done {
-    match call.args {
-        [_, _] => get(call),
-        [_, _, word] if word.eq_ignore_ascii_case(b"persist") => {
-            get(call)?;
-            expiry::make_persistent(call).map(drop)
+    let (mut stated, mut is_persistent) = (None, false);
+    let mut words = call.args[2..].iter();
+    while let Some(word) = words.next() {
+        if word.eq_ignore_ascii_case(b"persist") && stated.is_none() {
+            is_persistent = true;
+        } else if is_persistent {
+            return Err(SYNTAX);
+        } else {
+            stated = Some(expiry::stated(stated, word, words.next())?);
         }
-        [_, _, unit, value] => {
-            let unit = Unit::named(unit).ok_or(SYNTAX)?;
-            let deadline = expiry::positive(call, unit, expiry::stated(Some(value))?)?;
-            get(call)?;
-            let is_there = call.keys.contains(call.key);
-            if is_there { expiry::apply(call, deadline) } else { Ok(()) }
-        }
-        _ => Err(SYNTAX),
     }
+    let deadline = stated.map(|(unit, value)| expiry::positive(call, unit, value)).transpose()?;
+    get(call)?;
+    if is_persistent {
+        expiry::make_persistent(call)?;
+    }
+    let is_there = call.keys.contains(call.key);
+    deadline.filter(|_| is_there).map_or(Ok(()), |deadline| expiry::apply(call, deadline))
 }
 
 pub(super) fn strlen(call: &mut Call<'_>) -> Done {

@@ -308,6 +308,13 @@ fn several_times_in_one_unit_are_taken_and_two_units_are_refused() {
         assert_eq!(cmd("EXPIRETIME").arg("k").query(&mut client), Ok(20_000_000_009_u64));
         socket.expect(b"SET k v EX 5 EX 9\r\n", b"+OK\r\n");
         socket.expect(b"SET k v EX 5 PX 9\r\n", b"-ERR syntax error\r\n");
+        socket.expect(b"GETEX k EXAT 20000000005 EXAT 20000000007\r\n", b"$1\r\nv\r\n");
+        assert_eq!(cmd("EXPIRETIME").arg("k").query(&mut client), Ok(20_000_000_007_u64));
+        for refused in ["EX 5 PX 9", "PERSIST EX 5", "EX 5 PERSIST", "EX"] {
+            let request = format!("GETEX k {refused}\r\n");
+            socket.expect(request.as_bytes(), b"-ERR syntax error\r\n");
+        }
+        socket.expect(b"GETEX k PERSIST\r\nTTL k\r\n", b"$1\r\nv\r\n:-1\r\n");
         socket.expect(b"SET h \"a b\"\r\nGET h\r\n", b"+OK\r\n$3\r\na b\r\n");
         socket.expect(b"SET h \"a\r\n", b"-ERR Protocol error: unbalanced quotes");
     });

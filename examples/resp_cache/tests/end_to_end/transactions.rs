@@ -54,7 +54,7 @@ fn commands_of_a_refused_transaction_are_not_executed() {
         socket.expect(format!("INCR {here}\r\n").as_bytes(), b"+QUEUED\r\n");
         socket.expect(format!("INCR {there}\r\n").as_bytes(), b"-CROSSSLOT Keys in request");
         let mut socket = server.socket();
-        for refused in ["INFO", "SUBSCRIBE c", "GET", "WATCH k", "KEYS *"] {
+        for refused in ["CLIENT LIST", "SUBSCRIBE c", "GET", "WATCH k", "KEYS *"] {
             socket.expect(b"MULTI\r\n", b"+OK\r\n");
             socket.expect(format!("INCR {here}\r\n").as_bytes(), b"+QUEUED\r\n");
             socket.send(format!("{refused}\r\n").as_bytes());
@@ -74,6 +74,9 @@ fn commands_of_a_refused_transaction_are_not_executed() {
         socket.expect(b"MULTI\r\nPING\r\nSET here 1\r\n", b"+OK\r\n+QUEUED\r\n+QUEUED\r\n");
         socket.expect(b"ECHO hi\r\nPUBLISH c m\r\n", b"+QUEUED\r\n+QUEUED\r\n");
         socket.expect(b"EXEC\r\n", b"*4\r\n+PONG\r\n+OK\r\n$2\r\nhi\r\n:0\r\n");
+        socket.expect(b"MULTI\r\nCONFIG GET timeout\r\n", b"+OK\r\n+QUEUED\r\n");
+        let timeout = b"*1\r\n*2\r\n$7\r\ntimeout\r\n$1\r\n0\r\n";
+        socket.expect(b"EXEC\r\n", timeout);
         socket.expect(b"DEL here\r\n", b":1\r\n");
         socket.expect(b"MULTI\r\nRESET\r\nGET here\r\n", b"+OK\r\n+RESET\r\n$-1\r\n");
     }
