@@ -38,9 +38,9 @@ pub(crate) struct Config {
     pub(crate) idle: Gauge,
     /// The most bytes that all clients take; zero is no limit.
     pub(crate) clients_memory_max: Gauge,
-    /// The most bytes of messages that wait for a subscriber.
+    /// The most bytes of messages that wait for a subscriber; see [`limit_of`].
     pub(crate) output_max: Gauge,
-    /// The most bytes of the replies to a transaction, or of a list of keys.
+    /// The most bytes of the replies to a transaction, or of a list of keys; see [`limit_of`].
     pub(crate) replies_max: Gauge,
     /// No more clients can be allowed.
     clients_limit: u64,
@@ -50,15 +50,16 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn new(options: &Options) -> Self {
+        let idle = options.idle.as_nanos().div_ceil(1_000_000);
         Self {
             notify: Gauge::new(options.notify_keyspace_events.0),
             memory_max: Gauge::new(options.memory_max),
             clients_max: Gauge::new(options.clients_max),
             // Rounded up, as zero means never.
-            idle: Gauge::new(options.idle.as_nanos().div_ceil(1_000_000) as u64),
+            idle: Gauge::new(u64::try_from(idle).unwrap_or(u64::MAX)),
             clients_memory_max: Gauge::new(options.clients_memory_max),
-            output_max: Gauge::new(options.output_max as u64),
-            replies_max: Gauge::new(options.replies_max as u64),
+            output_max: Gauge::new(limit_of(options.output_max)),
+            replies_max: Gauge::new(limit_of(options.replies_max)),
             clients_limit: options.clients_limit(),
             request_max: options.request_max,
             encodings: ENCODINGS.map(|(name, value)| (name, Gauge::new(value.cast_unsigned()))),
@@ -97,7 +98,6 @@ impl Config {
 
     /// The limits for replies and for messages as redis writes them. All are hard ones.
     fn output_limits(&self) -> String {
-        // Zero is no limit in redis.
         let shown = |max: &Gauge| if max.get() == u64::MAX { 0 } else { max.get() };
         let (normal, pubsub) = (shown(&self.replies_max), shown(&self.output_max));
         format!("normal {normal} 0 0 slave 0 0 0 pubsub {pubsub} 0 0")
@@ -138,9 +138,7 @@ impl Config {
                 ["slave" | "replica", "0", "0", "0"] => continue,
                 _ => return None,
             };
-            let hard = bytes_of(hard.as_bytes())?;
-            // Zero is no limit in redis.
-            changes.push((setting, if hard == 0 { u64::MAX } else { hard }));
+            changes.push((setting, limit_of(bytes_of(hard.as_bytes())?)));
         }
         (!limits.is_empty()).then_some(changes)
     }
@@ -188,6 +186,11 @@ fn failed(name: &str, problem: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}")
 }
 
+/// The limit that a user states as a number of bytes, of which zero is none, as in redis.
+fn limit_of(bytes: u64) -> u64 {
+    if bytes == 0 { u64::MAX } else { bytes }
+}
+
 /// A number of bytes, with a unit of redis or without one.
 fn bytes_of(value: &[u8]) -> Option<u64> {
     let lower = String::from_utf8_lossy(value).to_lowercase();
@@ -221,7 +224,9 @@ mod tests {
 
     #[test]
     fn short_idle_time_is_a_time_and_not_never() {
-        for (stated, millis) in [("0s", 0), ("1ns", 1), ("500ms", 500), ("1500ms", 1_500)] {
+        let stated = [("0s", 0), ("1ns", 1), ("500ms", 500), ("1500ms", 1_500)];
+        // 2⁶¹ seconds are a multiple of 2⁶⁴ milliseconds.
+        for (stated, millis) in stated.into_iter().chain([("2305843009213693952s", u64::MAX)]) {
             assert_eq!(config(&["--idle", stated]).idle.get(), millis, "{stated}");
         }
         let timeout = config(&["--idle", "1500ms"]).matching(&[b"timeout"]);
@@ -244,6 +249,13 @@ mod tests {
             assert!(!set(refused.as_bytes()), "{refused}");
         }
         assert_eq!(config.output_max.get(), 1 << 20);
+    }
+
+    #[test]
+    fn limit_for_replies_or_messages_of_zero_is_none() {
+        let config = config(&["--output-max", "0", "--replies-max", "0"]);
+        assert_eq!((config.output_max.get(), config.replies_max.get()), (u64::MAX, u64::MAX));
+        assert_eq!(config.output_limits(), "normal 0 0 0 slave 0 0 0 pubsub 0 0 0");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "250us", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) tick: Duration,
 
-    /// The most clients; 0 is no limit.
+    /// The most clients; 0 is 65,536.
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     pub(crate) clients_max: u64,
 
@@ -54,14 +54,15 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
     pub(crate) clients_memory_max: u64,
 
-    /// The most bytes of the replies to one transaction, or of one list of keys from each core.
-    /// Replies beyond are replaced by errors.
+    /// The most bytes of the replies to one transaction, or of one list of keys from each core; 0
+    /// is no limit. Replies beyond are replaced by errors.
     #[arg(long, default_value_t = 256 << 20, value_name = "BYTES")]
-    pub(crate) replies_max: usize,
+    pub(crate) replies_max: u64,
 
-    /// The most bytes of messages that wait for one subscriber; it is disconnected beyond.
+    /// The most bytes of messages that wait for one subscriber; it is disconnected beyond. 0 is no
+    /// limit.
     #[arg(long, default_value_t = 32 << 20, value_name = "BYTES")]
-    pub(crate) output_max: usize,
+    pub(crate) output_max: u64,
 
     /// The most bytes of one request, and of one value.
     #[arg(long, default_value_t = 64 << 20, value_name = "BYTES")]

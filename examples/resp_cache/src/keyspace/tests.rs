@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, TimerService, Timers};
@@ -10,6 +10,8 @@ use corewheel::{Fired, TimerService, Timers};
 use super::*;
 
 const MILLIS: i128 = 1_000;
+/// A test that takes so long has failed.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The keys of one shard, which turns only when a test says so.
 struct Fixture {
@@ -228,6 +230,22 @@ fn full_memory_without_a_time_to_live_refuses_the_write_and_keeps_the_keys() {
     assert_eq!(of.set("a", Ttl::Remove), Ok(()), "a value of the same size needs no room");
     assert!(of.has("a"));
     assert!(!of.has("b"));
+}
+
+#[test]
+fn writes_that_do_not_fit_are_refused_without_a_look_at_each_key() {
+    const KEYS: usize = 100_000;
+    let mut of = Fixture::new(10);
+    for number in 0..KEYS {
+        of.set(&format!("k{number}"), Ttl::Remove).unwrap();
+    }
+    of.keys.memory_max = of.keys.memory;
+    // A look at each key, for each of as many writes, takes a quarter of an hour.
+    let begin = Instant::now();
+    for _ in 0..KEYS {
+        assert_eq!(of.set("new", Ttl::Remove), Err(NO_MEMORY));
+        assert!(begin.elapsed() < PATIENCE, "the refusals depend on the number of keys");
+    }
 }
 
 #[test]
