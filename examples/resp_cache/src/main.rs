@@ -103,11 +103,7 @@ fn start(options: Options) -> Result<Running<u32>, Failure> {
 
 fn refused(error: StartError) -> Failure {
     let StartError::Config(error) = error else { return Failure::host(error) };
-    let option = match error.field() {
-        "shards" => "cores",
-        "capacity" => "timers-max",
-        field => field,
-    };
+    let option = if error.field() == "shards" { "cores" } else { error.field() };
     Failure::usage(format!("--{option}: {error}"))
 }
 

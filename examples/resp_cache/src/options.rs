@@ -39,6 +39,7 @@ pub(crate) struct Options {
 
     /// The most clients; 0 is 65,536.
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
+    #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(0..=1 << 28))]
     pub(crate) clients_max: u64,
 
     /// A client that sends nothing for so long is disconnected; 0s is never. Subscribers stay.
@@ -76,7 +77,7 @@ pub(crate) struct Options {
 
     /// The most keys with a time to live on one core.
     #[arg(long, default_value_t = 1 << 22, value_name = "COUNT")]
-    #[arg(value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 30))]
+    #[arg(value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 29))]
     pub(crate) timers_max: u32,
 
     /// Which keyspace events are published, as redis names them: "Ex" for expired keys.
@@ -101,9 +102,8 @@ impl Options {
     /// The timers of a core: those of keys, which keys cannot exceed, and those that the server
     /// needs to live.
     pub(crate) fn capacity(&self) -> u32 {
-        let others = self.clients_limit().saturating_add(TIMERS_RESERVED);
-        let capacity = u64::from(self.timers_max).saturating_add(others);
-        u32::try_from(capacity).unwrap_or(u32::MAX)
+        let capacity = u64::from(self.timers_max) + self.clients_limit() + TIMERS_RESERVED;
+        u32::try_from(capacity).expect("the ranges of the options leave it below 2³⁰")
     }
 }
 

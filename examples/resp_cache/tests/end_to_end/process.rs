@@ -39,6 +39,7 @@ fn bad_option_is_refused_in_one_line_that_names_it() {
         (&["--cores", "0"][..], "--cores"),
         (&["--cores", "5000"], "--cores"),
         (&["--timers-max", "0"], "--timers-max"),
+        (&["--clients-max", "5000000000"], "--clients-max"),
         (&["--request-max", "5"], "--request-max"),
         (&["--notify-keyspace-events", "Q"], "--notify-keyspace-events"),
         (&["--listen", "nowhere"], "--listen"),
