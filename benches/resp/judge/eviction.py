@@ -129,4 +129,5 @@ def rows(options, keys, is_timed):
               f"{refused:.0%} | {micros(p50)} | {micros(p99)} |", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@
 # 'lateness memory'` prints these tables; judge.sh names all of them where one is wrong.
 set -euo pipefail
 short=
-tables='suite lateness resident memory throughput eviction slow libraries'
+tables='suite answers lateness resident memory throughput eviction limit slow libraries'
 only=$tables
 while [[ ${1-} == --* ]]; do
     case $1 in
@@ -68,6 +68,9 @@ for runtime in "${runtimes[@]}"; do
         ./suite.py "$suite" --runtime "$runtime" "${list[@]}" || failed=1
     fi
 done
+if table answers 'Answers'; then
+    ./answers.py "${valkey[@]}"
+fi
 if table lateness 'Lateness'; then
     ./lateness.py "${valkey[@]}" ${short:+--short}
 fi
@@ -82,6 +85,9 @@ if table throughput 'Throughput'; then
 fi
 if table eviction 'Eviction'; then
     ./eviction.py "${valkey[@]}" ${short:+--seconds 1.5}
+fi
+if table limit 'Room for more than one key'; then
+    ./limit.py "${valkey[@]}"
 fi
 if table slow 'Slow clients'; then
     ./slow.py "${valkey[@]}"
