@@ -7,11 +7,11 @@
 
 #![allow(clippy::print_stdout, reason = "it says what it has run")]
 
-use corewheel::adapters::hyper::TimedHttp;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{NetOptions, RuntimeOptions};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{AnyHandle, TimerService};
+use corewheel_http::hyper::TimedHttp;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::service::service_fn;

@@ -99,9 +99,7 @@
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
-//! | timeouts of hyper: servers, clients, pools | [`adapters::hyper`], with the feature `hyper` |
-//! | `serve` of axum, with timeouts | [`adapters::axum`], with the feature `axum` |
-//! | a time for each request of a tower service | [`adapters::tower`], with the feature `tower` |
+//! | timeouts in servers and clients of hyper, tower and axum | the package `corewheel-http` |
 //! | timers of QUIC endpoints and connections | the package `corewheel-quinn` |
 //! | the statistics over HTTP, as a page or for Prometheus | the package `corewheel-stats` |
 //! | shards on glommio or compio | the packages `corewheel-glommio`, `corewheel-compio` |
@@ -150,8 +148,8 @@
 //!   the tasks of the test.
 //! - The module [`sim`], with the feature of that name, runs a whole multi-thread server on
 //!   simulated threads, for many seeds.
-//! - With the feature `test-util`, [`time`], hyper's timer and the layer of tower follow tokio's
-//!   clock where a test has paused it.
+//! - With the feature `test-util`, [`time`], and hyper's timer and the layer of tower of
+//!   `corewheel-http`, follow tokio's clock where a test has paused it.
 //!
 //! A timer by a clock that the test moves:
 //!
@@ -199,9 +197,7 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `tokio` | shards on tokio; [`time`]; timeouts that cut nothing that came in time | tokio |
-//! | `hyper` | [`adapters::hyper`]: hyper's timer, and requests of a stream under hyper | hyper |
-//! | `axum` | [`adapters::axum`]: axum's `serve` with timeouts | axum, HTTP/2, `hyper`, `tokio` |
-//! | `tower` | [`adapters::tower`]: a layer that gives each request a time | tower's two traits |
+//! | `hyper` | hyper's traits of streams for [`stream::TimedIo`](stream) | hyper |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |
 //! | `sim` | [`sim`]: a simulation of the service, for tests | nothing |
@@ -213,9 +209,6 @@
 //! [`stream`]: stream/index.html
 //! [`time`]: time/index.html
 //! [`sim`]: sim/index.html
-//! [`adapters::hyper`]: adapters/hyper/index.html
-//! [`adapters::axum`]: adapters/axum/index.html
-//! [`adapters::tower`]: adapters/tower/index.html
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -223,8 +216,6 @@
 #[macro_use]
 mod values;
 
-#[cfg(any(feature = "hyper", feature = "tower"))]
-pub mod adapters;
 pub mod clock;
 pub mod conn;
 mod directory;

@@ -10,10 +10,17 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// All sources of the packages, without comments.
 fn sources() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut directories: Vec<PathBuf> =
-        ["src", "shards/src", "adapters/compio/src", "adapters/glommio/src", "adapters/quinn/src", "adapters/stats/src"]
-            .map(|it| root.join(it))
-            .into();
+    let mut directories: Vec<PathBuf> = [
+        "src",
+        "shards/src",
+        "adapters/compio/src",
+        "adapters/glommio/src",
+        "adapters/http/src",
+        "adapters/quinn/src",
+        "adapters/stats/src",
+    ]
+    .map(|it| root.join(it))
+    .into();
     let mut texts = Vec::new();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).expect("a directory of sources can be read") {

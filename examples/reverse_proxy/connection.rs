@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{Exchange, TimedBody, TimedHttp};
+use corewheel_http::hyper::{Exchange, TimedBody, TimedHttp};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http2;
@@ -218,7 +218,7 @@ impl Requests {
             let (stalled, ended) = (Arc::clone(&self.stalled), exchange.clone());
             let (control, shutdown) = (self.control.clone(), self.shutdown.clone());
             exchange.on_end(move || {
-                use corewheel::adapters::hyper::BodyError::{NextPoll, PollRate};
+                use corewheel_http::hyper::BodyError::{NextPoll, PollRate};
                 if control.is_cut_by_drain() {
                     shutdown.has_cut();
                 }

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use corewheel::TimeoutError;
-use corewheel::adapters::hyper::{BodyData, BodyError, Exchange, TimedBody};
+use corewheel_http::hyper::{BodyData, BodyError, Exchange, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderValue};

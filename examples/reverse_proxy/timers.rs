@@ -6,11 +6,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{BodyLimits, HyperTimer};
 use corewheel::class::TimerClass;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits, StreamTimeout, TimedIo};
 use corewheel::{Handle, RefusedKind, TimeoutError};
+use corewheel_http::hyper::{BodyLimits, HyperTimer};
 use hyper::server::conn::{http1, http2};
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioTimer;

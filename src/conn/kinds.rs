@@ -138,9 +138,9 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
-                /// accepted. A response of `adapters::hyper::TimedHttp` to which an HTTP/2
-                /// client gives no window is a write that waits. Only bytes of responses count for
-                /// it.
+                /// accepted. A response to which an HTTP/2 client gives no window is a write that
+                /// waits, if an adapter such as `corewheel-http` tells the stream. Only bytes of
+                /// responses count for it.
                 write_stall: Duration = write_timeout,
             }
             ends {Writes, WriteStall(write_stall: Duration), "no byte could be written for {}"}
@@ -252,7 +252,7 @@ macro_rules! deadline_kinds {
                 /// A server that may work on a request for longer than this, while a read waits,
                 /// calls [`StreamControl::begin_request`](super::StreamControl::begin_request), or
                 /// its stream ends meanwhile. Under hyper, whose reads always wait,
-                /// `adapters::hyper::TimedHttp` does that.
+                /// `TimedHttp` of the package `corewheel-http` does that.
                 idle: Duration = all_idle | idle_least = all_idle_least,
             }
             ends {Either, Idle(idle: Duration), "nothing was read or written for {}"}

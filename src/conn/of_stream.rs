@@ -74,7 +74,6 @@ impl<S: Side> ConnTimers<S> {
     }
 
     /// Whether the limits bound a write that waits.
-    #[cfg(feature = "hyper")]
     pub(crate) fn bounds_writes(&self) -> bool {
         self.conn().with_limits(|limits| {
             !limits.write_timeout.is_zero() || limits.min_write_rate.bytes_per_second > 0
@@ -87,7 +86,6 @@ impl<S: Side> ConnTimers<S> {
     }
 
     /// Begins a request whose end is left to [`end_requests`](Self::end_requests).
-    #[cfg(feature = "hyper")]
     pub(crate) fn hold_request(&self) {
         self.conn().begin(Held::Request);
     }

@@ -69,8 +69,8 @@ impl InfallibleSleep {
         self.0.reset(deadline);
     }
 
-    /// When it is done. A deadline that is more than 292 years from the first service of the
-    /// process is told as the furthest that fits: a test can move a clock so far.
+    /// When it is done, or 292 years after the first service of the process began, if that is
+    /// earlier.
     pub fn deadline(&self) -> Instant {
         self.0.deadline()
     }

@@ -2,7 +2,8 @@
 //!
 //! The interfaces of tokio, hyper and quinn have sleeps whose output is `()`. Such a sleep must
 //! neither be done early nor be forgotten when a shard is full or has ended. [`InfallibleSleep`] is
-//! one for an adapter of the program's own.
+//! one for an adapter of the program's own, and [`FollowingSleep`] one that follows a clock that a
+//! test has paused.
 //!
 //! Invariants: a sleep is done when its deadline has come by the clock of the service, and not
 //! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is
@@ -13,8 +14,7 @@
 //! behind a lock. [`fallback_count`] counts them; a server that sees the count grow gives its
 //! shards more [capacity](crate::TimerServiceBuilder::capacity).
 
-#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
-mod followed;
+mod following;
 mod infallible;
 mod moment;
 mod thread;
@@ -25,12 +25,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-#[cfg(any(feature = "hyper", feature = "tokio", feature = "tower"))]
-pub(crate) use self::followed::FollowedSleep;
-#[cfg(feature = "hyper")]
-pub(crate) use self::followed::present;
+pub use self::following::FollowingSleep;
 #[cfg(feature = "tokio")]
-pub(crate) use self::followed::{is_system_time, now};
+pub(crate) use self::following::{is_system_time, now};
 pub use self::infallible::InfallibleSleep;
 pub(crate) use self::moment::Moment;
 use self::thread::Kept;
@@ -93,20 +90,19 @@ impl SleepOrKept {
     }
 
     /// The sleep guards a future: see [`Sleep::guard`].
-    #[cfg(any(feature = "tokio", feature = "tower"))]
+    #[cfg(feature = "tokio")]
     #[inline]
     pub(crate) fn guard(&mut self) {
         self.shared.guard();
     }
 
     /// Whether the runtime has looked at its sockets since the deadline: see [`Sleep::is_proven`].
-    #[cfg(any(feature = "tokio", feature = "tower"))]
+    #[cfg(feature = "tokio")]
     pub(crate) fn is_proven(&self, looks: u64) -> bool {
         self.kept.is_none() && self.shared.is_proven(looks)
     }
 
     /// Whether a test moves the clock of the service.
-    #[cfg(any(feature = "hyper", feature = "test-util", feature = "tower"))]
     pub(crate) fn is_manual(&self) -> bool {
         self.shared.is_manual()
     }

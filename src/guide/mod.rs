@@ -10,10 +10,9 @@
 //! 2. [`multi_thread_tokio`]: timeouts, sleeps and connections on a multi-thread runtime.
 //! 3. [`per_core`](per_core/index.html): a shard on each core, on tokio or glommio; [`own_loop`]:
 //!    around `epoll` or mio; [`bare_wheel`]: the wheel alone.
-//! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits;
-//!    [`hyper_and_axum`](hyper_and_axum/index.html), [`tower`](tower/index.html): servers of these
-//!    libraries; the package `corewheel-quinn` has a guide for QUIC servers;
-//!    [`http_limits`](http_limits/index.html): each state of an HTTP connection.
+//! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits. The package
+//!    `corewheel-http` has guides for servers of hyper, axum and tower and for each state of an
+//!    HTTP connection, and `corewheel-quinn` has one for QUIC servers.
 //! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
 //! 6. [`delayed_jobs`]: work that comes later, from any thread.
 //! 7. [`testing`]: a manual clock, a paused runtime, and the simulation.
@@ -23,13 +22,7 @@
 //! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do;
 //!     [`packages`]: the packages beside this one, and what a version says.
 #![cfg_attr(
-    not(all(
-        feature = "axum",
-        feature = "hyper",
-        feature = "sim",
-        feature = "tokio",
-        feature = "tower"
-    )),
+    not(all(feature = "sim", feature = "tokio")),
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
 )]
 
@@ -51,16 +44,6 @@ pub mod delayed_jobs {
 
 pub mod guarantees {
     #![doc = include_str!("guarantees.md")]
-}
-
-#[cfg(feature = "hyper")]
-pub mod http_limits {
-    #![doc = include_str!("http_limits.md")]
-}
-
-#[cfg(feature = "hyper")]
-pub mod hyper_and_axum {
-    #![doc = include_str!("hyper_and_axum.md")]
 }
 
 pub mod multi_thread_tokio {
@@ -100,9 +83,4 @@ pub mod switching {
 
 pub mod testing {
     #![doc = include_str!("testing.md")]
-}
-
-#[cfg(feature = "tower")]
-pub mod tower {
-    #![doc = include_str!("tower.md")]
 }

@@ -95,7 +95,6 @@ pub(crate) struct Wait {
     /// How often the task had no budget left after the pass.
     polls: AtomicU32,
     /// How often [`Pass::decide_beside`] was pending after the pass.
-    #[cfg(feature = "hyper")]
     turns: AtomicU32,
 }
 
@@ -108,7 +107,6 @@ impl Wait {
             waker: cell,
             host: host(),
             polls: AtomicU32::new(0),
-            #[cfg(feature = "hyper")]
             turns: AtomicU32::new(0),
         }
     }
@@ -251,7 +249,8 @@ fn ask(_wait: &Arc<Wait>) -> Asked {
 }
 
 /// Spawns tasks in the runtime of a connection.
-#[cfg(feature = "hyper")]
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+#[derive(Clone)]
 pub(crate) struct Spawner {
     /// The number of a simulated runtime; `None` if it is none.
     #[cfg(all(feature = "sim", feature = "tokio", unix))]
@@ -261,7 +260,7 @@ pub(crate) struct Spawner {
     runtime: Option<::tokio::runtime::Handle>,
 }
 
-#[cfg(feature = "hyper")]
+#[cfg(any(feature = "hyper", feature = "tokio"))]
 impl Spawner {
     /// Spawns in the runtime that the calling thread is in.
     pub(crate) fn present() -> Self {
@@ -412,12 +411,46 @@ impl Pass {
         if !self.is_over() && self.waits(cx) { Poll::Pending } else { Poll::Ready(()) }
     }
 
-    /// Ready when it is decided that the time of something is up that the caller does not know, but
-    /// that each task which polls the caller polls, too, in any order. Between the first poll after
-    /// the pass and the second after that, the task has polled it.
-    #[cfg(feature = "hyper")]
+    /// Ready when it is decided that the time of something is up that the caller does not poll. It
+    /// is for a timer that a library polls beside what it guards, in the same task and in any
+    /// order, as hyper polls its sleeps beside its socket.
+    ///
+    /// After the pass it is pending in two more polls, and wakes the task. Between these the task
+    /// has polled what the timer guards. `is_needed` and the budget of the task are as for
+    /// [`decide`](Self::decide).
+    ///
+    /// ```
+    /// use corewheel::fallback::InfallibleSleep;
+    /// use corewheel::pass::Pass;
+    /// use std::future::Future;
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll, ready};
+    ///
+    /// /// A timer for a library that knows nothing of passes.
+    /// struct Timer {
+    ///     sleep: InfallibleSleep,
+    ///     pass: Pass,
+    /// }
+    ///
+    /// impl Future for Timer {
+    ///     type Output = ();
+    ///
+    ///     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    ///         ready!(Pin::new(&mut self.sleep).poll(cx));
+    ///         self.pass.decide_beside(true, cx)
+    ///     }
+    /// }
+    /// # let service = corewheel::TimerService::builder().shards(1).start()?;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    /// # let limit = std::time::Duration::from_millis(2);
+    /// # let sleep = InfallibleSleep::after(service.handle(), limit);
+    /// # let began = std::time::Instant::now();
+    /// # runtime.block_on(Timer { sleep, pass: Pass::default() });
+    /// # assert!(began.elapsed() >= limit);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cold]
-    pub(crate) fn decide_beside(&mut self, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
+    pub fn decide_beside(&mut self, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
         let is_needed = is_needed || is_simulated();
         if is_needed && !self.is_over() && self.waits(cx) {
             return Poll::Pending;

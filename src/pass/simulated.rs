@@ -10,7 +10,6 @@
 //!
 //! Cost: a thread-local variable for each question, in builds with the feature `sim`.
 
-#[cfg(feature = "hyper")]
 mod spawns;
 
 use std::cell::RefCell;
@@ -18,9 +17,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{Asked, Wait};
-#[cfg(feature = "hyper")]
 pub(crate) use spawns::Spawns;
-#[cfg(feature = "hyper")]
 pub(super) use spawns::spawn;
 
 /// A simulated runtime, as its tasks see it.

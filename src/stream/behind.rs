@@ -17,14 +17,29 @@ use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 /// How many bytes are searched at most, from the end of a read behind a head.
 const SEARCHED: usize = 512;
 
-/// Where a message ends.
-#[cfg(feature = "hyper")]
-#[derive(Clone, Copy)]
-pub(crate) enum MessageEnd {
+/// Where a message ends among the bytes of its stream; see
+/// [`message_ends`](super::StreamControl::message_ends).
+///
+/// ```
+/// use corewheel::stream::{MessageEnd, StreamControl};
+///
+/// /// Of a message of HTTP/1 whose head has come. A body in chunks has no length.
+/// fn end_of(control: &StreamControl, has_body: bool, length: Option<u64>) -> MessageEnd {
+///     let head = control.take_head_end();
+///     match (has_body, head.zip(length)) {
+///         (false, _) => MessageEnd::Line,
+///         (true, Some((head, body))) => MessageEnd::At(head + body),
+///         (true, None) => MessageEnd::Unknown,
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MessageEnd {
+    /// Nothing is known: bytes that came with its end in one read are not told from it.
     Unknown,
-    /// With an empty line.
+    /// With an empty line, as a head without a body and a body in chunks do.
     Line,
-    /// With this byte of the stream, counted from its first.
+    /// Before this many bytes of the stream, counted from its first.
     At(u64),
 }
 
@@ -81,7 +96,6 @@ impl Behind {
     }
 }
 
-#[cfg(feature = "hyper")]
 impl Behind {
     /// Takes the end of the last head; `None` if it is not known.
     #[inline]
@@ -118,7 +132,7 @@ fn behind_line(read: &[u8], is_head: bool) -> Option<usize> {
     Some(read.len() - end)
 }
 
-#[cfg(all(test, feature = "hyper", not(corewheel_loom)))]
+#[cfg(all(test, not(corewheel_loom)))]
 mod tests {
     use super::*;
 

@@ -7,12 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::behind::Behind;
-#[cfg(feature = "hyper")]
-use super::behind::MessageEnd;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
-#[cfg(feature = "hyper")]
-use super::proof::Prover;
 use super::proof::Reads;
 use super::timeout::Timeout;
 use super::unsent::Unsent;
@@ -130,7 +126,7 @@ impl Wake for Shared {
 ///
 /// The limit for a [head](super::StreamLimits::head) and the least rate of
 /// [reads](super::StreamLimits::min_read_rate) need to know where messages begin and end, and only
-/// the owner knows. Under hyper, `adapters::hyper::TimedHttp` says it all.
+/// the owner knows. Under hyper, `TimedHttp` of the package `corewheel-http` says it all.
 ///
 /// - The first byte of the connection begins a message. It has the deadline of a head, and is not
 ///   measured unless the owner has called [`begin_message`](Self::begin_message) before it: an
@@ -140,8 +136,8 @@ impl Wake for Shared {
 /// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
 ///   never says so, only the first head has a deadline.
 pub struct StreamControl<M: Side = Handle> {
-    timers: ConnTimers<M>,
-    shared: Arc<Shared>,
+    pub(super) timers: ConnTimers<M>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl<M: Side> StreamControl<M> {
@@ -171,24 +167,9 @@ impl<M: Side> StreamControl<M> {
         self.complete_message(false);
     }
 
-    fn complete_message(&self, is_behind: bool) {
+    pub(super) fn complete_message(&self, is_behind: bool) {
         let is_armed = self.shared.notes.complete_message(is_behind);
         self.disarm_head(is_armed);
-    }
-
-    /// As [`message_complete`](Self::message_complete), for a message whose end is known: bytes
-    /// that were read behind it begin the next message.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn message_ends(&self, end: MessageEnd) {
-        self.complete_message(self.shared.behind.is_behind(end));
-    }
-
-    /// How many bytes of the stream the head ends with that has become complete; `None` if that is
-    /// not known, or if another call has returned it.
-    #[cfg(feature = "hyper")]
-    #[inline]
-    pub(crate) fn take_head_end(&self) -> Option<u64> {
-        self.shared.behind.take_head_end()
     }
 
     /// The next byte that is read begins a message: the deadline of its head counts from there, and
@@ -266,68 +247,6 @@ impl<M: Side> StreamControl<M> {
     /// ```
     pub fn begin_request(&self) -> InProgress<M> {
         self.timers.begin_request()
-    }
-
-    /// Begins a request without a guard: [`end_request`](Self::end_request) or
-    /// [`drop_request`](Self::drop_request) ends it.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn hold_request(&self) {
-        self.timers.hold_request();
-    }
-
-    /// Ends a request whose response is over.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn drop_request(&self) {
-        self.timers.end_requests(1, None);
-    }
-
-    /// Ends a request whose response the framework has, when the stream has accepted it. `at_flush`
-    /// says that the framework flushes in the same poll; otherwise all of the response was written,
-    /// or waits in a write. Where no limit bounds a write, the request ends now.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn end_request(&self, at_flush: bool) {
-        if !self.bounds_writes() {
-            self.drop_request();
-        } else if at_flush {
-            self.shared.unsent.end_at_flush();
-        } else if !self.shared.unsent.end_at_write() {
-            self.drop_request();
-        }
-    }
-
-    /// What proves that the stream was read.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn prover(&self) -> Prover {
-        Prover(Arc::clone(&self.shared))
-    }
-
-    /// Whether the limits bound a write that waits.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn bounds_writes(&self) -> bool {
-        self.timers.bounds_writes()
-    }
-
-    /// A piece of a response is handed to the framework.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn add_piece(&self) {
-        if self.shared.unsent.add_piece() {
-            self.shared.wake_waiting(Direction::Read);
-        }
-    }
-
-    /// The framework has written or copied bytes of a piece.
-    #[cfg(feature = "hyper")]
-    #[inline]
-    pub(crate) fn take_of_piece(&self, bytes: usize) {
-        self.shared.unsent.take(bytes as u64);
-    }
-
-    /// A piece is written, or dropped. `wakes` says that no flush of the framework follows.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn remove_piece(&self, wakes: bool) {
-        if self.shared.unsent.remove_piece() && wakes {
-            self.shared.wake_waiting(Direction::Write);
-        }
     }
 
     /// The owner does not read until the returned guard is dropped, because it is busy or its

@@ -13,6 +13,86 @@
 //! Invariants: a read, write, flush or shutdown that waits has a timer, or returns an error.
 //!
 //! Cost: see [`TimedIo`].
+//!
+//! # Below an HTTP library
+//!
+//! A library that reads and writes a stream knows where messages begin and which requests are in
+//! progress, and does not say so. The package `corewheel-http` tells the stream for hyper. An
+//! adapter for another library tells it by the [`StreamControl`] of the connection, for each
+//! request:
+//!
+//! 1. [`begin_message`](StreamControl::begin_message) before the library reads the first head of a
+//!    connection of HTTP/1.
+//! 2. When the head is complete, before the library reads on:
+//!    [`hold_request`](StreamControl::hold_request). Then the message goes on by
+//!    [`head_complete`](StreamControl::head_complete), if it is one of HTTP/1 with a body, or ends
+//!    by [`message_ends`](StreamControl::message_ends). Under HTTP/2 it is
+//!    [`message_complete`](StreamControl::message_complete).
+//! 3. Where a read of the body waits that has no limit of its own, the request is
+//!    [released](StreamControl::release_request) until the wait ends. So the idle times find a peer
+//!    that sends no more.
+//! 4. [`message_ends`](StreamControl::message_ends) with the body of a request of HTTP/1. Its end
+//!    follows from [`take_head_end`](StreamControl::take_head_end) and the length of the body.
+//! 5. [`begin_piece`](StreamControl::begin_piece) for each part of a response of HTTP/2, which
+//!    the library keeps until its peer has a window for it.
+//! 6. [`end_request`](StreamControl::end_request) when the library has taken the last of the
+//!    response. The idle times then count from the time at which the socket has accepted it.
+//! 7. [`begin_message`](StreamControl::begin_message) when both bodies of HTTP/1 have ended, unless
+//!    the connection belongs to another protocol now.
+//!
+//! A limit for a body is a timer of the adapter's own. When it has passed,
+//! [`SharedControl::decide`] says when what lay in the socket has reached the body.
+//!
+//! ```
+//! # #[cfg(feature = "tokio")] {
+//! use corewheel::stream::{MessageEnd, ResponseEnd, StreamLimits, TimedIo};
+//! use std::io;
+//! use std::time::Duration;
+//! use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+//!
+//! /// Serves requests of one line each.
+//! async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: TimedIo<S>) -> io::Result<()> {
+//!     let control = stream.control();
+//!     let (mut stream, mut line) = (BufReader::new(stream), String::new());
+//!     loop {
+//!         control.begin_message();
+//!         if stream.read_line(&mut line).await? == 0 {
+//!             return Ok(());
+//!         }
+//!         let held = control.hold_request();
+//!         control.message_ends(MessageEnd::Unknown);
+//!         // However long that takes, the connection is not idle.
+//!         let answer = line.to_uppercase();
+//!         line.clear();
+//!         stream.write_all(answer.as_bytes()).await?;
+//!         control.end_request(held, ResponseEnd::Flush);
+//!         stream.flush().await?;
+//!     }
+//! }
+//! # use tokio::io::AsyncReadExt;
+//! # let service = corewheel::TimerService::beside_runtime().start().unwrap();
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+//! # runtime.block_on(async {
+//! # let (stream, mut client) = tokio::io::duplex(64);
+//! let limits = StreamLimits::default()
+//!     .head(Duration::from_millis(20))
+//!     .write_stall(Duration::from_secs(30))
+//!     .idle(Duration::from_secs(60));
+//! let served = serve(TimedIo::new(stream, service.handle(), limits));
+//! # let client = async {
+//! #     client.write_all(b"one\ntw").await.unwrap();
+//! #     let mut answer = [0; 4];
+//! #     client.read_exact(&mut answer).await.unwrap();
+//! #     assert_eq!(&answer, b"ONE\n");
+//! #     std::future::pending::<()>().await;
+//! # };
+//! // The client sends a line, and the beginning of another one.
+//! # let ended = async { tokio::select! { ended = served => ended, () = client => Ok(()) } };
+//! # let served = ended;
+//! assert_eq!(served.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+//! # });
+//! # }
+//! ```
 
 /// The methods for writing, which tokio's trait and hyper's have in common.
 macro_rules! timed_writes {
@@ -57,6 +137,7 @@ macro_rules! timed_writes {
 mod behind;
 mod control;
 mod deadlines;
+mod framework;
 #[cfg(feature = "hyper")]
 mod hyper_io;
 mod limits;
@@ -75,13 +156,11 @@ use std::pin::Pin;
 
 use pin_project_lite::pin_project;
 
-#[cfg(feature = "hyper")]
-pub(crate) use self::behind::MessageEnd;
+pub use self::behind::MessageEnd;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
+pub use self::framework::{HeldRequest, ResponseEnd, ResponsePiece, SharedControl};
 pub use self::limits::{StreamLimits, StreamTimeout};
-#[cfg(feature = "hyper")]
-pub(crate) use self::proof::Prover;
 use crate::conn::{ConnTimers, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;

@@ -21,8 +21,6 @@ use std::time::Duration;
 
 use super::control::Shared;
 use crate::conn::Direction;
-#[cfg(feature = "hyper")]
-use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
 use crate::link::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use crate::pass::{Pass, TURNS};
@@ -123,7 +121,7 @@ enum Stage {
 }
 
 /// Done when what lay in the socket before its first poll has reached its consumer.
-pub(crate) struct Proof {
+pub(super) struct Proof {
     stream: Arc<Shared>,
     pass: Pass,
     stage: Stage,
@@ -191,29 +189,6 @@ impl Future for Proof {
                 Stage::Over => return Poll::Ready(()),
             };
         }
-    }
-}
-
-/// Makes the proofs of a stream, for what its owner guards.
-#[cfg(feature = "hyper")]
-#[derive(Clone)]
-pub(crate) struct Prover(pub(super) Arc<Shared>);
-
-#[cfg(feature = "hyper")]
-impl Prover {
-    pub(crate) fn prove(&self) -> Proof {
-        Proof::new(Arc::clone(&self.0))
-    }
-
-    /// Ends a request that was held, by the task of the stream, in its next poll.
-    pub(crate) fn end_request(&self) {
-        self.0.unsent.end_at_flush();
-        self.0.wake_waiting(Direction::Read);
-    }
-
-    /// For timers beside that of the connection.
-    pub(crate) fn handle(&self) -> AnyHandle {
-        self.0.handle
     }
 }
 

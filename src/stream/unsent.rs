@@ -55,7 +55,6 @@ impl Unsent {
 }
 
 /// What the framework does.
-#[cfg(feature = "hyper")]
 impl Unsent {
     /// The end of a request waits for the next flush.
     pub(super) fn end_at_flush(&self) {

@@ -108,8 +108,9 @@
 //! - On multi-thread runtimes, whose clock cannot be paused, and without a runtime, time is the
 //!   system's.
 //!
-//! hyper's timer and the layer of tower, in `corewheel::adapters`, follow tokio's clock as
-//! well, unless their service has a [`ManualClock`](crate::clock::ManualClock). Everything else
+//! hyper's timer and the layer of tower, of the package `corewheel-http`, follow tokio's clock as
+//! well, as a [`FollowingSleep`](crate::fallback::FollowingSleep) does, unless their service has a
+//! [`ManualClock`](crate::clock::ManualClock). Everything else
 //! goes by the clock of its service, also in a runtime whose clock is paused: the futures of
 //! [`handle`] and of every other [`Handle`](crate::Handle), and with them connections, streams and
 //! quinn, and a [`Deadline`](crate::Deadline). Tests of those have a `ManualClock` or the

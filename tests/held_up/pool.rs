@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::Handle;
-use corewheel::adapters::hyper::HyperTimer;
+use corewheel_http::hyper::HyperTimer;
 use http_body_util::{BodyExt, Empty};
 use hyper::Uri;
 use hyper::body::Bytes;

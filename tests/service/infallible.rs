@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::fallback::{InfallibleSleep, fallback_count};
+use corewheel::fallback::{FollowingSleep, InfallibleSleep, fallback_count};
 use corewheel::{ShutdownPolicy, TimerService};
 
 use crate::support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
@@ -61,6 +61,58 @@ fn delay_that_does_not_fit_is_never_done() {
     assert_eq!(look(&mut never), None);
 }
 
+#[test]
+fn following_sleep_of_a_manual_clock_goes_by_it_in_a_paused_runtime() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let _entered = runtime.enter();
+    assert_eq!(FollowingSleep::now(handle), lab.clock.now());
+    let mut sleep = FollowingSleep::after(handle, ms(10));
+    assert!(!sleep.needs_pass() && sleep.handle() == handle.untyped());
+    assert_eq!(look(&mut sleep), None);
+    runtime.block_on(tokio::time::advance(FAR));
+    assert_eq!(look(&mut sleep), None, "it follows the paused clock");
+    lab.settle();
+    lab.advance(ms(11));
+    assert_eq!(look(&mut sleep), Some(()));
+    sleep.reset(lab.clock.now() + ms(5));
+    assert_eq!(look(&mut sleep), None);
+    lab.advance(ms(6));
+    assert_eq!(look(&mut sleep), Some(()));
+}
+
+#[test]
+fn following_sleep_of_a_running_service_follows_a_clock_that_is_paused() {
+    let service = TimerService::beside_runtime().shards(1).start().unwrap();
+    let handle = service.handle();
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let begin = FollowingSleep::now(handle);
+        assert_eq!(begin, tokio::time::Instant::now().into_std());
+        let mut sleep = FollowingSleep::after(handle, FAR);
+        assert_eq!(sleep.deadline(), begin + FAR);
+        assert!(!sleep.needs_pass(), "no runtime holds a paused clock up");
+        (&mut sleep).await;
+        assert_eq!(FollowingSleep::now(handle), begin + FAR);
+        sleep.reset(begin + 2 * FAR);
+        sleep.await;
+        assert_eq!(FollowingSleep::now(handle), begin + 2 * FAR);
+    });
+    // Without a paused clock it is a sleep of the service.
+    let mut sleep = FollowingSleep::until(handle, Instant::now() + ms(5));
+    let begin = Instant::now();
+    assert!(sleep.needs_pass() && FollowingSleep::now(handle) >= begin);
+    let (alarm, waker) = Alarm::new();
+    while poll(&mut sleep, &waker).is_pending() {
+        let woken = alarm.count();
+        wait_until("the task is woken", || alarm.count() > woken);
+    }
+    assert!(Instant::now() >= sleep.deadline());
+}
+
 /// Waits for a sleep that its service refuses.
 fn check_kept(mut sleep: InfallibleSleep) {
     let (kept, (alarm, waker)) = (fallback_count(), Alarm::new());
@@ -108,6 +160,29 @@ fn infallible_sleep_of_an_ended_service_is_done_at_its_deadline() {
     check_kept(InfallibleSleep::until(handle, Instant::now() + FAR));
     // On a thread that has not used the service.
     thread::spawn(move || check_kept(InfallibleSleep::after(handle, FAR))).join().unwrap();
+}
+
+#[test]
+fn deadline_is_rounded_up_to_the_tick_with_which_its_timer_fires() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let handle = lab.service.handle();
+    for micros in [9_999, 10_000, 10_001] {
+        let deadline = lab.clock.now() + Duration::from_micros(micros);
+        let due = handle.round_up(deadline);
+        assert!(due >= deadline && due < deadline + ms(1));
+        assert_eq!(handle.round_up(due), due);
+        let mut sleep = handle.sleep(deadline);
+        assert_eq!(look(&mut sleep), None);
+        lab.settle();
+        let nanosecond = Duration::from_nanos(1);
+        lab.advance((due - lab.clock.now()).saturating_sub(nanosecond));
+        assert_eq!(look(&mut sleep), None, "{micros} µs");
+        lab.advance(nanosecond);
+        assert_eq!(look(&mut sleep), Some(Ok(())), "{micros} µs");
+    }
+    let now = lab.clock.now();
+    drop(lab);
+    assert_eq!(thread::spawn(move || handle.round_up(now)).join().unwrap(), now);
 }
 
 #[test]

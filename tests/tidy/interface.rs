@@ -7,12 +7,9 @@ use super::{SERVICE, Source, check, has_word, sources};
 
 /// The crates that are still 0.x with types in the public interface of the service, and why.
 /// `src/guide/packages.md` says the same to users.
-const YOUNG: [(&str, &str); 5] = [
-    ("axum", "it has no package of its own yet"),
+const YOUNG: [(&str, &str); 2] = [
     ("corewheel_shard", "it is released together with the service"),
     ("futures_core", "its trait `Stream` has not changed for years"),
-    ("tower_layer", "it has no package of its own yet"),
-    ("tower_service", "it has no package of its own yet"),
 ];
 
 /// The dependencies of a manifest whose versions are 0.x, by the names that sources have for them.

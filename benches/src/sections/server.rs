@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::{Fired, TimerId, TimerService, Timers};
-use corewheel_glommio::AttachGlommio;
 
 use crate::Payload;
 use crate::figure::Figure;
@@ -246,6 +245,7 @@ mod on_glommio {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use corewheel_glommio::AttachGlommio;
     use futures_lite::{AsyncReadExt, AsyncWriteExt};
     use glommio::net::{TcpListener, TcpStream};
     use glommio::{GlommioError, LocalExecutorBuilder};

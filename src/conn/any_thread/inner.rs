@@ -412,7 +412,8 @@ impl Connection for Arc<Inner> {
         let at = at.unwrap_or_else(|| self.stamp_now());
         let mut state = self.lock();
         self.stamps[held.stamp()].set(at);
-        state.in_progress[held as usize] -= 1;
+        let count = &mut state.in_progress[held as usize];
+        *count = count.checked_sub(1).expect("each end has a beginning");
     }
 
     #[inline]

@@ -82,7 +82,7 @@ pub(super) fn add_one(count: &Cell<u32>) {
 }
 
 pub(super) fn take_one(count: &Cell<u32>) {
-    count.set(count.get() - 1);
+    count.set(count.get().checked_sub(1).expect("each end has a beginning"));
 }
 
 /// The records of some connections.

@@ -310,6 +310,27 @@ impl<T: 'static> Handle<T> {
         Deadline(self.tick_of(when))
     }
 
+    /// When the first tick of the service begins that does not begin before `at`: a timer whose
+    /// deadline is `at` expires then. `at` itself if the service has ended.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel::clock::ManualClock;
+    /// use std::time::Duration;
+    ///
+    /// let manual = ManualClock::new();
+    /// let service = TimerService::builder().shards(1).clock(&manual).start_attached()?;
+    /// let timers = service.handle();
+    /// // A tick is a millisecond, unless the builder is given another one.
+    /// let [soon, next] = [300, 1_000].map(|us| manual.now() + Duration::from_micros(us));
+    /// assert_eq!((timers.round_up(soon), timers.round_up(next)), (next, next));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn round_up(&self, at: Instant) -> Instant {
+        let round = |reach: &Reach| reach.time().instant(reach.time().deadline_at(at));
+        self.with_reach(round).unwrap_or(at)
+    }
+
     /// The clock of the service; the system's if the service has ended. For code that compares its
     /// own readings with deadlines, also after the end of the service: [`now`](Self::now) finds
     /// the service for each reading.

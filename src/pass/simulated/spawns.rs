@@ -2,8 +2,7 @@
 //!
 //! Invariants: what spawns belongs to one runtime, and to the thread of its simulation.
 //!
-//! Cost: a look-up in a map of this thread for each task, in builds with the features `sim` and
-//! `hyper`.
+//! Cost: a look-up in a map of this thread for each task, in builds with the feature `sim`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -137,7 +137,6 @@ impl Runtime {
         let runtime = Self { executor: executor.clone(), home, threads, worker };
         let driver = runtime.clone();
         // The driver's task ends with the simulation.
-        #[cfg(feature = "hyper")]
         let spawns = {
             let (executor, home) = (executor.clone(), runtime.home.clone());
             simulated::Spawns::new(runtime.worker.number, move |task| {
@@ -147,7 +146,6 @@ impl Runtime {
         executor.spawn_at(
             &runtime.home,
             Box::pin(async move {
-                #[cfg(feature = "hyper")]
                 let _spawns = spawns;
                 driver.drive().await;
             }),

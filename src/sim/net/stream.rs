@@ -16,6 +16,19 @@ use super::witness::Witness;
 
 /// A listener of a simulated network; made by [`Net::listen`](super::Net::listen). It belongs to
 /// the runtime whose task first accepts.
+///
+/// ```
+/// use corewheel::sim::net::{Listener, Runtime};
+/// use tokio::io::AsyncWriteExt;
+///
+/// /// Greets each client in a task of its own.
+/// async fn serve(listener: Listener, runtime: Runtime) {
+///     loop {
+///         let mut stream = listener.accept().await;
+///         drop(runtime.spawn(async move { stream.write_all(b"hello").await }));
+///     }
+/// }
+/// ```
 pub struct Listener {
     pub(super) world: Arc<World>,
     pub(super) address: SocketAddr,

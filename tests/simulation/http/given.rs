@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post;
-use corewheel::adapters::hyper::{BodyData, BodyLimits, TimedBody, TimedHttp};
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, TimerService};
+use corewheel_http::hyper::{BodyData, BodyLimits, TimedBody, TimedHttp};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;

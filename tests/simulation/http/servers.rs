@@ -4,12 +4,12 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::adapters::hyper::{BodyLimits, HyperTimer, TimedHttp};
-use corewheel::adapters::tower::TimeoutLayer;
 use corewheel::conn::{DataRate, Side};
 use corewheel::sim::net::{Runtime, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Timers};
+use corewheel_http::hyper::{BodyLimits, HyperTimer, TimedHttp};
+use corewheel_http::tower::TimeoutLayer;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes};
 use hyper::server::conn::{http1, http2};

@@ -1,0 +1,381 @@
+//! A server of axum whose connections and requests have timeouts.
+//!
+//! [`serve`] stands for `axum::serve`: it has the same arguments and the same graceful shutdown. So
+//! a server changes one path, and has the limits of [`Serve`].
+//!
+//! Why not `axum::serve` over streams with timeouts: it owns the connection, and has no call for
+//! what a limit of an HTTP connection needs. Such a limit tells the client before it cuts: by a
+//! `GOAWAY`, by `Connection: close`, or by a `408`.
+//!
+//! Cost: see [`serve`].
+
+mod answer;
+mod closing;
+mod connection;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, Pending, Ready, pending, poll_fn, ready};
+use std::io;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::extract::connect_info::Connected;
+use axum::handler::HandlerService;
+use axum::response::Response;
+use axum::routing::MethodRouter;
+use axum::serve::Listener;
+use corewheel::Handle;
+use corewheel::conn::DataRate;
+use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
+use tokio::sync::watch;
+use tower_service::Service;
+
+use self::connection::{Connection, Settings};
+use super::hyper::BodyLimits;
+
+/// The limits of connections that have no others.
+fn stream_limits() -> StreamLimits {
+    StreamLimits::default()
+        .first_byte(seconds(10))
+        .head(seconds(10))
+        .write_stall(seconds(30))
+        .idle(seconds(60))
+        .max_age_grace(seconds(30))
+}
+
+/// The limits of the bodies of requests that have no others.
+fn request_limits() -> BodyLimits {
+    let rate = DataRate::new(240, seconds(5));
+    BodyLimits::default().next_frame(seconds(20)).min_frame_rate(rate)
+}
+
+/// For how long a connection is closed.
+const CLOSE_TIME: Duration = seconds(5);
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Serves connections of a listener, as `axum::serve` does, with timeouts.
+///
+/// The arguments are those of `axum::serve`: a listener, and a router, a handler's service, or what
+/// `into_make_service` and `into_make_service_with_connect_info` make. It serves HTTP/1 and HTTP/2,
+/// with upgrades. The future never ends, unless it has a
+/// [graceful shutdown](Serve::with_graceful_shutdown).
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use corewheel_http::axum::serve;
+///
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// let app = Router::new().route("/", get(|| async { "hello" }));
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// # let stop = async {};
+/// serve(listener, app).with_graceful_shutdown(stop).await?;
+/// # Ok::<(), std::io::Error>(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// See [`Serve`] for the limits, and how a server sets them.
+///
+/// # Connections
+///
+/// A handler has the address of its client by `ConnectInfo<SocketAddr>`, and the control of its
+/// connection by `ConnectInfo<StreamControl>`, behind
+/// `into_make_service_with_connect_info`. Other such types implement axum's `Connected` for
+/// [`IncomingStream`].
+///
+/// # Cost
+///
+/// That of a [`TimedHttp`](super::hyper::TimedHttp), and an allocation for each of the two bodies,
+/// as axum's bodies are boxed. A connection costs a task, as in `axum::serve`.
+pub fn serve<L, M, S>(listener: L, make_service: M) -> Serve<L, M, S>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let settings = Settings {
+        timers: None,
+        stream: stream_limits(),
+        request: request_limits(),
+        response: BodyLimits::default(),
+        close_time: CLOSE_TIME,
+    };
+    Serve { listener, make_service, settings, signal: pending(), service: PhantomData }
+}
+
+/// A server that [`serve`] has made: a future that serves when it is awaited.
+///
+/// # Limits
+///
+/// All of these are on, unless the server sets others:
+///
+/// | state | limit | the client is told |
+/// |---|---|---|
+/// | nothing has come | `first_byte`, 10 s | – |
+/// | a head comes | `head`, 10 s | `408`; of HTTP/2, nothing |
+/// | the body of a request comes | `next_frame`, 20 s; `min_frame_rate`, 240 bytes/s | `408` |
+/// | no request is in progress | `idle`, 60 s | `GOAWAY`; of HTTP/1, the close |
+/// | the client does not take its response | `write_stall`, 30 s | – |
+/// | the connection is too old | `max_age`, off | `GOAWAY`, or `Connection: close` |
+/// | it was told that, and goes on | `max_age_grace`, 30 s | – |
+///
+/// The bodies of requests have the limits of [`request`](Self::request), and all else those of
+/// [`limits`](Self::limits). No limit but `max_age_grace` ends a connection while a handler works,
+/// or a response is on its way to a client that takes it, however long that takes.
+///
+/// ```no_run
+/// use axum::{Router, routing::get};
+/// use corewheel::TimerService;
+/// use corewheel_http::axum::{Serve, serve};
+/// use corewheel::stream::StreamLimits;
+/// use std::time::Duration;
+/// use tokio::net::TcpListener;
+///
+/// async fn run(listener: TcpListener, app: Router) -> Result<(), Box<dyn std::error::Error>> {
+///     let service = TimerService::beside_runtime().start()?;
+///     let limits = StreamLimits::default()
+///         .head(Duration::from_secs(5))
+///         .idle(Duration::from_secs(30))
+///         .write_stall(Duration::from_secs(20));
+///     let server: Serve<_, _, _> = serve(listener, app);
+///     server.timers(service.handle()).limits(limits).await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// A connection is idle while no request is in progress, whatever its client sends: PINGs do not
+/// keep it. After an upgrade, as of a WebSocket, `idle` counts from the last byte.
+///
+/// A [drain](corewheel::TimerService::drain) of the service tells each connection as its greatest
+/// age does, and [`close_idlest`](corewheel::TimerService::close_idlest) does as well. A connection
+/// that begins in a drain has one request.
+///
+/// The body of a request ends with an error where the client has sent too little of it in time. If
+/// the handler answers with an error then, as axum's extractors do, the client receives `408`.
+///
+/// # The close
+///
+/// A socket that is closed while bytes lie unread in it, or to which bytes come after that, is
+/// reset, and the client loses what it has not received. So the server shuts its side down first,
+/// and reads and forgets what the client still sends, until the client closes its side too, for
+/// [`close_time`](Self::close_time) at most. A client that does not take its response, or to which
+/// nothing was sent, is closed at once.
+///
+/// # When there is no timer
+///
+/// A connection for whose timer its shard has no room serves what is ready at once, and is closed
+/// where it would wait: see [`TimedIo`](TimedIo#when-there-is-no-timer).
+#[must_use = "a server does nothing unless it is awaited"]
+pub struct Serve<L, M, S, F = Pending<()>> {
+    listener: L,
+    make_service: M,
+    settings: Settings,
+    /// Ready when the server is to stop.
+    signal: F,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<L: Listener, M, S, F> Serve<L, M, S, F> {
+    /// Sets whose shards have the timers: those of [`time::handle`](corewheel::time::handle), the
+    /// default service of the process, unless this is called. With [`Handle::of_class`] the
+    /// statistics count the timers for a class.
+    pub fn timers<T: 'static>(mut self, timers: Handle<T>) -> Self {
+        self.settings.timers = Some(timers.untyped());
+        self
+    }
+
+    /// Sets all limits of connections. A limit that is zero is off.
+    ///
+    /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
+    /// here, the shorter of the two.
+    pub fn limits(mut self, limits: StreamLimits) -> Self {
+        self.settings.stream = limits;
+        self
+    }
+
+    /// Sets all limits of the bodies of requests. Without any, a client that stops in the middle of
+    /// a body is idle, and is cut.
+    pub fn request(mut self, limits: BodyLimits) -> Self {
+        self.settings.request = limits;
+        self
+    }
+
+    /// Sets all limits of the bodies of responses: off unless this is called, as a stream of events
+    /// may rest for long.
+    pub fn response(mut self, limits: BodyLimits) -> Self {
+        self.settings.response = limits;
+        self
+    }
+
+    /// Sets for how long a connection is closed, 5 seconds by default: the time that the client has
+    /// to take what lies in the system's send buffer. Zero closes each socket at once.
+    pub fn close_time(mut self, close_time: Duration) -> Self {
+        self.settings.close_time = close_time;
+        self
+    }
+
+    /// Stops the server when the signal is ready: it accepts no more connections, tells each by a
+    /// `GOAWAY` or `Connection: close`, and ends when all have ended. Their limits go on. A
+    /// connection that was upgraded is not waited for.
+    pub fn with_graceful_shutdown<G>(self, signal: G) -> Serve<L, M, S, G>
+    where
+        G: Future<Output = ()> + Send + 'static,
+    {
+        let Self { listener, make_service, settings, service, .. } = self;
+        Serve { listener, make_service, settings, signal, service }
+    }
+
+    /// Where the listener listens.
+    ///
+    /// # Errors
+    ///
+    /// Those of the listener.
+    pub fn local_addr(&self) -> io::Result<L::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+impl<L, M, S, F> Serve<L, M, S, F>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    F: Future<Output = ()>,
+{
+    async fn run(self) -> io::Result<()> {
+        let Self { mut listener, mut make_service, settings, signal, .. } = self;
+        let timers = settings.timers.unwrap_or_else(corewheel::time::handle);
+        // Its drop, with this future, begins the shutdown of each connection.
+        let (running, shutdown) = watch::channel(());
+        let mut signal = pin!(signal);
+        loop {
+            let (socket, remote_addr) = tokio::select! {
+                biased;
+                () = &mut signal => break,
+                accepted = listener.accept() => accepted,
+            };
+            let stream = TimedIo::new(socket, timers, settings.of_stream());
+            let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
+            let control = stream.control();
+            let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
+            let Ok(app) = make_service.call(incoming).await;
+            let connection = Connection { stream, app, settings, timers };
+            tokio::spawn(connection.serve(shutdown.clone()));
+        }
+        drop((listener, make_service, shutdown));
+        // Each connection has a receiver until it has ended.
+        running.send_replace(());
+        running.closed().await;
+        Ok(())
+    }
+}
+
+impl<L, M, S, F> IntoFuture for Serve<L, M, S, F>
+where
+    L: Listener,
+    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S> + Send + 'static,
+    for<'a> <M as Service<IncomingStream<'a, L>>>::Future: Send,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    F: Future<Output = ()> + Send + 'static,
+{
+    type Output = io::Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// A connection that was accepted, for what makes its service. It takes the place of axum's type of
+/// this name.
+///
+/// ```
+/// use axum::extract::connect_info::Connected;
+/// use axum::serve::Listener;
+/// use corewheel_http::axum::IncomingStream;
+/// use tokio::net::TcpListener;
+///
+/// #[derive(Clone)]
+/// struct Hops(Option<u32>);
+///
+/// impl Connected<IncomingStream<'_, TcpListener>> for Hops {
+///     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+///         Self(stream.io().ttl().ok())
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct IncomingStream<'a, L: Listener> {
+    io: &'a L::Io,
+    remote_addr: L::Addr,
+    control: StreamControl,
+}
+
+impl<L: Listener> IncomingStream<'_, L> {
+    /// The stream, as the listener has it.
+    pub fn io(&self) -> &L::Io {
+        self.io
+    }
+
+    /// The address of the client.
+    pub fn remote_addr(&self) -> &L::Addr {
+        &self.remote_addr
+    }
+
+    /// The control of the connection.
+    pub fn control(&self) -> &StreamControl {
+        &self.control
+    }
+}
+
+impl<L: Listener<Addr = Self>> Connected<IncomingStream<'_, L>> for std::net::SocketAddr {
+    fn connect_info(stream: IncomingStream<'_, L>) -> Self {
+        stream.remote_addr
+    }
+}
+
+impl<L: Listener> Connected<IncomingStream<'_, L>> for StreamControl {
+    fn connect_info(stream: IncomingStream<'_, L>) -> Self {
+        stream.control
+    }
+}
+
+/// What `axum::serve` takes without `into_make_service`.
+macro_rules! serve_each_connection {
+    ([$($generics:tt)*] $type:ty, |$it:ident| $copy:expr) => {
+        impl<L: Listener, $($generics)*> Service<IncomingStream<'_, L>> for $type {
+            type Response = $type;
+            type Error = Infallible;
+            type Future = Ready<Result<Self::Response, Infallible>>;
+
+            fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+                Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, _stream: IncomingStream<'_, L>) -> Self::Future {
+                let $it = self;
+                ready(Ok($copy))
+            }
+        }
+    };
+}
+// A state makes a copy for each request cheaper.
+serve_each_connection!([] Router, |it| it.clone().with_state(()));
+serve_each_connection!([] MethodRouter, |it| it.clone().with_state(()));
+serve_each_connection!([H: Clone, T, S: Clone] HandlerService<H, T, S>, |it| it.clone());
+
+debug_fields!([L: fmt::Debug, M: fmt::Debug, S, F] Serve<L, M, S, F>, |it|
+    listener: it.listener, make_service: it.make_service, settings: it.settings
+);

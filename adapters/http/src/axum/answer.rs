@@ -1,0 +1,118 @@
+//! The service of one connection: an app of axum as hyper calls it.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::{StatusCode, Version};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::service::Service;
+use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
+use pin_project_lite::pin_project;
+use tokio::sync::SetOnce;
+use tower_service::Service as TowerService;
+
+use crate::hyper::{BodyData, BodyError, Exchange, TimedBody};
+
+/// An app of axum. Its requests are those of a [`TimedHttp`](crate::hyper::TimedHttp).
+pub(super) struct App<S> {
+    app: TowerToHyperService<S>,
+    /// Set when the first request of the connection has come.
+    first: Arc<SetOnce<()>>,
+}
+
+impl<S> App<S> {
+    pub(super) fn new(app: S, first: &Arc<SetOnce<()>>) -> Self {
+        Self { app: TowerToHyperService::new(app), first: Arc::clone(first) }
+    }
+}
+
+impl<S> Service<hyper::Request<TimedBody<Incoming>>> for App<S>
+where
+    S: TowerService<Request, Response = Response, Error = Infallible> + Clone,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Answering<S>;
+
+    fn call(&self, request: hyper::Request<TimedBody<Incoming>>) -> Answering<S> {
+        if !self.first.initialized() {
+            // Another request of HTTP/2 may have come at this moment.
+            let _ = self.first.set(());
+        }
+        let (exchange, version) = (request.body().exchange().clone(), request.version());
+        let answer = self.app.call(request.map(|body| Body::new(Asked(body))));
+        Answering { answer, exchange, version }
+    }
+}
+
+pin_project! {
+    /// The answer of an app.
+    pub(super) struct Answering<S>
+    where
+        S: TowerService<Request>,
+    {
+        #[pin]
+        answer: TowerToHyperServiceFuture<S, Request>,
+        exchange: Exchange,
+        version: Version,
+    }
+}
+
+impl<S> Future for Answering<S>
+where
+    S: TowerService<Request, Response = Response, Error = Infallible>,
+{
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let Ok(answer) = ready!(this.answer.poll(cx));
+        let status = answer.status();
+        if !(status.is_client_error() || status.is_server_error()) || !is_late(this.exchange) {
+            return Poll::Ready(Ok(answer));
+        }
+        let mut late = StatusCode::REQUEST_TIMEOUT.into_response();
+        if *this.version < Version::HTTP_2 {
+            late.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Poll::Ready(Ok(late))
+    }
+}
+
+/// Whether the client has sent too little of the body of its request in time.
+fn is_late(exchange: &Exchange) -> bool {
+    use BodyError::{FrameRate, NextFrame};
+    matches!(exchange.request_limit_reached(), Some(NextFrame(_) | FrameRate(_)))
+}
+
+/// The body of a request with the data that axum's bodies have.
+struct Asked(TimedBody<Incoming>);
+
+impl HttpBody for Asked {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = Pin::new(&mut self.0).poll_frame(cx);
+        frame.map_ok(|frame| frame.map_data(BodyData::into_inner))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}

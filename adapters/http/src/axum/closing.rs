@@ -1,0 +1,218 @@
+//! The stream of a connection while hyper has it, and its close.
+//!
+//! A socket that is closed while bytes lie unread in it is reset, and so is one to which bytes come
+//! after that. A reset takes back what lies in the system's send buffer. So the writing side is
+//! shut down first, and what the client still sends is read, until the client closes or the time is
+//! up.
+//!
+//! Why the drop gives the stream back: hyper's connection drops it with itself.
+//!
+//! Invariants: a stream whose client does not take what is sent, or to which nothing was written,
+//! is closed at once.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use corewheel::AnyHandle;
+use corewheel::fallback::InfallibleSleep;
+use corewheel::stream::StreamTimeout::{FirstByte, Head, WriteRate, WriteStall};
+use corewheel::stream::TimedIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+
+use super::connection::set_http2;
+
+/// How much is read at once of what a client sends to a connection that is closed.
+const PART: usize = 4 << 10;
+
+/// With these bytes a connection of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a client of HTTP/1 gets whose request does not become complete in time.
+const HEAD_TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
+    content-length: 0\r\n\r\n";
+
+/// What has gone over a connection.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Whether something was written.
+    is_written: bool,
+    /// Whether the client has closed its side.
+    has_left: bool,
+    /// How many of the first bytes are those of the preface of HTTP/2; `None` if another byte has
+    /// come, so that it is a connection of HTTP/1.
+    preface: Option<usize>,
+}
+
+/// A stream that hyper has. Its drop gives it back to the owner of the connection, if that waits.
+#[derive(Debug)]
+pub(super) struct ServedIo<S> {
+    /// `None` when it is given back.
+    stream: Option<TimedIo<S>>,
+    seen: Seen,
+    back: Option<oneshot::Sender<EndedIo<S>>>,
+}
+
+/// A stream that hyper has given back.
+#[derive(Debug)]
+pub(super) struct EndedIo<S> {
+    stream: TimedIo<S>,
+    seen: Seen,
+}
+
+impl<S> ServedIo<S> {
+    /// Also returns where the stream is when this is dropped.
+    pub(super) fn new(stream: TimedIo<S>) -> (Self, oneshot::Receiver<EndedIo<S>>) {
+        let (back, given_back) = oneshot::channel();
+        let seen = Seen { is_written: false, has_left: false, preface: Some(0) };
+        (Self { stream: Some(stream), seen, back: Some(back) }, given_back)
+    }
+
+    fn stream(&mut self) -> Pin<&mut TimedIo<S>>
+    where
+        S: Unpin,
+    {
+        Pin::new(self.stream.as_mut().expect("it is given back by the drop"))
+    }
+
+    /// Notes what was read, to find out the version of HTTP.
+    fn note_read(&mut self, read: &[u8]) {
+        self.seen.has_left |= read.is_empty();
+        let Some(known) = self.seen.preface.filter(|known| *known < PREFACE.len()) else { return };
+        let part = &read[..read.len().min(PREFACE.len() - known)];
+        if !PREFACE[known..].starts_with(part) {
+            self.seen.preface = None;
+            return;
+        }
+        let known = known + part.len();
+        self.seen.preface = Some(known);
+        if known == PREFACE.len() {
+            if let Some(stream) = &self.stream {
+                set_http2(&stream.control());
+            }
+        }
+    }
+
+    fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.seen.is_written |= matches!(written, Poll::Ready(Ok(1..)));
+        written
+    }
+}
+
+impl<S> Drop for ServedIo<S> {
+    fn drop(&mut self) {
+        if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
+            // An owner that is gone closes the stream.
+            let _ = back.send(EndedIo { stream, seen: self.seen });
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ServedIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(self.stream().poll_read(cx, buf))?;
+        if buf.capacity() > before {
+            self.note_read(&buf.filled()[before..]);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = self.stream().poll_write(cx, buf);
+        self.note_written(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = self.stream().poll_write_vectored(cx, bufs);
+        self.note_written(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.as_ref().is_some_and(AsyncWrite::is_write_vectored)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> EndedIo<S> {
+    /// Closes the stream within a time.
+    pub(super) async fn close(self, handle: AnyHandle, time: Duration) {
+        let reached = self.stream.control().limit_reached();
+        // A head of HTTP/1 has begun. What may become a preface is none.
+        let is_head_late = self.seen.preface.is_none() && matches!(reached, Some(Head(_)));
+        let is_taken = !matches!(reached, Some(FirstByte(_) | WriteStall(_) | WriteRate(_)));
+        let is_written = self.seen.is_written || is_head_late;
+        if self.seen.has_left || !is_taken || !is_written || time.is_zero() {
+            return;
+        }
+        // Without its deadlines, one of which has come.
+        let mut socket = self.stream.into_inner();
+        let mut last_words: &[u8] = if is_head_late { HEAD_TOO_SLOW } else { b"" };
+        let (mut sleep, mut is_shut) = (InfallibleSleep::after(handle, time), false);
+        poll_fn(|cx| {
+            match poll_close(Pin::new(&mut socket), &mut last_words, &mut is_shut, cx) {
+                // An error says that the client has left.
+                Poll::Ready(_) => Poll::Ready(()),
+                Poll::Pending => Pin::new(&mut sleep).poll(cx),
+            }
+        })
+        .await;
+    }
+}
+
+/// Writes the rest of what is said, shuts the writing side down, and reads to the end of what the
+/// client sends.
+fn poll_close<S>(
+    mut socket: Pin<&mut S>,
+    last_words: &mut &[u8],
+    is_shut: &mut bool,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>>
+where
+    S: AsyncRead + AsyncWrite,
+{
+    while !last_words.is_empty() {
+        let count = ready!(socket.as_mut().poll_write(cx, last_words))?;
+        if count == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        *last_words = &last_words[count..];
+    }
+    if !*is_shut {
+        ready!(socket.as_mut().poll_shutdown(cx))?;
+        *is_shut = true;
+    }
+    let mut part = [const { MaybeUninit::uninit() }; PART];
+    loop {
+        let mut part = ReadBuf::uninit(&mut part);
+        ready!(socket.as_mut().poll_read(cx, &mut part))?;
+        if part.filled().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+    }
+}

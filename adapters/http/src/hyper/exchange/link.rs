@@ -1,0 +1,140 @@
+//! What the connection of a request is told: when its idle times are held back, and where its
+//! messages begin and end.
+
+use std::sync::MutexGuard;
+
+use corewheel::conn::Side;
+use corewheel::stream::{MessageEnd, ResponseEnd, ResponsePiece, StreamControl};
+use hyper::{Response, StatusCode};
+
+use super::{Core, Exchange, Hold, Member, State};
+
+/// A request on its connection.
+pub(in crate::hyper) struct Link<'a, M: Side> {
+    pub(in crate::hyper) exchange: &'a Exchange,
+    pub(in crate::hyper) control: &'a StreamControl<M>,
+}
+
+impl<M: Side> Link<'_, M> {
+    fn core(&self) -> &Core<dyn Member> {
+        self.exchange.core.on_connection()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.core().lock()
+    }
+
+    pub(in crate::hyper) fn is_http1(&self) -> bool {
+        self.core().kind.is_http1
+    }
+
+    /// The head of a request has come.
+    pub(in crate::hyper) fn begin(&self) {
+        // No later than here: hyper reads on before it polls the future of the response, and such a
+        // read would arm the deadline of the head.
+        let kind = self.core().kind;
+        match (kind.is_http1, kind.has_body) {
+            (true, true) => self.control.head_complete(),
+            (true, false) => self.control.message_ends(kind.end),
+            (false, _) => self.control.message_complete(),
+        }
+    }
+
+    /// A read of the request's body begins to wait, or waits on.
+    pub(in crate::hyper) fn body_waits(&self) {
+        let held = self.lock().wait_for_body();
+        if let Some(held) = held {
+            self.control.release_request(held);
+        }
+    }
+
+    /// A read of the request's body waits no longer.
+    pub(in crate::hyper) fn body_came(&self) {
+        if !matches!(self.lock().hold, Hold::Waits) {
+            return;
+        }
+        let held = self.control.hold_request();
+        let mut state = self.lock();
+        if matches!(state.hold, Hold::Waits) {
+            state.hold = Hold::Held(held);
+            return;
+        }
+        drop(state);
+        self.control.release_request(held);
+    }
+
+    /// No more is read of the request's body, which was read to its end or not.
+    pub(in crate::hyper) fn request_over(&self, is_complete: bool, may_wait: bool) {
+        let kind = self.core().kind;
+        if kind.is_http1 {
+            self.control.message_ends(if is_complete { kind.end } else { MessageEnd::Unknown });
+        }
+        if may_wait {
+            self.body_came();
+        }
+        let mut state = self.lock();
+        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
+        drop(state);
+        self.begin_next(is_last, is_tunnel);
+    }
+
+    /// A body has ended on the connection. With the last, the next message begins.
+    fn begin_next(&self, is_last: bool, is_tunnel: bool) {
+        match (is_last && self.is_http1(), is_tunnel) {
+            (true, false) => self.control.begin_message(),
+            (true, true) => self.control.message_complete(),
+            (false, _) => {}
+        }
+    }
+
+    /// The head of the response is there. True if its data is handed over as pieces.
+    pub(in crate::hyper) fn respond<B>(&self, response: &Response<B>) -> bool {
+        let (status, core) = (response.status(), self.core());
+        let is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
+            || (core.kind.is_connect && status.is_success());
+        if is_tunnel {
+            core.lock().is_tunnel = true;
+        }
+        !core.kind.is_http1 && self.control.bounds_writes()
+    }
+
+    /// No more is taken of the response: all of it was, or it is broken off.
+    pub(in crate::hyper) fn response_over(&self, is_complete: bool) {
+        // On HTTP/1, all that hyper has taken goes to the stream before anything else.
+        let is_http1 = self.is_http1();
+        let mut state = self.lock();
+        state.is_body_over = true;
+        let ends = !is_complete && !is_http1 || state.pieces == 0;
+        let held = if ends { state.end_hold() } else { None };
+        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
+        drop(state);
+        if let Some(held) = held {
+            self.control.end_request(held, end_of(is_http1));
+        }
+        self.begin_next(is_last, is_tunnel);
+    }
+
+    /// A piece of the response is handed to hyper.
+    pub(in crate::hyper) fn begin_piece(&self, bytes: usize) -> ResponsePiece<M> {
+        self.lock().pieces += 1;
+        self.control.begin_piece(bytes)
+    }
+
+    /// hyper has written or copied data of the response, and flushes in the same poll, or has
+    /// dropped the data.
+    pub(in crate::hyper) fn piece_over(&self, is_flushed: bool) {
+        let mut state = self.lock();
+        state.pieces -= 1;
+        let is_last = state.is_body_over && state.pieces == 0;
+        let held = if is_last { state.end_hold() } else { None };
+        drop(state);
+        if let Some(held) = held {
+            self.control.end_request(held, end_of(is_flushed));
+        }
+    }
+}
+
+/// Where a response ends that hyper has taken, by whether hyper flushes in the same poll.
+fn end_of(is_flushed: bool) -> ResponseEnd {
+    if is_flushed { ResponseEnd::Flush } else { ResponseEnd::Write }
+}

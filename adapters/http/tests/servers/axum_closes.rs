@@ -1,0 +1,214 @@
+//! Connections of `adapters::axum::serve` that a limit ends, over real sockets: what lies in the
+//! send buffer reaches the client, and a client that does not close is bounded. A response of
+//! HTTP/2 is on its way until it is written or reset.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::routing::get as on_get;
+use corewheel::TimerService;
+use corewheel::stream::StreamTimeout::{Idle, WriteStall};
+use corewheel::stream::{StreamControl, StreamLimits};
+use corewheel_http::axum::serve;
+use socket2::{Domain, SockRef, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::http::{PATIENCE, get, ms, wait_until};
+use crate::on_its_way::clients::{Client, Version, ping};
+
+const LIMIT: Duration = ms(300);
+const STALL: Duration = Duration::from_secs(40);
+/// As much as the buffers of both sides hold, of which the client's holds a part.
+const HELD: usize = 100 << 10;
+/// Far more than the buffers of both sides hold.
+const LONG: usize = 4 << 20;
+
+struct Server {
+    address: SocketAddr,
+    /// The controls of the connections, one for each request.
+    controls: Receiver<StreamControl>,
+    runtime: Runtime,
+    _service: TimerService,
+}
+
+impl Server {
+    fn start(limits: StreamLimits, close_time: Duration) -> Self {
+        let service = TimerService::beside_runtime().start().unwrap();
+        let timers = service.handle();
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+        let (sender, controls) = mpsc::channel();
+        let answer = |length| {
+            let sender = sender.clone();
+            on_get(move |ConnectInfo(control): ConnectInfo<StreamControl>| async move {
+                sender.send(control).unwrap();
+                vec![b'x'; length]
+            })
+        };
+        let app = Router::new()
+            .route("/", answer(5))
+            .route("/held", answer(HELD))
+            .route("/long", answer(LONG))
+            .into_make_service_with_connect_info::<StreamControl>();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        // Connections inherit it.
+        SockRef::from(&listener).set_send_buffer_size(1 << 20).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async move {
+            serve(listener, app).timers(timers).limits(limits).close_time(close_time).await
+        });
+        Self { address, controls, runtime, _service: service }
+    }
+
+    /// The control of the connection whose request has come next.
+    fn control(&self) -> StreamControl {
+        self.controls.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+/// A client whose receive buffer holds a part of a response.
+fn connect(server: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    // Before it connects, as it says what the server may send at first.
+    socket.set_recv_buffer_size(8 << 10).unwrap();
+    socket.connect(&server.into()).unwrap();
+    let client = TcpStream::from(socket);
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client
+}
+
+/// Asks for what the buffers hold, and reads nothing of it until a limit has ended the connection.
+fn idle_client(server: &Server) -> TcpStream {
+    let mut client = connect(server.address);
+    client.write_all(&get("/held")).unwrap();
+    let control = server.control();
+    wait_until(|| control.limit_reached().is_some());
+    assert_eq!(control.limit_reached(), Some(Idle(LIMIT)));
+    client
+}
+
+#[test]
+fn response_in_the_send_buffer_arrives_whole_although_the_client_still_sends() {
+    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
+    let server = Server::start(limits, STALL);
+    let mut client = idle_client(&server);
+    // To a socket that is closed, this would be answered by a reset.
+    for _ in 0..5 {
+        client.write_all(b"GET").unwrap();
+        thread::sleep(ms(20));
+    }
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).unwrap();
+    let head = received.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
+    assert_eq!(received.len() - head, HELD);
+}
+
+#[test]
+fn client_that_takes_no_end_of_its_response_is_bounded_by_the_close_time() {
+    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
+    let server = Server::start(limits, 2 * LIMIT);
+    let begin = Instant::now();
+    let mut client = idle_client(&server);
+    // It sends on, and does not read.
+    let refused = loop {
+        match client.write(b"GET") {
+            Ok(_) => thread::sleep(ms(20)),
+            Err(error) => break error,
+        }
+        assert!(begin.elapsed() < PATIENCE, "the socket stays");
+    };
+    assert!(matches!(refused.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
+    assert!(begin.elapsed() >= 3 * LIMIT, "after {:?}", begin.elapsed());
+}
+
+#[test]
+fn client_that_closes_its_side_ends_the_close_of_its_connection() {
+    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
+    let server = Server::start(limits, STALL);
+    let metrics = server.runtime.metrics();
+    let before = metrics.num_alive_tasks();
+    let mut client = idle_client(&server);
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).unwrap();
+    assert!(metrics.num_alive_tasks() > before, "the client has not closed its side");
+    drop(client);
+    wait_until(|| metrics.num_alive_tasks() <= before);
+}
+
+#[test]
+fn connection_that_has_received_nothing_or_takes_nothing_is_closed_at_once() {
+    for limits in [
+        StreamLimits::default().first_byte(LIMIT),
+        StreamLimits::default().write_stall(LIMIT).idle(STALL),
+    ] {
+        let server = Server::start(limits, STALL);
+        let metrics = server.runtime.metrics();
+        let before = metrics.num_alive_tasks();
+        let mut client = connect(server.address);
+        if limits.write_stall.is_zero() {
+            assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        } else {
+            client.write_all(&get("/long")).unwrap();
+            let control = server.control();
+            wait_until(|| control.limit_reached() == Some(WriteStall(LIMIT)));
+        }
+        wait_until(|| metrics.num_alive_tasks() <= before);
+    }
+}
+
+/// Checks by which limit a connection has ended.
+#[track_caller]
+fn check_ended(control: &StreamControl, expected: corewheel::stream::StreamTimeout) {
+    wait_until(|| control.limit_reached().is_some());
+    assert_eq!(control.limit_reached(), Some(expected));
+}
+
+#[test]
+fn http2_client_that_resets_a_response_without_a_window_is_idle_and_not_stalled() {
+    let limits = StreamLimits::default().idle(3 * LIMIT).write_stall(2 * LIMIT);
+    let server = Server::start(limits, STALL);
+    let mut client = Client::connect(server.address, Version::Http2, 0);
+    client.get(1, "/long");
+    let control = server.control();
+    // All else is flushed, and the response waits.
+    thread::sleep(LIMIT);
+    let begin = Instant::now();
+    client.reset(1);
+    // The server tells the client, and ends the connection before the stream would.
+    client.wait_for_end();
+    assert_eq!(control.limit_reached(), None);
+    assert!(begin.elapsed() >= 3 * LIMIT, "after {:?}", begin.elapsed());
+}
+
+#[test]
+fn http2_client_that_sends_pings_without_a_window_is_a_stalled_write() {
+    let limits = StreamLimits::default().write_stall(LIMIT).idle(STALL);
+    let server = Server::start(limits, STALL);
+    let mut client = Client::connect(server.address, Version::Http2, 0);
+    client.get(1, "/long");
+    let control = server.control();
+    // So many that their answers are soon more than what may be bytes of a response.
+    client.flood_until_cut(&ping(), true);
+    check_ended(&control, WriteStall(LIMIT));
+}
+
+#[test]
+fn http2_client_that_gives_small_windows_takes_a_response_of_axum_whole() {
+    let limits = StreamLimits::default().write_stall(4 * LIMIT).idle(STALL);
+    let server = Server::start(limits, STALL);
+    let mut client = Client::connect(server.address, Version::Http2, 0);
+    client.get(1, "/held");
+    let (mut received, window) = (0, HELD / 20);
+    while received < HELD {
+        client.give_window(1, window as u32);
+        received += client.read_data(window.min(HELD - received));
+        thread::sleep(LIMIT);
+    }
+    assert_eq!(received, HELD);
+}

@@ -1,0 +1,371 @@
+//! The timer of hyper: each of the deadlines that hyper and hyper-util have, one tick before it
+//! comes and when it comes, by a manual clock; resets; and sleeps that a shard has no timer for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use corewheel::clock::ManualClock;
+use corewheel::fallback::fallback_count;
+use corewheel::{ShutdownPolicy, TimerService};
+use corewheel_http::hyper::HyperTimer;
+use hyper::rt::{Sleep, Timer};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::task::JoinHandle;
+
+use crate::http::{
+    Alarm, FAR, Failed, Lab, PING, Peer, answer, frames, is_timeout, ms, poll_with, pong, preface,
+    wait_until,
+};
+use crate::log::logged;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
+const HALF_A_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: te";
+const LIMIT: Duration = ms(100);
+
+fn timer(lab: &Lab) -> HyperTimer {
+    HyperTimer::new(lab.handle())
+}
+
+/// A server of HTTP/1 with a limit for the head of a request, and its peer.
+fn http1(lab: &Lab) -> (Peer, JoinHandle<Result<(), hyper::Error>>) {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let mut builder = http1::Builder::new();
+    builder.timer(timer(lab)).header_read_timeout(LIMIT);
+    let served = builder.serve_connection(TokioIo::new(near), service_fn(answer));
+    (Peer(far), lab.spawn(served))
+}
+
+/// A server of HTTP/2 that sends a PING to a quiet peer, and its peer, which has begun.
+fn http2(lab: &mut Lab) -> (Peer, JoinHandle<Result<(), hyper::Error>>) {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(timer(lab)).keep_alive_interval(LIMIT).keep_alive_timeout(ms(50));
+    let served = builder.serve_connection(TokioIo::new(near), service_fn(answer));
+    let (mut peer, served) = (Peer(far), lab.spawn(served));
+    peer.write(lab, &preface());
+    (peer, served)
+}
+
+/// The payloads of the PINGs that a peer has received.
+fn pings(lab: &mut Lab, peer: &mut Peer) -> Vec<Vec<u8>> {
+    let frames = frames(&peer.read(lab));
+    frames.into_iter().filter(|frame| (frame.0, frame.1) == (PING, 0)).map(|it| it.2).collect()
+}
+
+#[test]
+fn timer_and_its_sleeps_belong_to_every_thread() {
+    fn check<X: Copy + Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
+    fn is_timer<X: Timer>() {}
+    check::<HyperTimer>();
+    is_timer::<HyperTimer>();
+    assert!(size_of::<HyperTimer>() <= 12);
+}
+
+#[test]
+fn half_a_head_is_timed_out_at_the_limit_and_not_a_tick_before() {
+    let mut lab = Lab::new();
+    let (mut peer, served) = http1(&lab);
+    peer.write(&mut lab, HALF_A_HEAD);
+    lab.advance(ms(99));
+    assert!(!served.is_finished(), "a tick early");
+    lab.advance(ms(1));
+    assert!(lab.output(served).unwrap_err().is_timeout());
+}
+
+#[test]
+fn kept_alive_connection_is_closed_a_limit_after_its_last_response() {
+    let mut lab = Lab::new();
+    let (mut peer, served) = http1(&lab);
+    lab.settle();
+    lab.advance(ms(60));
+    peer.write(&mut lab, REQUEST);
+    assert!(peer.read(&mut lab).ends_with(b"hello"));
+    lab.advance(ms(99));
+    assert!(!served.is_finished(), "a tick early");
+    lab.advance(ms(1));
+    let _ = lab.output(served);
+}
+
+#[test]
+fn head_that_comes_in_time_cancels_its_timer() {
+    let mut lab = Lab::new();
+    let (mut peer, served) = http1(&lab);
+    lab.settle();
+    for _ in 0..9 {
+        lab.advance(ms(99));
+        peer.write(&mut lab, REQUEST);
+        assert!(peer.read(&mut lab).ends_with(b"hello"));
+    }
+    let counts = lab.counts();
+    assert_eq!((counts.scheduled_local, counts.cancelled, counts.fired), (10, 9, 0));
+    drop(peer);
+    lab.settle();
+    lab.output(served).unwrap();
+    assert_eq!(lab.counts().pending, 0);
+}
+
+#[test]
+fn quiet_http2_peer_gets_a_ping_and_is_closed_if_it_does_not_answer() {
+    let mut lab = Lab::new();
+    let (mut peer, served) = http2(&mut lab);
+    lab.advance(ms(99));
+    assert_eq!(pings(&mut lab, &mut peer).len(), 0, "a PING is a tick early");
+    lab.advance(ms(1));
+    assert_eq!(pings(&mut lab, &mut peer).len(), 1);
+    lab.advance(ms(49));
+    assert!(!served.is_finished(), "a tick early");
+    lab.advance(ms(1));
+    let error = lab.output(served).unwrap_err();
+    assert!(is_timeout(&error), "{error:?}");
+}
+
+#[test]
+fn http2_peer_that_answers_pings_stays_and_uses_one_timer() {
+    let mut lab = Lab::new();
+    let (mut peer, served) = http2(&mut lab);
+    for round in 0..20 {
+        lab.advance(ms(100));
+        let pings = pings(&mut lab, &mut peer);
+        assert_eq!(pings.len(), 1, "in round {round}");
+        peer.write(&mut lab, &pong(&pings[0]));
+        assert!(!served.is_finished());
+    }
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.cancelled), (1, 0), "a sleep was replaced");
+}
+
+#[test]
+fn server_that_detects_the_version_has_the_deadlines_of_both() {
+    let mut lab = Lab::new();
+    let serve = |lab: &Lab| {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(timer(lab)).header_read_timeout(LIMIT);
+        let mut http2 = builder.http2();
+        http2.timer(timer(lab)).keep_alive_interval(LIMIT).keep_alive_timeout(ms(50));
+        let served =
+            async move { builder.serve_connection(TokioIo::new(near), service_fn(answer)).await };
+        (Peer(far), lab.spawn(served))
+    };
+    let (mut half, half_served) = serve(&lab);
+    let (mut quiet, quiet_served) = serve(&lab);
+    half.write(&mut lab, HALF_A_HEAD);
+    quiet.write(&mut lab, &preface());
+    lab.advance(ms(99));
+    assert!(!half_served.is_finished());
+    assert_eq!(pings(&mut lab, &mut quiet).len(), 0);
+    lab.advance(ms(1));
+    let error: Failed = lab.output(half_served).unwrap_err();
+    assert!(is_timeout(&*error), "{error:?}");
+    assert_eq!(pings(&mut lab, &mut quiet).len(), 1);
+    lab.advance(ms(49));
+    assert!(!quiet_served.is_finished());
+    lab.advance(ms(1));
+    let error: Failed = lab.output(quiet_served).unwrap_err();
+    assert!(is_timeout(&*error), "{error:?}");
+}
+
+#[test]
+fn sleeps_by_delay_and_by_instant_are_done_at_their_tick() {
+    let mut lab = Lab::new();
+    let timer = timer(&lab);
+    lab.advance(ms(3));
+    let mut sleeps = [timer.sleep(ms(10)), timer.sleep_until(timer.now() + ms(10))];
+    lab.advance(ms(9));
+    assert!(sleeps.iter_mut().all(|it| poll_with(it.as_mut(), Waker::noop()).is_pending()));
+    lab.advance(ms(1));
+    assert!(sleeps.iter_mut().all(|it| poll_with(it.as_mut(), Waker::noop()).is_ready()));
+}
+
+#[test]
+fn sleep_of_the_longest_delay_waits() {
+    let mut lab = Lab::new();
+    let mut sleep = timer(&lab).sleep(Duration::MAX);
+    lab.advance(FAR);
+    assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
+}
+
+#[test]
+fn present_of_the_timer_is_that_of_the_services_clock() {
+    let mut lab = Lab::new();
+    let timer = timer(&lab);
+    let before = timer.now();
+    lab.advance(ms(7));
+    assert_eq!(timer.now() - before, ms(7));
+}
+
+#[test]
+fn present_of_the_timer_is_never_behind_the_systems_clock() {
+    let service = TimerService::builder().shards(1).start().unwrap();
+    let of_system = HyperTimer::new(service.handle());
+    let check = move || {
+        for _ in 0..1_000 {
+            let before = Instant::now();
+            assert!(of_system.now() >= before, "a deadline would be early");
+        }
+    };
+    check();
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+    check();
+    // A thread that has not used the service before its end.
+    std::thread::spawn(check).join().unwrap();
+}
+
+#[test]
+fn reset_keeps_the_box_and_the_timer_of_a_sleep() {
+    let mut lab = Lab::new();
+    let timer = timer(&lab);
+    let mut sleep = timer.sleep(ms(10));
+    let address = std::ptr::from_ref(&*sleep).addr();
+    let (alarm, waker) = Alarm::new();
+    assert!(poll_with(sleep.as_mut(), &waker).is_pending());
+    timer.reset(&mut sleep, timer.now() + ms(50));
+    assert_eq!(std::ptr::from_ref(&*sleep).addr(), address, "a reset allocates");
+    assert!(poll_with(sleep.as_mut(), &waker).is_pending());
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.scheduled_local, counts.cancelled), (1, 1, 0));
+    // To earlier, without a poll.
+    timer.reset(&mut sleep, timer.now() + ms(5));
+    lab.advance(ms(4));
+    assert_eq!(alarm.count(), 0);
+    lab.advance(ms(1));
+    assert_eq!(alarm.count(), 1);
+    assert!(poll_with(sleep.as_mut(), &waker).is_ready());
+    // After its end.
+    timer.reset(&mut sleep, timer.now() + ms(5));
+    assert!(poll_with(sleep.as_mut(), &waker).is_pending());
+    lab.advance(ms(5));
+    assert!(poll_with(sleep.as_mut(), &waker).is_ready());
+    assert_eq!(std::ptr::from_ref(&*sleep).addr(), address);
+}
+
+/// A sleep of another timer, which is done at once.
+struct Foreign;
+
+impl Future for Foreign {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+}
+
+impl Sleep for Foreign {}
+
+#[test]
+fn reset_of_a_foreign_sleep_makes_a_sleep_of_the_service() {
+    let mut lab = Lab::new();
+    let other = TimerService::builder().shards(1).start_attached_with::<()>().unwrap();
+    let timer = timer(&lab);
+    let foreign = [Box::pin(Foreign) as _, HyperTimer::new(other.handle()).sleep(Duration::ZERO)];
+    for mut sleep in foreign {
+        timer.reset(&mut sleep, timer.now() + ms(10));
+        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
+        assert_eq!(lab.counts().pending, 1);
+        lab.advance(ms(9));
+        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
+        lab.advance(ms(1));
+        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_ready());
+    }
+}
+
+#[test]
+fn full_shard_leaves_the_deadlines_of_a_connection_as_they_are() {
+    let mut lab = Lab::with(TimerService::builder().capacity(1));
+    let handle = lab.handle();
+    let mut slot = Box::pin(handle.sleep(FAR));
+    assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
+    let before = fallback_count();
+    let (mut peer, served) = http1(&lab);
+    peer.write(&mut lab, HALF_A_HEAD);
+    assert!(fallback_count() > before);
+    lab.advance(ms(99));
+    // The fallback thread wakes the task each millisecond, and the clock of the service decides.
+    for _ in 0..20 {
+        std::thread::sleep(ms(1));
+        lab.settle();
+    }
+    assert!(!served.is_finished(), "a tick early");
+    lab.advance(ms(1));
+    wait_until(|| {
+        lab.settle();
+        served.is_finished()
+    });
+    assert!(lab.output(served).unwrap_err().is_timeout());
+    assert_eq!(lab.counts().scheduled_local, 1);
+}
+
+#[test]
+fn sleep_of_a_full_shard_is_not_early_four_centuries_after_the_epoch() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_hours(24 * 365 * 400));
+    let mut lab = Lab::by(clock, TimerService::builder().capacity(1));
+    let mut slot = Box::pin(lab.handle().sleep(FAR));
+    assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
+    lab.settle();
+    let (before, mut sleep) = (fallback_count(), timer(&lab).sleep(ms(7)));
+    for _ in 0..7 {
+        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending(), "it is early");
+        lab.advance(ms(1));
+    }
+    assert!(fallback_count() > before);
+    assert!(poll_with(sleep.as_mut(), Waker::noop()).is_ready());
+}
+
+#[test]
+fn sleep_of_a_service_that_has_ended_is_done_by_the_systems_clock_and_not_early() {
+    let service = TimerService::builder().shards(1).start().unwrap();
+    let timer = HyperTimer::new(service.handle());
+    let (alarm, waker) = Alarm::new();
+    let mut waits = timer.sleep(FAR);
+    assert!(poll_with(waits.as_mut(), &waker).is_pending());
+    service.shutdown(ShutdownPolicy::Drop).unwrap();
+    wait_until(|| alarm.count() > 0);
+    assert!(poll_with(waits.as_mut(), &waker).is_pending());
+    let check = move || {
+        let deadline = Instant::now() + ms(20);
+        let mut sleeps = [timer.sleep(ms(20)), timer.sleep_until(deadline), waits];
+        timer.reset(&mut sleeps[2], deadline);
+        for mut sleep in sleeps {
+            let (alarm, waker) = Alarm::new();
+            // A thread that was held up finds the sleep done at its first poll.
+            if poll_with(sleep.as_mut(), &waker).is_pending() {
+                wait_until(|| alarm.count() > 0);
+                // Without a runtime that is known, it wakes its task before it is done.
+                let mut woken = 0;
+                while poll_with(sleep.as_mut(), &waker).is_pending() {
+                    wait_until(|| alarm.count() > woken + 1);
+                    woken += 1;
+                }
+            }
+            assert!(Instant::now() >= deadline, "early");
+        }
+    };
+    std::thread::spawn(check).join().unwrap();
+}
+
+#[test]
+fn service_that_is_gone_is_named_in_one_warning() {
+    // Each service is named once, whatever a test before has logged.
+    for _ in 0..2 {
+        let service = TimerService::builder().shards(1).start().unwrap();
+        let timer = HyperTimer::new(service.handle());
+        drop(service);
+        let before = fallback_count();
+        let log = logged(|| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            for _ in 0..3 {
+                runtime.block_on(timer.sleep(ms(2)));
+            }
+        });
+        assert!(fallback_count() >= before + 3);
+        assert_eq!(log.matches("WARN").count(), 1, "{log}");
+        assert!(log.contains("is gone") && log.contains("dropped"), "{log}");
+    }
+}

@@ -1,0 +1,25 @@
+//! Servers and clients of hyper, axum and tower: each deadline by a manual clock, and real clients
+//! over real sockets.
+
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
+mod axum_closes;
+mod axum_serve;
+mod axum_told;
+mod exchanges;
+mod exchanges_over_sockets;
+mod http;
+mod hyper;
+mod hyper_clients;
+mod hyper_sockets;
+#[path = "../../../../tests/service/log.rs"]
+mod log;
+mod on_its_way;
+mod paused;
+mod reentrant;
+mod requests_over_sockets;
+#[path = "../../../../tests/service/support/seeds.rs"]
+#[allow(dead_code, reason = "the tests of the service use the rest")]
+mod seeds;
+mod stream;
+mod tower;

@@ -1,0 +1,301 @@
+//! hyper's timer and the layer of tower in runtimes whose clock a test has paused. Each check of
+//! the timer is made for that of hyper-util as well, which goes by tokio's clock.
+
+use std::convert::Infallible;
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::LazyLock;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use corewheel::{TimerService, time};
+use corewheel_http::hyper::HyperTimer;
+use corewheel_http::tower::TimeoutLayer;
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Frame};
+use hyper::rt::{Sleep, Timer};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tower::{ServiceExt, service_fn as tower_fn};
+
+use crate::http::{FAR, Lab, PING, answer, frames, ms, preface};
+
+/// A service in real time.
+fn service() -> &'static TimerService {
+    static SERVICE: LazyLock<TimerService> =
+        LazyLock::new(|| TimerService::builder().shards(1).start().unwrap());
+    &SERVICE
+}
+
+fn own_timer() -> HyperTimer {
+    HyperTimer::new(service().handle())
+}
+
+/// Runs a check for both timers, each in a runtime whose clock is paused. By tokio's clock, a check
+/// that waits for real time takes too long.
+macro_rules! for_both {
+    ($check:ident) => {
+        paused(async { $check(TokioTimer::new()).await });
+        paused(async { $check(own_timer()).await });
+    };
+}
+
+fn paused(check: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let in_time = tokio::time::timeout(1_000 * FAR, check).await;
+        assert!(in_time.is_ok(), "the paused clock is not followed");
+    });
+}
+
+async fn look<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+async fn check_sleeps<T: Timer>(timer: T) {
+    let begin = tokio::time::Instant::now();
+    timer.sleep(FAR).await;
+    assert_eq!(begin.elapsed(), FAR);
+    timer.sleep_until(timer.now() + FAR).await;
+    assert_eq!(begin.elapsed(), 2 * FAR);
+    // It ends before a later one of tokio, and after an earlier one.
+    assert!(tokio::time::timeout(2 * FAR, timer.sleep(FAR)).await.is_ok());
+    assert!(tokio::time::timeout(FAR, timer.sleep(2 * FAR)).await.is_err());
+    assert_eq!(begin.elapsed(), 4 * FAR);
+}
+
+#[test]
+fn sleeps_of_the_timer_end_when_the_paused_clock_comes_to_them() {
+    for_both!(check_sleeps);
+}
+
+async fn check_present<T: Timer>(timer: T) {
+    let begin = timer.now();
+    tokio::time::advance(FAR).await;
+    assert_eq!(timer.now() - begin, FAR);
+    assert_eq!(tokio::time::Instant::now().into_std(), timer.now());
+    // From here on real time passes again, from where the clock is.
+    tokio::time::resume();
+    assert!(timer.now() >= begin + FAR);
+}
+
+#[test]
+fn present_of_the_timer_is_that_of_the_paused_clock() {
+    for_both!(check_present);
+}
+
+async fn check_resets<T: Timer>(timer: T) {
+    let begin = timer.now();
+    let mut sleep = timer.sleep(FAR);
+    assert!(look(sleep.as_mut()).await.is_pending());
+    timer.reset(&mut sleep, begin + 3 * FAR);
+    tokio::time::advance(2 * FAR).await;
+    assert!(look(sleep.as_mut()).await.is_pending(), "the deadline before the reset counts");
+    timer.reset(&mut sleep, begin + ms(7_200_500));
+    sleep.as_mut().await;
+    assert_eq!(timer.now() - begin, ms(7_200_500));
+    // After its end.
+    timer.reset(&mut sleep, begin + 3 * FAR);
+    sleep.await;
+    assert_eq!(timer.now() - begin, 3 * FAR);
+}
+
+#[test]
+fn sleep_that_is_reset_ends_when_the_paused_clock_comes_to_its_new_deadline() {
+    for_both!(check_resets);
+}
+
+async fn check_http1<T: Timer + Send + Sync + 'static>(timer: T) {
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    let mut builder = http1::Builder::new();
+    builder.timer(timer).header_read_timeout(Duration::from_secs(30));
+    let begin = tokio::time::Instant::now();
+    let served = tokio::spawn(builder.serve_connection(TokioIo::new(near), service_fn(answer)));
+    far.write_all(b"GET / HTTP/1.1\r\nhost: te").await.unwrap();
+    // A client that sends the rest within the limit, by the paused clock.
+    tokio::time::sleep(Duration::from_secs(29)).await;
+    far.write_all(b"st\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    far.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    // The next head does not come.
+    served.await.unwrap().unwrap_err();
+    assert_eq!(begin.elapsed(), Duration::from_secs(59));
+}
+
+#[test]
+fn limit_for_a_head_counts_by_the_paused_clock() {
+    for_both!(check_http1);
+}
+
+async fn check_http2<T: Timer + Send + Sync + 'static>(timer: T) {
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(timer).keep_alive_interval(FAR).keep_alive_timeout(Duration::from_secs(10));
+    let begin = tokio::time::Instant::now();
+    let served = tokio::spawn(builder.serve_connection(TokioIo::new(near), service_fn(answer)));
+    far.write_all(&preface()).await.unwrap();
+    let mut said = Vec::new();
+    far.read_to_end(&mut said).await.unwrap();
+    assert!(frames(&said).iter().any(|frame| frame.0 == PING));
+    served.await.unwrap().unwrap_err();
+    assert_eq!(begin.elapsed(), FAR + Duration::from_secs(10));
+}
+
+#[test]
+fn ping_of_http2_and_its_limit_come_by_the_paused_clock() {
+    for_both!(check_http2);
+}
+
+/// A body with an event every five seconds, and a comment after each second without one, as a
+/// server that keeps a stream of events open sends it.
+struct Events<T> {
+    timer: T,
+    next_event: Pin<Box<dyn Sleep>>,
+    next_comment: Pin<Box<dyn Sleep>>,
+    left: u32,
+}
+
+const EVENT: Duration = Duration::from_secs(5);
+const COMMENT: Duration = Duration::from_secs(1);
+
+impl<T: Timer> Events<T> {
+    fn new(timer: T, left: u32) -> Self {
+        let (next_event, next_comment) = (timer.sleep(Duration::ZERO), timer.sleep(COMMENT));
+        Self { timer, next_event, next_comment, left }
+    }
+}
+
+impl<T: Timer + Unpin> hyper::body::Body for Events<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        let now = this.timer.now();
+        if this.next_event.as_mut().poll(cx).is_ready() {
+            if this.left == 0 {
+                return Poll::Ready(None);
+            }
+            this.left -= 1;
+            this.timer.reset(&mut this.next_event, now + EVENT);
+            this.timer.reset(&mut this.next_comment, now + COMMENT);
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"event")))));
+        }
+        this.next_comment.as_mut().poll(cx).map(|()| {
+            this.timer.reset(&mut this.next_comment, now + COMMENT);
+            Some(Ok(Frame::data(Bytes::from_static(b"comment"))))
+        })
+    }
+}
+
+async fn check_events<T: Timer + Clone + Unpin + Send + Sync + 'static>(timer: T) {
+    let events = move || std::future::ready(Body::new(Events::new(timer.clone(), 2)));
+    let app: Router = Router::new().route("/", get(events));
+    let request = Request::builder().uri("/").body(Body::empty()).unwrap();
+    let mut body = app.oneshot(request).await.unwrap().into_body();
+    let begin = tokio::time::Instant::now();
+    let mut said = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let data = frame.unwrap().into_data().unwrap();
+        said.push((begin.elapsed().as_secs(), String::from_utf8(data.to_vec()).unwrap()));
+    }
+    let said: Vec<_> = said.iter().map(|(at, said)| (*at, &**said)).collect();
+    let comments = |from: u64| (from + 1..from + 5).map(|at| (at, "comment"));
+    let expected = std::iter::once((0, "event")).chain(comments(0));
+    let expected = expected.chain(std::iter::once((5, "event"))).chain(comments(5));
+    assert_eq!(said, expected.collect::<Vec<_>>());
+    assert_eq!(begin.elapsed(), 2 * EVENT);
+}
+
+#[test]
+fn stream_of_events_has_its_comments_by_the_paused_clock() {
+    for_both!(check_events);
+}
+
+#[test]
+fn request_has_its_time_by_the_paused_clock() {
+    paused(async {
+        const LIMIT: Duration = Duration::from_secs(30);
+        const SHORTER: Duration = ms(29_999);
+        let late = || StatusCode::GATEWAY_TIMEOUT.into_response();
+        let limit = TimeoutLayer::with_response(service().handle(), LIMIT, late);
+        let slow = || async { tokio::time::sleep(SHORTER).await };
+        let app: Router =
+            Router::new().route("/late", get(pending::<()>)).route("/slow", get(slow)).layer(limit);
+        for (path, status, after) in
+            [("/late", StatusCode::GATEWAY_TIMEOUT, LIMIT), ("/slow", StatusCode::OK, SHORTER)]
+        {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            let begin = time::Instant::now();
+            let response = app.clone().oneshot(request).await.unwrap();
+            assert_eq!((response.status(), begin.elapsed()), (status, after), "{path}");
+        }
+    });
+}
+
+#[test]
+fn request_and_a_timeout_of_tokio_end_at_the_same_moment() {
+    paused(async {
+        const LIMIT: Duration = ms(1_500);
+        let never = tower_fn(|()| pending::<Result<(), Infallible>>());
+        let begin = tokio::time::Instant::now();
+        let own = TimeoutLayer::new(service().handle(), LIMIT);
+        let own = tower::Layer::layer(&own, never).oneshot(());
+        let theirs = tokio::time::timeout(LIMIT, never.oneshot(()));
+        let (own, theirs) = tokio::join!(async { (own.await.is_err(), begin.elapsed()) }, async {
+            (theirs.await.is_err(), begin.elapsed())
+        },);
+        assert_eq!((own, theirs), ((true, LIMIT), (true, LIMIT)));
+    });
+}
+
+#[test]
+fn service_with_a_manual_clock_has_its_time_in_a_paused_runtime() {
+    let mut lab = Lab::new();
+    let timer = HyperTimer::new(lab.handle());
+    let begin = timer.now();
+    let mut service = tower::Layer::layer(&TimeoutLayer::new(lab.handle(), ms(10)), {
+        tower_fn(|()| pending::<Result<(), Infallible>>())
+    });
+    let mut sleep = timer.sleep(ms(10));
+    let mut request = pin!(tower::Service::call(&mut service, ()));
+    paused(async {
+        assert!(look(sleep.as_mut()).await.is_pending());
+        assert!(look(request.as_mut()).await.is_pending());
+        tokio::time::advance(FAR).await;
+        assert!(look(sleep.as_mut()).await.is_pending());
+        assert!(look(request.as_mut()).await.is_pending());
+        assert_eq!(timer.now(), begin);
+    });
+    lab.advance(ms(10));
+    paused(async {
+        sleep.await;
+        request.await.unwrap_err();
+        assert_eq!(timer.now() - begin, ms(10));
+    });
+}
+
+#[test]
+fn runtime_whose_clock_is_not_paused_has_the_time_of_the_service() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (begin, timer) = (Instant::now(), own_timer());
+        let scheduled = || service().stats().shards[0].counts.scheduled_remote;
+        let before = scheduled();
+        timer.sleep(ms(5)).await;
+        assert!(begin.elapsed() >= ms(5));
+        assert!(scheduled() > before, "the service has had no timer for the sleep");
+    });
+}

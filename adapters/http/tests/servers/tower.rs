@@ -1,0 +1,275 @@
+//! The layer of tower that gives each request a time, alone and in axum routers: one tick before
+//! the time is up and when it is up, by a manual clock.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{pending, ready};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::error_handling::HandleErrorLayer;
+use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use corewheel::fallback::fallback_count;
+use corewheel::{TimeoutError, TimerService};
+use corewheel_http::tower::{ResponseFuture, Timeout, TimeoutLayer};
+use tokio::sync::oneshot;
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::http::{Alarm, FAR, Failed, Lab, ms, poll_with, wait_until};
+
+const LIMIT: Duration = ms(100);
+
+/// A service whose requests bring their responses.
+fn answers() -> impl Service<
+    oneshot::Receiver<u32>,
+    Response = u32,
+    Error = oneshot::error::RecvError,
+    Future: Send + Unpin,
+> {
+    service_fn(|response: oneshot::Receiver<u32>| response)
+}
+
+#[test]
+fn layer_its_services_and_futures_belong_to_every_thread() {
+    fn check<X: Clone + Send + Sync + fmt::Debug + 'static>() {}
+    fn is_shared<X: Send + Sync + 'static>() {}
+    check::<TimeoutLayer>();
+    check::<TimeoutLayer<fn() -> u32>>();
+    check::<Timeout<u32>>();
+    check::<Timeout<u32, fn() -> u32>>();
+    is_shared::<ResponseFuture<std::future::Pending<()>>>();
+}
+
+#[test]
+fn request_ends_with_an_error_at_the_limit_and_not_a_tick_before() {
+    let mut lab = Lab::new();
+    let mut service = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
+    let (_answer, request) = oneshot::channel();
+    let (alarm, waker) = Alarm::new();
+    let mut response = pin!(service.call(request));
+    assert!(poll_with(response.as_mut(), &waker).is_pending());
+    lab.advance(ms(99));
+    assert_eq!(alarm.count(), 0);
+    assert!(poll_with(response.as_mut(), &waker).is_pending(), "a tick early");
+    lab.advance(ms(1));
+    assert_eq!(alarm.count(), 1);
+    let Poll::Ready(Err(error)) = poll_with(response, &waker) else { panic!("a tick late") };
+    assert!(error.is::<TimeoutError>(), "{error}");
+}
+
+#[test]
+fn request_ends_with_the_response_that_the_layer_makes() {
+    let mut lab = Lab::new();
+    let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
+    let (_answer, request) = oneshot::channel();
+    let mut response = pin!(service.call(request));
+    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending());
+    lab.advance(ms(99));
+    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending(), "a tick early");
+    lab.advance(ms(1));
+    assert_eq!(poll_with(response, Waker::noop()), Poll::Ready(Ok(504)));
+}
+
+#[test]
+fn time_of_a_request_begins_with_its_call() {
+    let mut lab = Lab::new();
+    let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
+    let (_answer, request) = oneshot::channel();
+    lab.advance(ms(50));
+    let mut response = pin!(service.call(request));
+    // It is not polled meanwhile.
+    lab.advance(ms(99));
+    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending(), "a tick early");
+    lab.advance(ms(1));
+    assert_eq!(poll_with(response, Waker::noop()), Poll::Ready(Ok(504)));
+}
+
+#[test]
+fn response_that_is_ready_at_the_deadline_wins() {
+    let mut lab = Lab::new();
+    let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
+    let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
+    let (first, second) = (oneshot::channel(), oneshot::channel());
+    let mut failing = pin!(fails.call(first.1));
+    let mut answering = pin!(answers.call(second.1));
+    assert!(poll_with(failing.as_mut(), Waker::noop()).is_pending());
+    assert!(poll_with(answering.as_mut(), Waker::noop()).is_pending());
+    lab.advance(FAR);
+    first.0.send(200).unwrap();
+    second.0.send(200).unwrap();
+    assert!(matches!(poll_with(failing, Waker::noop()), Poll::Ready(Ok(200))));
+    assert_eq!(poll_with(answering, Waker::noop()), Poll::Ready(Ok(200)));
+}
+
+#[test]
+fn error_of_the_service_comes_in_a_box_or_as_it_is() {
+    let lab = Lab::new();
+    let (answer, request) = oneshot::channel();
+    drop(answer);
+    let response = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers()).call(request);
+    let error = lab.block_on(response).unwrap_err();
+    assert!(error.is::<oneshot::error::RecvError>() && !error.is::<TimeoutError>(), "{error}");
+    let (answer, request) = oneshot::channel();
+    drop(answer);
+    let layer = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504);
+    let _: oneshot::error::RecvError =
+        lab.block_on(layer.layer(answers()).call(request)).unwrap_err();
+}
+
+/// A service that is ready when it has been asked twice.
+struct ReadyLater(u32);
+
+impl Service<()> for ReadyLater {
+    type Response = ();
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<(), Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0 += 1;
+        if self.0 < 2 { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        ready(Ok(()))
+    }
+}
+
+#[test]
+fn readiness_is_that_of_the_service_and_has_no_time() {
+    let mut lab = Lab::new();
+    let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(ReadyLater(0));
+    let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || ()).layer(ReadyLater(0));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!(fails.poll_ready(cx).is_pending());
+    assert!(answers.poll_ready(cx).is_pending());
+    lab.advance(FAR);
+    assert!(matches!(fails.poll_ready(cx), Poll::Ready(Ok(()))));
+    assert!(matches!(answers.poll_ready(cx), Poll::Ready(Ok(()))));
+    assert_eq!((fails.get_ref().0, answers.get_mut().0, answers.into_inner().0), (2, 2, 2));
+    assert_eq!(lab.counts().scheduled_local, 0);
+}
+
+#[test]
+fn request_that_ends_or_is_dropped_leaves_no_timer() {
+    let mut lab = Lab::new();
+    let mut service = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
+    let (answer, request) = oneshot::channel();
+    let mut ends = Box::pin(service.call(request));
+    let (_answer, request) = oneshot::channel();
+    let mut dropped = Box::pin(service.call(request));
+    assert!(poll_with(ends.as_mut(), Waker::noop()).is_pending());
+    assert!(poll_with(dropped.as_mut(), Waker::noop()).is_pending());
+    assert_eq!(lab.counts().pending, 2);
+    answer.send(200).unwrap();
+    assert_eq!(lab.block_on(ends).unwrap(), 200);
+    drop(dropped);
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.cancelled), (0, 2));
+    // A request that is ready at once has no timer at all.
+    let (answer, request) = oneshot::channel();
+    answer.send(200).unwrap();
+    assert_eq!(lab.block_on(service.call(request)).unwrap(), 200);
+    assert_eq!(lab.counts().scheduled_local, 2);
+}
+
+#[test]
+fn longest_limit_never_comes() {
+    let mut lab = Lab::new();
+    let mut service = TimeoutLayer::new(lab.handle(), Duration::MAX).layer(answers());
+    let (_answer, request) = oneshot::channel();
+    let mut response = pin!(service.call(request));
+    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending());
+    lab.advance(FAR);
+    assert!(poll_with(response, Waker::noop()).is_pending());
+}
+
+#[test]
+fn full_shard_leaves_the_limit_of_a_request_as_it_is() {
+    let mut lab = Lab::with(TimerService::builder().capacity(1));
+    let mut slot = pin!(lab.handle().sleep(FAR));
+    assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
+    let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
+    let before = fallback_count();
+    let (_answer, request) = oneshot::channel();
+    let (alarm, waker) = Alarm::new();
+    let mut response = pin!(service.call(request));
+    assert!(poll_with(response.as_mut(), &waker).is_pending(), "the request is refused");
+    assert!(fallback_count() > before);
+    lab.advance(ms(99));
+    // The fallback thread wakes the task each millisecond, and the clock of the service decides,
+    // though the deadline has come by the system's clock.
+    let begin = Instant::now();
+    while begin.elapsed() <= LIMIT {
+        // The thread may wake the task as soon as it is polled.
+        let before = alarm.count();
+        assert!(poll_with(response.as_mut(), &waker).is_pending(), "a tick early");
+        wait_until(|| alarm.count() > before);
+    }
+    lab.advance(ms(1));
+    assert_eq!(poll_with(response, &waker), Poll::Ready(Ok(504)));
+}
+
+#[test]
+fn classes_of_the_handle_count_the_requests() {
+    use corewheel::class::TimerClass;
+    const REQUEST: TimerClass = TimerClass::new("request");
+    let mut lab = Lab::with(TimerService::builder().classes([REQUEST]));
+    let handle = lab.handle().of_class(REQUEST).unwrap();
+    let mut service = TimeoutLayer::new(handle, LIMIT).layer(answers());
+    let (_answer, request) = oneshot::channel();
+    let mut response = pin!(service.call(request));
+    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending());
+    lab.settle();
+    let stats = lab.service.stats();
+    let class = stats.shards[0].classes.iter().find(|class| class.class == "request").unwrap();
+    assert_eq!(class.scheduled, 1);
+}
+
+/// The status of the response of a router to a request.
+async fn status(router: Router, path: &'static str) -> StatusCode {
+    let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+    router.oneshot(request).await.unwrap().status()
+}
+
+/// A router with a route that never answers, and one that does at once.
+fn routes() -> Router {
+    Router::new().route("/late", get(pending::<()>)).route("/", get(|| async { "hello" }))
+}
+
+fn check_router(router: impl FnOnce(&Lab) -> Router) {
+    let mut lab = Lab::new();
+    let router = router(&lab);
+    let in_time = lab.spawn(status(router.clone(), "/"));
+    let late = lab.spawn(status(router, "/late"));
+    lab.settle();
+    assert_eq!(lab.output(in_time), StatusCode::OK);
+    lab.advance(ms(99));
+    assert!(!late.is_finished(), "a tick early");
+    lab.advance(ms(1));
+    assert_eq!(lab.output(late), StatusCode::GATEWAY_TIMEOUT);
+}
+
+#[test]
+fn axum_router_takes_the_layer_with_a_response() {
+    check_router(|lab| {
+        let late = || StatusCode::GATEWAY_TIMEOUT.into_response();
+        routes().layer(TimeoutLayer::with_response(lab.handle(), LIMIT, late))
+    });
+}
+
+#[test]
+fn axum_router_takes_the_layer_with_an_error_behind_an_error_handler() {
+    async fn handle(error: Failed) -> StatusCode {
+        assert!(error.is::<TimeoutError>(), "{error}");
+        StatusCode::GATEWAY_TIMEOUT
+    }
+    check_router(|lab| {
+        let limit = TimeoutLayer::new(lab.handle(), LIMIT);
+        routes().layer((HandleErrorLayer::new(handle), limit))
+    });
+}

@@ -1,0 +1,234 @@
+//! What an adapter of an HTTP library tells the stream below it, beside what each owner says.
+//!
+//! The module's documentation lists the calls in their order. `TimedHttp` of the package
+//! `corewheel-http` makes them for hyper.
+//!
+//! Why no guard for a request here, as [`StreamControl::begin_request`] has: a request and its
+//! response end on any thread, also on a shard, and a guard stays with the side of its stream. A
+//! [`HeldRequest`] has no size and goes wherever the adapter keeps its request.
+//!
+//! Invariants: a request that is held ends once, since its end takes the [`HeldRequest`]. A piece
+//! is taken back once, by its drop.
+//!
+//! Cost: that of what is called.
+
+use std::sync::Arc;
+
+use super::behind::MessageEnd;
+use super::control::{Shared, StreamControl};
+use super::proof::Proof;
+use crate::conn::{Direction, Side};
+use crate::face::handle::{AnyHandle, Handle};
+use crate::pass::Spawner;
+
+/// A request that [`hold_request`](StreamControl::hold_request) has begun. One of
+/// [`release_request`](StreamControl::release_request),
+/// [`end_request`](StreamControl::end_request) and [`SharedControl::end_request`] ends it, of the
+/// stream that has made it. Its drop ends nothing.
+#[must_use = "a request that is not ended holds the idle times back for ever"]
+#[derive(Debug)]
+pub struct HeldRequest(());
+
+/// Where a response ends of which the library has taken the last byte; see
+/// [`end_request`](StreamControl::end_request).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ResponseEnd {
+    /// With the next flush: the library flushes in the same poll of its task, as one of HTTP/1
+    /// does. Or with the next read that waits while no write does, as a library that has more to
+    /// answer may flush later.
+    Flush,
+    /// With the writes that wait: the library has written all of the response before.
+    Write,
+}
+
+/// For an adapter of an HTTP library: see
+/// [below an HTTP library](crate::stream#below-an-http-library).
+impl<M: Side> StreamControl<M> {
+    /// A handle of the stream's service, for timers beside that of the connection. That of a stream
+    /// on a shard names the shard.
+    pub fn handle(&self) -> AnyHandle {
+        self.shared.handle
+    }
+
+    /// As [`message_complete`](Self::message_complete), for a message whose end is known: bytes
+    /// that were read behind it begin the next message.
+    pub fn message_ends(&self, end: MessageEnd) {
+        self.complete_message(self.shared.behind.is_behind(end));
+    }
+
+    /// How many bytes of the stream there are up to the end of the last head, counted from the
+    /// first byte; `None` if that is not known, or if another call has returned it.
+    ///
+    /// The end is searched for in what each read of a message's head has brought, so it is called
+    /// when a head is complete. It is not known of a head that came in one read with the message
+    /// before, nor of a stream with hyper's traits.
+    #[inline]
+    pub fn take_head_end(&self) -> Option<u64> {
+        self.shared.behind.take_head_end()
+    }
+
+    /// Begins a request, as [`begin_request`](Self::begin_request) does, without a guard.
+    pub fn hold_request(&self) -> HeldRequest {
+        self.timers.hold_request();
+        HeldRequest(())
+    }
+
+    /// Ends a request at once: it has no response, or its response is broken off.
+    pub fn release_request(&self, held: HeldRequest) {
+        let HeldRequest(()) = held;
+        self.timers.end_requests(1, None);
+    }
+
+    /// Ends a request whose response the library has taken to its end, when the stream has accepted
+    /// all of it. Where no limit [bounds a write](Self::bounds_writes), it ends at once: then idle
+    /// times alone bound the peer.
+    ///
+    /// While the library keeps [pieces](Self::begin_piece), a flush does not show what was
+    /// written. So an adapter that makes pieces calls this when the last of the response is
+    /// written.
+    pub fn end_request(&self, held: HeldRequest, end: ResponseEnd) {
+        let unsent = &self.shared.unsent;
+        if !self.bounds_writes() {
+            return self.release_request(held);
+        }
+        match end {
+            ResponseEnd::Flush => unsent.end_at_flush(),
+            ResponseEnd::Write if unsent.end_at_write() => {}
+            ResponseEnd::Write => self.release_request(held),
+        }
+    }
+
+    /// Whether a limit bounds a write that waits:
+    /// [`write_stall`](super::StreamLimits::write_stall) or
+    /// [`min_write_rate`](super::StreamLimits::min_write_rate). Without one, pieces change nothing.
+    pub fn bounds_writes(&self) -> bool {
+        self.timers.bounds_writes()
+    }
+
+    /// The library has a part of a response, of so many bytes, which it may keep for long: that of
+    /// an HTTP/2 stream for which the peer has given no window. While it does, the peer has a
+    /// stalled write, and only bytes that are [taken](ResponsePiece::take) of pieces end the stall.
+    pub fn begin_piece(&self, bytes: usize) -> ResponsePiece<M> {
+        if self.shared.unsent.add_piece() {
+            self.shared.wake_waiting(Direction::Read);
+        }
+        ResponsePiece { control: self.clone(), left: bytes }
+    }
+
+    /// What any thread uses of this control. Its decisions are made in the tokio runtime that the
+    /// calling thread is in, so it is called in the task of the connection.
+    pub fn shared(&self) -> SharedControl {
+        SharedControl {
+            stream: Arc::clone(&self.shared),
+            spawner: Spawner::present(),
+            is_manual: self.shared.handle.clock().is_manual(),
+        }
+    }
+}
+
+/// A part of a response that the library has and has not written; made by
+/// [`StreamControl::begin_piece`]. Its drop says that the library has written or copied the rest,
+/// or has forgotten it.
+#[must_use = "the part is on its way until this is dropped"]
+pub struct ResponsePiece<M: Side = Handle> {
+    control: StreamControl<M>,
+    /// How many bytes were not taken.
+    left: usize,
+}
+
+impl<M: Side> ResponsePiece<M> {
+    /// The library has written or copied so many bytes of it.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
+        self.control.shared.unsent.take(bytes as u64);
+    }
+
+    /// Whether all bytes were taken. Then it is dropped in the same poll, before the library
+    /// flushes.
+    pub fn is_taken(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The control that has made it.
+    pub fn control(&self) -> &StreamControl<M> {
+        &self.control
+    }
+}
+
+impl<M: Side> Drop for ResponsePiece<M> {
+    fn drop(&mut self) {
+        let shared = &self.control.shared;
+        // A library that has forgotten a part may not flush.
+        if shared.unsent.remove_piece() && !self.is_taken() {
+            shared.wake_waiting(Direction::Write);
+        }
+    }
+}
+
+debug_fields!([M: Side] ResponsePiece<M>, |it| left: it.left);
+
+/// What any thread uses of a [`StreamControl`], also of a stream that stays on a shard; made by
+/// [`StreamControl::shared`]. It is for bodies that are consumed, and end, on other threads than
+/// that of their connection.
+#[derive(Clone)]
+pub struct SharedControl {
+    stream: Arc<Shared>,
+    spawner: Spawner,
+    is_manual: bool,
+}
+
+impl SharedControl {
+    /// Calls a function once, for a deadline that has passed by now, of something that another task
+    /// waits for: the body of a request. Before the call, the stream was read to its end, and the
+    /// tasks that this has woken had their turn. So the function finds what lay in the socket at
+    /// the deadline with its consumer, and decides about the rest.
+    ///
+    /// A task of the tokio runtime in which [`shared`](StreamControl::shared) was called proves
+    /// that and calls the function. If the runtime shuts down before, the thread calls it that
+    /// drops the task. The calling thread does so at once, without a proof, where it was no such
+    /// runtime, without the feature `tokio`, and where a test moves the clock of the service:
+    /// that test decides itself what is in time. In a simulation with sockets there is a proof.
+    ///
+    /// # Cost
+    ///
+    /// A task, and a pass of the runtime over its sockets, which all that are asked for at the same
+    /// time share.
+    pub fn decide(&self, decision: impl FnOnce() + Send + 'static) {
+        let decision = Decision(Some(decision));
+        if !self.is_manual || self.spawner.is_simulated() {
+            let proof = Proof::new(Arc::clone(&self.stream));
+            self.spawner.spawn(async move {
+                proof.await;
+                drop(decision);
+            });
+        }
+    }
+
+    /// Ends a request whose response was cut, where no poll of the library's does that: the task
+    /// that reads the stream ends it, in its next poll, and is woken.
+    pub fn end_request(&self, held: HeldRequest) {
+        let HeldRequest(()) = held;
+        self.stream.unsent.end_at_flush();
+        self.stream.wake_waiting(Direction::Read);
+    }
+}
+
+debug_fields!([] SharedControl, |it| limit_reached: it.stream.timeout.get());
+
+/// A function that is called when this is dropped.
+struct Decision<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Decision<F> {
+    fn drop(&mut self) {
+        if let Some(decide) = self.0.take() {
+            decide();
+        }
+    }
+}
+
+/// On any thread, also for a stream on a shard.
+const _: () = {
+    const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
+    is_shared::<(SharedControl, HeldRequest, ResponsePiece)>();
+};

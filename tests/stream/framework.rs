@@ -1,0 +1,283 @@
+//! What an adapter of an HTTP library tells a stream, for both kinds of timers. The test is the
+//! library.
+
+use std::future::Future;
+use std::io::Write;
+use std::net::TcpStream as Client;
+use std::sync::mpsc;
+use std::thread;
+
+use corewheel::Runtime;
+use corewheel::stream::StreamTimeout::{Head, Idle, WriteStall};
+use corewheel::stream::{MessageEnd, ResponseEnd, StreamControl};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+
+use super::*;
+
+const IDLE: StreamLimits = NONE.idle(ms(LIMIT));
+/// A write that waits does not end within a test.
+const BOUND: StreamLimits = IDLE.write_stall(ms(20 * LIMIT));
+
+/// Checks that a stream goes on for several times the limit.
+#[track_caller]
+fn check_open<K: Kind>(lab: &mut Lab, stream: &mut Duplex<K>) {
+    for _ in 0..3 * LIMIT {
+        assert_eq!(timeout(read(stream)), None);
+        lab.advance(1);
+    }
+    assert_eq!(timeout(read(stream)), None);
+}
+
+#[track_caller]
+fn check_idle<K: Kind>(lab: &mut Lab, stream: &mut Duplex<K>) {
+    check_ends::<K, _>(lab, LIMIT, Idle(ms(LIMIT)), || read(stream));
+}
+
+fn check_held<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, IDLE);
+    let control = stream.control();
+    assert!(!control.bounds_writes());
+    let (first, second) = (control.hold_request(), control.hold_request());
+    check_open(&mut lab, &mut stream);
+    control.release_request(first);
+    check_open(&mut lab, &mut stream);
+    // No limit bounds a write, so the request ends although nothing was flushed.
+    control.end_request(second, ResponseEnd::Flush);
+    check_idle(&mut lab, &mut stream);
+}
+
+#[test]
+fn held_requests_hold_idle_time_back_until_the_last_has_ended() {
+    both!(check_held);
+}
+
+fn check_flush<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, BOUND);
+    let control = stream.control();
+    assert!(control.bounds_writes());
+    let held = control.hold_request();
+    control.end_request(held, ResponseEnd::Flush);
+    // More than the peer has room for.
+    while write(&mut stream, b"long").is_ready() {}
+    check_open(&mut lab, &mut stream);
+    ready(read(&mut peer));
+    ready(write(&mut stream, b"last"));
+    ready(flush(&mut stream));
+    check_idle(&mut lab, &mut stream);
+}
+
+#[test]
+fn request_that_ends_at_a_flush_goes_on_until_the_stream_has_flushed() {
+    both!(check_flush);
+}
+
+fn check_write<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, BOUND);
+    let control = stream.control();
+    let held = control.hold_request();
+    while write(&mut stream, b"long").is_ready() {}
+    control.end_request(held, ResponseEnd::Write);
+    check_open(&mut lab, &mut stream);
+    ready(read(&mut peer));
+    ready(write(&mut stream, b"last"));
+    check_idle(&mut lab, &mut stream);
+
+    // Nothing waits to be written.
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, BOUND);
+    let control = stream.control();
+    let held = control.hold_request();
+    control.end_request(held, ResponseEnd::Write);
+    check_idle(&mut lab, &mut stream);
+}
+
+#[test]
+fn request_that_ends_with_a_write_goes_on_while_the_write_waits() {
+    both!(check_write);
+}
+
+fn check_shared_end<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, BOUND);
+    let control = stream.control();
+    let (held, shared) = (control.hold_request(), control.shared());
+    let (alarm, waker) = Alarm::new();
+    assert!(read_with(&mut stream, &waker).is_pending());
+    check_open(&mut lab, &mut stream);
+    assert!(read_with(&mut stream, &waker).is_pending());
+    alarm.rang();
+    thread::spawn(move || shared.end_request(held)).join().unwrap();
+    assert!(alarm.rang(), "the task that reads is not woken");
+    check_idle(&mut lab, &mut stream);
+}
+
+#[test]
+fn any_thread_ends_a_request_whose_response_was_cut() {
+    both!(check_shared_end);
+}
+
+fn check_piece<K: Kind>() {
+    let mut lab = Lab::new();
+    let limits = NONE.write_stall(ms(LIMIT)).idle(ms(100 * LIMIT));
+    let (mut stream, _peer) = duplex::<K>(&lab, limits);
+    let mut piece = stream.control().begin_piece(8);
+    piece.take(5);
+    assert!(!piece.is_taken());
+    let flushed = |stream: &mut Duplex<K>| match flush(stream) {
+        Poll::Ready(Ok(())) => Poll::Pending,
+        ended => ended,
+    };
+    // The library keeps the rest, as the peer gives no window.
+    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || flushed(&mut stream));
+
+    let mut lab = Lab::new();
+    let (mut stream, _peer) = duplex::<K>(&lab, limits);
+    let mut piece = stream.control().begin_piece(8);
+    for _ in 0..3 {
+        assert_eq!(timeout(flushed(&mut stream)), None);
+        lab.advance(LIMIT / 2);
+        piece.take(2);
+    }
+    piece.take(2);
+    assert!(piece.is_taken());
+    drop(piece);
+    ready(flush(&mut stream));
+    for _ in 0..3 {
+        lab.advance(LIMIT);
+        assert_eq!(timeout(flushed(&mut stream)), None, "no piece is left");
+    }
+}
+
+#[test]
+fn piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken() {
+    both!(check_piece);
+}
+
+fn check_forgotten_piece<K: Kind>() {
+    for (taken, wakes) in [(0, true), (8, false)] {
+        let lab = Lab::new();
+        let (mut stream, _peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
+        let (alarm, waker) = Alarm::new();
+        let mut piece = stream.control().begin_piece(8);
+        // The task waits for a window from here on.
+        ready(Pin::new(&mut stream).poll_flush(&mut Context::from_waker(&waker)));
+        piece.take(taken);
+        drop(piece);
+        assert_eq!(alarm.rang(), wakes, "{taken} bytes were taken");
+    }
+}
+
+#[test]
+fn piece_that_is_dropped_wakes_the_task_unless_its_bytes_were_taken() {
+    both!(check_forgotten_piece);
+}
+
+fn receive<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, bytes: &[u8]) {
+    ready(write(peer, bytes));
+    let mut buffer = [0; ROOM];
+    let mut buf = ReadBuf::new(&mut buffer);
+    ready(Pin::new(stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut buf));
+    assert_eq!(buf.filled(), bytes);
+}
+
+fn check_ends_of_messages<K: Kind>() {
+    let message = b"A\r\n\r\nbody";
+    // By a known end, bytes behind it are those of the next head, which is due then.
+    for (behind, body, is_known) in
+        [(&b""[..], 4, true), (b"B", 4, true), (b"B", 5, true), (b"B", 4, false)]
+    {
+        let mut lab = Lab::new();
+        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+        let control = stream.control();
+        control.begin_message();
+        receive(&mut stream, &mut peer, &[message, behind].concat());
+        control.head_complete();
+        let head = control.take_head_end();
+        assert_eq!((head, control.take_head_end()), (Some(5), None));
+        let end = MessageEnd::At(5 + body);
+        control.message_ends(if is_known { end } else { MessageEnd::Unknown });
+        control.begin_message();
+        if is_known && body == 4 && !behind.is_empty() {
+            let read = || read(&mut stream);
+            check_ends::<K, _>(&mut lab, LIMIT, Head(ms(LIMIT)), read);
+        } else {
+            check_open(&mut lab, &mut stream);
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_the_known_end_of_a_message_begin_the_next_head() {
+    both!(check_ends_of_messages);
+}
+
+#[test]
+fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
+    let lab = Lab::new();
+    let (stream, _peer) = duplex::<Handle>(&lab, NONE);
+    let (decided, is_decided) = mpsc::channel();
+    stream.control().shared().decide(move || decided.send(thread::current().id()).unwrap());
+    assert_eq!(is_decided.try_recv(), Ok(thread::current().id()));
+    assert_eq!(is_decided.try_recv(), Err(mpsc::TryRecvError::Disconnected), "it is made once");
+}
+
+#[test]
+fn decision_comes_after_what_lay_in_the_socket_has_reached_its_consumer() {
+    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+    let timers = service.handle();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let found = runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = Client::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut stream = TimedIo::new(socket, timers, IDLE.idle(Duration::from_secs(3_600)));
+        let control: StreamControl = stream.control();
+        let (sender, mut consumer) = tokio::sync::mpsc::unbounded_channel();
+        let reading = tokio::spawn(async move {
+            while let Ok(byte) = stream.read_u8().await {
+                // An owner that has gone reads no more.
+                let _ = sender.send(byte);
+            }
+        });
+        client.write_all(b"a").unwrap();
+        assert_eq!(consumer.recv().await, Some(b'a'));
+        // The runtime is held up, and its client is in time.
+        client.write_all(b"b").unwrap();
+        let (decided, found) = tokio::sync::oneshot::channel();
+        control.shared().decide(move || decided.send(consumer.try_recv()).unwrap());
+        let found = found.await.unwrap();
+        reading.abort();
+        found
+    });
+    assert_eq!(found, Ok(b'b'));
+}
+
+#[test]
+fn decision_of_a_runtime_that_shuts_down_is_made_nevertheless() {
+    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (stream, _peer) = tokio::io::duplex(ROOM);
+    let stream = TimedIo::new(stream, service.handle(), NONE);
+    let (decided, is_decided) = mpsc::channel();
+    runtime.block_on(async {
+        stream.control().shared().decide(move || decided.send(()).unwrap());
+        assert_eq!(is_decided.try_recv(), Err(mpsc::TryRecvError::Empty), "there is no proof yet");
+    });
+    drop(runtime);
+    assert_eq!(is_decided.try_recv(), Ok(()));
+}
+
+#[test]
+fn handle_of_a_control_makes_timers_on_the_shard_of_its_stream() {
+    let mut lab = Lab::new();
+    let (stream, _peer) = duplex::<Timers>(&lab, NONE);
+    let mut sleep = stream.control().handle().sleep(ms(LIMIT));
+    let (alarm, waker) = Alarm::new();
+    assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+    lab.advance(LIMIT);
+    assert!(alarm.rang());
+}

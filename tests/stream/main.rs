@@ -1,0 +1,23 @@
+//! Streams with their timeouts: each limit by a manual clock, for both kinds of timers, and servers
+//! over real sockets.
+
+#![cfg(all(target_os = "linux", not(corewheel_loom)))]
+
+mod control;
+mod drained;
+mod framework;
+mod http;
+mod hyper_traits;
+mod limits;
+mod orders;
+mod rates;
+mod refusals;
+#[path = "../service/support/seeds.rs"]
+#[allow(dead_code, reason = "the tests of the service use the rest")]
+mod seeds;
+mod servers;
+mod support;
+mod timeouts;
+mod waits;
+
+use support::*;
