@@ -6,6 +6,8 @@ mod circles;
 mod interface;
 #[path = "tidy/least_rust.rs"]
 mod least_rust;
+#[path = "tidy/packages.rs"]
+mod packages;
 #[path = "tidy/parts.rs"]
 mod parts;
 
