@@ -121,8 +121,9 @@ pub struct StatsEndpoint {
 
 impl StatsEndpoint {
     /// A builder with the defaults: 127.0.0.1:9920, 64 connections, 5 s for the head of a request,
-    /// 10 s for the answer, heads of up to 16 KiB. A [`StatsSource`](crate::stats::StatsSource) has
-    /// the routes with their defaults; [`StatsRoutes`] sets what is to be different.
+    /// 10 s for the answer, heads of up to 16 KiB. A
+    /// [`StatsSource`](corewheel::stats::StatsSource) has the routes with their defaults;
+    /// [`StatsRoutes`] sets what is to be different.
     pub fn builder(routes: impl Into<StatsRoutes>) -> StatsEndpointBuilder {
         let listen = Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9920))]);
         let limits = Limits {
