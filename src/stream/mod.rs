@@ -80,16 +80,17 @@
 //!     .idle(Duration::from_secs(60));
 //! let served = serve(TimedIo::new(stream, service.handle(), limits));
 //! # let client = async {
-//! #     client.write_all(b"one\ntw").await.unwrap();
+//! #     client.write_all(b"one\n").await.unwrap();
 //! #     let mut answer = [0; 4];
 //! #     client.read_exact(&mut answer).await.unwrap();
 //! #     assert_eq!(&answer, b"ONE\n");
+//! #     client.write_all(b"tw").await.unwrap();
 //! #     std::future::pending::<()>().await;
 //! # };
-//! // The client sends a line, and the beginning of another one.
-//! # let ended = async { tokio::select! { ended = served => ended, () = client => Ok(()) } };
-//! # let served = ended;
-//! assert_eq!(served.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+//! // The client sends a line, and half of another one when it has its answer.
+//! # let served = async { tokio::select! { ended = served => ended, () = client => Ok(()) } };
+//! let error = served.await.unwrap_err();
+//! assert_eq!(error.to_string(), "a message's head was not complete within 20ms");
 //! # });
 //! # }
 //! ```
