@@ -12,9 +12,12 @@
 use std::error::Error;
 use std::io::{Read, stdin};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::Duration;
 
+use corewheel::host::Engine;
 use corewheel::{Fired, Refused, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel_compio::Compio;
 use corewheel_glommio::Runtime;
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -22,12 +25,15 @@ const HOUR: Duration = Duration::from_hours(1);
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(runtime), Some(count)) = (arguments.next(), arguments.next()) else {
-        return Err("the first argument is glommio, tokio or thread, the second a number".into());
+        return Err(
+            "the first argument is compio, glommio, tokio or thread, the second a number".into()
+        );
     };
-    let runtime = match &*runtime {
-        "glommio" => Runtime::Glommio,
-        "tokio" => Runtime::Tokio,
-        "thread" => Runtime::Thread,
+    let runtime: Arc<dyn Engine> = match &*runtime {
+        "compio" => Arc::new(Compio),
+        "glommio" => Arc::new(Runtime::Glommio),
+        "tokio" => Arc::new(Runtime::Tokio),
+        "thread" => Arc::new(Runtime::Thread),
         other => return Err(format!("there is no runtime {other}").into()),
     };
     let count: u32 = count.parse()?;

@@ -10,6 +10,8 @@ use corewheel_stats::StatsEndpoint;
 use tokio::sync::watch;
 
 use super::acceptor::{Acceptor, Site};
+#[cfg(feature = "compio")]
+use super::network::on_compio::Compio;
 #[cfg(target_os = "linux")]
 use super::network::on_glommio::Glommio;
 use super::network::on_tokio::Tokio;
@@ -59,6 +61,10 @@ impl<T: Send + 'static> Running<T> {
             let (ready, stopped) = (ready.clone(), stopped.clone());
             let acceptor = Acceptor { address, site, ready, stopped };
             let spawned = match service.runtime() {
+                #[cfg(feature = "compio")]
+                Some("compio") => {
+                    service.spawn_on(shard, |timers: Timers<T>| acceptor.run::<Compio, T>(timers))
+                }
                 #[cfg(target_os = "linux")]
                 Some("glommio") => {
                     service.spawn_on(shard, |timers: Timers<T>| acceptor.run::<Glommio, T>(timers))

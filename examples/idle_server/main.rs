@@ -25,7 +25,7 @@ mod options;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use corewheel::stats::ShardCounts;
@@ -81,8 +81,10 @@ fn drain(service: &TimerService, window: Duration, open: &mpsc::Receiver<Cut>) -
 
 fn start(options: &Options, open: mpsc::Sender<Cut>) -> Result<Running<Infallible>, Failure> {
     let addresses = Addresses::reserve(options.listen, options.stats)?;
-    let mut builder =
-        TimerService::builder().name("idle_server").runtime(options.runtime).tick(options.tick);
+    let mut builder = TimerService::builder()
+        .name("idle_server")
+        .runtime(Arc::clone(&options.runtime))
+        .tick(options.tick);
     if let Some(shards) = options.shards {
         builder = builder.shards(shards);
     }

@@ -4,9 +4,11 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corewheel::ConnLimits;
+use corewheel::host::Engine;
 use corewheel_glommio::Runtime;
 use humantime::parse_duration;
 use lexopt::prelude::{Long, Short};
@@ -32,8 +34,9 @@ Options:
                           long; those that still work on a request are cut then [default: 1s]
       --shards <COUNT>    How many shards [default: one for each cpu that the process may use]
       --tick <TIME>       The length of a tick, 100us to 1s [default: 1ms]
-      --runtime <NAME>    The runtime of the shards: glommio, tokio, or auto for glommio where
-                          io_uring works, else tokio [default: auto]
+      --runtime <NAME>    The runtime of the shards: glommio, tokio, auto for glommio where
+                          io_uring works, else tokio, or compio in a build with the feature of
+                          this name [default: auto]
   -h, --help              Print this help
   -V, --version           Print the version
 ";
@@ -48,7 +51,7 @@ pub(crate) struct Options {
     /// One for each cpu that the process may use if this is `None`.
     pub(crate) shards: Option<usize>,
     pub(crate) tick: Duration,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: Arc<dyn Engine>,
 }
 
 /// The options of this process; `None` if the command line asks for help only.
@@ -64,7 +67,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
         drain: Duration::from_secs(1),
         shards: None,
         tick: Duration::from_millis(1),
-        runtime: Runtime::GlommioOrTokio,
+        runtime: Arc::new(Runtime::GlommioOrTokio),
     };
     let mut read_idle = Duration::from_secs(30);
     let mut heartbeat = Duration::from_secs(10);
@@ -116,12 +119,16 @@ fn parsed<T, E: ToString>(
         .map_err(|error| format!("invalid value '{value}' for '--{option}': {}", error.to_string()))
 }
 
-fn runtime(name: &str) -> Result<Runtime, &'static str> {
+fn runtime(name: &str) -> Result<Arc<dyn Engine>, &'static str> {
     match name {
-        "auto" => Ok(Runtime::GlommioOrTokio),
-        "glommio" => Ok(Runtime::Glommio),
-        "tokio" => Ok(Runtime::Tokio),
-        _ => Err("possible values: auto, glommio, tokio"),
+        "auto" => Ok(Arc::new(Runtime::GlommioOrTokio)),
+        "glommio" => Ok(Arc::new(Runtime::Glommio)),
+        "tokio" => Ok(Arc::new(Runtime::Tokio)),
+        #[cfg(feature = "compio")]
+        "compio" => Ok(Arc::new(corewheel_compio::Compio)),
+        #[cfg(not(feature = "compio"))]
+        "compio" => Err("build the server with `--features compio` for it"),
+        _ => Err("possible values: auto, compio, glommio, tokio"),
     }
 }
 

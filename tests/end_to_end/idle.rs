@@ -81,7 +81,7 @@ fn check(runtime: &str) {
 #[test]
 fn million_timers_an_hour_away_cause_no_wake_up_and_no_system_call() {
     let glommio = glommio_works();
-    let runtimes = ["tokio", "thread", "glommio"];
+    let runtimes = ["tokio", "thread", "compio", "glommio"];
     thread::scope(|scope| {
         for runtime in runtimes.into_iter().filter(|runtime| glommio || *runtime != "glommio") {
             scope.spawn(move || check(runtime));

@@ -45,12 +45,15 @@ struct World {
     expected: &'static str,
 }
 
-const ALL_WORLDS: [World; 5] = [
+const ALL_WORLDS: [World; 7] = [
     World { forbidden: None, runtime: "glommio", expected: "glommio" },
     World { forbidden: None, runtime: "tokio", expected: "tokio" },
     World { forbidden: None, runtime: "auto", expected: "glommio" },
     World { forbidden: Some("EPERM"), runtime: "auto", expected: "tokio" },
     World { forbidden: Some("ENOSYS"), runtime: "auto", expected: "tokio" },
+    World { forbidden: None, runtime: "compio", expected: "compio" },
+    // It polls there.
+    World { forbidden: Some("EPERM"), runtime: "compio", expected: "compio" },
 ];
 
 /// A world that works on every machine.
@@ -84,8 +87,17 @@ const fn ms(ms: u64) -> Duration {
 
 /// Runs a check in all worlds at the same time.
 fn in_every_world(check: impl Fn(World) + Send + Sync) {
+    in_worlds(worlds(), check);
+}
+
+/// Runs a check at the same time in all worlds that request one of these runtimes.
+fn in_every_world_of(runtimes: &[&str], check: impl Fn(World) + Send + Sync) {
+    in_worlds(worlds().filter(|world| runtimes.contains(&world.runtime)), check);
+}
+
+fn in_worlds(worlds: impl Iterator<Item = World>, check: impl Fn(World) + Send + Sync) {
     thread::scope(|scope| {
-        for world in worlds() {
+        for world in worlds {
             let check = &check;
             scope.spawn(move || check(world));
         }

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::server::{command_of, run_to_its_end};
-use crate::{World, in_every_world};
+use crate::{World, in_every_world_of};
 
 /// The output lines of an example that must succeed.
 fn output(world: World, command: &mut Command) -> Vec<String> {
@@ -26,7 +26,8 @@ fn numbers(lines: &[String], begins: &str) -> Vec<u64> {
 
 #[test]
 fn requests_are_answered_or_time_out_after_their_retries() {
-    in_every_world(|world| {
+    // These examples do not know compio.
+    in_every_world_of(&["auto", "glommio", "tokio"], |world| {
         let mut command = command_of(world, "requests");
         command.args(["--runtime", world.runtime, "--requests", "3000"]);
         let lines = output(world, &mut command);
@@ -45,7 +46,8 @@ fn requests_are_answered_or_time_out_after_their_retries() {
 
 #[test]
 fn idle_connections_are_closed_at_scale_0_and_kept_at_scale_1() {
-    in_every_world(|world| {
+    // These examples do not know compio.
+    in_every_world_of(&["auto", "glommio", "tokio"], |world| {
         let lines = output(world, command_of(world, "overload").arg(world.runtime));
         assert!(lines.contains(&"scale 1: no connection ended".to_owned()), "{world:?}: {lines:?}");
         // The example checks the count of closed connections itself too.

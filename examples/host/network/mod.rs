@@ -1,4 +1,4 @@
-//! The sockets of either runtime, as the example servers use them.
+//! The sockets of each runtime, as the example servers use them.
 //!
 //! The examples include this module by its path. To make a server of your own, copy it with the
 //! runtime that you want.
@@ -8,6 +8,8 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
+#[cfg(feature = "compio")]
+pub(crate) mod on_compio;
 #[cfg(target_os = "linux")]
 pub(crate) mod on_glommio;
 pub(crate) mod on_tokio;
