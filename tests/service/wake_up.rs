@@ -1,13 +1,14 @@
 //! Wake-ups: which requests and commands wake a sleeping shard.
 
-use std::sync::{Arc, mpsc};
-use std::task::Waker;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::sim::Thread;
-use corewheel::{Fired, ResetOutcome, ShutdownPolicy};
+use corewheel::{AnyHandle, Fired, ResetOutcome, ShutdownPolicy, Sleep};
 
+use crate::nurseries::Elsewhere;
 use crate::support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next};
 
 /// A shard that sleeps until a local timer at `ms(1_000)`, or for ever without one, and a connected
@@ -350,4 +351,51 @@ fn reset_on_the_shard_of_a_sleep_that_has_not_come_wakes_the_shard() {
         lab.advance(ms(5));
         assert_eq!(look(&mut sleep), Some(Ok(())));
     });
+}
+
+/// A waker that has a thread arm a sleep where it is dropped.
+struct Arms {
+    handle: AnyHandle,
+    there: Arc<Mutex<Elsewhere>>,
+    armed: mpsc::Sender<Sleep>,
+}
+
+impl Wake for Arms {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Arms {
+    fn drop(&mut self) {
+        let (handle, armed) = (self.handle, self.armed.clone());
+        self.there.lock().unwrap().run(move || {
+            let mut sleep = handle.sleep(ms(10));
+            assert_eq!(look(&mut sleep), None);
+            armed.send(sleep).unwrap();
+        });
+    }
+}
+
+#[test]
+fn timer_armed_after_a_shard_has_chosen_until_when_it_sleeps_is_not_slept_past() {
+    for is_new in [true, false] {
+        let mut lab = Lab::<()>::new(builder(1));
+        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+        let before = (!is_new).then(|| {
+            there.run(move || {
+                let mut sleep = handle.sleep(FAR);
+                assert_eq!(look(&mut sleep), None);
+                sleep
+            })
+        });
+        let (armed, all_armed) = mpsc::channel();
+        let there = Arc::new(Mutex::new(there));
+        let arms = Arms { handle, there: Arc::clone(&there), armed };
+        let _ = lab.fall_asleep(&Waker::from(Arc::new(arms)));
+        let turn = lab.turn();
+        // The shard drops the other waker when it knows until when it sleeps, before it sleeps.
+        let next = lab.shards[0].prepare_to_sleep(turn, &Alarm::new().1);
+        let sleep = all_armed.try_recv().expect("the waker was dropped meanwhile");
+        assert_eq!(next, Turn::More, "the shard sleeps past the timer of a new thread: {is_new}");
+        drop((before, sleep));
+    }
 }

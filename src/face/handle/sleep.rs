@@ -59,8 +59,8 @@ use crate::values::refused::RefusedKind;
 /// the timer has fired takes none.
 ///
 /// A thread that has armed a timer takes 4 to 8 KiB for each shard until it ends, also while it has
-/// no timer, and 16 bytes for each timer beyond 32 that it had at once. Up to 32 KiB more stay for
-/// its next timers.
+/// no timer. It takes 16 bytes more for each timer beyond 32 that it had at once, and keeps up to
+/// 32 KiB for its next timers.
 ///
 /// The timer holds the waker, and with it the memory of its task. A drop on the thread that has
 /// armed the timer drops the waker at once, and one on another thread within a second; one while

@@ -11,8 +11,8 @@
 //! armed, so those that end next lie beside it.
 //!
 //! Cost: O(1) to add and to remove a timer, besides the copy when a list grows by a quarter, or
-//! closes its gaps. 32 bytes for a timer that carries a waker, up to a quarter more, and as much for
-//! each gap.
+//! closes its gaps. 32 bytes for a timer that carries a waker, up to a quarter more, and as much
+//! for each gap.
 
 use std::collections::VecDeque;
 

@@ -368,6 +368,24 @@ fn old_name_of_a_slot_used_again_names_no_timer_near_the_end_of_32_bits_either()
 }
 
 #[test]
+fn old_name_names_no_timer_after_its_slot_was_used_4_billion_times_and_more() {
+    let mut pair = Pair::new(1 << 20);
+    let id = pair.arm(5).unwrap();
+    let old = pair.pending[&id].0;
+    pair.end(id);
+    for power in [8, 16, 31, 32, 33, 48, 63] {
+        // As after so many timers in this slot.
+        pair.nursery.lock().last = (1 << power) + old.number.get() - 1;
+        let id = pair.arm(5).unwrap();
+        let name = pair.pending[&id].0;
+        assert_eq!(old.slot, name.slot);
+        assert!(pair.nursery.is_over(old), "after 2^{power} timers");
+        assert_eq!(pair.nursery.end(old, || 0), None, "after 2^{power} timers");
+        pair.end(id);
+    }
+}
+
+#[test]
 fn thread_without_credit_refuses_at_once_and_gives_back_what_it_does_not_use() {
     let mut pair = Pair::new(100);
     let armed: Vec<_> = (0..100).map(|_| pair.arm(30_000).unwrap()).collect();

@@ -74,7 +74,7 @@ pub(super) struct Timers<W> {
     free: u32,
     made: u32,
     /// The number of the timer that was armed last; 0 before the first.
-    last: u64,
+    pub(super) last: u64,
     lists: Lists<W>,
     looks: [Looks; KINDS],
     wheel: Wheel,

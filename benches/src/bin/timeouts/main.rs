@@ -133,9 +133,9 @@ const ROWS: &str = "
   1,000 tasks, and 700 in 10,000. slept: the same by a sleep without a future. A timeout that has
   fired costs more than a sleep, since it has the runtime look at its sockets first.
 - time to arm: 20 to 200 ms, in 16 workers that do nothing else, beside a busy thread for each cpu.
-- pending: minutes, a million of them, when they were armed or after 13 s, whichever is more: by then
-  corewheel's shard has filed each. What a system allocates when it starts counts as resident only:
-  of corewheel's shard, a slot for each timer.
+- pending: minutes, a million of them, when they were armed or after 13 s, whichever is more. By
+  then corewheel's shard has filed each. What a system allocates when it starts counts as resident
+  only: of corewheel's shard, a slot for each timer.
 
 A row is net of the same without a timeout, unless its name says that it is gross.
 ";
