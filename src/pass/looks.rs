@@ -21,8 +21,8 @@ impl Looks {
 
     #[inline]
     pub(super) fn count(&self) -> u64 {
-        // Acquire: pairs with `add`, so that what is polled from now on has the readiness that these
-        // looks have handed out.
+        // Acquire: pairs with `add`, so that what is polled from now on has the readiness that
+        // these looks have handed out.
         self.0.load(Ordering::Acquire)
     }
 

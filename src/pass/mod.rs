@@ -53,9 +53,9 @@
 //! with I/O, and one of a simulation with sockets. Without a host that is known here, one wake-up
 //! of the task takes the place of the pass, which is no proof.
 //!
-//! Where the timer of such a future fires on the worker of a runtime, the runtime first looks at its
-//! sockets and then wakes the task, so the first poll decides. [`is_proven`] says that. Otherwise
-//! the future would be polled and woken twice.
+//! Where the timer of such a future fires on the worker of a runtime, the runtime first looks at
+//! its sockets and then wakes the task, so the first poll decides. [`is_proven`] says that.
+//! Otherwise the future would be polled and woken twice.
 //!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
 //! nothing.
@@ -190,8 +190,8 @@ fn host() -> Host {
     None
 }
 
-/// How many looks at sockets were proven so far, by all runtimes. A future that is polled after this
-/// call finds what they have handed out.
+/// How many looks at sockets were proven so far, by all runtimes. A future that is polled after
+/// this call finds what they have handed out.
 #[inline]
 pub(crate) fn looks() -> u64 {
     #[cfg(all(feature = "tokio", unix))]

@@ -29,10 +29,10 @@
 //!
 //! # Timers that fire
 //!
-//! The keeper of timers hands those of a worker over to the barrier of its runtime, with the time by
-//! which they were due, and makes the write. The reactor wakes their tasks. A task that is polled
-//! later finds by the [`Proof`] of the barrier that its deadline had passed when the write was made.
-//! So it is polled once, and is woken on the thread that is to run it.
+//! The keeper of timers hands those of a worker over to the barrier of its runtime, with the time
+//! by which they were due, and makes the write. The reactor wakes their tasks. A task that is
+//! polled later finds by the [`Proof`] of the barrier that its deadline had passed when the write
+//! was made. So it is polled once, and is woken on the thread that is to run it.
 //!
 //! The barrier is its own waker, so no task of the runtime is needed: it runs where the reactor
 //! hands out readiness, and a runtime that is busy with its tasks does not delay it.

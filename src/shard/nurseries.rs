@@ -12,7 +12,8 @@
 //! other.
 //!
 //! A future that a timer guards decides after its runtime has looked at its sockets. Where the
-//! runtime of the thread is known, the turn hands the wakers over to it: see [`Relay`](crate::link::nursery::Relay).
+//! runtime of the thread is known, the turn hands the wakers over to it: see
+//! [`Relay`](crate::link::nursery::Relay).
 //!
 //! What the threads have counted comes with an act, and when the shard ends. Until then it is in no
 //! statistics of the shard, and readers add it.
