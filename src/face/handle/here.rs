@@ -20,20 +20,16 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
 
-use corewheel_shard::Tick;
-
 pub(crate) use self::room::Unarmed;
 use super::own::OwnNurseries;
-use super::place::{NurseryName, Place};
+use super::place::Place;
 use super::reaches::Reaches;
 use super::registry;
 use super::registry::Service;
 use super::thread_lanes::ThreadLanes;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Orders;
-use crate::link::nursery::{
-    ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Periods, Ring, TAKEN_MAX,
-};
+use crate::link::nursery::{ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Ring, TAKEN_MAX};
 use crate::pass;
 use crate::shard::Core;
 use crate::shard::local::LocalShard;
@@ -331,30 +327,6 @@ impl Reach {
     #[cold]
     pub(crate) fn why_closed(&self) -> RefusedKind {
         registry::why_closed(self.service)
-    }
-
-    /// Makes the nursery of this thread for a shard.
-    #[cold]
-    fn enter(&self, shard: ShardId) -> Result<(), RefusedKind> {
-        let service = self.service().ok_or_else(|| self.why_closed())?;
-        let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
-        service.note_waiting(shard);
-        let periods = Periods::new(self.time.tick());
-        let is_local = self.driven(Some(shard)).is_some();
-        let room = Arc::clone(table.room());
-        let nursery = Nursery::new(periods, service.classes(), room, is_local);
-        match table.enter(nursery) {
-            Ok((id, nursery)) => {
-                service.note_waiting(shard);
-                if table.has_many_new() {
-                    service.ring(shard, Tick::ZERO);
-                }
-                self.own.add(shard, NurseryName::new(shard, id), nursery);
-                Ok(())
-            }
-            Err(true) => Err(self.why_closed()),
-            Err(false) => Err(RefusedKind::Full),
-        }
     }
 
     /// Rings a shard, if that is asked for.

@@ -1,12 +1,17 @@
-//! What a thread does for a timer for which it has no credit: it has the shard look for some.
+//! What a thread does for a timer for which it has no nursery, which it makes, or no credit: it has
+//! the shard look for some.
 //!
 //! The shard of another thread looks in its next turn, and wakes the task of the timer then. A
 //! thread that drives the shard has it look at once.
 
+use std::sync::Arc;
 use std::task::Waker;
 
+use corewheel_shard::Tick;
+
+use super::super::place::NurseryName;
 use super::Reach;
-use crate::link::nursery::ArmRefusal;
+use crate::link::nursery::{ArmRefusal, Nursery, Periods};
 use crate::values::class::ClassId;
 use crate::values::ids::ShardId;
 use crate::values::refused::RefusedKind;
@@ -25,6 +30,30 @@ impl From<RefusedKind> for Unarmed {
 }
 
 impl Reach {
+    /// Makes the nursery of this thread for a shard.
+    #[cold]
+    pub(super) fn enter(&self, shard: ShardId) -> Result<(), RefusedKind> {
+        let service = self.service().ok_or_else(|| self.why_closed())?;
+        let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
+        service.note_waiting(shard);
+        let periods = Periods::new(self.time.tick());
+        let is_local = self.driven(Some(shard)).is_some();
+        let room = Arc::clone(table.room());
+        let nursery = Nursery::new(periods, service.classes(), room, is_local);
+        match table.enter(nursery) {
+            Ok((id, nursery)) => {
+                service.note_waiting(shard);
+                if table.has_many_new() {
+                    service.ring(shard, Tick::ZERO);
+                }
+                self.own.add(shard, NurseryName::new(shard, id), nursery);
+                Ok(())
+            }
+            Err(true) => Err(self.why_closed()),
+            Err(false) => Err(RefusedKind::Full),
+        }
+    }
+
     /// Has the shard lend a slot for a timer that was refused, if the thread drives the shard.
     /// `Err` if it lends none.
     #[cold]
