@@ -234,6 +234,8 @@ fn bytes_behind_the_known_end_of_a_message_begin_the_next_head() {
 fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
     let lab = Lab::new();
     let (stream, _peer) = duplex::<Handle>(&lab, NONE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _entered = runtime.enter();
     let (decided, is_decided) = mpsc::channel();
     stream.control().shared().decide(move || decided.send(thread::current().id()).unwrap());
     assert_eq!(is_decided.try_recv(), Ok(thread::current().id()));
