@@ -159,11 +159,11 @@ impl<W> Lists<W> {
         let index = known.index(place);
         let entry = if index + 1 == known.entries.len() {
             // Of most lists, the one that was armed last.
-            let last = known.entries.pop_back().flatten();
+            let armed_last = known.entries.pop_back().flatten();
             if known.gaps > 0 {
                 known.trim();
             }
-            last
+            armed_last
         } else {
             let taken = known.entries[index].take();
             known.leave_gap(slots);
