@@ -19,6 +19,7 @@ use corewheel::herd::Jitter;
 use corewheel::interval::MissedTickBehavior;
 use corewheel::repeat::{Repeat, StopOutcome};
 use corewheel::{Handle, ShutdownPolicy, TimerService};
+use corewheel_glommio::Runtime;
 
 type Outcome<V = ()> = Result<V, Box<dyn Error>>;
 
@@ -29,7 +30,7 @@ const fn ms(ms: u64) -> Duration {
 }
 
 fn main() -> Outcome {
-    let service = TimerService::builder().shards(1).start()?;
+    let service = TimerService::builder().runtime(Runtime::Auto).shards(1).start()?;
     println!("on {}", service.stats().runtime);
     let shard = service.handle().on(service.shards().next().ok_or("there is no shard")?);
     heartbeat(shard)?;
