@@ -28,8 +28,8 @@ fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c| !is_of_name(c));
     words
         .filter(|word| word.strip_prefix("corewheel_").is_some_and(|rest| !rest.is_empty()))
-        // The crate of the collector and the routes.
-        .filter(|word| *word != "corewheel_stats")
+        // The crates of the collector and the routes, and of a server.
+        .filter(|word| !["corewheel_http", "corewheel_stats"].contains(word))
         .collect()
 }
 
