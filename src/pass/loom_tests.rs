@@ -46,3 +46,17 @@ fn task_that_is_polled_after_a_proven_look_finds_what_it_has_handed_out() {
         thread.join().unwrap();
     });
 }
+
+#[test]
+fn looks_of_two_runtimes_at_once_have_numbers_of_their_own() {
+    check(|| {
+        let looks = Arc::new(Looks::new());
+        let of_other = Arc::clone(&looks);
+        let thread = thread::spawn(move || of_other.add(7));
+        let own = looks.add(7);
+        let other = thread.join().unwrap();
+        assert_eq!(looks.count(), 2);
+        let of_first = [own, other].into_iter().filter(|proof| proof.is_of(1, 7)).count();
+        assert_eq!(of_first, 1, "a future that was polled between them decides by the first");
+    });
+}

@@ -54,7 +54,7 @@
 //! of the task takes the place of the pass, which is no proof.
 //!
 //! Where the timer of such a future fires on the worker of a runtime, the runtime first looks at
-//! its sockets and then wakes the task, so the first poll decides. [`is_proven`] says that.
+//! its sockets and then wakes the task, so the first poll decides. The barrier's proof says that.
 //! Otherwise the future would be polled and woken twice.
 //!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
