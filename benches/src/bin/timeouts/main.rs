@@ -131,7 +131,7 @@ const ROWS: &str = "
 - moved: 30 s, armed on one thread and dropped on another.
 - fired: 5 to 24 ms around a future that is never ready; some 70 are due in each millisecond in
   1,000 tasks, and 700 in 10,000. slept: the same by a sleep without a future. A timeout that has
-  fired costs more than a sleep, since it has the runtime look at its sockets first.
+  fired has its runtime look at its sockets first, which then wakes its task.
 - time to arm: 20 to 200 ms, in 16 workers that do nothing else, beside a busy thread for each cpu.
 - pending: minutes, a million of them, when they were armed or after 13 s, whichever is more. By
   then corewheel's shard has filed each. What a system allocates when it starts counts as resident
