@@ -53,9 +53,9 @@
 //! with I/O, and one of a simulation with sockets. Without a host that is known here, one wake-up
 //! of the task takes the place of the pass, which is no proof.
 //!
-//! Where the timer of such a future fires on the worker of a runtime, the runtime first looks at
-//! its sockets and then wakes the task, so the first poll decides. The barrier's proof says that.
-//! Otherwise the future would be polled and woken twice.
+//! A [`Timeout`](crate::Timeout) that a worker of a multi-thread tokio runtime has armed is polled
+//! once after its deadline: the runtime looks at its sockets, and wakes the task then. Any other
+//! limit is polled at its deadline, and again after its pass.
 //!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
 //! nothing.

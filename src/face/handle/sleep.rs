@@ -194,8 +194,8 @@ impl Sleep {
     }
 
     /// Whether the runtime of the calling thread has looked at its sockets since the deadline,
-    /// within the first `looks` of all runtimes. If it has not, it wakes the futures that later
-    /// timers of this thread guard after a look.
+    /// within the first `looks` of all runtimes. If it has not, this thread's later timeouts are
+    /// handed over to the runtime when they fire, which wakes their tasks after a look.
     #[cold]
     pub(crate) fn is_proven(&self, looks: u64) -> bool {
         let is_proven = |reach: &Reach| {

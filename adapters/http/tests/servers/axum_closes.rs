@@ -1,4 +1,4 @@
-//! Connections of `adapters::axum::serve` that a limit ends, over real sockets: what lies in the
+//! Connections of `serve` of this package that a limit ends, over real sockets: what lies in the
 //! send buffer reaches the client, and a client that does not close is bounded. A response of
 //! HTTP/2 is on its way until it is written or reset.
 

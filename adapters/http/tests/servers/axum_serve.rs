@@ -1,4 +1,4 @@
-//! `adapters::axum::serve` over real sockets: idle connections and slow clients are cut, and no
+//! `serve` of this package over real sockets: idle connections and slow clients are cut, and no
 //! request that the server works on is, nor in a graceful shutdown.
 
 use std::io::Write;

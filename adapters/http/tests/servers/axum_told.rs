@@ -1,4 +1,4 @@
-//! What `adapters::axum::serve` tells its clients, over real sockets, of HTTP/1 and HTTP/2: before
+//! What `serve` of this package tells its clients, over real sockets, of HTTP/1 and HTTP/2: before
 //! a connection that is idle, too old or drained ends, and where a head or a body is too slow.
 
 use std::future::pending;
