@@ -20,18 +20,18 @@ impl Moment {
     }
 
     #[inline]
-    pub(super) fn nanos(self) -> u64 {
+    pub(crate) fn nanos(self) -> u64 {
         self.0.get() - 1
     }
 
     /// For an atomic that holds an `Option<Moment>`. `None` is less than each time.
     #[inline]
-    pub(super) fn to_bits(at: Option<Self>) -> u64 {
+    pub(crate) fn to_bits(at: Option<Self>) -> u64 {
         at.map_or(0, |at| at.0.get())
     }
 
     #[inline]
-    pub(super) fn from_bits(bits: u64) -> Option<Self> {
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(Self)
     }
 }

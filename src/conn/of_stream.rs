@@ -65,12 +65,14 @@ impl<S: Side> ConnTimers<S> {
     }
 
     /// Something was read, as [`touch_read`](Self::touch_read) says. `now` is what
-    /// [`now`](Self::now) has returned since; `None` if nothing has asked.
+    /// [`now`](Self::now) has returned since; `None` if nothing has asked. Returns the stamp of
+    /// that.
     #[inline]
-    pub(crate) fn touch_read_by(&self, now: Option<u64>) {
+    pub(crate) fn touch_read_by(&self, now: Option<u64>) -> Moment {
         let conn = self.conn();
         let stamp = now.map_or_else(|| conn.stamp_now(), |now| conn.stamp_of(now));
         conn.stamp(Direction::Read, stamp);
+        stamp
     }
 
     /// Whether the limits bound a write that waits.
@@ -95,6 +97,14 @@ impl<S: Side> ConnTimers<S> {
     pub(crate) fn stamp_write(&self) -> Moment {
         let stamp = self.conn().stamp_now();
         self.conn().stamp(Direction::Write, stamp);
+        stamp
+    }
+
+    /// A write has gone on that had to wait, as [`touch`](Self::touch) says. Returns the stamp of
+    /// that.
+    pub(crate) fn stamp_waited_write(&self) -> Moment {
+        let stamp = self.stamp_write();
+        self.conn().stamp(Direction::Read, stamp);
         stamp
     }
 

@@ -14,9 +14,9 @@ use super::timeout::Timeout;
 use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Side};
+use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Moment, Side};
 use crate::face::handle::{AnyHandle, Handle};
-use crate::link::sync::{AtomicBool, Ordering};
+use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::values::error::TimeoutError;
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     is_woken: AtomicBool,
     /// The stream was dropped.
     is_dropped: AtomicBool,
+    /// When bytes last went that had to wait, as the bits of an `Option<Moment>`.
+    moved: AtomicU64,
     /// The tasks that ask for a read.
     pub(super) reads: Reads,
     /// What the next read takes note of.
@@ -57,6 +59,7 @@ impl Shared {
             handle,
             is_woken: AtomicBool::new(true),
             is_dropped: AtomicBool::new(false),
+            moved: AtomicU64::new(Moment::to_bits(None)),
             reads: Reads::new(),
             notes: Notes::new(CONNECTION | MESSAGE),
             behind: Behind::new(),
@@ -78,6 +81,25 @@ impl Shared {
     pub(super) fn set_woken(&self, is_woken: bool) {
         // Relaxed: see `is_woken`.
         self.is_woken.store(is_woken, Ordering::Relaxed);
+    }
+
+    /// Bytes went that had to wait.
+    #[inline]
+    pub(super) fn set_moved(&self, at: Moment) {
+        // Relaxed: `Reads` publishes it, by an answer, or when a read waits no more.
+        self.moved.store(Moment::to_bits(Some(at)), Ordering::Relaxed);
+    }
+
+    /// Whether bytes went that had to wait, at or after a time in nanoseconds of the service.
+    pub(super) fn has_moved_since(&self, at: u64) -> bool {
+        // Relaxed: see `set_moved`.
+        let moved = Moment::from_bits(self.moved.load(Ordering::Relaxed));
+        moved.is_some_and(|moved| moved.nanos() >= at)
+    }
+
+    /// Whether the stream has reached a limit, or was dropped.
+    pub(super) fn has_ended(&self) -> bool {
+        self.timeout.get().is_some() || self.is_dropped()
     }
 
     /// The task that waits for a read, or for a write, a flush or a shutdown.

@@ -208,9 +208,6 @@ impl<M: Side> Deadlines<M> {
             return self.wait(direction, cx).map(Err);
         };
         let has_waited = std::mem::replace(&mut self.way(direction).waits, false);
-        if has_waited && direction == Direction::Read {
-            self.shared.reads.set_waits(false);
-        }
         let transfer = self.way(direction).transfer.as_ref().filter(|_| has_waited);
         let counted_until = transfer.and_then(Transfer::counted_until);
         if let Ok(count @ 1..) = result {
@@ -218,6 +215,9 @@ impl<M: Side> Deadlines<M> {
                 Direction::Read => self.was_read(count as u64, has_waited),
                 Direction::Write => self.was_written(count as u64, has_waited),
             }
+        }
+        if has_waited && direction == Direction::Read {
+            self.shared.reads.set_waits(false);
         }
         // A wait for a window goes on.
         let goes_on = direction == Direction::Write && self.is_windowed;
@@ -313,14 +313,15 @@ impl<M: Side> Deadlines<M> {
         self.unstamped += 1;
         // A wait that is in progress would count from an older stamp.
         if has_waited || self.is_stalled || self.unstamped == UNSTAMPED_MAX {
-            self.stamp_read(now);
+            let at = self.stamp_read(now);
+            self.shared.set_moved(at);
         }
     }
 
     /// `now` is the time, if it is known.
-    fn stamp_read(&mut self, now: Option<u64>) {
+    fn stamp_read(&mut self, now: Option<u64>) -> Moment {
         self.unstamped = 0;
-        self.timers.touch_read_by(now);
+        self.timers.touch_read_by(now)
     }
 
     /// Something was read that begins the connection, or a message, or is no part of the message

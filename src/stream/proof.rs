@@ -7,9 +7,14 @@
 //! Why not the pass alone: it hands out the readiness of the socket, and the bytes are read by the
 //! task of the connection later.
 //!
-//! Invariants: a read answers only what was asked before it began. Where no read waits, or the
-//! stream has ended, nothing is waited for. A read that was dropped while it waited is waited for
-//! no longer than [`PATIENCE`], unless it was one of the task that asks.
+//! A read that has just brought something waits no more, and its task may not have looked at that
+//! yet: its worker may be without a processor. So where bytes have moved since the deadline, the
+//! next read that waits is waited for as well.
+//!
+//! Invariants: a read answers only what was asked before it began. Where no read waits and nothing
+//! has moved, or the stream has ended, nothing is waited for. A read that does not come, or was
+//! dropped while it waited, is waited for no longer than [`PATIENCE`], unless it was one of the task
+//! that asks.
 //!
 //! Cost: none before a deadline has passed, but two stores for each read that waits.
 
@@ -77,12 +82,14 @@ impl Reads {
 
     #[inline]
     pub(super) fn set_waits(&self, waits: bool) {
-        // Relaxed: a question at this moment is answered by the task that runs, or has its turns.
-        self.waits.store(waits, Ordering::Relaxed);
+        // Release: pairs with the load in `waits`.
+        self.waits.store(waits, Ordering::Release);
     }
 
     fn waits(&self) -> bool {
-        self.waits.load(Ordering::Relaxed)
+        // Acquire: pairs with the store in `set_waits`, so that a task that finds no read that
+        // waits finds when the last one has brought something.
+        self.waits.load(Ordering::Acquire)
     }
 
     fn ask(&self) -> u32 {
@@ -123,13 +130,15 @@ enum Stage {
 /// Done when what lay in the socket before its first poll has reached its consumer.
 pub(super) struct Proof {
     stream: Arc<Shared>,
+    /// The deadline, in nanoseconds of the service.
+    due: u64,
     pass: Pass,
     stage: Stage,
 }
 
 impl Proof {
-    pub(super) fn new(stream: Arc<Shared>) -> Self {
-        Self { stream, pass: Pass::NONE, stage: Stage::Pass }
+    pub(super) fn new(stream: Arc<Shared>, due: u64) -> Self {
+        Self { stream, due, pass: Pass::NONE, stage: Stage::Pass }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -148,8 +157,9 @@ impl Proof {
 
     /// What follows the pass. A read of the task that asks is polled in its turns.
     fn after_pass(&self, waker: &Waker) -> Stage {
-        let reads = &self.stream.reads;
-        if !reads.waits() || self.stream.waiting(Direction::Read).is_of(waker) {
+        let (stream, reads) = (&self.stream, &self.stream.reads);
+        let may_read = reads.waits() || !stream.has_ended() && stream.has_moved_since(self.due);
+        if !may_read || stream.waiting(Direction::Read).is_of(waker) {
             return Stage::Turns(TURNS);
         }
         let question = reads.ask();
@@ -242,6 +252,23 @@ mod loom_tests {
                 let asked = thread.join().unwrap();
                 assert!(!reads.is_answered(asked) || is_found, "the answer proves nothing");
             }
+        });
+    }
+
+    #[test]
+    fn read_that_waits_no_more_shows_that_bytes_have_moved() {
+        check(|| {
+            let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
+            shared.0.set_waits(true);
+            let other = Arc::clone(&shared);
+            let thread = thread::spawn(move || {
+                let (reads, has_moved) = &*other;
+                has_moved.store(true, Ordering::Relaxed);
+                reads.set_waits(false);
+            });
+            let (reads, has_moved) = &*shared;
+            assert!(reads.waits() || has_moved.load(Ordering::Relaxed), "nothing is waited for");
+            thread.join().unwrap();
         });
     }
 

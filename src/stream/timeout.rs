@@ -54,7 +54,7 @@ impl<F: Future> Future for Timeout<'_, F> {
             return Poll::Ready(Err(TimeoutError::NoTimer(refused)));
         }
         if !this.sleep.is_manual() || pass::is_simulated() {
-            let new = || Box::new(Proof::new(Arc::clone(this.shared)));
+            let new = || Box::new(Proof::new(Arc::clone(this.shared), this.sleep.due()));
             ready!(this.proof.get_or_insert_with(new).decide(was_proven, cx));
         }
         Poll::Ready(Err(TimeoutError::Elapsed))

@@ -65,6 +65,22 @@ fn runtime_whose_workers_block_cuts_no_client_that_was_in_time() {
 }
 
 #[test]
+fn more_workers_than_processors_cut_no_client_whose_body_another_task_waits_for() {
+    let rows = named(&[
+        "TimedHttp, body of HTTP/2",
+        "StreamControl::timeout around a body of HTTP/2",
+        "TimedHttp, window of HTTP/2",
+    ]);
+    for _ in 0..3 {
+        thread::scope(|scope| {
+            for row in rows.iter().cycle().take(24) {
+                scope.spawn(|| check(&[row], 8, Flavour::MultiThread, Place::Tasks, Hold::Blocked));
+            }
+        });
+    }
+}
+
+#[test]
 fn runtime_with_many_handlers_that_compute_cuts_no_client_that_was_in_time() {
     for flavour in Flavour::ALL {
         check(&all(), 8, flavour, Place::Tasks, Hold::Computing);

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::TcpStream as Client;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
 use corewheel::Runtime;
 use corewheel::stream::StreamTimeout::{Head, Idle, WriteStall};
@@ -237,9 +238,35 @@ fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _entered = runtime.enter();
     let (decided, is_decided) = mpsc::channel();
-    stream.control().shared().decide(move || decided.send(thread::current().id()).unwrap());
+    stream
+        .control()
+        .shared()
+        .decide(Instant::now(), move || decided.send(thread::current().id()).unwrap());
     assert_eq!(is_decided.try_recv(), Ok(thread::current().id()));
     assert_eq!(is_decided.try_recv(), Err(mpsc::TryRecvError::Disconnected), "it is made once");
+}
+
+fn check_movement<K: Kind>() {
+    let mut lab = Lab::new();
+    let (mut stream, mut peer) = duplex::<K>(&lab, NONE);
+    let shared = stream.control().shared();
+    let begin = lab.clock.now();
+    assert!(read(&mut stream).is_pending() && !shared.has_moved_since(begin));
+    lab.advance(1);
+    let moved = lab.clock.now();
+    assert_eq!(ready(write(&mut peer, b"a")), 1);
+    assert!(!shared.has_moved_since(begin), "nothing was read");
+    ready(read(&mut stream));
+    assert!(shared.has_moved_since(begin) && shared.has_moved_since(moved));
+    assert!(read(&mut stream).is_pending());
+    // A stamp of a shard is good for a few ticks.
+    lab.advance(LIMIT);
+    assert!(!shared.has_moved_since(lab.clock.now()));
+}
+
+#[test]
+fn bytes_that_a_read_waited_for_move_their_stream_when_they_are_read() {
+    both!(check_movement);
 }
 
 #[test]
@@ -265,7 +292,7 @@ fn decision_comes_after_what_lay_in_the_socket_has_reached_its_consumer() {
         // The runtime is held up, and its client is in time.
         client.write_all(b"b").unwrap();
         let (decided, found) = tokio::sync::oneshot::channel();
-        control.shared().decide(move || decided.send(consumer.try_recv()).unwrap());
+        control.shared().decide(Instant::now(), move || decided.send(consumer.try_recv()).unwrap());
         let found = found.await.unwrap();
         reading.abort();
         found
@@ -281,7 +308,7 @@ fn decision_of_a_runtime_that_shuts_down_is_made_nevertheless() {
     let stream = TimedIo::new(stream, service.handle(), NONE);
     let (decided, is_decided) = mpsc::channel();
     runtime.block_on(async {
-        stream.control().shared().decide(move || decided.send(()).unwrap());
+        stream.control().shared().decide(Instant::now(), move || decided.send(()).unwrap());
         assert_eq!(is_decided.try_recv(), Err(mpsc::TryRecvError::Empty), "there is no proof yet");
     });
     drop(runtime);

@@ -27,7 +27,7 @@ impl<M: Side> Deadlines<M> {
             return;
         }
         // The peer has taken what was in the way.
-        self.timers.touch();
+        self.shared.set_moved(self.timers.stamp_waited_write());
         if counts {
             if let Some(transfer) = &self.writes.transfer {
                 transfer.count(count);

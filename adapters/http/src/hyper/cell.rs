@@ -6,6 +6,9 @@
 //!
 //! A deadline that has passed is judged by the wire: after the proof that the stream of the
 //! connection was read, the body is polled once more, and what it returns is kept for its consumer.
+//! The consumer of a response may be another task, which the read has woken and which another
+//! worker runs. So a response has up to a second more if its connection has moved bytes since the
+//! deadline.
 //!
 //! Why not a timer for all bodies of a connection: a sleep that ends young costs less than to find
 //! the bodies again when that timer fires.
@@ -33,6 +36,10 @@ use hyper::body::{Body, Buf, Frame, SizeHint};
 pub(super) use self::owners::share;
 use super::exchange::{BodySide, Core, Member};
 use super::limits::{Awaited, BodyError, NEVER, allowance, saturating_nanos};
+
+/// How much longer a response has whose consumer may be about to run. It is more than the time
+/// for which a system with too few processors lets a thread wait.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type PolledFrame<D> = Poll<Option<Result<Frame<D>, BoxError>>>;
@@ -81,6 +88,9 @@ struct State<B: Body> {
     place: Place<B>,
     /// When the present wait began; `None` if it has no limit.
     since: Option<Instant>,
+    /// Until when a consumer has time that another worker may be about to run, when the present
+    /// wait was over; `None` before.
+    patience: Option<Instant>,
     /// How long the consumer has waited for frames before, and how long it was waited for, in
     /// nanoseconds.
     waited: [u64; 2],
@@ -156,6 +166,7 @@ impl<B: Body> Cell<B> {
         let state = State {
             place: body.map_or(Place::Polled, |body| Place::Here(body, Awaited::Poll)),
             since,
+            patience: None,
             waited: [0; 2],
             bytes: 0,
             has_last: false,
@@ -171,7 +182,7 @@ impl<B: Body> Cell<B> {
 
     /// A wait begins now. True if the alarm is to be armed for it, without the lock.
     fn begin_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) -> bool {
-        state.since = core.connection.begin_wait(self.side, awaited);
+        (state.since, state.patience) = (core.connection.begin_wait(self.side, awaited), None);
         state.since.is_some() && self.needs_alarm(core, state, awaited)
     }
 
@@ -193,7 +204,22 @@ impl<B: Body> Cell<B> {
         awaited: Awaited,
     ) -> Option<(Instant, BodyError)> {
         let waited = state.waited[awaited as usize];
-        core.limits(self.side).due(awaited, state.since?, waited, state.bytes)
+        let due = core.limits(self.side).due(awaited, state.since?, waited, state.bytes);
+        due.map(|(due, timeout)| (state.patience.map_or(due, |until| until.max(due)), timeout))
+    }
+
+    /// Whether the peer has given what the consumer of a response may need, since the wait was
+    /// over. Then the consumer has a little more time, once.
+    fn is_patient(&self, core: &Core<dyn Member>, state: &mut State<B>, due: Instant) -> bool {
+        let connection = &core.connection;
+        let is_patient = self.side == BodySide::Response
+            && matches!(state.place, Place::Here(_, Awaited::Poll))
+            && state.patience.is_none()
+            && connection.shared().has_moved_since(due);
+        if is_patient {
+            state.patience = connection.clock.now().checked_add(PATIENCE);
+        }
+        is_patient && state.patience.is_some()
     }
 
     /// When the wait of a body that no poll has taken out is over.
@@ -291,13 +317,13 @@ fn look<B: Limited>(owner: &Arc<dyn Owner<B>>) {
     }
     let due = cell.due(core, &state).map(|(due, _)| due);
     // The near clock may be ahead, and a body never ends early.
-    let is_due = due.is_some_and(|due| due <= core.connection.clock.now());
-    let next = if is_due { Alarm::Judges } else { Alarm::Off };
+    let passed = due.filter(|due| *due <= core.connection.clock.now());
+    let next = if passed.is_some() { Alarm::Judges } else { Alarm::Off };
     let before = mem::replace(&mut state.alarm, next);
     drop(state);
     drop(before);
-    if is_due {
-        judge(owner);
+    if let Some(due) = passed {
+        judge(owner, due);
     } else if due.is_some() {
         arm(owner);
     }
@@ -305,9 +331,9 @@ fn look<B: Limited>(owner: &Arc<dyn Owner<B>>) {
 
 /// Decides about a wait that is over, when the stream of the connection was read.
 #[cold]
-fn judge<B: Limited>(owner: &Arc<dyn Owner<B>>) {
+fn judge<B: Limited>(owner: &Arc<dyn Owner<B>>, due: Instant) {
     let judged = Arc::clone(owner);
-    owner.core().connection.shared().decide(move || decide(&judged));
+    owner.core().connection.shared().decide(due, move || decide(&judged));
 }
 
 /// Ends the exchange, unless the present wait has begun since the alarm, or the body has a frame.
@@ -318,7 +344,8 @@ fn decide<B: Limited>(owner: &Arc<dyn Owner<B>>) {
         state.alarm = Alarm::Off;
     }
     let Some((due, timeout)) = cell.due(core, &state) else { return };
-    if due > core.connection.clock.now() {
+    let is_early = due > core.connection.clock.now();
+    if is_early || cell.is_patient(core, &mut state, due) {
         drop(state);
         return arm(owner);
     }

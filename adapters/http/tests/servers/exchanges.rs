@@ -19,6 +19,7 @@ use http_body_util::Full;
 use hyper::body::{Body, Bytes, Frame};
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
+use tokio::io::{AsyncRead, AsyncWriteExt, DuplexStream, ReadBuf};
 
 use crate::http::{Alarm, Lab, ms};
 
@@ -105,7 +106,8 @@ pub(crate) struct Asked {
     answer: Sender<Feed>,
     answering: Answering,
     /// The connection.
-    _stream: TimedIo<()>,
+    stream: TimedIo<DuplexStream>,
+    client: DuplexStream,
 }
 
 impl Asked {
@@ -137,7 +139,7 @@ impl Asked {
                 Err(_) => Poll::Pending,
             })
         });
-        let (stream, service) = timed(timers, service);
+        let (stream, client, service) = timed(timers, service);
         let service = service.request(request).response(response);
         let (feed, shared) = Feed::new();
         shared.lock().unwrap().frames.extend(frames);
@@ -145,12 +147,30 @@ impl Asked {
         assert!(poll_once(&mut answering).is_pending());
         let body = found.lock().unwrap().take().unwrap();
         let exchange = body.exchange().clone();
-        Self { request: Timed { body, shared }, exchange, answer, answering, _stream: stream }
+        Self { request: Timed { body, shared }, exchange, answer, answering, stream, client }
     }
 
     /// Polls for the answer, which does not come.
     pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.answering.as_mut().poll(cx).map(drop)
+    }
+
+    /// Reads a byte from the client, or waits for one.
+    fn read(&mut self) -> Poll<u8> {
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        let cx = &mut Context::from_waker(Waker::noop());
+        Pin::new(&mut self.stream).poll_read(cx, &mut buffer).map(|read| {
+            read.unwrap();
+            byte[0]
+        })
+    }
+
+    /// The client sends a byte, which is read.
+    fn receive(&mut self) {
+        let sent = pin!(self.client.write_all(b"w")).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(sent.is_ready());
+        assert_eq!(self.read(), Poll::Ready(b'w'));
     }
 
     /// The handler answers.
@@ -169,10 +189,11 @@ fn poll_once(answering: &mut Answering) -> Poll<Result<Response<TimedBody<Feed>>
 }
 
 /// The service of a connection, beside its stream.
-fn timed<S>(timers: Handle, service: S) -> (TimedIo<()>, TimedHttp<S>) {
-    let stream = TimedIo::new((), timers, StreamLimits::default());
+fn timed<S>(timers: Handle, service: S) -> (TimedIo<DuplexStream>, DuplexStream, TimedHttp<S>) {
+    let (stream, client) = tokio::io::duplex(16);
+    let stream = TimedIo::new(stream, timers, StreamLimits::default());
     let control = stream.control();
-    (stream, TimedHttp::new(service, control))
+    (stream, client, TimedHttp::new(service, control))
 }
 
 impl Timed {
@@ -330,6 +351,48 @@ fn body_that_no_task_polls_is_dropped_at_its_limit() {
     let reached = BodyError::NextPoll(LIMIT);
     assert_eq!(exchange.response_limit_reached(), Some(reached));
     assert_eq!(response.poll(), Polled::Failed(reached));
+}
+
+#[test]
+fn response_whose_connection_has_moved_since_the_limit_has_a_second_more() {
+    let check = |received: Duration, expected: Duration| {
+        let mut lab = Lab::new();
+        let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
+        let response = asked.respond();
+        assert!(asked.read().is_pending());
+        // The shard is held up.
+        lab.clock.advance(received);
+        asked.receive();
+        assert!(asked.read().is_pending());
+        lab.settle();
+        lab.advance(expected - received - ms(2));
+        assert!(!response.is_dropped(), "{received:?}");
+        lab.advance(ms(2));
+        assert!(response.is_dropped(), "{received:?}");
+    };
+    check(LIMIT - ms(5), LIMIT);
+    check(LIMIT + ms(5), LIMIT + ms(1_005));
+    // It has the second once.
+    let mut lab = Lab::new();
+    let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
+    let mut response = asked.respond();
+    assert!(asked.read().is_pending());
+    for _ in 0..2 {
+        lab.clock.advance(LIMIT);
+        asked.receive();
+        lab.settle();
+        response.push(Some(b"frame"));
+        assert_eq!(response.poll(), Polled::Frame(b"frame".into()), "each wait has it");
+        assert!(asked.read().is_pending());
+    }
+    lab.clock.advance(LIMIT);
+    asked.receive();
+    lab.advance(Duration::ZERO);
+    assert!(asked.read().is_pending());
+    lab.clock.advance(ms(1_000));
+    asked.receive();
+    lab.advance(ms(2));
+    assert_eq!(response.poll(), Polled::Failed(BodyError::NextPoll(LIMIT)));
 }
 
 #[test]
@@ -551,7 +614,7 @@ fn response_future_that_is_dropped_ends_the_exchange() {
             pending::<Result<Response<Full<Bytes>>, Infallible>>().await
         }
     });
-    let (_stream, service) = timed(lab.handle(), service);
+    let (_stream, _client, service) = timed(lab.handle(), service);
     let service = service.request(NONE.next_frame(LIMIT));
     let (feed, shared) = Feed::new();
     let mut future = Box::pin(service.call(Request::new(feed)));
@@ -586,7 +649,7 @@ fn handler_learns_of_the_end_and_may_still_answer() {
         let line = format!("{:?}", exchange.request_limit_reached().unwrap());
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(line))))
     });
-    let (_stream, service) = timed(lab.handle(), service);
+    let (_stream, _client, service) = timed(lab.handle(), service);
     let service = service.request(NONE.next_poll(LIMIT));
     let (feed, _shared) = Feed::new();
     let answer = lab.spawn(service.call(Request::new(feed)));
