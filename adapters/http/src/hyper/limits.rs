@@ -36,7 +36,9 @@ pub struct BodyLimits {
     /// of the deadline.
     pub min_frame_rate: DataRate,
     /// The longest wait for the consumer to ask for the next frame, or for the end. It counts
-    /// from the beginning of the body, and again from each frame.
+    /// from the beginning of the body, and again from each frame. A response whose connection has
+    /// moved bytes after the deadline, before the limit was decided, has a second more: the window
+    /// for it may have come with them, and another worker of the runtime may be about to take it.
     pub next_poll: Duration,
     /// The least rate of the consumer. Only the time for which it does not ask for a frame
     /// counts, as for the producer. A frame counts when it is given to the consumer.
