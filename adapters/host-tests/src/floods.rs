@@ -1,15 +1,17 @@
 //! Timers fire and other tasks run while the shard has always something to do.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::ShutdownPolicy;
-use corewheel::part::{Part, PartHandle, Wants};
+use corewheel::part::{Part, PartHandle, TurnTime, Wants};
+use corewheel::{ShutdownPolicy, Timers};
 
 use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
 
@@ -19,6 +21,7 @@ pub(crate) fn check(bed: &Bed) {
     if bed.has_executor() {
         of_tasks(bed);
         of_turns(bed);
+        between_turns(bed);
     }
 }
 
@@ -51,7 +54,7 @@ fn of_requests(bed: &Bed) {
     let running = bed.start_plain();
     flooded(&running, || {
         let (sender, ran) = mpsc::channel();
-        let call = move |timers: &corewheel::Timers<()>| {
+        let call = move |timers: &Timers<()>| {
             let sender = sender.clone();
             let call = tells(sender);
             timers.schedule_fn(ms(20), call).expect("there is room");
@@ -90,7 +93,7 @@ fn retry(mut tries: impl FnMut() -> bool) -> bool {
 
 /// Callbacks that schedule another one, due at once, without an end.
 fn of_callbacks(bed: &Bed) {
-    fn again(timers: &corewheel::Timers<()>, is_over: Arc<AtomicBool>) {
+    fn again(timers: &Timers<()>, is_over: Arc<AtomicBool>) {
         if !is_over.load(Ordering::Relaxed) {
             let call = move |timers: &_| again(timers, is_over);
             timers.schedule_fn(Duration::ZERO, call).expect("there is room");
@@ -139,6 +142,18 @@ fn of_tasks(bed: &Bed) {
 struct Endless {
     shard: PartHandle,
     is_over: Cell<bool>,
+    /// How many turns there were.
+    turns: Cell<u32>,
+}
+
+impl Endless {
+    /// Adds it to a shard, whose turns follow each other at once from now on.
+    fn begin(timers: &Timers<()>) -> Rc<Self> {
+        let (is_over, turns) = (Cell::new(false), Cell::new(0));
+        let endless = timers.add_part(|shard| Self { shard, is_over, turns });
+        endless.shard.wake();
+        endless
+    }
 }
 
 impl Part for Endless {
@@ -146,18 +161,26 @@ impl Part for Endless {
         true
     }
 
+    fn turn_begins(&self, _turn: TurnTime<'_>) {
+        self.turns.set(self.turns.get() + 1);
+    }
+
     fn wants(&self) -> Wants {
         if self.is_over.get() { Wants::Nothing } else { Wants::NextTurn }
     }
 }
 
+/// How often turns are counted that follow each other without another task.
+const COUNTS: usize = 101;
+/// How many turns may do so. A host that lets other tasks run only when it reads its sockets takes
+/// turns for the whole of a tick, which are hundreds.
+const TURNS_MAX: u32 = 32;
+
 /// Turns that follow each other at once, without an end.
 fn of_turns(bed: &Bed) {
     let running = bed.start_plain();
     let spawned = running.service.spawn_on(SHARD, |timers| async move {
-        let is_over = Cell::new(false);
-        let endless = timers.add_part(|shard| Endless { shard, is_over });
-        endless.shard.wake();
+        let endless = Endless::begin(&timers);
         // The other task is spawned beside the driver, and awaits its turn some times.
         let other = timers.handle();
         for _ in 0..10 {
@@ -170,4 +193,44 @@ fn of_turns(bed: &Bed) {
     let done = running.reply(spawned, "run tasks between turns that follow each other at once");
     running.must("run a future to its end", done == Ok(()));
     running.end(ShutdownPolicy::Drop);
+}
+
+/// Turns that follow each other at once let another task run that is always ready, and not only
+/// once in a tick, when the sockets are read.
+fn between_turns(bed: &Bed) {
+    let running = bed.start_plain();
+    let spawned = running.service.spawn_on(SHARD, |timers| async move {
+        let endless = Endless::begin(&timers);
+        let mut in_a_row = Vec::with_capacity(COUNTS);
+        while in_a_row.len() < COUNTS {
+            let before = endless.turns.get();
+            yield_now().await;
+            let turns = endless.turns.get() - before;
+            // The executor may poll a task several times before it goes back to the driver.
+            in_a_row.extend((turns > 0).then_some(turns));
+        }
+        endless.is_over.set(true);
+        in_a_row.sort_unstable();
+        // A thread that loses its cpu may have its runtime be fair to the driver by many turns.
+        in_a_row[COUNTS / 2]
+    });
+    let spawned = spawned.unwrap_or_else(|_| running.fail("take a future"));
+    let must = "run other tasks between two turns that follow each other at once";
+    let in_a_row = running.reply(spawned, must);
+    running.must(must, in_a_row.is_ok_and(|turns| turns <= TURNS_MAX));
+    running.end(ShutdownPolicy::Drop);
+}
+
+/// Lets other tasks run: ready when it is polled again, which it asks for at once.
+async fn yield_now() {
+    let mut is_polled = false;
+    poll_fn(|cx| {
+        if is_polled {
+            return Poll::Ready(());
+        }
+        is_polled = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

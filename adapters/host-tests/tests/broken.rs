@@ -31,6 +31,8 @@ enum Fault {
     Forgets,
     /// It never lets other tasks run while the driver has something to do.
     Greedy,
+    /// It lets other tasks run only when it looks at its sockets.
+    Hasty,
 }
 
 /// A `LocalSet` of tokio, by its own timers.
@@ -65,7 +67,7 @@ impl Host for InLocalSet {
     }
 
     async fn step_aside(&mut self) {
-        if self.fault != Fault::Greedy {
+        if !matches!(self.fault, Fault::Greedy | Fault::Hasty) {
             yield_now().await;
         }
     }
@@ -150,4 +152,10 @@ fn host_that_drops_its_futures_fails() {
 #[should_panic(expected = "run tasks between turns that follow each other at once")]
 fn host_that_never_lets_other_tasks_run_fails() {
     check_within(LocalSets(Fault::Greedy), OfTokio, SHORT);
+}
+
+#[test]
+#[should_panic(expected = "must do this, and does not: run other tasks between two turns")]
+fn host_that_does_not_step_aside_fails() {
+    check_within(LocalSets(Fault::Hasty), OfTokio, PATIENCE);
 }
