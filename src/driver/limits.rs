@@ -200,11 +200,16 @@ struct Limits {
 
 #[cfg(target_os = "linux")]
 fn limit(pick: impl Fn(&Limits) -> Option<u64>) -> Option<u64> {
-    use rustix::process::{Resource, getrlimit};
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    #[allow(clippy::unnecessary_cast, reason = "a limit has fewer bits on some processors")]
+    let limit = |resource| {
+        let (current, _) = getrlimit(resource).ok()?;
+        (current < RLIM_INFINITY).then_some(current as u64)
+    };
     pick(&Limits {
-        files: getrlimit(Resource::Nofile).current,
-        threads: getrlimit(Resource::Nproc).current,
-        memory: getrlimit(Resource::As).current,
+        files: limit(Resource::RLIMIT_NOFILE),
+        threads: limit(Resource::RLIMIT_NPROC),
+        memory: limit(Resource::RLIMIT_AS),
     })
 }
 

@@ -174,15 +174,13 @@ pub(super) fn make() -> Result<Box<dyn FnOnce(Shard)>, String> {
 #[cfg(target_os = "linux")]
 mod kernel {
     use std::io;
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsFd, AsRawFd, RawFd};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::task::{Context, Poll, ready};
     use std::time::Duration;
 
-    use rustix::time::{
-        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-        timerfd_settime,
-    };
+    use nix::sys::time::TimeSpec;
+    use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
@@ -190,7 +188,15 @@ mod kernel {
     ///
     /// Nothing reads the descriptor: to set the timer anew makes it unreadable, and the driver is
     /// told of the next change to readable.
-    pub(super) struct KernelTimer(AsyncFd<OwnedFd>);
+    pub(super) struct KernelTimer(AsyncFd<Descriptor>);
+
+    struct Descriptor(TimerFd);
+
+    impl AsRawFd for Descriptor {
+        fn as_raw_fd(&self) -> RawFd {
+            self.0.as_fd().as_raw_fd()
+        }
+    }
 
     impl KernelTimer {
         /// A timer that is not set; `None` without a descriptor, or without I/O in this runtime.
@@ -199,8 +205,8 @@ mod kernel {
             reason = "the new function is unsafe, for types that do not own their descriptor"
         )]
         pub(super) fn new() -> Option<Self> {
-            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
+            let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+            let timer = Descriptor(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).ok()?);
             let register = || AsyncFd::with_interest(timer, Interest::READABLE);
             // Only a panic of tokio says that a runtime has no I/O driver.
             let registered = catch_unwind(AssertUnwindSafe(register)).ok()?;
@@ -211,10 +217,8 @@ mod kernel {
         pub(super) fn set(&self, after: Duration) -> io::Result<()> {
             // A timer that is set to zero never expires.
             let after = after.max(Duration::from_nanos(1));
-            let it_value = Timespec::try_from(after).map_err(io::Error::other)?;
-            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let times = Itimerspec { it_interval, it_value };
-            timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &times)?;
+            let once = Expiration::OneShot(TimeSpec::from_duration(after));
+            self.0.get_ref().0.set(once, TimerSetTimeFlags::empty())?;
             Ok(())
         }
 

@@ -55,14 +55,15 @@ impl Descriptor {
 mod event {
     use std::fs::File;
     use std::io::{self, Write};
+    use std::os::fd::OwnedFd;
 
-    use rustix::event::{EventfdFlags, eventfd};
+    use nix::sys::eventfd::{EfdFlags, EventFd};
 
     pub(super) type End = File;
 
     pub(super) fn new() -> io::Result<End> {
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        Ok(eventfd(0, flags)?.into())
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        Ok(OwnedFd::from(EventFd::from_value_and_flags(0, flags)?).into())
     }
 
     pub(super) fn write(mut end: &End) -> io::Result<()> {
