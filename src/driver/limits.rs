@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -49,25 +49,16 @@ impl Taken {
     /// Starts threads with stacks of the usual size, which take their memory themselves: an
     /// allocator may have some for one thread and not for another.
     fn try_threads(self) -> Result<(), String> {
-        let (told, tried) = mpsc::channel();
-        let mut threads = Threads::new();
+        let mut threads = Threads::default();
         for started in 0..self.threads {
-            let told = told.clone();
             let bytes = if started < self.memories { self.memory_each } else { 0 };
-            let take = move || {
-                let mut memory = Vec::<u8>::new();
-                // The receiver is there until all threads have reported.
-                let _ = told.send(memory.try_reserve_exact(bytes).is_ok());
-                memory
-            };
-            threads.start(take).map_err(|error| {
+            threads.start(bytes).map_err(|error| {
                 let needed = self.threads;
                 let of = of_threads();
                 format!("{needed} more threads are needed and {started} can be had ({error}); {of}")
             })?;
         }
-        drop(told);
-        if tried.iter().take(self.threads).all(|is_had| is_had) {
+        if threads.have_memory() {
             return Ok(());
         }
         let Self { memories, memory_each, .. } = self;
@@ -82,37 +73,77 @@ pub(crate) fn try_memory(bytes: usize) -> Result<(), String> {
     tried.map_err(|_| format!("{bytes} bytes of memory cannot be had; {}", of_memory()))
 }
 
-/// Threads that keep what they have taken until this is dropped.
+/// Threads that keep the memory that they have taken until this is dropped.
+#[derive(Default)]
 struct Threads {
-    go: Option<mpsc::Sender<()>>,
-    wait: Arc<Mutex<mpsc::Receiver<()>>>,
+    trial: Arc<Trial>,
     /// Each thread returns its number in the system.
     started: Vec<thread::JoinHandle<Option<u32>>>,
 }
 
-impl Threads {
-    fn new() -> Self {
-        let (go, wait) = mpsc::channel();
-        Self { go: Some(go), wait: Arc::new(Mutex::new(wait)), started: Vec::new() }
+/// What the threads of a trial report, and when they end. Why not channels: these take longer to
+/// compile than all other code of a start.
+#[derive(Default)]
+struct Trial {
+    reports: Mutex<Reports>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Reports {
+    /// How many threads have their memory.
+    had: usize,
+    /// Whether a thread cannot have its memory.
+    is_refused: bool,
+    is_over: bool,
+}
+
+impl Trial {
+    fn reports(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start<V>(&mut self, take: impl FnOnce() -> V + Send + 'static) -> io::Result<()> {
-        let wait = Arc::clone(&self.wait);
+    /// Waits while this is so.
+    fn wait(&self, is_so: impl Fn(&Reports) -> bool) -> MutexGuard<'_, Reports> {
+        let mut reports = self.reports();
+        while is_so(&reports) {
+            reports = self.changed.wait(reports).unwrap_or_else(PoisonError::into_inner);
+        }
+        reports
+    }
+}
+
+impl Threads {
+    /// Starts a thread that takes so many bytes.
+    fn start(&mut self, bytes: usize) -> io::Result<()> {
+        let trial = Arc::clone(&self.trial);
         let run = move || {
-            let taken = take();
-            // They end one after the other, when the sender is dropped.
-            drop(wait.lock().map(|wait| wait.recv()));
-            drop(taken);
+            let mut memory = Vec::<u8>::new();
+            let is_had = memory.try_reserve_exact(bytes).is_ok();
+            let mut reports = trial.reports();
+            reports.had += usize::from(is_had);
+            reports.is_refused |= !is_had;
+            drop(reports);
+            trial.changed.notify_all();
+            drop(trial.wait(|reports| !reports.is_over));
+            drop(memory);
             host::this_thread()
         };
         self.started.push(thread::Builder::new().spawn(run)?);
         Ok(())
     }
+
+    /// Waits until each thread has tried to take its memory. False if one cannot have it.
+    fn have_memory(&self) -> bool {
+        let all = self.started.len();
+        !self.trial.wait(|reports| !reports.is_refused && reports.had < all).is_refused
+    }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.go = None;
+        self.trial.reports().is_over = true;
+        self.trial.changed.notify_all();
         for thread in self.started.drain(..) {
             // It does nothing that could panic.
             if let Ok(Some(number)) = thread.join() {

@@ -11,14 +11,14 @@
 //! Cost: O(log n) and a lock for each sleep that is kept; no thread before the first of them, and a
 //! thread that sleeps from then on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
 use std::time::Instant;
 
 use crate::values::contain;
-use crate::values::ids::ServiceId;
+use crate::values::ids::{LastServices, ServiceId};
 use crate::values::refused::RefusedKind;
 
 /// The deadline of a kept sleep, and its number.
@@ -29,11 +29,9 @@ struct State {
     /// How many sleeps were kept so far; the number of the next.
     count: u64,
     thread: Thread,
-    /// The services for which it was logged that they are gone: the last [`GONE_MAX`] of them.
-    gone: BTreeSet<ServiceId>,
+    /// The last services for which it was logged that they are gone.
+    gone: LastServices,
 }
-
-const GONE_MAX: usize = 1_024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Thread {
@@ -47,7 +45,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     wakers: BTreeMap::new(),
     count: 0,
     thread: Thread::NotStarted,
-    gone: BTreeSet::new(),
+    gone: LastServices::new(),
 });
 /// The first deadline of the map has become earlier.
 static IS_EARLIER: Condvar = Condvar::new();
@@ -67,11 +65,7 @@ impl State {
 
     /// Whether a service is gone, and that was not logged before.
     fn note_gone(&mut self, service: ServiceId, refused: RefusedKind) -> bool {
-        let is_new = refused.is_closed() && self.gone.insert(service);
-        if self.gone.len() > GONE_MAX {
-            self.gone.pop_first();
-        }
-        is_new
+        refused.is_closed() && self.gone.note(service)
     }
 }
 

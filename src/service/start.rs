@@ -7,8 +7,8 @@
 //! Invariants: each thread of a start reports exactly once in each phase that it enters, also when
 //! it panics, so the thread that starts the service never waits for ever.
 
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use crate::clock::Clock;
 use crate::driver::executor::WithValues;
@@ -121,20 +121,18 @@ where
     H: Handler<T>,
     M: Fn(ShardId) -> H + Send + Sync + 'static,
 {
-    let (ready, started) = mpsc::channel();
+    let phases = Phases::default();
     let mut threads = Vec::new();
     let mut failure = None;
-    let mut goes = Vec::new();
     for shard in directory.shards() {
         let (directory, make_handler) = (Arc::clone(&directory), Arc::clone(&make_handler));
         let engine = Arc::clone(engine);
-        let (go, may_go) = mpsc::channel();
-        let report = Report { ready: ready.clone(), is_owed: true };
+        let report = Report { reports: Arc::clone(&phases.0), is_owed: true };
         let name = format!("{}-{shard}", directory.settings.name);
         let builder = thread::Builder::new().name(name.clone());
         let run = move || {
             let make_handler = &*make_handler;
-            ShardStart { directory, shard, name, make_handler, report, may_go }.run_on(&*engine);
+            ShardStart { directory, shard, name, make_handler, report }.run_on(&*engine);
         };
         match builder.spawn(run) {
             Ok(thread) => threads.push(thread),
@@ -144,23 +142,20 @@ where
                 break;
             }
         }
-        goes.push(go);
     }
-    wait_until_reported(&threads, &started, &mut failure);
+    let reported = phases.wait(threads.len());
+    failure = failure.or(reported);
     if let Some(error) = failure {
         // None of the threads may go on, so each of them ends.
-        drop(goes);
+        drop(phases);
         for thread in threads {
             // One that has panicked has reported it.
             let _ = thread.join();
         }
         return Err(Failure::Executors(error));
     }
-    for go in goes {
-        // A thread that is gone has reported it.
-        let _ = go.send(());
-    }
-    wait_until_reported(&threads, &started, &mut failure);
+    phases.begin_second();
+    failure = phases.wait(2 * threads.len());
     // If one has failed, dropping the service ends and joins the others.
     let service = TimerService::new(directory, threads, Vec::new());
     match failure {
@@ -171,37 +166,96 @@ where
 
 type Started = Result<(), StartError>;
 
-fn wait_until_reported(
-    threads: &[JoinHandle<()>],
-    started: &mpsc::Receiver<Started>,
-    failure: &mut Option<StartError>,
-) {
-    for _ in threads {
-        if let Ok(Err(error)) = started.recv() {
-            failure.get_or_insert(error);
+/// The two phases of a start. Dropped in the first phase, it has the threads that wait end.
+#[derive(Default)]
+struct Phases(Arc<Reports>);
+
+/// What the threads of a start report. Why not channels: these take longer to compile than all other
+/// code of a start.
+#[derive(Default)]
+struct Reports {
+    so_far: Mutex<SoFar>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SoFar {
+    /// How many reports there were, of both phases.
+    count: usize,
+    /// The first failure that was reported.
+    failure: Option<StartError>,
+    /// Whether the threads may begin their second phase. `None` during the first.
+    may_go: Option<bool>,
+}
+
+impl Reports {
+    fn so_far(&self) -> MutexGuard<'_, SoFar> {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until this returns a value.
+    fn wait<R>(&self, mut until: impl FnMut(&mut SoFar) -> Option<R>) -> R {
+        let mut so_far = self.so_far();
+        loop {
+            if let Some(result) = until(&mut so_far) {
+                return result;
+            }
+            so_far = self.changed.wait(so_far).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn add(&self, result: Started) {
+        let mut so_far = self.so_far();
+        so_far.count += 1;
+        if let Err(error) = result {
+            so_far.failure.get_or_insert(error);
+        }
+        drop(so_far);
+        self.changed.notify_all();
+    }
+
+    fn end_first(&self, may_go: bool) {
+        self.so_far().may_go.get_or_insert(may_go);
+        self.changed.notify_all();
+    }
+}
+
+impl Phases {
+    /// Waits for so many reports in all, and returns the first failure.
+    fn wait(&self, count: usize) -> Option<StartError> {
+        self.0.wait(|so_far| (so_far.count >= count).then(|| so_far.failure.take()))
+    }
+
+    fn begin_second(&self) {
+        self.0.end_first(true);
+    }
+}
+
+impl Drop for Phases {
+    fn drop(&mut self) {
+        self.0.end_first(false);
     }
 }
 
 /// Where the thread of a shard reports. Dropped while it owes a report, it says that it panicked.
 struct Report {
-    ready: mpsc::Sender<Started>,
+    reports: Arc<Reports>,
     is_owed: bool,
 }
 
 impl Report {
     /// The executor is there. Waits until all are; false if one is not.
-    fn executor(&mut self, may_go: &mpsc::Receiver<()>) -> bool {
+    fn executor(&mut self) -> bool {
         self.is_owed = false;
-        let _told = self.ready.send(Ok(()));
-        self.is_owed = may_go.recv().is_ok();
+        self.reports.add(Ok(()));
+        self.is_owed = self.reports.wait(|so_far| so_far.may_go);
         self.is_owed
     }
 
     /// The last report: the shard runs, or something has failed.
     fn finish(mut self, result: Started) {
         self.is_owed = false;
-        let _told = self.ready.send(result);
+        self.reports.add(result);
     }
 }
 
@@ -210,7 +264,7 @@ impl Drop for Report {
         if self.is_owed {
             let reason = "a shard's thread panicked while it started".to_owned();
             let error = StartError::Runtime { runtime: "service's", reason };
-            let _told = self.ready.send(Err(error));
+            self.reports.add(Err(error));
         }
     }
 }
@@ -223,7 +277,6 @@ struct ShardStart<'a, T: 'static, M> {
     name: String,
     make_handler: &'a M,
     report: Report,
-    may_go: mpsc::Receiver<()>,
 }
 
 impl<T: Send + 'static, M> ShardStart<'_, T, M> {
@@ -232,12 +285,12 @@ impl<T: Send + 'static, M> ShardStart<'_, T, M> {
     where
         M: Fn(ShardId) -> H,
     {
-        let Self { directory, shard, name, make_handler, mut report, may_go } = self;
+        let Self { directory, shard, name, make_handler, mut report } = self;
         pin(&directory.settings, shard);
         let made = attempt(|| engine.make(&name));
         let run = match made.and_then(|made| made) {
             Err(reason) => return report.finish(Err(of_shard(shard, reason))),
-            Ok(run) if report.executor(&may_go) => run,
+            Ok(run) if report.executor() => run,
             Ok(_) => return,
         };
         let open = || {

@@ -6,7 +6,6 @@
 //!
 //! Cost: a few comparisons for each shard and class of a reading.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::class::ClassStats;
@@ -293,13 +292,14 @@ impl Seen {
 pub(crate) struct Monitor {
     limits: Limits,
     shards: Vec<Base>,
-    /// By shard, warning and, if it is one about a class, the name of the class.
-    seen: BTreeMap<(usize, WarningKind, &'static str), Seen>,
+    /// In the order of shard, warning and, if it is one about a class, the name of the class. Why
+    /// not an ordered map: it takes longer to compile, and there are few warnings.
+    seen: Vec<((usize, WarningKind, &'static str), Seen)>,
 }
 
 impl Monitor {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, shards: Vec::new(), seen: BTreeMap::new() }
+        Self { limits, shards: Vec::new(), seen: Vec::new() }
     }
 
     /// Finds the warnings of a reading that was taken at `now`, and puts all that have occurred
@@ -309,16 +309,25 @@ impl Monitor {
         self.shards.resize(stats.shards.len(), Base::default());
         for (index, (base, shard)) in self.shards.iter_mut().zip(&stats.shards).enumerate() {
             let found = base.find(shard, now, &self.limits);
-            let first = WarningKind::ALL[0];
-            let of_shard = (index, first, "")..(index + 1, first, "");
-            for ((_, kind, class), seen) in self.seen.range_mut(of_shard) {
+            for ((shard, kind, class), seen) in &mut self.seen {
+                if *shard != index {
+                    continue;
+                }
                 let is_state = |found: &Found| {
                     found.occurred.is_none() && (found.kind, found.class) == (*kind, *class)
                 };
                 seen.holds &= found.iter().any(is_state);
             }
             for found in found {
-                self.seen.entry((index, found.kind, found.class)).or_default().note(found, now);
+                let key = (index, found.kind, found.class);
+                let at = match self.seen.binary_search_by_key(&key, |(key, _)| *key) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        self.seen.insert(at, (key, Seen::default()));
+                        at
+                    }
+                };
+                self.seen[at].1.note(found, now);
             }
         }
         let mut events = Vec::new();
@@ -348,6 +357,8 @@ impl Monitor {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::stats::{LatenessParts, ShardCounts, Times};
     use crate::values::ids::ShardId;

@@ -2,9 +2,7 @@
 //!
 //! Counts add up by their kinds, and histograms by their buckets.
 
-use std::collections::BTreeMap;
-
-use super::{Bucket, ClassStats, Forecast, ShardStats, ThreadTimes, Times};
+use super::{ClassStats, Forecast, ShardStats, ThreadTimes, Times};
 
 impl ShardStats {
     /// The statistics of several shards of a service as those of one; `None` if there are none.
@@ -55,12 +53,13 @@ impl ShardStats {
 fn add(sum: &mut Times, other: &Times) {
     sum.count += other.count;
     sum.sum_ns = sum.sum_ns.saturating_add(other.sum_ns);
-    let mut buckets = BTreeMap::new();
-    for bucket in sum.buckets.iter().chain(&other.buckets) {
-        *buckets.entry(bucket.up_to_ns).or_insert(0) += bucket.count;
+    let buckets = &mut sum.buckets;
+    for bucket in &other.buckets {
+        match buckets.binary_search_by_key(&bucket.up_to_ns, |bucket| bucket.up_to_ns) {
+            Ok(at) => buckets[at].count += bucket.count,
+            Err(at) => buckets.insert(at, *bucket),
+        }
     }
-    let bucket = |(up_to_ns, count)| Bucket { up_to_ns, count };
-    sum.buckets = buckets.into_iter().map(bucket).collect();
 }
 
 /// Adds the counts of a shard's forecast. The sum is as old as the oldest of them, and its cost is

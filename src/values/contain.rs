@@ -5,6 +5,7 @@
 //! collection that holds them: when a value of a `Vec` panics, the `Vec` drops the other values
 //! while it unwinds, and a second panic aborts the process.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::ids::ShardId;
@@ -12,12 +13,17 @@ use super::ids::ShardId;
 /// Runs a callback, waker or `Drop` of the user, and logs a panic. Returns false if it panicked.
 pub(crate) fn contain(shard: ShardId, run: impl FnOnce()) -> bool {
     let Some(message) = catch(run) else { return true };
+    log_callback(shard, &message);
+    false
+}
+
+#[cold]
+fn log_callback(shard: ShardId, message: &str) {
     tracing::error!(
         name: "callback-panicked",
         target: "corewheel::panic",
         shard = shard.number(), message, "a callback, waker or drop panicked"
     );
-    false
 }
 
 /// Drops values one at a time, and logs each panic. For code that knows no shard to count the
@@ -30,13 +36,18 @@ pub(crate) fn drop_each<V>(values: impl IntoIterator<Item = V>) {
 pub(crate) fn each<V>(values: impl IntoIterator<Item = V>, mut run: impl FnMut(V)) {
     for value in values {
         if let Some(message) = catch(|| run(value)) {
-            tracing::error!(
-                name: "value-panicked",
-                target: "corewheel::panic",
-                message, "a value panicked when it was dropped or woken"
-            );
+            log_value(&message);
         }
     }
+}
+
+#[cold]
+fn log_value(message: &str) {
+    tracing::error!(
+        name: "value-panicked",
+        target: "corewheel::panic",
+        message, "a value panicked when it was dropped or woken"
+    );
 }
 
 /// Runs code of a library that may panic. The error is the panic's message.
@@ -48,7 +59,15 @@ pub(crate) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
 
 /// Runs a closure. Returns the panic's message if it panics, else `None`.
 fn catch(run: impl FnOnce()) -> Option<String> {
-    let payload = catch_unwind(AssertUnwindSafe(run)).err()?;
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(()) => None,
+        Err(payload) => Some(message_of(payload)),
+    }
+}
+
+/// Drops the payload of a panic, and returns its message.
+#[cold]
+fn message_of(payload: Box<dyn Any + Send>) -> String {
     let message = payload
         .downcast_ref::<&str>()
         .copied()
@@ -59,7 +78,7 @@ fn catch(run: impl FnOnce()) -> Option<String> {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(payload);
     }
-    Some(message)
+    message
 }
 
 /// A value that is dropped under `catch_unwind`, for a field beside other values of the user.

@@ -72,6 +72,34 @@ impl ServiceId {
     }
 }
 
+/// The last services that were noted, up to a count. Why not an ordered set: it takes longer to
+/// compile, and both lists are for errors.
+pub(crate) struct LastServices(Vec<ServiceId>);
+
+impl LastServices {
+    const MAX: usize = 1_024;
+
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Notes a service. Returns whether it was not in the list.
+    pub(crate) fn note(&mut self, service: ServiceId) -> bool {
+        if self.contains(service) {
+            return false;
+        }
+        if self.0.len() == Self::MAX {
+            self.0.remove(0);
+        }
+        self.0.push(service);
+        true
+    }
+
+    pub(crate) fn contains(&self, service: ServiceId) -> bool {
+        self.0.contains(&service)
+    }
+}
+
 /// The service and the shard of a timer. An id consists of these and the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Home(u32);

@@ -8,7 +8,6 @@
 //!
 //! Cost: a thread looks here when it uses a service for the first time.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -27,7 +26,7 @@ use crate::shard::{Directory, Post};
 use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::ConfigError;
-use crate::values::ids::{ServiceId, ShardId};
+use crate::values::ids::{LastServices, ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
 /// The number of a timer that waits for room, and a waker that is not kept.
@@ -146,10 +145,8 @@ pub(crate) fn of_directory<T: Send + 'static>(directory: &Arc<Directory<T>>) -> 
 
 static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
 
-/// The services that had handles when they were dropped without a shutdown: the last
-/// [`DROPPED_MAX`] of them.
-static DROPPED: Mutex<BTreeSet<ServiceId>> = Mutex::new(BTreeSet::new());
-const DROPPED_MAX: usize = 1_024;
+/// The last services that had handles when they were dropped without a shutdown.
+static DROPPED: Mutex<LastServices> = Mutex::new(LastServices::new());
 
 /// Enters a service, unless it is entered already or has been shut down.
 pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
@@ -168,11 +165,7 @@ pub(crate) fn leave(service: ServiceId, is_dropped: bool) {
     let left = services.as_mut().and_then(|services| services.remove(&service));
     drop(services);
     if is_dropped && left.is_some() {
-        let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
-        dropped.insert(service);
-        if dropped.len() > DROPPED_MAX {
-            dropped.pop_first();
-        }
+        DROPPED.lock().unwrap_or_else(PoisonError::into_inner).note(service);
     }
     drop(left);
 }
@@ -181,7 +174,7 @@ pub(crate) fn leave(service: ServiceId, is_dropped: bool) {
 #[cold]
 pub(crate) fn why_closed(service: ServiceId) -> RefusedKind {
     let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
-    closed_kind(dropped.contains(&service))
+    closed_kind(dropped.contains(service))
 }
 
 /// A service by its number; `None` if it has no handle or is shut down.
