@@ -81,7 +81,7 @@ struct Threads {
     started: Vec<thread::JoinHandle<Option<u32>>>,
 }
 
-/// What the threads of a trial report, and when they end. Why not channels: these take longer to
+/// What the threads of a trial report, and when they end. Why not channels: they take longer to
 /// compile than all other code of a start.
 #[derive(Default)]
 struct Trial {

@@ -170,7 +170,7 @@ type Started = Result<(), StartError>;
 #[derive(Default)]
 struct Phases(Arc<Reports>);
 
-/// What the threads of a start report. Why not channels: these take longer to compile than all other
+/// What the threads of a start report. Why not channels: they take longer to compile than all other
 /// code of a start.
 #[derive(Default)]
 struct Reports {
