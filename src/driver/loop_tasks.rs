@@ -15,7 +15,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Wake, Waker};
 
 use slab::Slab;
@@ -23,6 +23,7 @@ use slab::Slab;
 use crate::directory::post::Front;
 use crate::face::part::{Part, PartHandle, TurnTime, Wants};
 use crate::face::timers::Timers;
+use crate::link::sync::{Mutex, MutexGuard};
 use crate::link::woken::WokenFlag;
 use crate::shard::stored::LocalFuture;
 
@@ -77,7 +78,7 @@ impl LoopTasks {
     pub(super) fn start<T: Send + 'static>(timers: &Timers<T>, future: LocalFuture) {
         let tasks = timers.shared_part(|shard| {
             let front = Arc::clone(timers.core().post().front());
-            let woken = Arc::new(Woken { places: Mutex::default(), front });
+            let woken = Arc::new(Woken { places: Mutex::new(VecDeque::new()), front });
             Self { shard, tasks: RefCell::default(), woken, closing: Cell::new(false) }
         });
         let waker = {
