@@ -193,4 +193,15 @@ mod tests {
         assert_eq!((id.home().service(), id.shard(), id.key()), (service, shard, key));
         assert!(id.is_of(service) && !id.is_of(ServiceId(0)));
     }
+
+    #[test]
+    fn list_of_last_services_forgets_the_first_of_too_many() {
+        let mut last = LastServices::new();
+        let services: Vec<_> = (0..=LastServices::MAX).map(|_| ServiceId::next()).collect();
+        let is_new: Vec<_> = services.iter().map(|service| last.note(*service)).collect();
+        assert!(is_new.iter().all(|is_new| *is_new));
+        assert!(!last.note(services[1]), "it is known");
+        assert!(!last.contains(services[0]), "it is forgotten");
+        assert!(services[1..].iter().all(|service| last.contains(*service)));
+    }
 }
