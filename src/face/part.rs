@@ -126,7 +126,8 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::handle::thread_lanes;
-pub use crate::shard::part::{Gauges, Part, PartHandle, PartTimer, Receive, TurnTime, Wants};
+pub use crate::shard::part::{Gauges, Part, PartTimer, Receive, TurnTime, Wants};
+pub use crate::shard::part_handle::PartHandle;
 use crate::shard::parts::{Entry, Message, Parts};
 use crate::values::ids::{Home, ShardId};
 use crate::values::refused::Refused;

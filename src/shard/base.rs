@@ -4,17 +4,17 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use corewheel_shard::Tick;
+use corewheel_shard::{Tick, TimerKey};
 use crossbeam_utils::CachePadded;
 
-use super::Directory;
 use super::parts::Parts;
 use super::poll_budget::PollBudget;
 use crate::clock::when::When;
 use crate::clock::{NearClock, Timeline};
-use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
 use crate::directory::post::Front;
+use crate::directory::{Directory, closed_kind};
+use crate::link::lane::Request;
 use crate::link::sync::AtomicBool;
 use crate::stats::class::FirstHeld;
 use crate::stats::tally::Tally;
@@ -64,7 +64,10 @@ impl Drop for Compound<'_> {
 }
 
 impl Base {
-    pub(super) fn new<T: 'static>(directory: &Directory<T>, id: ShardId) -> Self {
+    pub(super) fn new<R, C>(directory: &Directory<R, C>, id: ShardId) -> Self
+    where
+        R: Request<Key = TimerKey>,
+    {
         let time = directory.time.clone();
         let post = directory.post(id).expect("a core is made for a shard of the service");
         Self {

@@ -13,7 +13,8 @@ use std::rc::Rc;
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::parts::{Entry, Message, PartId};
+use super::part::PartId;
+use super::parts::{Entry, Message};
 use super::stored::Stored;
 use super::timers::Timers;
 use super::{Base, Core};

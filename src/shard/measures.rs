@@ -6,8 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use super::classes::ClassTable;
 use super::lateness::TurnTimes;
-use super::part::Gauges;
-use super::parts::PartId;
+use super::part::{Gauges, PartId};
 use crate::stats::ShardCounts;
 use crate::stats::live::Live;
 use crate::stats::times::Recorder;

@@ -28,6 +28,7 @@ mod measures;
 mod nurseries;
 mod park;
 pub(crate) mod part;
+pub(crate) mod part_handle;
 pub(crate) mod parts;
 mod poll_budget;
 pub(crate) mod receive;

@@ -12,36 +12,9 @@ use std::rc::{Rc, Weak};
 use corewheel_shard::Tick;
 use slab::Slab;
 
-use super::part::{Part, Wants};
+use super::part::{Part, PartId, Wants};
 use crate::values::contain::contain;
 use crate::values::ids::ShardId;
-
-/// The number of a part within its shard, in three bytes: the slot of a timer has room for no more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PartId([u8; 3]);
-
-impl PartId {
-    /// # Panics
-    ///
-    /// If there are more than 2²⁴ parts.
-    fn new(number: usize) -> Self {
-        assert!(number < 1 << 24, "a shard has at most 16,777,216 parts at a time");
-        let [low, middle, high, ..] = number.to_le_bytes();
-        Self([low, middle, high])
-    }
-
-    #[inline]
-    fn number(self) -> usize {
-        let [low, middle, high] = self.0;
-        usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16
-    }
-
-    /// The part and the index of one of its timers, as one word.
-    #[inline]
-    pub(super) fn with_index(self, index: u32) -> u64 {
-        (self.number() as u64) << 32 | u64::from(index)
-    }
-}
 
 /// A part, also after its number was given to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use slab::Slab;
 
 use super::callback::{Call, Payload as Carried, SendCall};
-use super::parts::PartId;
+use super::part::PartId;
 use super::timers::Timers;
 
 /// A payload, as the slot of its timer holds it.

@@ -25,7 +25,8 @@ use std::sync::Arc;
 use corewheel_shard::Tick;
 
 use super::Core;
-use super::part::{Part, PartHandle, TurnTime, Wants};
+use super::part::{Part, TurnTime, Wants};
+use super::part_handle::PartHandle;
 use super::parts::Parts;
 use crate::clock::Timeline;
 use crate::clock::when::Deadline;

@@ -220,7 +220,7 @@ impl Delivering {
 enum Coming<T: 'static> {
     /// An expired timer with a payload of its own.
     Timer(Delivery<T>),
-    /// A timer of a part, as [`PartId::with_index`](super::parts::PartId::with_index) puts it. Why
+    /// A timer of a part, as [`PartId::with_index`](super::part::PartId::with_index) puts it. Why
     /// not two fields: a short one has the compiler move all payloads in unaligned pieces, which
     /// wait for each other.
     PartTimer(u64),
