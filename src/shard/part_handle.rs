@@ -30,6 +30,27 @@ use crate::values::scale::Scale;
 ///
 /// Cost: a command costs what it costs [`Timers`], and a dynamic call. A timer of a part is a timer
 /// of the shard, and counts in its statistics, for the class of the view that made the part.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel::part::{Part, PartHandle};
+/// use std::time::Duration;
+///
+/// struct Session {
+///     shard: PartHandle,
+/// }
+///
+/// impl Part for Session {}
+///
+/// let service = TimerService::builder().shards(1).start_attached()?;
+/// let shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+/// let session = shard.timers().add_part(|shard| Session { shard });
+/// let timer = session.shard.schedule(Duration::from_secs(30), 0)?;
+/// assert!(session.shard.reset(timer, Duration::from_secs(60)));
+/// assert!(session.shard.cancel(timer));
+/// assert_eq!(session.shard.remaining(timer), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PartHandle {
     shard: Rc<dyn LocalShard>,
     /// The timeline of the service, copied so that a conversion makes no dynamic call.
