@@ -252,7 +252,8 @@ pub use crate::kit::{
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::service::watchdog;
-pub use crate::shard::callback::{Fired, Handler, LocalCall, Payload, SendCall};
+pub use crate::shard::handler::{Fired, Handler};
+pub use crate::shard::timers::{LocalCall, Payload, SendCall};
 pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, TimeoutError};
 pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};

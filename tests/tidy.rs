@@ -434,7 +434,7 @@ fn connections_and_containers_use_a_shard_by_the_public_items_for_parts() {
             };
             match BESIDE_PARTS.iter().find(is_of) {
                 Some(known) => used.push(*known),
-                None if name.starts_with("callback::") => {}
+                None if name.starts_with("timers::") => {}
                 None => places.push((source.path.clone(), number)),
             }
         }

@@ -34,8 +34,8 @@ use super::host::Host;
 pub use crate::driver::own_loop::{ShardLoop, Turn};
 use crate::shard::Core;
 use crate::shard::Directory;
-use crate::shard::callback::Handler;
-use crate::shard::host::OwnedHandler;
+use crate::shard::handler::Handler;
+use crate::shard::handler::OwnedHandler;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
 

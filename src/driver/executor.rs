@@ -21,9 +21,9 @@ use super::spawn::Running;
 use super::{Driven, Entered};
 use crate::face::timers::Timers;
 use crate::shard::Base;
-use crate::shard::host::{Values, take_turn};
-use crate::shard::stored::LocalFuture;
-use crate::shard::turn::Next;
+use crate::shard::handler::Values;
+use crate::shard::timers::LocalFuture;
+use crate::shard::turn::{Next, take_turn};
 
 /// A shard as its driver takes the turns, whatever its timers carry. So a host, whose driver is
 /// compiled for it, need not know the types of a service.

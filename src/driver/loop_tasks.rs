@@ -25,7 +25,7 @@ use crate::face::part::{Part, PartHandle, TurnTime, Wants};
 use crate::face::timers::Timers;
 use crate::link::sync::{Mutex, MutexGuard};
 use crate::link::woken::WokenFlag;
-use crate::shard::stored::LocalFuture;
+use crate::shard::timers::LocalFuture;
 
 /// The tasks of one shard. Made for the first future.
 pub(super) struct LoopTasks {

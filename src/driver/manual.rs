@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::own_loop::{ShardLoop, Turn};
 use crate::clock::ManualClock;
 use crate::link::woken::WokenFlag;
-use crate::shard::callback::Handler;
+use crate::shard::handler::Handler;
 
 /// The most turns of a shard, and the most polls of the tasks, while the clock stands still. More
 /// of them mean that timers or tasks cause each other for ever.

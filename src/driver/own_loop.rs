@@ -11,10 +11,11 @@ use super::{Driven, Entered};
 use crate::clock::Timeline;
 use crate::face::report::ShardReport;
 use crate::face::timers::Timers;
-use crate::shard::callback::{Fired, Handler};
-use crate::shard::host::{BorrowedHandler, Deliveries, OwnedHandler, Values, take_turn};
+use crate::shard::deliver::Deliveries;
+use crate::shard::handler::{BorrowedHandler, OwnedHandler, Values};
+use crate::shard::handler::{Fired, Handler};
 use crate::shard::shutdown::shut_down;
-use crate::shard::turn::Next;
+use crate::shard::turn::{Next, take_turn};
 use crate::values::shutdown::ShutdownPolicy;
 
 /// A shard in a loop around `poll`, `epoll` or anything else, whose turns the caller takes; made by

@@ -22,7 +22,7 @@ use slab::Slab;
 
 use crate::face::part::Part;
 use crate::face::timers::Timers;
-use crate::shard::stored::LocalFuture;
+use crate::shard::timers::LocalFuture;
 use crate::values::contain::drop_each;
 
 /// The futures of a shard that are not done.

@@ -31,7 +31,7 @@ use self::kernel::KernelTimer;
 use self::last_wakes::LastWakes;
 use super::host::{Host, Needs, Shard};
 use super::limits;
-use crate::shard::stored::LocalFuture;
+use crate::shard::timers::LocalFuture;
 use crate::values::contain::attempt;
 
 /// How many events tokio takes from `epoll` at a time by default.

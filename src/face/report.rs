@@ -33,8 +33,8 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::clock::Timeline;
-use crate::shard::callback::{Payload, SendCall};
-use crate::shard::shutdown::Report;
+use crate::shard::request::Report;
+use crate::shard::timers::{Payload, SendCall};
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::ids::{ShardId, TimerId};
 

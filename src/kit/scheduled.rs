@@ -17,7 +17,7 @@ use crate::clock::when::When;
 use crate::face::handle::Handle;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
-use crate::shard::callback::{LocalCall, SendCall};
+use crate::shard::timers::{LocalCall, SendCall};
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
 use crate::values::ids::TimerId;

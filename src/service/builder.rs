@@ -14,7 +14,7 @@ use crate::service::TimerService;
 use crate::service::start;
 use crate::service::watchdog::{Hook, Stuck};
 use crate::shard::Directory;
-use crate::shard::callback::{Fired, Handler};
+use crate::shard::handler::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::TimerService;
 use crate::driver::host::Host;
-use crate::shard::stored::LocalFuture;
+use crate::shard::timers::LocalFuture;
 use crate::values::ids::ShardId;
 
 const SHARD: ShardId = ShardId::new(0);

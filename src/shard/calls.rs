@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::Core;
-use super::callback::{Call, LocalCall, RepeatedCall};
+use super::core::Core;
 use super::stored::Stored;
+use super::timers::{Call, LocalCall, RepeatedCall};
 use crate::values::class::ClassId;
 use crate::values::ids::TimerId;
 use crate::values::refused::Refused;

@@ -3,11 +3,6 @@
 //! Each class has a list of its timers in the order of scheduling, so that the first timer of the
 //! list is always the oldest. Cost: see [`crate::values::class`].
 
-use std::time::Duration;
-
-use corewheel_shard::TimerKey;
-
-use super::{Core, State};
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass, tenths_left};
@@ -108,7 +103,7 @@ impl ClassTable {
 
     /// Counts a delivery of a class that is late by so many nanoseconds. Most timers have no class.
     #[inline(never)]
-    fn count_fired(&mut self, class: ClassId, late: u64, is_late: bool) {
+    pub(super) fn count_fired(&mut self, class: ClassId, late: u64, is_late: bool) {
         self.count(class, |counts| counts.end(Ended::Fired { late, is_late }));
     }
 
@@ -198,53 +193,3 @@ impl ClassTable {
 }
 
 const _: () = assert!(TimerClass::COUNT_MAX <= u64::BITS as usize);
-
-impl<T: 'static> Core<T> {
-    /// Begins the delivery of a timer of a class, `late` nanoseconds after its deadline. Counts the
-    /// timer as fired, and notes the delivery if it is beyond the service's bound. `now` returns
-    /// the time of the delivery.
-    #[inline]
-    pub(super) fn begin_delivery_of(
-        &self,
-        state: &mut State<T>,
-        class: ClassId,
-        key: Option<TimerKey>,
-        late: u64,
-        now: impl FnOnce() -> u64,
-    ) {
-        let is_late = late > self.directory.settings.lateness_bound;
-        state.measured.lateness.record(late);
-        if class.is_some() {
-            state.measured.classes.count_fired(class, late, is_late);
-        }
-        state.measured.live.deliver(class);
-        if is_late {
-            self.note_late(state, key, now(), late);
-        }
-    }
-
-    /// Counts a delivery that took too long for the class of its timer, and logs it: the first one
-    /// and each that makes twice as many as were logged before.
-    #[cold]
-    pub(super) fn note_overrun(&self, took: u64) {
-        let overrun = {
-            let state = &mut *self.state.borrow_mut();
-            state.measured.counts.overrun_last_ns = took;
-            state.measured.classes.count(state.measured.live.delivering(), |counts| {
-                counts.overrun += 1;
-                counts.overrun
-            })
-        };
-        let Some(overrun) = overrun else { return };
-        if overrun.is_power_of_two() {
-            if let Some(class) = self.directory.settings.classes.name(self.class_delivered()) {
-                let (shard, took) = (self.id.number(), Duration::from_nanos(took));
-                tracing::warn!(
-                    name: "delivery-slow",
-                    target: "corewheel::shard",
-                    shard, class, ?took, overrun, "the delivery of a timer took too long"
-                );
-            }
-        }
-    }
-}

@@ -2,9 +2,10 @@
 
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
-use super::Core;
+use super::core::{Core, State};
 use super::request::{RemainingReply, freed_by};
-use super::stored::{Stored, Taken};
+use super::stored::Stored;
+use super::timers::Taken;
 use crate::values::class::ClassId;
 use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
@@ -173,5 +174,83 @@ impl<T: 'static> Core<T> {
     #[inline]
     pub(crate) fn timer_of(&self, key: TimerKey) -> TimerId {
         self.home.timer(key)
+    }
+}
+
+impl<T: 'static> State<T> {
+    /// Schedules a payload. `Err` with the payload if the shard is full.
+    #[inline(always)]
+    pub(super) fn schedule(
+        &mut self,
+        deadline: Tick,
+        payload: Stored<T>,
+    ) -> Result<TimerKey, Stored<T>> {
+        if !self.has_own_slot() {
+            return self.schedule_in_reserve(deadline, payload);
+        }
+        self.wheel.schedule(deadline, payload).map_err(|full| full.0)
+    }
+
+    /// Schedules in a slot that is lent to threads or reserved for threads, the last reserve of a
+    /// full shard.
+    #[cold]
+    fn schedule_in_reserve(
+        &mut self,
+        deadline: Tick,
+        payload: Stored<T>,
+    ) -> Result<TimerKey, Stored<T>> {
+        let mut payload = payload;
+        if self.take_credit_back() || self.free_slot() {
+            match self.wheel.schedule(deadline, payload) {
+                Ok(key) => return Ok(key),
+                Err(full) => payload = full.0,
+            }
+        }
+        self.measured.counts.refused += 1;
+        Err(payload)
+    }
+
+    /// Cancels a timer in the wheel, and counts it for its class. `now` gives the present in
+    /// nanoseconds.
+    #[inline(always)]
+    pub(super) fn cancel(
+        &mut self,
+        key: TimerKey,
+        now: impl FnOnce() -> u64,
+    ) -> ShardCancel<Stored<T>> {
+        let outcome = self.wheel.cancel(key);
+        if let ShardCancel::Cancelled { deadline, .. } = outcome {
+            let class = self.measured.classes.class_of(key.index());
+            if class.is_some() {
+                let deadline = self.directory.time.start_of(deadline);
+                self.measured.classes.cancel(class, key.index(), deadline, now());
+            }
+        }
+        outcome
+    }
+
+    /// Takes the payload of a cancelled timer out of its table. Returns the outcome for the
+    /// caller.
+    #[inline(never)]
+    pub(super) fn finish_cancel(
+        &mut self,
+        outcome: ShardCancel<Stored<T>>,
+        now: u64,
+    ) -> CancelOutcome<Taken<T>> {
+        match outcome {
+            ShardCancel::Cancelled { deadline, payload } => {
+                let remaining = self.directory.time.remaining(deadline, now);
+                CancelOutcome::Cancelled { remaining, payload: self.take(payload) }
+            }
+            ShardCancel::Overtook => CancelOutcome::Overtook,
+            ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
+            ShardCancel::Stale => CancelOutcome::Stale,
+        }
+    }
+
+    /// Takes the payload of a timer that will not fire out of its table.
+    #[inline]
+    pub(super) fn take(&mut self, payload: Stored<T>) -> Taken<T> {
+        payload.take(&mut self.calls)
     }
 }

@@ -1,49 +1,8 @@
-//! The effects of commands, which run when the state of a shard is no longer borrowed: dropping
-//! payloads, sending replies, waking futures, and handing messages to parts.
+//! Runs the effects of commands when the state of a shard is no longer borrowed: drops payloads,
+//! sends replies, wakes futures, and hands messages to parts.
 
-use std::task::Waker;
-
-use corewheel_shard::TimerKey;
-
-use super::Core;
-use super::parts::Message;
-use super::request::{CancelReplies, CancelReply, RemainingReply};
-use super::state::into_remote;
-use super::stored::Taken;
-use crate::values::outcome::{CancelOutcome, ResetOutcome};
-
-pub(super) enum Effect<T: 'static> {
-    Drop(Taken<T>),
-    Cancelled(CancelReply<T>, CancelOutcome<Taken<T>>),
-    Reset(oneshot::Sender<ResetOutcome>, ResetOutcome),
-    Wake(Waker),
-    /// Replies to a bulk request.
-    Reply(CancelReplies<T>),
-    Remaining(TimerKey, RemainingReply),
-    Message(Box<dyn Message>),
-}
-
-/// What commands have left to do when nothing is borrowed.
-pub(super) struct Left<T: 'static> {
-    pub(super) effects: Vec<Effect<T>>,
-    /// The wakers of futures that have ended on other threads than they have begun. Dropped with
-    /// the effects; apart from them, as there may be many.
-    pub(super) unused_wakers: Vec<Waker>,
-}
-
-impl<T: 'static> Default for Left<T> {
-    fn default() -> Self {
-        Self { effects: Vec::new(), unused_wakers: Vec::new() }
-    }
-}
-
-impl<T: 'static> Left<T> {
-    /// Whether effects wait until nothing is borrowed.
-    #[inline]
-    pub(super) fn has_effects(&self) -> bool {
-        !self.effects.is_empty() || !self.unused_wakers.is_empty()
-    }
-}
+use super::core::{Core, Effect, Left};
+use super::taken::outcome_into_remote;
 
 impl<T: 'static> Effect<T> {
     /// Runs the effect. A reply that no caller waits for is dropped.
@@ -51,7 +10,7 @@ impl<T: 'static> Effect<T> {
         match self {
             Self::Drop(taken) => drop(taken),
             Self::Cancelled(reply, outcome) => {
-                let (outcome, left) = into_remote::<T>(outcome);
+                let (outcome, left) = outcome_into_remote::<T>(outcome);
                 // Dropped separately from the reply, whose waker may panic.
                 core.drop_each(left);
                 drop(reply.send(outcome));

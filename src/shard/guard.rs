@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::Core;
+use super::core::Core;
 use crate::values::shutdown::ShutdownPolicy;
 use crate::values::state::ShardState;
 

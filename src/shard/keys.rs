@@ -10,7 +10,7 @@
 
 use corewheel_shard::{Tick, TimerKey};
 
-use super::State;
+use super::core::State;
 use super::request::Request;
 use crate::link::lane::{Exhausted, LaneReceiver};
 

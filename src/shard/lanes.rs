@@ -8,7 +8,7 @@ use corewheel_shard::Tick;
 
 use super::parts::Message;
 use super::request::{Bulk, Request, freed_by};
-use super::{Directory, Post};
+use super::request::{Directory, Post};
 use crate::clock::NearClock;
 use crate::clock::when::When;
 use crate::link::lane::{LaneSender, LeftOver, Refusal};

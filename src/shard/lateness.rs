@@ -28,12 +28,13 @@
 use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashMap;
 
-use super::measures::Measures;
-use super::{Core, State};
-use crate::clock::saturating_nanos;
+use crate::clock::{Timeline, saturating_nanos};
+use crate::stats::ShardCounts;
 use crate::stats::late::{LateLog, LateRecord, LatenessParts};
 use crate::stats::recent::RecentMax;
 use crate::stats::times::Recorder;
+use crate::values::class::ClassId;
+use crate::values::warning_limits::WarningLimits;
 
 /// The moments of a turn that has ended, in nanoseconds. Before the first turn, all of them are the
 /// clock's epoch, before which nothing is due.
@@ -70,6 +71,16 @@ struct Came {
     at: u64,
     /// The time from the deadline to `at` that was not spent in the lane, in its parts.
     before: Parts,
+}
+
+/// The end of a turn.
+pub(super) struct TurnEnd {
+    /// Whether the turn left requests in the lanes.
+    pub(super) left_requests: bool,
+    /// Whether a turn is due at once.
+    pub(super) is_more: bool,
+    /// The tick at which the next turn is due; `None` if none is.
+    pub(super) next: Option<Tick>,
 }
 
 /// The moments of a shard's turns, in nanoseconds.
@@ -126,6 +137,64 @@ impl TurnTimes {
         }
     }
 
+    /// Notes the beginning of a turn at `now`, and when a command woke the driver before it. A
+    /// request for a timer that is due before `late_until` comes beyond the service's bound.
+    #[inline]
+    pub(super) fn begin(&mut self, now: u64, late_until: Tick, woken: u64) {
+        (self.began, self.late_until, self.woken) = (now, late_until, woken);
+        self.due = self.due.min(woken);
+    }
+
+    /// Notes and counts the end at `now` of a turn that has delivered what it could. Returns when
+    /// the next turn is due, `u64::MAX` if none is.
+    pub(super) fn end(
+        &mut self,
+        end: &TurnEnd,
+        now: u64,
+        time: &Timeline,
+        limits: &WarningLimits,
+        counts: &mut ShardCounts,
+    ) -> u64 {
+        let next_due = end.next.map_or(u64::MAX, |next| time.start_of(next));
+        let took = now.saturating_sub(self.began);
+        self.taken.record(took);
+        counts.busy_ns += took;
+        counts.turns += 1;
+        counts.turns_exhausted += u64::from(end.is_more);
+        // What became due while the turn before ran has not waited for the executor before its end.
+        let stalled = self.began.saturating_sub(self.due.max(self.last.ended));
+        if stalled > saturating_nanos(limits.executor_stall) {
+            counts.stalls += 1;
+            counts.stalled_ns += stalled;
+            counts.stall_last_ns = stalled;
+        }
+        let used_budget_up = self.uses_budget_up;
+        if used_budget_up {
+            counts.exhausted_row += 1;
+            counts.exhausted_rows +=
+                u64::from(counts.exhausted_row == u64::from(limits.exhausted_turns));
+        } else {
+            counts.exhausted_row = 0;
+            (self.finished, self.finished_at) = (time.floor(self.began), self.began);
+            if !self.came.is_empty() {
+                self.came.clear();
+            }
+        }
+        let Self { began, delivers_since, last: before, leaving, .. } = *self;
+        let last = PastTurn { began, delivers_since, ended: now, used_budget_up };
+        self.last = last;
+        self.leaving = end.left_requests.then(|| match leaving {
+            None => LeavingRow { since: began, before, longest: last },
+            Some(row) if last.delivered_for() > row.longest.delivered_for() => {
+                LeavingRow { longest: last, ..row }
+            }
+            Some(row) => row,
+        });
+        self.due = if end.is_more { now } else { next_due };
+        self.none_before = if end.is_more { 0 } else { next_due };
+        next_due
+    }
+
     #[inline]
     pub(super) fn deliver_from(&mut self, now: u64) {
         self.delivers_since = now;
@@ -163,9 +232,26 @@ impl TurnTimes {
         self.came.insert(key, came);
     }
 
-    /// Notes a delivery at `now` that is beyond the bound.
+    /// Writes a delivery at `now` down that is beyond the bound. `tick` is that of the deadline.
     #[cold]
-    fn note_late(&mut self, key: Option<TimerKey>, deadline: u64, now: u64, tick: Tick) -> Parts {
+    pub(super) fn note_late(
+        &mut self,
+        (class, key): (ClassId, Option<TimerKey>),
+        deadline: u64,
+        now: u64,
+        tick: Tick,
+    ) {
+        let parts = self.parts_of(key, deadline, now, tick);
+        self.late.push(LateRecord {
+            at: now,
+            class,
+            parts,
+            after_budget: self.last.used_budget_up,
+        });
+    }
+
+    /// The parts of the lateness of a delivery at `now`.
+    fn parts_of(&mut self, key: Option<TimerKey>, deadline: u64, now: u64, tick: Tick) -> Parts {
         let Self { last, .. } = *self;
         let came = key.and_then(|key| self.came.remove(&key)).unwrap_or_else(|| {
             let at = match () {
@@ -220,93 +306,3 @@ impl Cut {
 }
 
 type Parts = LatenessParts<u64>;
-
-/// The end of a turn.
-pub(super) struct TurnEnd {
-    /// Whether the turn left requests in the lanes.
-    pub(super) left_requests: bool,
-    /// Whether a turn is due at once.
-    pub(super) is_more: bool,
-    /// The tick at which the next turn is due.
-    pub(super) next: Option<Tick>,
-}
-
-impl<T: 'static> Core<T> {
-    /// Notes the beginning of a turn.
-    #[inline]
-    pub(super) fn begin_turn(&self, now: u64) {
-        let state = &mut *self.state.borrow_mut();
-        let bound = self.directory.settings.lateness_bound;
-        let times = &mut state.measured.times;
-        times.began = now;
-        times.late_until = self.time().floor(now.saturating_sub(bound));
-        times.woken = self.woken_at.replace(u64::MAX);
-        times.due = times.due.min(times.woken);
-        state.measured.live.begin_turn(now);
-    }
-
-    /// Notes the end of a turn that has delivered what it could.
-    pub(super) fn end_turn(&self, end: &TurnEnd) {
-        let now = self.nanos_near();
-        let next_due = end.next.map_or(u64::MAX, |next| self.time().start_of(next));
-        let state = &mut *self.state.borrow_mut();
-        state.lend();
-        let Measures { times, counts, .. } = &mut state.measured;
-        let took = now.saturating_sub(times.began);
-        times.taken.record(took);
-        counts.busy_ns += took;
-        counts.turns += 1;
-        counts.turns_exhausted += u64::from(end.is_more);
-        let limits = &self.directory.settings.warnings;
-        // What became due while the turn before ran has not waited for the executor before its end.
-        let stalled = times.began.saturating_sub(times.due.max(times.last.ended));
-        if stalled > saturating_nanos(limits.executor_stall) {
-            counts.stalls += 1;
-            counts.stalled_ns += stalled;
-            counts.stall_last_ns = stalled;
-        }
-        let used_budget_up = times.uses_budget_up;
-        if used_budget_up {
-            counts.exhausted_row += 1;
-            counts.exhausted_rows +=
-                u64::from(counts.exhausted_row == u64::from(limits.exhausted_turns));
-        } else {
-            counts.exhausted_row = 0;
-            times.finished = self.time().floor(times.began);
-            times.finished_at = times.began;
-            if !times.came.is_empty() {
-                times.came.clear();
-            }
-        }
-        let TurnTimes { began, delivers_since, last: before, leaving, .. } = *times;
-        let last = PastTurn { began, delivers_since, ended: now, used_budget_up };
-        times.last = last;
-        times.leaving = end.left_requests.then(|| match leaving {
-            None => LeavingRow { since: began, before, longest: last },
-            Some(row) if last.delivered_for() > row.longest.delivered_for() => {
-                LeavingRow { longest: last, ..row }
-            }
-            Some(row) => row,
-        });
-        times.due = if end.is_more { now } else { next_due };
-        times.none_before = if end.is_more { 0 } else { next_due };
-        state.measured.live.end_turn(next_due);
-    }
-
-    /// Writes a delivery at `now` down that is `late` nanoseconds late, beyond the bound.
-    #[cold]
-    pub(super) fn note_late(
-        &self,
-        state: &mut State<T>,
-        key: Option<TimerKey>,
-        now: u64,
-        late: u64,
-    ) {
-        let deadline = now.saturating_sub(late);
-        let parts = state.measured.times.note_late(key, deadline, now, self.time().floor(deadline));
-        state.measured.counts.late += 1;
-        let (class, after_budget) =
-            (state.measured.live.delivering(), state.measured.times.last.used_budget_up);
-        state.measured.times.late.push(LateRecord { at: now, class, parts, after_budget });
-    }
-}

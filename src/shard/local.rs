@@ -13,11 +13,12 @@ use std::rc::Rc;
 
 use corewheel_shard::{Tick, TimerKey};
 
+use super::base::Base;
+use super::core::Core;
 use super::part::PartId;
 use super::parts::{Entry, Message};
 use super::stored::Stored;
 use super::timers::Timers;
-use super::{Base, Core};
 use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;

@@ -5,8 +5,7 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
-use super::Core;
-use super::inbox::Inbox;
+use super::core::{Core, Inbox};
 use super::parts::Entry;
 use crate::link::lane::LaneReceiver;
 
@@ -134,7 +133,7 @@ mod tests {
     use std::task::Wake;
     use std::time::Duration;
 
-    use super::super::effect::Effect;
+    use super::super::core::Effect;
     use super::super::request::Request;
     use super::*;
     use crate::{ShardId, TimerService};

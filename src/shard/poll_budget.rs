@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use corewheel_shard::Tick;
 
-use super::Base;
+use super::base::Base;
 
 /// One result in this many reads the clock.
 const POLLS_PER_CLOCK_READ: u32 = 16;

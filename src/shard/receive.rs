@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::callback::SendCall;
-use super::effect::Effect;
-use super::request::{Request, ShutdownOrder, freed_by};
-use super::stored::Job;
-use super::{Core, State};
+use super::core::{Core, Effect, State};
+use super::request::{Control, Request, ShutdownOrder, freed_by};
+use super::timers::{Job, SendCall};
 use crate::link::lane::LaneReceiver;
+use crate::link::mailbox;
 use crate::stats::publish::Measured;
 
 /// The shard closes a lane on which no request came for this long. Otherwise the keys of a thread
@@ -145,6 +144,35 @@ impl<T: 'static> Core<T> {
 }
 
 impl<T: 'static> State<T> {
+    /// Takes the mail, and fills the key pool.
+    pub(super) fn take_mail(&mut self, tick: Tick) {
+        let window = self.directory.settings.grant_window;
+        let Self { wheel, nurseries, directory, id, .. } = self;
+        let post = directory.post(*id).expect("a state is made for a shard of the service");
+        let grant = || nurseries.grant_key(wheel);
+        let mailbox::Taken { lanes, control, .. } = post.mailbox.take(window, grant);
+        self.accept(lanes, control, tick);
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        lanes: Vec<LaneReceiver<Request<T>>>,
+        control: Vec<Control<T>>,
+        tick: Tick,
+    ) {
+        for mut lane in lanes {
+            lane.used_at = tick;
+            self.inbox.lanes.push(lane);
+        }
+        for message in control {
+            match message {
+                Control::Job(job) => self.mail.jobs.push(job),
+                Control::Call(call) => self.mail.calls.push(call),
+                Control::Shutdown(order) => self.mail.shutdown = Some(order),
+            }
+        }
+    }
+
     /// Receives up to `max` requests from the lanes, at least one from each. True if more are left.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> bool {
         let held_waiters = self.inbox.keys_retry_at.take().is_some();

@@ -14,17 +14,23 @@ use std::vec::IntoIter;
 use corewheel_shard::{Tick, TimerKey};
 use oneshot::SendError;
 
-use super::callback::SendCall;
 use super::parts::Message;
-use super::shutdown::Report;
-use super::stored::{Job, Remote};
+use super::timers::{Job, Remote, SendCall};
 use crate::clock::{Timeline, nanos_after};
+use crate::directory;
 use crate::link::lane;
 use crate::link::lane::{About, Keys};
+use crate::stats::{ClassStats, ShardCounts};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
+use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
+
+/// The directory of a service whose timers carry `P`.
+pub(crate) type Directory<T> = directory::Directory<Request<T>, Control<T>>;
+/// The post of one shard, where other threads reach it.
+pub(crate) type Post<T> = directory::Post<Request<T>, Control<T>>;
 
 /// A request of a thread to a shard.
 pub(crate) enum Request<T: 'static> {
@@ -246,4 +252,21 @@ pub(crate) enum Control<T: 'static> {
 pub(crate) struct ShutdownOrder<T: 'static> {
     pub(crate) policy: ShutdownPolicy,
     pub(crate) report: oneshot::Sender<Report<T>>,
+}
+
+/// The report of a shard that has ended. If it is dropped, the payloads in it are dropped one at a
+/// time.
+pub(crate) struct Report<T: 'static> {
+    pub(crate) shard: ShardId,
+    pub(crate) counts: ShardCounts,
+    pub(crate) classes: Vec<ClassStats>,
+    /// The timers that are returned to the caller.
+    pub(crate) returned: Each<Returned<T>>,
+}
+
+/// A timer that is returned to the caller of the shutdown.
+pub(crate) struct Returned<T: 'static> {
+    pub(crate) timer: TimerId,
+    pub(crate) deadline: Tick,
+    pub(crate) payload: Remote<T>,
 }

@@ -5,35 +5,16 @@
 
 use corewheel_shard::Tick;
 
-use super::Core;
 use super::classes::Ended;
-use super::effect::Effect;
-use super::host::{Deliveries, Values};
-use super::stored::{Remote, into_remote};
-use super::turn::deliver;
-use crate::stats::{ClassStats, ShardCounts};
+use super::core::{Core, Effect};
+use super::deliver::{Deliveries, deliver};
+use super::handler::Values;
+use super::request::{Report, Returned};
+use super::taken::into_remote;
 use crate::values::contain::Each;
-use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::CancelOutcome;
 use crate::values::shutdown::ShutdownPolicy;
 use crate::values::state::ShardState;
-
-/// The report of a shard that has ended. If it is dropped, the payloads in it are dropped one at a
-/// time.
-pub(crate) struct Report<T: 'static> {
-    pub(crate) shard: ShardId,
-    pub(crate) counts: ShardCounts,
-    pub(crate) classes: Vec<ClassStats>,
-    /// The timers that are returned to the caller.
-    pub(crate) returned: Each<Returned<T>>,
-}
-
-/// A timer that is returned to the caller of the shutdown.
-pub(crate) struct Returned<T: 'static> {
-    pub(crate) timer: TimerId,
-    pub(crate) deadline: Tick,
-    pub(crate) payload: Remote<T>,
-}
 
 /// Ends a shard: closes it, and gives each pending timer an outcome by the policy.
 pub(crate) fn shut_down<T: 'static>(

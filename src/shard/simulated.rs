@@ -3,7 +3,7 @@
 
 use corewheel_shard::Tick;
 
-use super::Core;
+use super::core::Core;
 use super::request::freed_by;
 use crate::link::lane::LaneReceiver;
 

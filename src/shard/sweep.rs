@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use corewheel_shard::Tick;
 
-use super::Core;
+use super::core::Core;
 use super::part::{Part, TurnTime, Wants};
 use super::part_handle::PartHandle;
 use super::parts::Parts;

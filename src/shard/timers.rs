@@ -1,9 +1,14 @@
-//! The timers of one shard, for code on the shard's own thread. The rooms above add the methods.
+//! The timers of one shard, for code on the shard's own thread, and what is called with them: the
+//! callbacks of timers and the jobs of a driver. The rooms above add the methods.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
-use super::Core;
+use slab::Slab;
+
+use super::core::Core;
 use crate::values::class::ClassId;
 
 /// One shard, on its own core: `!Send`, so a task of `tokio::spawn` uses a [`Handle`] instead.
@@ -97,3 +102,96 @@ impl<T: 'static> Timers<T> {
         self.class
     }
 }
+
+/// A callback that stays on its core.
+pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
+/// A callback that may be sent from one core to another.
+pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
+
+/// A callback that is run again and again, by one timer after the other.
+pub(crate) type RepeatedCall<T> = Rc<dyn Fn(&Timers<T>)>;
+
+pub(crate) enum Call<T: 'static> {
+    Local(LocalCall<T>),
+    Send(SendCall<T>),
+    Repeated(RepeatedCall<T>),
+}
+
+impl<T> Call<T> {
+    pub(crate) fn run(self, timers: &Timers<T>) {
+        match self {
+            Self::Local(call) => call(timers),
+            Self::Send(call) => call(timers),
+            Self::Repeated(call) => call(timers),
+        }
+    }
+}
+
+impl<T> Call<T> {
+    /// The callback, boxed anew if it runs again and again.
+    pub(crate) fn into_local(self) -> LocalCall<T> {
+        match self {
+            Self::Local(call) => call,
+            Self::Send(call) => call,
+            Self::Repeated(call) => Box::new(move |timers| call(timers)),
+        }
+    }
+}
+
+/// The payload of a timer, given back by a cancel or a shutdown. `C` is the type of callbacks:
+/// [`LocalCall`] on the shard's own core, [`SendCall`] on another thread.
+pub enum Payload<T: 'static, C = LocalCall<T>> {
+    /// A value of the service's type.
+    Value(T),
+    /// A callback, which has not run.
+    Callback(C),
+    /// The payload cannot be returned. A connection or a container waited for the timer, and has
+    /// received the outcome itself; or, on another thread, a callback that must not leave its core
+    /// was dropped there.
+    Local,
+}
+
+impl<T, C> Payload<T, C> {
+    /// The value, if the timer carried one.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Callback(_) | Self::Local => None,
+        }
+    }
+}
+
+impl<T> Payload<T, Call<T>> {
+    /// The payload as a caller on its own core is given it.
+    #[inline]
+    pub(crate) fn into_local(self) -> Payload<T> {
+        match self {
+            Self::Value(value) => Payload::Value(value),
+            Self::Callback(call) => Payload::Callback(call.into_local()),
+            Self::Local => Payload::Local,
+        }
+    }
+}
+
+impl<T: fmt::Debug, C> fmt::Debug for Payload<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
+            Self::Callback(_) => f.write_str("Callback(..)"),
+            Self::Local => f.write_str("Local"),
+        }
+    }
+}
+
+/// The callbacks of a shard that wait for a timer of their own.
+pub(crate) type Calls<T> = Slab<Call<T>>;
+
+/// The payload of a timer that has ended, before it is known where it goes.
+pub(crate) type Taken<T> = Payload<T, Call<T>>;
+
+/// The payload of a timer that does not fire, for another thread.
+pub(crate) type Remote<T> = Payload<T, SendCall<T>>;
+
+/// Starts a future on the shard's own core.
+pub(crate) type Job<T> = Box<dyn FnOnce(Timers<T>) -> LocalFuture + Send>;
+pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;

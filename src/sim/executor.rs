@@ -25,7 +25,7 @@ use super::no_net as sockets;
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::driver::host::Host;
 use crate::face::handle::here::{as_thread, end_thread};
-use crate::shard::stored::LocalFuture;
+use crate::shard::timers::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.
 pub(super) const END: u64 = 100 * 365 * 24 * 3_600 * 1_000_000_000;

@@ -263,7 +263,7 @@ use crate::clock::{ManualClock, saturating_nanos};
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::builder::TimerServiceBuilder;
-use crate::shard::callback::{Fired, Handler};
+use crate::shard::handler::{Fired, Handler};
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
 pub use fastrand::Rng;

@@ -14,7 +14,7 @@ use crate::face::handle::Handle;
 use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::link::stop_flag::{Stop, StopFlag};
-use crate::shard::callback::SendCall;
+use crate::shard::timers::SendCall;
 use crate::values::ids::TimerId;
 use crate::values::refused::RefusedCall;
 

@@ -13,7 +13,7 @@ use crate::face::timers::Timers;
 use crate::kit::herd::slacken;
 use crate::kit::interval::next_tick;
 use crate::shard::Core;
-use crate::shard::callback::RepeatedCall;
+use crate::shard::timers::RepeatedCall;
 use crate::values::class::ClassId;
 
 type WeakCall<T> = Weak<dyn Fn(&Timers<T>)>;

@@ -1,179 +1,20 @@
-//! The state of a shard: a plain struct that one thread owns. Its methods execute requests and
-//! commands. Work that must not run while the state is borrowed, such as code of the user, is left
-//! as effects.
+//! Executes the requests of other threads. Work that must not run while the state is borrowed, such
+//! as code of the user, is left as effects.
 
 use std::mem::needs_drop;
-use std::sync::Arc;
 
-use corewheel_shard::{
-    ArmOutcome, CancelOutcome as ShardCancel, Shard, ShardConfig, Tick, TimerKey,
-};
+use corewheel_shard::{ArmOutcome, CancelOutcome as ShardCancel, Tick, TimerKey};
 
-use super::Directory;
-use super::callback::Call;
-use super::classes::ClassTable;
-use super::effect::{Effect, Left};
-use super::inbox::{Inbox, Mail};
-use super::measures::Measures;
-use super::nurseries::Nurseries;
-use super::request::{Bulk, BulkCancel, BulkSchedule, CancelReply, Control, Request, freed_by};
-use super::stored;
-use super::stored::{Calls, Remote, Stored, Taken};
-use super::turn::Paused;
-use crate::directory::Post;
-use crate::link::lane::{Arrival, LaneReceiver};
-use crate::link::mailbox;
+use super::core::{Effect, State};
+use super::request::{Bulk, BulkCancel, BulkSchedule, CancelReply, Request};
+use super::stored::Stored;
+use super::taken::outcome_into_remote;
+use super::timers::{Call, Taken};
+use crate::link::lane::Arrival;
 use crate::values::class::ClassId;
-use crate::values::error::StartError;
-use crate::values::ids::ShardId;
 use crate::values::outcome::CancelOutcome;
 
-/// The state of a shard, divided by what changes together.
-pub(crate) struct State<T: 'static> {
-    pub(super) id: ShardId,
-    pub(super) directory: Arc<Directory<T>>,
-    pub(crate) wheel: Shard<Stored<T>>,
-    pub(crate) calls: Calls<T>,
-    pub(super) nurseries: Nurseries,
-    pub(super) inbox: Inbox<T>,
-    pub(super) mail: Mail<T>,
-    pub(super) left: Left<T>,
-    pub(super) paused: Paused,
-    pub(super) measured: Measures,
-}
-
 impl<T: 'static> State<T> {
-    pub(super) fn new(directory: Arc<Directory<T>>, id: ShardId) -> Result<Self, StartError> {
-        let config: ShardConfig = directory.settings.shard;
-        let wheel = Shard::new(config).map_err(|error| StartError::Shard {
-            shard: id,
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
-        })?;
-        let post = directory.post(id).expect("a state is made for a shard of the service");
-        let classes = ClassTable::new(directory.settings.classes.len(), config.capacity);
-        Ok(Self {
-            id,
-            wheel,
-            calls: Calls::new(),
-            nurseries: Nurseries::new(Arc::clone(post.front()), config.capacity),
-            inbox: Inbox::new(freed_by(&directory.time, directory.time.nanos())),
-            mail: Mail::default(),
-            left: Left::default(),
-            paused: Paused::default(),
-            measured: Measures::new(config.capacity, classes, Arc::clone(&post.published.live)),
-            directory,
-        })
-    }
-
-    pub(super) fn post(&self) -> &Post<Request<T>, Control<T>> {
-        self.directory.post(self.id).expect("a state is made for a shard of the service")
-    }
-
-    /// Schedules a payload. `Err` with the payload if the shard is full.
-    #[inline(always)]
-    pub(super) fn schedule(
-        &mut self,
-        deadline: Tick,
-        payload: Stored<T>,
-    ) -> Result<TimerKey, Stored<T>> {
-        if !self.has_own_slot() {
-            return self.schedule_in_reserve(deadline, payload);
-        }
-        self.wheel.schedule(deadline, payload).map_err(|full| full.0)
-    }
-
-    /// Schedules in a slot that is lent to threads or reserved for threads, the last reserve of a
-    /// full shard.
-    #[cold]
-    fn schedule_in_reserve(
-        &mut self,
-        deadline: Tick,
-        payload: Stored<T>,
-    ) -> Result<TimerKey, Stored<T>> {
-        let mut payload = payload;
-        if self.take_credit_back() || self.free_slot() {
-            match self.wheel.schedule(deadline, payload) {
-                Ok(key) => return Ok(key),
-                Err(full) => payload = full.0,
-            }
-        }
-        self.measured.counts.refused += 1;
-        Err(payload)
-    }
-
-    /// Cancels a timer in the wheel, and counts it for its class. `now` gives the present in
-    /// nanoseconds.
-    #[inline(always)]
-    pub(super) fn cancel(
-        &mut self,
-        key: TimerKey,
-        now: impl FnOnce() -> u64,
-    ) -> ShardCancel<Stored<T>> {
-        let outcome = self.wheel.cancel(key);
-        if let ShardCancel::Cancelled { deadline, .. } = outcome {
-            let class = self.measured.classes.class_of(key.index());
-            if class.is_some() {
-                let deadline = self.directory.time.start_of(deadline);
-                self.measured.classes.cancel(class, key.index(), deadline, now());
-            }
-        }
-        outcome
-    }
-
-    /// Takes the payload of a cancelled timer out of its table. Returns the outcome for the
-    /// caller.
-    #[inline(never)]
-    pub(super) fn finish_cancel(
-        &mut self,
-        outcome: ShardCancel<Stored<T>>,
-        now: u64,
-    ) -> CancelOutcome<Taken<T>> {
-        match outcome {
-            ShardCancel::Cancelled { deadline, payload } => {
-                let remaining = self.directory.time.remaining(deadline, now);
-                CancelOutcome::Cancelled { remaining, payload: self.take(payload) }
-            }
-            ShardCancel::Overtook => CancelOutcome::Overtook,
-            ShardCancel::AlreadyFired => CancelOutcome::AlreadyFired,
-            ShardCancel::Stale => CancelOutcome::Stale,
-        }
-    }
-
-    /// Takes the payload of a timer that will not fire out of its table.
-    #[inline]
-    pub(super) fn take(&mut self, payload: Stored<T>) -> Taken<T> {
-        payload.take(&mut self.calls)
-    }
-
-    /// Takes the mail, and fills the key pool.
-    pub(super) fn take_mail(&mut self, tick: Tick) {
-        let window = self.directory.settings.grant_window;
-        let Self { wheel, nurseries, directory, id, .. } = self;
-        let post = directory.post(*id).expect("a state is made for a shard of the service");
-        let grant = || nurseries.grant_key(wheel);
-        let mailbox::Taken { lanes, control, .. } = post.mailbox.take(window, grant);
-        self.accept(lanes, control, tick);
-    }
-
-    pub(super) fn accept(
-        &mut self,
-        lanes: Vec<LaneReceiver<Request<T>>>,
-        control: Vec<Control<T>>,
-        tick: Tick,
-    ) {
-        for mut lane in lanes {
-            lane.used_at = tick;
-            self.inbox.lanes.push(lane);
-        }
-        for message in control {
-            match message {
-                Control::Job(job) => self.mail.jobs.push(job),
-                Control::Call(call) => self.mail.calls.push(call),
-                Control::Shutdown(order) => self.mail.shutdown = Some(order),
-            }
-        }
-    }
-
     /// Takes a request and executes it, of a bulk request at most `max` commands. Leaves the rest
     /// of the request, if there is any.
     #[inline(never)]
@@ -342,7 +183,7 @@ impl<T: 'static> State<T> {
                 self.drop_later(outcome.payload());
                 continue;
             };
-            let (outcome, left) = into_remote::<T>(outcome);
+            let (outcome, left) = outcome_into_remote::<T>(outcome);
             replies.push(outcome);
             // The part of the payload that must not leave this thread is dropped here.
             self.left.effects.extend(left.map(Effect::Drop));
@@ -371,18 +212,4 @@ fn delay_of(sent_us: u32, now: u64) -> u64 {
     // A sender's clock reading can be a moment later than this turn's.
     let delay_us = if delay_us > u32::MAX / 2 { 0 } else { delay_us };
     u64::from(delay_us) * 1_000
-}
-
-/// Makes an outcome ready for another thread. Also returns the part of the payload that must be
-/// dropped on this thread.
-pub(super) fn into_remote<T: 'static>(
-    outcome: CancelOutcome<Taken<T>>,
-) -> (CancelOutcome<Remote<T>>, Option<Taken<T>>) {
-    let mut left = None;
-    let outcome = outcome.map(|taken| {
-        let (remote, rest) = stored::into_remote(taken);
-        left = rest;
-        remote
-    });
-    (outcome, left)
 }

@@ -1,92 +1,10 @@
-//! Payloads: a value, a callback, or the waker of a future; and the handler that is given the
-//! values.
+//! The handler that is given the values of a shard's timers.
 
-use std::fmt;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::timers::Timers;
+use crate::values::contain::Contained;
 use crate::values::ids::TimerId;
-
-/// A callback that stays on its core.
-pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
-/// A callback that may be sent from one core to another.
-pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
-
-/// A callback that is run again and again, by one timer after the other.
-pub(crate) type RepeatedCall<T> = Rc<dyn Fn(&Timers<T>)>;
-
-pub(crate) enum Call<T: 'static> {
-    Local(LocalCall<T>),
-    Send(SendCall<T>),
-    Repeated(RepeatedCall<T>),
-}
-
-impl<T> Call<T> {
-    pub(crate) fn run(self, timers: &Timers<T>) {
-        match self {
-            Self::Local(call) => call(timers),
-            Self::Send(call) => call(timers),
-            Self::Repeated(call) => call(timers),
-        }
-    }
-}
-
-impl<T> Call<T> {
-    /// The callback, boxed anew if it runs again and again.
-    pub(crate) fn into_local(self) -> LocalCall<T> {
-        match self {
-            Self::Local(call) => call,
-            Self::Send(call) => call,
-            Self::Repeated(call) => Box::new(move |timers| call(timers)),
-        }
-    }
-}
-
-/// The payload of a timer, given back by a cancel or a shutdown. `C` is the type of callbacks:
-/// [`LocalCall`] on the shard's own core, [`SendCall`] on another thread.
-pub enum Payload<T: 'static, C = LocalCall<T>> {
-    /// A value of the service's type.
-    Value(T),
-    /// A callback, which has not run.
-    Callback(C),
-    /// The payload cannot be returned. A connection or a container waited for the timer, and has
-    /// received the outcome itself; or, on another thread, a callback that must not leave its core
-    /// was dropped there.
-    Local,
-}
-
-impl<T, C> Payload<T, C> {
-    /// The value, if the timer carried one.
-    pub fn into_value(self) -> Option<T> {
-        match self {
-            Self::Value(value) => Some(value),
-            Self::Callback(_) | Self::Local => None,
-        }
-    }
-}
-
-impl<T> Payload<T, Call<T>> {
-    /// The payload as a caller on its own core is given it.
-    #[inline]
-    pub(crate) fn into_local(self) -> Payload<T> {
-        match self {
-            Self::Value(value) => Payload::Value(value),
-            Self::Callback(call) => Payload::Callback(call.into_local()),
-            Self::Local => Payload::Local,
-        }
-    }
-}
-
-impl<T: fmt::Debug, C> fmt::Debug for Payload<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
-            Self::Callback(_) => f.write_str("Callback(..)"),
-            Self::Local => f.write_str("Local"),
-        }
-    }
-}
 
 /// A typed timer that is due, as its handler gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,3 +68,41 @@ pub struct Fired<T> {
 pub trait Handler<T: 'static>: FnMut(Fired<T>, &Timers<T>) + 'static {}
 
 impl<T: 'static, F: FnMut(Fired<T>, &Timers<T>) + 'static> Handler<T> for F {}
+
+/// Receives the values of a shard's timers.
+pub(crate) trait Values<T: 'static> {
+    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>);
+    /// The shard is being shut down, and the last value has been delivered.
+    fn close(&mut self) {}
+}
+
+/// A handler that the driver of a shard owns. It is dropped under `catch_unwind`, since some
+/// executors end with a panic, or abort the process.
+pub(crate) struct OwnedHandler<H>(Contained<H>);
+
+impl<H> OwnedHandler<H> {
+    pub(crate) fn new(handler: H) -> Self {
+        Self(Contained::new(handler))
+    }
+}
+
+impl<T: Send + 'static, H: Handler<T>> Values<T> for OwnedHandler<H> {
+    #[inline]
+    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        self.0.get_mut()(fired, timers);
+    }
+
+    fn close(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+/// A handler that is borrowed for one turn.
+pub(crate) struct BorrowedHandler<H>(pub(crate) H);
+
+impl<T: 'static, H: FnMut(Fired<T>, &Timers<T>)> Values<T> for BorrowedHandler<H> {
+    #[inline]
+    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>) {
+        (self.0)(fired, timers);
+    }
+}

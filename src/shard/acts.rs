@@ -1,0 +1,328 @@
+//! How a turn acts for the threads whose futures wait for a shard's timers.
+//!
+//! A turn takes the timers of one thread that are due, up to 64 under one lock, wakes their futures
+//! one after the other, and then counts them. Why not one at a time: the worker that runs a woken
+//! task is done with it before the shard wakes the next one. The worker sleeps then, is woken for
+//! the next task, and takes the shard's processor each time. Threads have their turns one after the
+//! other.
+//!
+//! A future that a timer guards decides after its runtime has looked at its sockets. Where the
+//! runtime of the thread is known, the turn hands the wakers over to it: see
+//! [`Relay`](crate::link::nursery::Relay).
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use corewheel_shard::{Counters, Tick};
+
+use super::classes::Ended;
+use super::core::{Core, Effect, State};
+use super::measures::Measures;
+use super::nurseries::{TAKEN_BACK_MAX, unused_slots};
+use crate::link::nursery::{Due, Nursery, TAKEN_MAX};
+use crate::values::class::{ClassId, add_all};
+use crate::values::contain::{contain, each};
+
+/// The most timers that wait for room and that a turn serves.
+const SERVED_MAX: usize = 1_024;
+/// The most timers of a thread that are taken, under several locks, before the first is woken: as
+/// many as a turn delivers by default.
+const WOKEN_MAX: usize = 384;
+/// The most wakes that are timed together, all of one class. A reading of the clock before each
+/// makes a timeout that fires cost a tenth more.
+const TIMED_MAX: usize = 16;
+
+impl<T: 'static> Core<T> {
+    /// Acts for the next thread that needs it by the tick `last`, for up to `max` timers: wakes the
+    /// futures whose timers are due, and files those that have aged. Returns how many timers that
+    /// were, 0 if no thread needs an act, and the time after the last wake.
+    pub(super) fn act_for_thread(&self, last: Tick, now: u64, max: usize) -> (usize, u64) {
+        // A shutdown fires all timers, early ones too.
+        let begun = if self.is_closed() { u64::MAX } else { self.time().start_of(last) };
+        let (mut due, mut done, relay) = {
+            let State { nurseries, left, .. } = &mut *self.state.borrow_mut();
+            let Some((index, nursery)) = nurseries.next_by(begun) else { return (0, now) };
+            let mut due = std::mem::take(&mut nurseries.due);
+            let (mut done, mut is_more) = (0, true);
+            while is_more && done < max.min(WOKEN_MAX) {
+                let most = (max.min(WOKEN_MAX) - done) as u32;
+                let (count, more) = nursery.act(begun, most, &mut due, &mut left.unused_wakers);
+                (done, is_more) = (done + count as usize, more);
+            }
+            if nurseries.acted_for.last() != Some(&index) {
+                nurseries.acted_for.push(index);
+            }
+            (due, done, nursery.relay().cloned())
+        };
+        done = done.max(1);
+        // Timers that a shutdown fires before their time are woken here.
+        let relay = relay.filter(|_| !self.is_closed());
+        let mut relayed = Vec::new();
+        let now = self.wake_all(&mut due, now, relay.is_some().then_some(&mut relayed));
+        if let Some(relay) = relay.filter(|_| !relayed.is_empty()) {
+            let until = begun.saturating_add(self.time().clock().since_first);
+            // The runtime has ended.
+            let kept = relay.take_over(relayed, until).err();
+            each(kept.into_iter().flatten(), Waker::wake);
+        }
+        self.state.borrow_mut().nurseries.due = due;
+        self.run_effects();
+        (done, now)
+    }
+
+    /// Wakes futures whose timers were taken out at `taken`, and counts them. Returns the time
+    /// after the last wake. What is guarded goes into `relayed` instead, and counts as woken.
+    fn wake_all(
+        &self,
+        due: &mut Vec<Due<Waker>>,
+        taken: u64,
+        mut relayed: Option<&mut Vec<Waker>>,
+    ) -> u64 {
+        let mut now = if due.len() > 1 { self.nanos_near() } else { taken };
+        let mut woken = due.drain(..).peekable();
+        let mut late: [u64; TIMED_MAX] = [0; TIMED_MAX];
+        while let Some(class) = woken.peek().map(|due| due.class) {
+            self.deliver_as(ClassId::from_bits(class));
+            let mut count = 0;
+            while count < TIMED_MAX {
+                let next = woken.next_if(|due| due.class == class);
+                let Some(Due { carried, at, is_guarded, .. }) = next else { break };
+                late[count] = at;
+                count += 1;
+                if let Some(relayed) = relayed.as_mut().filter(|_| is_guarded) {
+                    relayed.push(carried);
+                    continue;
+                }
+                // A waker that panics harms no other one.
+                if !contain(self.id(), || carried.wake()) {
+                    self.note_delivery(false, 0);
+                }
+            }
+            let after = self.nanos_near();
+            self.note_delivery(true, after.saturating_sub(now));
+            let state = &mut *self.state.borrow_mut();
+            for (index, due) in late[..count].iter().enumerate() {
+                // All but the first have the time after the last one.
+                let at = if index == 0 { now } else { after };
+                let class = ClassId::from_bits(class);
+                self.begin_delivery_of(state, class, None, at.saturating_sub(*due), || at);
+            }
+            now = after;
+        }
+        now
+    }
+
+    /// Looks for room for timers that have found none. True if more is left to do.
+    pub(super) fn serve_threads(&self) -> bool {
+        // Nearly all turns.
+        if !self.post().nurseries.is_short() {
+            return false;
+        }
+        let more = {
+            let state = &mut *self.state.borrow_mut();
+            let waiting = self.post().nurseries.begin_serving();
+            state.end_on_all_threads();
+            state.serve(waiting)
+        };
+        self.run_effects();
+        more
+    }
+
+    /// Whether a thread needs an act before a tick, or is new. Called after the fence of the
+    /// wake-up protocol.
+    pub(crate) fn has_act_before(&self, until: Tick) -> bool {
+        let nurseries = &self.state.borrow().nurseries;
+        let table = &self.post().nurseries;
+        let act_by = self.time().ceil(nurseries.act_by());
+        table.version() != nurseries.version || table.is_short() || act_by < until
+    }
+
+    /// How many timers of threads are pending. Takes the lock of each thread.
+    pub(super) fn pending_of_threads(&self) -> usize {
+        let state = &mut *self.state.borrow_mut();
+        state.nurseries.refresh();
+        state.nurseries.known.iter().flatten().map(|nursery| nursery.pending() as usize).sum()
+    }
+
+    /// Refuses all timers that threads arm from then on. Those that there are stay.
+    pub(super) fn close_nurseries(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.nurseries.known = self.post().nurseries.close();
+        // Timers that wait for room find the shard closed.
+        let waiting = self.post().nurseries.end_serving(usize::MAX, false);
+        state.left.effects.extend(waiting.into_iter().map(Effect::Wake));
+        for (index, nursery) in state.nurseries.known.iter().enumerate() {
+            let Some(nursery) = nursery else { continue };
+            while nursery.close(&mut state.left.unused_wakers) {}
+            state.nurseries.acted_for.push(index as u16);
+        }
+        state.settle_all();
+    }
+}
+
+impl<T: 'static> State<T> {
+    /// Ends the timers that have ended on other threads than they were armed on.
+    #[cold]
+    pub(super) fn end_on_all_threads(&mut self) {
+        let Self { nurseries, left, .. } = self;
+        nurseries.refresh();
+        for (index, nursery) in nurseries.known.iter().enumerate() {
+            let Some(nursery) = nursery else { continue };
+            while nursery.end_some(&mut left.unused_wakers) {}
+            nurseries.acted_for.push(index as u16);
+        }
+        self.settle_all();
+    }
+
+    /// Takes all timers of threads out, and has their futures woken, which find the shard closed.
+    /// Returns how many there were.
+    pub(super) fn take_out_all(&mut self) -> u64 {
+        self.settle_all();
+        let (mut out, mut count) = (Vec::new(), 0);
+        for nursery in self.nurseries.known.iter().flatten() {
+            loop {
+                let more = nursery.take_out(&mut out);
+                count += out.len() as u64;
+                for Due { carried, class, .. } in out.drain(..) {
+                    self.left.effects.push(Effect::Wake(carried));
+                    let class = ClassId::from_bits(class);
+                    self.measured.classes.end_of_thread(class, Ended::Dropped);
+                }
+                if !more {
+                    break;
+                }
+            }
+        }
+        self.nurseries.taken_out += count;
+        count
+    }
+
+    /// Takes and publishes the counts of the threads for which the shard has acted, and removes
+    /// those that are over.
+    pub(super) fn settle_all(&mut self) {
+        if self.nurseries.acted_for.is_empty() {
+            return;
+        }
+        let front = Arc::clone(&self.nurseries.front);
+        front.published.store_taken(|published| {
+            while let Some(index) = self.nurseries.acted_for.pop() {
+                let place = usize::from(index);
+                let Some(nursery) = self.nurseries.known[place].clone() else { continue };
+                if self.settle(&nursery) {
+                    self.nurseries.known[place] = None;
+                    front.nurseries.remove(index);
+                }
+            }
+            let counters = self.counters();
+            let pending = counters.pending();
+            self.nurseries.pending_max = self.nurseries.pending_max.max(pending);
+            self.measured.counts.ended_young = self.nurseries.counts.young;
+            self.measured.classes.publish(published);
+            (self.counters(), self.nurseries.counts.young)
+        });
+    }
+
+    /// Takes the counts of a thread over. Whether the thread and its timers are over.
+    fn settle(&mut self, nursery: &Nursery<Waker>) -> bool {
+        let Self { measured: Measures { classes, .. }, nurseries, .. } = self;
+        let (counts, is_over) = nursery.settle(|class, counts, ended_at| {
+            classes.count(ClassId::from_bits(class), |stats| {
+                stats.scheduled += counts.armed;
+                stats.cancelled += counts.ended;
+                add_all(&mut stats.cancelled_at, ended_at);
+                stats.pending = counts.pending_after(stats.pending);
+            });
+        });
+        nurseries.counts.add(counts);
+        nurseries.armed_here += if nursery.is_local { counts.armed } else { 0 };
+        is_over
+    }
+
+    /// The counts of the wheel and of the threads together.
+    pub(super) fn counters(&self) -> Counters {
+        self.nurseries.counters(self.wheel.counters())
+    }
+
+    /// Whether a slot of the wheel is free that is not lent. Some are taken back if need be.
+    #[inline]
+    pub(super) fn has_own_slot(&mut self) -> bool {
+        unused_slots(&self.wheel) > self.nurseries.lent || self.nurseries.take_back(&self.wheel, 1)
+    }
+
+    /// The slots that are free and that no thread has borrowed.
+    pub(super) fn free_slots(&self) -> usize {
+        let borrowed = self.nurseries.lent.saturating_sub(self.nurseries.table().room().free());
+        unused_slots(&self.wheel).saturating_sub(borrowed) as usize
+    }
+
+    /// Takes the credit of threads back that they do not use. Whether there was any.
+    #[cold]
+    pub(super) fn take_credit_back(&mut self) -> bool {
+        self.nurseries.refresh();
+        let known = self.nurseries.known.iter().flatten();
+        let credit: u64 = known.map(|nursery| u64::from(nursery.take_credit())).sum();
+        self.nurseries.lent -= credit;
+        credit > 0
+    }
+
+    /// The slots that the shard has not lent and does not use.
+    fn spare(&self) -> u64 {
+        unused_slots(&self.wheel).saturating_sub(self.nurseries.lent)
+    }
+
+    /// Lends slots to `waiting` timers that have found no room, and has their tasks poll again. The
+    /// slots are those that threads do not use, and those that are reserved for threads.
+    /// True if the next turn must go on.
+    #[cold]
+    fn serve(&mut self, waiting: usize) -> bool {
+        self.take_credit_back();
+        let room = Arc::clone(self.nurseries.table().room());
+        let (all, waiting) = (waiting, waiting.min(SERVED_MAX));
+        let wanted = waiting as u64;
+        let (mut spare, mut freed) = (self.spare(), 0);
+        // A thread may take from the room at any time, so what there is is counted before slots are
+        // given.
+        while spare + room.free() < wanted && freed < TAKEN_MAX && self.free_slot() {
+            // A lane that is closed gives all of its keys back.
+            (spare, freed) = (self.spare(), freed + 1);
+        }
+        let is_full = spare + room.free() < wanted;
+        self.nurseries.lend(spare.min(wanted));
+        if is_full && freed == TAKEN_MAX {
+            self.nurseries.table().go_on_serving();
+            return true;
+        }
+        let served = self.nurseries.table().end_serving(waiting, is_full);
+        self.left.effects.extend(served.into_iter().map(Effect::Wake));
+        let has_more = waiting < all;
+        if has_more {
+            self.nurseries.table().go_on_serving();
+        }
+        has_more
+    }
+
+    /// Lends the slots that the shard does not need. Called at the end of a turn.
+    pub(super) fn lend(&mut self) {
+        let kept = (self.wheel.capacity() as u64 / 64).min(u64::from(TAKEN_BACK_MAX));
+        let spare = self.spare();
+        if spare > 2 * kept {
+            self.nurseries.lend(spare - kept);
+        }
+    }
+
+    /// Checks what holds between turns.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold, with a sentence and the values.
+    #[cfg(feature = "sim")]
+    pub(super) fn check_nurseries(&self) {
+        let (lent, unused) = (self.nurseries.lent, unused_slots(&self.wheel));
+        let shard = self.id;
+        let is_closed = self.post().has_ended();
+        assert!(is_closed || lent <= unused, "shard {shard} lends {lent} slots of {unused}");
+        for nursery in self.nurseries.known.iter().flatten() {
+            nursery.check_invariants();
+        }
+    }
+}

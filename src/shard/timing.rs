@@ -1,0 +1,107 @@
+//! How a shard counts and times its turns and deliveries.
+
+use std::time::Duration;
+
+use corewheel_shard::TimerKey;
+
+use super::core::{Core, State};
+use super::lateness::TurnEnd;
+use super::measures::Measures;
+use crate::values::class::ClassId;
+
+impl<T: 'static> Core<T> {
+    /// Notes the beginning of a turn.
+    #[inline]
+    pub(super) fn begin_turn(&self, now: u64) {
+        let bound = self.directory.settings.lateness_bound;
+        let late_until = self.time().floor(now.saturating_sub(bound));
+        let Measures { times, live, .. } = &mut self.state.borrow_mut().measured;
+        times.begin(now, late_until, self.woken_at.replace(u64::MAX));
+        live.begin_turn(now);
+    }
+
+    /// Notes the end of a turn that has delivered what it could.
+    pub(super) fn end_turn(&self, end: &TurnEnd) {
+        let now = self.nanos_near();
+        let state = &mut *self.state.borrow_mut();
+        state.lend();
+        let Measures { times, counts, live, .. } = &mut state.measured;
+        let limits = &self.directory.settings.warnings;
+        let next_due = times.end(end, now, self.time(), limits, counts);
+        live.end_turn(next_due);
+    }
+
+    /// Counts a delivery that has panicked (`!is_ok`) or that took too long; `took` is in
+    /// nanoseconds.
+    #[inline]
+    pub(super) fn note_delivery(&self, is_ok: bool, took: u64) {
+        let over = Duration::from_nanos(took) > self.directory.settings.overrun;
+        if over || !is_ok {
+            {
+                let counts = &mut self.state.borrow_mut().measured.counts;
+                counts.overrun += u64::from(over);
+                counts.panicked += u64::from(!is_ok);
+            }
+            if over {
+                self.note_overrun(took);
+            }
+        }
+    }
+
+    /// Begins the delivery of a timer of a class, `late` nanoseconds after its deadline. Counts the
+    /// timer as fired, and notes the delivery if it is beyond the service's bound. `now` returns
+    /// the time of the delivery.
+    #[inline]
+    pub(super) fn begin_delivery_of(
+        &self,
+        state: &mut State<T>,
+        class: ClassId,
+        key: Option<TimerKey>,
+        late: u64,
+        now: impl FnOnce() -> u64,
+    ) {
+        let is_late = late > self.directory.settings.lateness_bound;
+        state.measured.lateness.record(late);
+        if class.is_some() {
+            state.measured.classes.count_fired(class, late, is_late);
+        }
+        state.measured.live.deliver(class);
+        if is_late {
+            self.note_late(state, key, now(), late);
+        }
+    }
+
+    /// Counts a delivery that took too long for the class of its timer, and logs it: the first one
+    /// and each that makes twice as many as were logged before.
+    #[cold]
+    pub(super) fn note_overrun(&self, took: u64) {
+        let overrun = {
+            let state = &mut *self.state.borrow_mut();
+            state.measured.counts.overrun_last_ns = took;
+            state.measured.classes.count(state.measured.live.delivering(), |counts| {
+                counts.overrun += 1;
+                counts.overrun
+            })
+        };
+        let Some(overrun) = overrun else { return };
+        if overrun.is_power_of_two() {
+            if let Some(class) = self.directory.settings.classes.name(self.class_delivered()) {
+                let (shard, took) = (self.id.number(), Duration::from_nanos(took));
+                tracing::warn!(
+                    name: "delivery-slow",
+                    target: "corewheel::shard",
+                    shard, class, ?took, overrun, "the delivery of a timer took too long"
+                );
+            }
+        }
+    }
+
+    /// Writes a delivery at `now` down that is `late` nanoseconds late, beyond the bound.
+    #[cold]
+    fn note_late(&self, state: &mut State<T>, key: Option<TimerKey>, now: u64, late: u64) {
+        let deadline = now.saturating_sub(late);
+        let Measures { times, counts, live, .. } = &mut state.measured;
+        counts.late += 1;
+        times.note_late((live.delivering(), key), deadline, now, self.time().floor(deadline));
+    }
+}
