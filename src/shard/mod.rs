@@ -1,8 +1,8 @@
 //! The code that the thread of one shard runs: its state, its turns and its end.
 //!
-//! [`State`](self::core::State) is a plain struct. [`Core`] owns it in a `RefCell`, since a callback
-//! may call back into the shard. Each command borrows the state, works, releases the state, runs
-//! the effects that the work has left and wakes the driver at most once, in this order.
+//! [`State`](self::core::State) is a plain struct. [`Core`] owns it in a `RefCell`, since a
+//! callback may call back into the shard. Each command borrows the state, works, releases the
+//! state, runs the effects that the work has left and wakes the driver at most once, in this order.
 //!
 //! The types that have fields lie in `core.rs`, `request.rs`, `timers.rs` and the files below these
 //! three, which are all that form a circle. The functions over them lie in the other files.
