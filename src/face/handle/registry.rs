@@ -8,6 +8,7 @@
 //!
 //! Cost: a thread looks here when it uses a service for the first time.
 
+use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -16,17 +17,18 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
-use super::thread_lanes::ThreadLanes;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
 use crate::link::nursery::{ArmRefusal, Table};
 use crate::shard::lanes::Lanes;
+use crate::shard::parts::Message;
+use crate::shard::request::Request;
 use crate::shard::{Directory, Post};
 use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::ConfigError;
-use crate::values::ids::{LastServices, ServiceId, ShardId};
+use crate::values::ids::{LastServices, ServiceId, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
 
 /// The number of a timer that waits for room, and a waker that is not kept.
@@ -59,6 +61,44 @@ pub(crate) trait Service: Send + Sync {
     fn shard_count(&self) -> usize;
     /// The orders of a shard; `None` if the service has no such shard.
     fn orders(&self, shard: ShardId) -> Option<Arc<Orders>>;
+}
+
+/// The lanes of the calling thread. Implemented by [`Lanes`].
+pub(crate) trait ThreadLanes: Any {
+    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>>;
+
+    /// Cancels a timer and asks for no reply.
+    fn cancel_detached(&self, timer: TimerId);
+
+    /// The lanes, for the code that knows the type of the values.
+    fn into_any(self: Rc<Self>) -> Rc<dyn Any>;
+}
+
+impl<T: Send + 'static> ThreadLanes for Lanes<T> {
+    fn send_message(
+        &self,
+        shard: ShardId,
+        message: Box<dyn Message>,
+    ) -> Result<(), Box<dyn Message>> {
+        self.send_message(shard, message)
+    }
+
+    #[inline]
+    fn cancel_detached(&self, timer: TimerId) {
+        if !self.cancel_in_lane(timer) {
+            self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
+        }
+    }
+
+    #[inline]
+    fn into_any(self: Rc<Self>) -> Rc<dyn Any> {
+        self
+    }
 }
 
 struct Entry<T: Send + 'static> {

@@ -1,51 +1,12 @@
 //! The lanes of the calling thread, and its messages to parts of shards.
 
-use std::any::Any;
 use std::rc::Rc;
 
 use super::here::{self, Reach};
+use super::registry::ThreadLanes;
 use crate::shard::lanes::Lanes;
 use crate::shard::parts::Message;
-use crate::shard::request::Request;
-use crate::values::ids::{ServiceId, ShardId, TimerId};
-
-/// The lanes of the calling thread. Implemented by [`Lanes`].
-pub(crate) trait ThreadLanes: Any {
-    /// Sends a message to a part of a shard. `Err` with the message if the shard is closed.
-    fn send_message(
-        &self,
-        shard: ShardId,
-        message: Box<dyn Message>,
-    ) -> Result<(), Box<dyn Message>>;
-
-    /// Cancels a timer and asks for no reply.
-    fn cancel_detached(&self, timer: TimerId);
-
-    /// The lanes, for the code that knows the type of the values.
-    fn into_any(self: Rc<Self>) -> Rc<dyn Any>;
-}
-
-impl<T: Send + 'static> ThreadLanes for Lanes<T> {
-    fn send_message(
-        &self,
-        shard: ShardId,
-        message: Box<dyn Message>,
-    ) -> Result<(), Box<dyn Message>> {
-        self.send_message(shard, message)
-    }
-
-    #[inline]
-    fn cancel_detached(&self, timer: TimerId) {
-        if !self.cancel_in_lane(timer) {
-            self.send(timer.shard(), Request::Cancel { key: timer.key(), reply: None });
-        }
-    }
-
-    #[inline]
-    fn into_any(self: Rc<Self>) -> Rc<dyn Any> {
-        self
-    }
-}
+use crate::values::ids::{ServiceId, ShardId};
 
 /// The lanes of the calling thread to the shards of a service whose values are of `T`. `None` if
 /// the service has ended.
