@@ -50,6 +50,7 @@ mod table;
 #[cfg(all(test, not(corewheel_loom)))]
 mod tests;
 mod timers;
+mod types;
 mod wheel;
 
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -61,6 +62,7 @@ pub(crate) use self::slots::{Name, Number};
 pub(crate) use self::table::{NurseryId, Room, Table};
 pub(crate) use self::timers::Periods;
 use self::timers::{NEVER, Timers};
+pub(crate) use self::types::{ArmRefusal, Arming, Counts, Due, Fate, Progress};
 use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::values::class::LeftAt;
 
@@ -101,17 +103,6 @@ struct Ended {
     len: AtomicU64,
 }
 
-/// A timer to be armed.
-#[derive(Debug)]
-pub(crate) struct Arming<W> {
-    pub(crate) deadline: u64,
-    /// The number of its class, from 1; 0 for none.
-    pub(crate) class: u8,
-    /// Whether the timer guards a future, whose task the [`Relay`] of the thread wakes.
-    pub(crate) is_guarded: bool,
-    pub(crate) carried: W,
-}
-
 /// The runtime of a thread. It wakes the tasks of futures whose time may be up when it has looked
 /// at its sockets, so that each decides in its first poll.
 pub(crate) trait Relay<W>: std::fmt::Debug + Send + Sync {
@@ -119,64 +110,6 @@ pub(crate) trait Relay<W>: std::fmt::Debug + Send + Sync {
     /// [first epoch](crate::clock::first_epoch). That time has passed. `Err` if the runtime has
     /// ended, and the caller wakes the tasks.
     fn take_over(&self, carried: Vec<W>, until: u64) -> Result<(), Vec<W>>;
-}
-
-/// A timer that has fired, or that the shard takes out at its end.
-#[derive(Debug)]
-pub(crate) struct Due<W> {
-    pub(crate) carried: W,
-    /// When its tick began, in nanoseconds.
-    pub(crate) at: u64,
-    /// The number of its class, from 1; 0 for none.
-    pub(crate) class: u8,
-    /// Whether the relay of its thread takes over what it carries.
-    pub(crate) is_guarded: bool,
-}
-
-/// What the timers of a thread have counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Counts {
-    /// Timers that were armed.
-    pub(crate) armed: u64,
-    /// Timers that have ended before they fired.
-    pub(crate) ended: u64,
-    /// Those of them that the keeper has not filed.
-    pub(crate) young: u64,
-    /// Timers that have fired.
-    pub(crate) fired: u64,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.armed += other.armed;
-        self.ended += other.ended;
-        self.young += other.young;
-        self.fired += other.fired;
-    }
-
-    /// How many more are pending by these counts, after `pending`.
-    pub(crate) fn pending_after(&self, pending: u64) -> u64 {
-        (pending + self.armed).saturating_sub(self.ended + self.fired)
-    }
-}
-
-/// What has become of the two sides.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
-    Used,
-    /// The thread has ended, and arms no timer any more.
-    Left,
-    /// The shard is ending, and no timer is armed any more.
-    Closing,
-    /// The shard has ended, and there are no timers any more.
-    Closed,
-}
-
-/// Why a timer cannot be armed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ArmRefusal {
-    Full,
-    Closed,
 }
 
 /// The time past which the keeper must not sleep, if that has become earlier. The caller rings the
@@ -190,19 +123,6 @@ pub(crate) struct Armed {
     pub(crate) ring: Ring,
     /// False if its deadline may have passed already.
     pub(crate) has_time: bool,
-}
-
-/// What a timer has come to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Progress {
-    /// It is pending, and carries what the caller asks for.
-    Same,
-    /// It is pending, and carries something else.
-    Other,
-    /// It has fired.
-    Fired,
-    /// The shard has ended before.
-    Closed,
 }
 
 /// For the threads.
