@@ -21,7 +21,7 @@ use super::measures::Measures;
 use super::nurseries::{TAKEN_BACK_MAX, unused_slots};
 use crate::link::nursery::{Due, Nursery, TAKEN_MAX};
 use crate::values::class::{ClassId, add_all};
-use crate::values::contain::{contain, each};
+use crate::values::contain::each;
 
 /// The most timers that wait for room and that a turn serves.
 const SERVED_MAX: usize = 1_024;
@@ -94,12 +94,10 @@ impl<T: 'static> Core<T> {
                     continue;
                 }
                 // A waker that panics harms no other one.
-                if !contain(self.id(), || carried.wake()) {
-                    self.note_delivery(false, 0);
-                }
+                self.contain(|| carried.wake());
             }
             let after = self.nanos_near();
-            self.note_delivery(true, after.saturating_sub(now));
+            self.note_delivery(after.saturating_sub(now));
             let state = &mut *self.state.borrow_mut();
             for (index, due) in late[..count].iter().enumerate() {
                 // All but the first have the time after the last one.

@@ -19,6 +19,7 @@ use crate::link::sync::AtomicBool;
 use crate::stats::class::FirstHeld;
 use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
+use crate::values::contain::contain;
 use crate::values::ids::{Home, ShardId};
 use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
@@ -47,6 +48,8 @@ pub(crate) struct Base {
     wake_due: Cell<bool>,
     /// When a command woke the driver; `u64::MAX` if none did since the last turn.
     pub(super) woken_at: Cell<u64>,
+    /// How often code of the user has panicked.
+    pub(super) panicked: Cell<u64>,
 }
 
 /// A guard for a command of several steps. The driver is woken at most once, when the guard is
@@ -87,6 +90,7 @@ impl Base {
             compound: Cell::new(0),
             wake_due: Cell::new(false),
             woken_at: Cell::new(u64::MAX),
+            panicked: Cell::new(0),
         }
     }
 
@@ -153,6 +157,24 @@ impl Base {
     pub(crate) fn compound(&self) -> Compound<'_> {
         self.compound.set(self.compound.get() + 1);
         Compound(self)
+    }
+
+    /// Runs code of the user, with nothing borrowed. If the code panics, the panic is caught,
+    /// logged and counted, and the result is false.
+    pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
+        let is_ok = contain(self.id, run);
+        if !is_ok {
+            self.panicked.set(self.panicked.get() + 1);
+        }
+        is_ok
+    }
+
+    /// Drops values of the user one at a time, with nothing borrowed. Each panic is logged and
+    /// counted.
+    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
+        for value in values {
+            self.contain(|| drop(value));
+        }
     }
 
     /// Wakes the driver if it sleeps.

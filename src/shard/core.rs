@@ -21,7 +21,6 @@ use super::timers::{Calls, Job, SendCall, Taken};
 use crate::directory::orders::Orders;
 use crate::link::lane::LaneReceiver;
 use crate::stats::host::this_thread;
-use crate::values::contain::contain;
 use crate::values::error::StartError;
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
@@ -201,24 +200,6 @@ impl<T: 'static> Core<T> {
     #[inline]
     pub(crate) fn state(&self) -> RefMut<'_, State<T>> {
         self.state.borrow_mut()
-    }
-
-    /// Runs code of the user, with nothing borrowed. If the code panics, the panic is caught,
-    /// logged and counted, and the result is false.
-    pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
-        let is_ok = contain(self.id, run);
-        if !is_ok {
-            self.note_delivery(false, 0);
-        }
-        is_ok
-    }
-
-    /// Drops values of the user one at a time, with nothing borrowed. Each panic is logged and
-    /// counted.
-    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
-        for value in values {
-            self.contain(|| drop(value));
-        }
     }
 
     /// Gives an order from this core, at once. A scale replaces one that another thread has set and

@@ -13,7 +13,6 @@ use super::stored::Stored;
 use super::timers::{Payload, SendCall, Taken, Timers};
 use crate::clock::nanos_after;
 use crate::values::class::ClassId;
-use crate::values::contain::contain;
 use crate::values::ids::TimerId;
 
 /// An expired timer.
@@ -134,7 +133,7 @@ impl Delivering {
                 return;
             }
             let Self { now, tick, .. } = *self;
-            let is_ok = contain(core.id(), || match next {
+            core.contain(|| match next {
                 Coming::Timer(delivery) => host.deliver(delivery),
                 Coming::PartTimer(timer) => core.parts.expired(timer),
                 Coming::Work(part) => {
@@ -143,7 +142,7 @@ impl Delivering {
                 Coming::Nothing => {}
             });
             let after = core.nanos_near();
-            core.note_delivery(is_ok, after.saturating_sub(now));
+            core.note_delivery(after.saturating_sub(now));
             self.note(1, after);
         }
     }

@@ -21,7 +21,6 @@ use super::stored::Stored;
 use super::timers::Timers;
 use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
-use crate::values::contain::contain;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
 
@@ -57,10 +56,8 @@ pub(crate) trait LocalShard {
     /// Begins the delivery of a value of a container, which is late by so many nanoseconds: counts
     /// it as a timer that has fired, and its handler runs for its class.
     fn begin_delivery(&self, class: ClassId, late: u64);
-    /// Counts a panic of code of the user.
-    fn note_panicked(&self);
     /// Counts something for a class that there is.
-    fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
+    fn count_class(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
     /// Publishes the gauges of a part, if no turn will soon.
     fn publish_part(&self, entry: Entry);
 }
@@ -86,30 +83,6 @@ impl dyn LocalShard + '_ {
     pub(crate) fn receive(&self, message: Box<dyn Message>) {
         self.contain(|| message.receive(self.parts()));
         self.note_deadline(Tick::ZERO);
-    }
-
-    /// See [`Core::contain`].
-    pub(crate) fn contain(&self, run: impl FnOnce()) -> bool {
-        let is_ok = contain(self.id(), run);
-        if !is_ok {
-            self.note_panicked();
-        }
-        is_ok
-    }
-
-    /// See [`Core::drop_each`].
-    pub(crate) fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
-        for value in values {
-            self.contain(|| drop(value));
-        }
-    }
-
-    /// Counts something for a class, if there is one: how values begin and end that a container
-    /// holds beside the wheel.
-    pub(crate) fn count_class(&self, class: ClassId, mut count: impl FnMut(&mut ClassStats)) {
-        if class.is_some() {
-            self.count_class_mut(class, &mut count);
-        }
     }
 }
 
@@ -190,11 +163,7 @@ impl<T: 'static> LocalShard for Core<T> {
         self.begin_delivery_of(state, class, None, late, || self.nanos_near());
     }
 
-    fn note_panicked(&self) {
-        self.note_delivery(false, 0);
-    }
-
-    fn count_class_mut(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
+    fn count_class(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
         self.state.borrow_mut().measured.classes.count(class, count);
         self.publish_class();
     }

@@ -289,8 +289,10 @@ impl PartHandle {
     ///
     /// The state of the shard is borrowed meanwhile: a call of the shard's commands panics.
     #[inline]
-    pub fn count(&self, count: impl FnMut(&mut ClassStats)) {
-        self.shard.count_class(self.class, count);
+    pub fn count(&self, mut count: impl FnMut(&mut ClassStats)) {
+        if self.has_class() {
+            self.shard.count_class(self.class, &mut count);
+        }
     }
 
     /// Begins the delivery of a value that has no timer of its own and is late by `late`: the value

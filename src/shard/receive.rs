@@ -109,6 +109,7 @@ impl<T: 'static> Core<T> {
         }
         let counts = &mut state.measured.counts;
         counts.take_over(&counters);
+        counts.panicked = self.panicked.get();
         counts.granted = state.wheel.granted() as u64;
         counts.lanes = state.inbox.lanes.len() as u64;
         let depths = state.inbox.lanes.iter().map(|lane| lane.depth() as u64);

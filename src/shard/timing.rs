@@ -31,20 +31,11 @@ impl<T: 'static> Core<T> {
         live.end_turn(next_due);
     }
 
-    /// Counts a delivery that has panicked (`!is_ok`) or that took too long; `took` is in
-    /// nanoseconds.
+    /// Counts a delivery if it took too long; `took` is in nanoseconds.
     #[inline]
-    pub(super) fn note_delivery(&self, is_ok: bool, took: u64) {
-        let over = Duration::from_nanos(took) > self.directory.settings.overrun;
-        if over || !is_ok {
-            {
-                let counts = &mut self.state.borrow_mut().measured.counts;
-                counts.overrun += u64::from(over);
-                counts.panicked += u64::from(!is_ok);
-            }
-            if over {
-                self.note_overrun(took);
-            }
+    pub(super) fn note_delivery(&self, took: u64) {
+        if Duration::from_nanos(took) > self.directory.settings.overrun {
+            self.note_overrun(took);
         }
     }
 
@@ -71,12 +62,13 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// Counts a delivery that took too long for the class of its timer, and logs it: the first one
-    /// and each that makes twice as many as were logged before.
+    /// Counts a delivery that took too long, also for the class of its timer. For a class it logs
+    /// the first one and each that makes twice as many as were logged before.
     #[cold]
-    pub(super) fn note_overrun(&self, took: u64) {
+    fn note_overrun(&self, took: u64) {
         let overrun = {
             let state = &mut *self.state.borrow_mut();
+            state.measured.counts.overrun += 1;
             state.measured.counts.overrun_last_ns = took;
             state.measured.classes.count(state.measured.live.delivering(), |counts| {
                 counts.overrun += 1;
