@@ -24,10 +24,9 @@ use crate::values::class::ClassId;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
 
-/// One shard on its own thread, which is a [`Core`].
-pub(crate) trait LocalShard {
-    /// What a shard has whatever its timers carry.
-    fn base(&self) -> &Base;
+/// One shard on its own thread, which is a [`Core`]. It dereferences to what a shard has whatever
+/// its timers carry.
+pub(crate) trait LocalShard: Deref<Target = Base> {
     /// See [`Core::reset`].
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
     /// The deadline of a timer; `None` if it is not pending here.
@@ -62,14 +61,6 @@ pub(crate) trait LocalShard {
     fn publish_part(&self, entry: Entry);
 }
 
-impl Deref for dyn LocalShard + '_ {
-    type Target = Base;
-
-    fn deref(&self) -> &Base {
-        self.base()
-    }
-}
-
 impl dyn LocalShard + '_ {
     /// Wakes the driver if it sleeps past a tick.
     #[inline]
@@ -94,10 +85,6 @@ impl<T: Send + 'static> Timers<T> {
 }
 
 impl<T: 'static> LocalShard for Core<T> {
-    fn base(&self) -> &Base {
-        self
-    }
-
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
         self.reset(key, deadline)
     }
