@@ -5,7 +5,8 @@
 //! for itself or for a shard that waits for it. A reply to many commands is put together from the
 //! replies of several shards.
 //!
-//! Cost: one allocation for each reply, made when the command is sent.
+//! Cost: one allocation for the reply of one command, made when the command is sent, and one to
+//! block for it. The reply of many commands has a box, too.
 
 use std::fmt;
 use std::future::Future;

@@ -47,8 +47,9 @@
 //! it when it next receives, and takes its key back. The mark rings the doorbell as a push does, so
 //! that an owner which sleeps for long drops the request in a while.
 //!
-//! Cost: for each request a fence and two cache lines that travel between cores. 48 bytes for each
-//! slot of the ring, and more for large payloads; 64 slots for a lane that never holds more.
+//! Cost: for each request a fence and two cache lines that travel between cores. A slot of the ring
+//! takes 56 bytes: 32 of the request, or more for a large payload, 8 of its [state word](marks),
+//! and 16 of the thread's [table](recent) of positions. A lane that never holds more has 64 slots.
 
 mod marks;
 mod receiver;

@@ -1,8 +1,10 @@
 //! The mailbox of a shard: rare control messages, new lanes and the key pool, under one lock.
 //!
 //! Frequent requests go over the lanes. Once a turn a shard reads one flag of its mailbox, and it
-//! takes the lock only if the flag is set. A sender holds the lock for a few instructions, and
-//! never while code of the user runs.
+//! takes the lock for mail only if the flag is set. It also takes it to remove a closed lane
+//! ([`Mailbox::forget`]) and to use a key of the pool ([`Mailbox::take_key`]). A thread that opens
+//! a lane makes it under the lock ([`Mailbox::connect`]); all others hold the lock for a few
+//! instructions. No code of the user runs meanwhile.
 //!
 //! The key pool gives a thread that connects while the shard sleeps a key at once.
 //!

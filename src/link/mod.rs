@@ -1,7 +1,8 @@
-//! How threads exchange messages: lanes, the mailbox of a shard, and the wake-up protocol.
+//! How threads meet a shard: lanes, its mailbox, the wake-up protocol, and the timers that threads
+//! keep for it.
 //!
-//! Lanes are generic over the request, mailboxes over the control message. No timer, callback or
-//! outcome occurs in this room.
+//! Lanes are generic over the request, mailboxes over the control message, and the timers of
+//! threads over what they carry. No payload, callback or outcome occurs in this room.
 
 pub(crate) mod gate;
 pub(crate) mod lane;

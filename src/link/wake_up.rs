@@ -118,8 +118,8 @@ impl Doorbell {
     }
 }
 
-/// The flag of a shard's mailbox: set while mail waits, so that the shard locks the mailbox only
-/// then.
+/// The flag of a shard's mailbox: set while mail waits, so that the shard locks the mailbox for
+/// mail only then.
 ///
 /// Relaxed throughout: the flag orders nothing. The sender puts the mail into the mailbox under its
 /// lock before it sets the flag, and the owner takes the mail under that lock after it has cleared

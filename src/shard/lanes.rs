@@ -33,7 +33,7 @@ pub(crate) enum Keys {
 /// # Memory
 ///
 /// A lane takes about 12 KiB by default: 8 bytes for each key that it may ever hold, which are a
-/// 32nd of the shard's capacity and at most `lane_capacity`, and 64 bytes or more for each of 64
+/// 32nd of the shard's capacity and at most `lane_capacity`, and 56 bytes or more for each of 64
 /// requests.
 pub(crate) struct Lanes<T: 'static> {
     directory: Arc<Directory<T>>,

@@ -7,9 +7,10 @@
 //! The types that have fields lie in `core.rs`, `request.rs`, `timers.rs` and the files below these
 //! three, which are all that form a circle. The functions over them lie in the other files.
 //!
-//! A command wakes the driver's waker when the command is complete, with nothing borrowed. The
-//! waker must do no more than wake: if it sends by a handle of the service whose shard is woken, it
-//! panics, since the lanes of the thread are borrowed meanwhile.
+//! A command on the shard's own thread wakes the driver's waker when the command is complete, with
+//! nothing borrowed. A handle wakes it while the lanes of its thread are borrowed, in
+//! `Lanes::on_lane`. So the waker must do no more than wake: if it sends by a handle of the service
+//! whose shard is woken, it panics.
 //!
 //! The shard is generic over the values of its timers, which lie in the slots of the wheel. It
 //! names none of the types that are built from timers; those are [parts](part::Part) of it.

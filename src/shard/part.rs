@@ -92,8 +92,9 @@ pub trait Part: Any {
 
 /// A part that other threads send messages of type `M`.
 pub trait Receive<M>: Part {
-    /// Receives a message, in a turn of the shard. If there is work to do for it, let
-    /// [`wants`](Part::wants) say so, so that it is done within the budget of a turn.
+    /// Receives a message: in a turn of the shard, or at once if it was sent on the shard's own
+    /// thread. If there is work to do for it, let [`wants`](Part::wants) say so, so that it is done
+    /// within the budget of a turn.
     fn receive(self: Rc<Self>, message: M);
 }
 

@@ -327,7 +327,8 @@ fn end_timer(places: &mut Slab<Known>, number: usize) -> Option<&mut Known> {
     places.get_mut(number)
 }
 
-/// A message from another thread to a part of a shard. It travels as a request on a lane.
+/// A message to a part of a shard. From another thread it travels as a request on a lane; on the
+/// shard's own thread `LocalShard::receive` gives it to the part.
 pub(crate) trait Message: Send {
     /// Gives the message to its part, on the shard's thread and with nothing borrowed. A message
     /// whose part has left is dropped.

@@ -6,7 +6,8 @@
 //! one of each. A turn executes as many of its commands as the budget allows, and the rest stays at
 //! the head of its lane, so order is kept. A bulk schedule contains the keys that it uses up.
 //!
-//! Cost: the sender allocates twice for a bulk request, the shard never.
+//! Cost: the sender allocates the box of a bulk request and the list of its commands, and the list
+//! and the channel of its replies if it waits for them. The shard allocates nothing to execute it.
 
 use std::time::Duration;
 use std::vec::IntoIter;
@@ -138,7 +139,7 @@ impl<T: 'static> Request<T> {
         if let Self::Schedule { value, .. } = self { Some(value) } else { None }
     }
 
-    /// The values of many timers; `None` if the request schedules none with one message.
+    /// The values of the timers; `None` if the request is no bulk schedule.
     pub(crate) fn into_values(self) -> Option<impl Iterator<Item = T>> {
         let Self::Bulk(bulk) = self else { return None };
         let Bulk::Schedule(many) = *bulk else { return None };

@@ -27,11 +27,12 @@
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
-//! A reader sends the shard nothing. It takes four kinds of locks, each for as long as it copies
-//! some numbers. Under that of a thread's timers, it arms one and the shard acts. The others are
-//! those of the list of these threads, of a class, and of the gauges of parts. Under that of a
-//! class a handler makes a container of it. The shard takes that of gauges when one of them has
-//! changed. The counts of one reading were stored together: a reader that comes while the shard
+//! A reader sends the shard nothing. It takes locks, each for as long as it copies some numbers or
+//! a list. Those of the shard's mailbox, of its state and of the list of threads with timers are
+//! taken by others seldom. Under that of a thread's timers, the thread arms one and the shard acts.
+//! Under that of a class a handler makes a container of it. The shard takes those of its gauges,
+//! its late deliveries and its forecast when it has something new. Only readers take that of the
+//! warnings. The counts of one reading were stored together: a reader that comes while the shard
 //! stores them reads again.
 //!
 //! # What is measured

@@ -1,4 +1,4 @@
-//! Bulk commands: one message to each shard that has some of the timers.
+//! Bulk commands: one request to each shard that has some of the timers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ struct Part {
 
 /// Commands about many timers.
 impl<T: Send + 'static> Handle<T> {
-    /// Schedules timers that carry values, all of them with one message, or none. The ids come
+    /// Schedules timers that carry values, all of them with one request, or none. The ids come
     /// in the order of the timers.
     ///
     /// At most [`schedule_many_max`](Self::schedule_many_max) at once.
@@ -86,7 +86,7 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
-    /// ids. Each shard that has some of the timers gets one message and sends one reply. A group of
+    /// ids. Each shard that has some of the timers gets one request and sends one reply. A group of
     /// timers that end together, as those of a connection, is a list of their ids.
     ///
     /// The reply itself is never an error. An outcome is [`ReplyError::Closed`] where the shard of
@@ -94,14 +94,15 @@ impl<T: Send + 'static> Handle<T> {
     /// after the service was dropped. The shutdown has given each of them its outcome.
     ///
     /// The number of ids is not limited, and the command is never refused. Each cancel counts
-    /// as one request, so a turn executes no more cancels than its budget allows. The shard sends
+    /// as a request, so a turn executes no more cancels than its budget allows. The shard sends
     /// its reply after the last cancel.
     ///
     /// The outcome for a timer that has not arrived yet from another thread is `Overtook`; its
     /// payload is dropped when it arrives. A timer of another service is left as it is, and its
     /// outcome is `Foreign`.
     ///
-    /// Cost: three allocations for each shard, a key and an outcome for each timer.
+    /// Cost: five allocations for each shard and some for the whole; a key, an index and room for
+    /// two outcomes for each timer.
     ///
     /// ```
     /// use std::time::Duration;
@@ -139,12 +140,13 @@ impl<T: Send + 'static> Handle<T> {
         Reply::gathered(replies)
     }
 
-    /// Cancels timers of any shards and asks for no reply: one message to each shard that has some
+    /// Cancels timers of any shards and asks for no reply: one request to each shard that has some
     /// of them. Each shard drops the payloads within a second, as
     /// [`cancel_detached`](Self::cancel_detached) says. Timers of other services are left as they
     /// are.
     ///
-    /// Cost: two allocations for each shard and a key for each timer.
+    /// Cost: three allocations for each shard and some for the whole; a key and an index for each
+    /// timer.
     pub fn cancel_many_detached(&self, timers: &[TimerId]) {
         let Ok(lanes) = self.lanes() else { return };
         for Part { shard, keys, .. } in parts(timers, self.service).0 {
@@ -154,7 +156,7 @@ impl<T: Send + 'static> Handle<T> {
     }
 }
 
-/// The most timers of one message. An owner fills up a thread's keys when half of them are used.
+/// The most timers of one request. An owner fills up a thread's keys when half of them are used.
 fn max_at_once<T: 'static>(lanes: &Lanes<T>) -> usize {
     lanes.directory().settings.grant_window / 2 + 1
 }

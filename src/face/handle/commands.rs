@@ -217,7 +217,7 @@ impl<T: Send + 'static> Handle<T> {
     /// lane. A shard that no thread drives yet drops the payload when it is driven.
     ///
     /// A timer that this thread has scheduled and not reset, and that the shard has not received,
-    /// is marked as cancelled where it lies in the lane. That costs less than the message which it
+    /// is marked as cancelled where it lies in the lane. That costs less than the request which it
     /// takes otherwise. Either way the clock is read only if the shard sleeps.
     #[inline]
     pub fn cancel_detached(&self, timer: TimerId) {

@@ -1,4 +1,4 @@
-//! State words: how a request that lies in a lane is cancelled without a message.
+//! State words: how a request that lies in a lane is cancelled without another request.
 //!
 //! A word belongs to each slot of a lane's ring. It holds the position of a request, counted from
 //! the ring's first request, and what became of the request:

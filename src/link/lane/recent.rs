@@ -2,7 +2,7 @@
 //! keys in their lane.
 //!
 //! The table has a place for each slot of the ring. A timer that takes the place of another one is
-//! found instead of it, and the other one is cancelled by a message.
+//! found instead of it, and the other one is cancelled by a request.
 //!
 //! Cost: a store for each timer that is sent; 16 bytes for each slot of a ring whose thread sends
 //! timers with values or callbacks.
