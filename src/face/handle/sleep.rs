@@ -52,15 +52,15 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Cost
 ///
-/// 40 bytes, and 48 to 72 with the timers of the thread that arms it, 16 to 32 more if it has a
+/// 40 bytes, and 52 to 61 with the timers of the thread that arms it, 16 to 32 more if it has a
 /// class; no allocation of its own. A poll that is ready costs a reading of the clock. The first
 /// poll before the deadline, a reset, another waker and a drop take the lock of these timers each,
 /// which is in the cache of their thread; a drop on another thread takes another lock. A drop after
 /// the timer has fired takes none.
 ///
 /// A thread that has armed a timer takes 4 to 8 KiB for each shard until it ends, also while it has
-/// no timer. It takes 16 bytes more for each timer beyond 32 that it had at once, and keeps up to
-/// 32 KiB for its next timers.
+/// no timer. While it has timers, it keeps 40 bytes for each that it had at once. It takes 8 to 16
+/// bytes for each of them until it ends, and keeps up to 32 KiB for its next timers.
 ///
 /// The timer holds the waker, and with it the memory of its task. A drop on the thread that has
 /// armed the timer drops the waker at once, and one on another thread within a second; one while

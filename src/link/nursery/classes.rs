@@ -4,7 +4,7 @@
 //! costs a comparison. One with a class has 16 bytes more, for as many slots as there are.
 
 use super::Counts;
-use super::lists::Entry;
+use super::slots::Slot;
 use super::timers::Timers;
 use crate::values::class::{LeftAt, tenths_left};
 use crate::values::list::List;
@@ -58,23 +58,24 @@ impl Classes {
 
     /// A timer has fired, or is taken out.
     #[inline]
-    pub(super) fn take<W>(&mut self, entry: &Entry<W>, has_fired: bool) {
-        if let Some((known, _)) = self.leave(entry.class, entry.slot) {
+    pub(super) fn take(&mut self, class: u8, slot: u32, has_fired: bool) {
+        if let Some((known, _)) = self.leave(class, slot) {
             known.counts.fired += u64::from(has_fired);
         }
     }
 
-    /// A timer of a class has ended. `now` returns the present, and `None` if it has ended before.
+    /// A timer of a class has ended, which had this slot. `now` returns the present, and `None` if
+    /// it has ended before.
     #[cold]
-    pub(super) fn end<W>(&mut self, entry: &Entry<W>, now: impl Fn() -> Option<u64>) {
-        let Some((known, since)) = self.leave(entry.class, entry.slot) else { return };
+    pub(super) fn end<W>(&mut self, timer: &Slot<W>, slot: u32, now: impl Fn() -> Option<u64>) {
+        let Some((known, since)) = self.leave(timer.class, slot) else { return };
         let is_measured = known.counts.ended % SAMPLED == 0;
         known.counts.ended += 1;
-        known.counts.young += u64::from(!entry.is_filed);
+        known.counts.young += u64::from(!timer.is_filed());
         known.unmeasured += 1;
         // One stands for all those since the one before.
         if let Some(now) = is_measured.then(now).flatten() {
-            let tenths = tenths_left(since, entry.deadline, now);
+            let tenths = tenths_left(since, timer.deadline, now);
             known.ended_at[tenths] += std::mem::take(&mut known.unmeasured);
         }
     }

@@ -17,8 +17,8 @@
 //!
 //! A slot is free as soon as its timer has fired or ended. A timer is named by its slot and a
 //! number that no other timer of the thread has. The number is compared before a slot is touched.
-//! It is also read without the lock, so a future whose timer has fired is dropped without it, on
-//! any thread.
+//! That of the last timer of a slot that is over is read without the lock, so a future whose timer
+//! has fired is dropped without it, on any thread.
 //!
 //! A timer that ends early on another thread is put on a list of its own, so that the lock stays in
 //! the cache of its thread. The thread ends those timers in chunks, or the keeper a second later.
@@ -40,11 +40,12 @@
 //! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most. A timer
 //! has credit from the shard's capacity until it is over.
 //!
-//! Cost: arming and ending take a lock each, without a fence of their own. 48 bytes a timer and up
-//! to 24 more, and 16 to 32 more if it has a class.
+//! Cost: arming and ending take a lock each, without a fence of their own. 52 bytes a timer and up
+//! to 9 more, and 16 to 32 more if it has a class.
 
 mod classes;
 mod lists;
+mod numbers;
 mod slots;
 mod table;
 #[cfg(all(test, not(corewheel_loom)))]
@@ -57,7 +58,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
-use self::slots::Slots;
+use self::numbers::Numbers;
 pub(crate) use self::slots::{Name, Number};
 pub(crate) use self::table::{NurseryId, Room, Table};
 pub(crate) use self::timers::Periods;
@@ -80,8 +81,8 @@ pub(crate) struct Nursery<W> {
     timers: CachePadded<Mutex<Timers<W>>>,
     /// A copy of `Timers::act_by`, written under the lock, on a cache line that changes rarely.
     act_by: CachePadded<AtomicU64>,
-    /// Which timer each slot has. Written under the lock.
-    slots: Slots,
+    /// Which timers are over. Written under the lock.
+    numbers: Numbers,
     ended: CachePadded<Ended>,
     /// Whether so many timers have ended on other threads that this thread ends them. It looks at
     /// each arming, so this has a cache line of its own that changes rarely. Written under the lock
@@ -137,7 +138,7 @@ impl<W> Nursery<W> {
         Self {
             timers: CachePadded::new(Mutex::new(Timers::new(periods, classes, last))),
             act_by: CachePadded::new(AtomicU64::new(NEVER)),
-            slots: Slots::default(),
+            numbers: Numbers::default(),
             ended: CachePadded::new(Ended {
                 names: Mutex::new(Vec::new()),
                 len: AtomicU64::new(0),
@@ -190,7 +191,7 @@ impl<W> Nursery<W> {
                 return Err((refusal, arming));
             }
         }
-        let (name, is_earlier, has_time) = timers.arm(&self.slots, arming, recent, now);
+        let (name, is_earlier, has_time) = timers.arm(&self.numbers, arming, recent, now);
         Ok(Armed { name, ring: self.publish(&timers, is_earlier), has_time })
     }
 
@@ -208,14 +209,14 @@ impl<W> Nursery<W> {
     /// Whether a timer is over, without the lock. One that has just fired may not show.
     #[inline]
     pub(crate) fn is_over(&self, name: Name) -> bool {
-        self.slots.is_over(name)
+        self.numbers.is_over(name)
     }
 
     /// Ends a timer, for its own thread. The caller drops what it has carried; `None` if the timer
     /// is over.
     #[inline]
     pub(crate) fn end(&self, name: Name, now: impl Fn() -> u64) -> Option<W> {
-        self.lock().end(&self.slots, name, || Some(now()))
+        self.lock().end(&self.numbers, name, || Some(now()))
     }
 
     /// Ends a timer, for another thread. The timer's thread or the keeper drops what it has
@@ -279,7 +280,7 @@ impl<W> Nursery<W> {
         }
         let chunk = timers.ended.pop().unwrap_or_default();
         // When they have ended is not known.
-        carried.extend(chunk.iter().filter_map(|name| timers.end(&self.slots, *name, || None)));
+        carried.extend(chunk.iter().filter_map(|name| timers.end(&self.numbers, *name, || None)));
         // Not before: the thread may take long between two chunks, as it drops what they carry.
         if !self.has_ended(timers) {
             timers.ended_by = NEVER;
@@ -302,7 +303,7 @@ impl<W> Nursery<W> {
         now: impl Fn() -> u64,
     ) -> Option<Ring> {
         let mut timers = self.lock();
-        let is_earlier = timers.reset(&self.slots, name, deadline, recent, now)?;
+        let is_earlier = timers.reset(name, deadline, recent, now)?;
         Some(self.publish(&timers, is_earlier))
     }
 
@@ -311,7 +312,7 @@ impl<W> Nursery<W> {
     pub(crate) fn look_at(&self, name: Name, is_same: impl FnOnce(&W) -> bool) -> Progress {
         let mut timers = self.lock();
         let is_closed = timers.fate == Fate::Closed;
-        match timers.carried(&self.slots, name) {
+        match timers.carried(name) {
             Some(carried) if is_same(carried) => Progress::Same,
             Some(_) => Progress::Other,
             None if is_closed => Progress::Closed,
@@ -322,7 +323,7 @@ impl<W> Nursery<W> {
     /// Makes a timer carry something else, and returns what it has carried. `Err` if the timer is
     /// over.
     pub(crate) fn replace(&self, name: Name, carried: W) -> Result<W, W> {
-        match self.lock().carried(&self.slots, name) {
+        match self.lock().carried(name) {
             None => Err(carried),
             Some(known) => Ok(std::mem::replace(known, carried)),
         }
@@ -377,7 +378,7 @@ impl<W> Nursery<W> {
             }
             timers.ended_by = NEVER;
         }
-        let done = timers.act(&self.slots, now, max.min(TAKEN_MAX), due);
+        let done = timers.act(&self.numbers, now, max.min(TAKEN_MAX), due);
         self.act_by.store(timers.act_by, Ordering::Relaxed);
         done
     }
@@ -419,7 +420,7 @@ impl<W> Nursery<W> {
     /// none, their futures find the shard closed from then on.
     pub(crate) fn take_out(&self, out: &mut Vec<Due<W>>) -> bool {
         let mut timers = self.lock();
-        if timers.take_out(&self.slots, TAKEN_MAX, out) {
+        if timers.take_out(&self.numbers, TAKEN_MAX, out) {
             return true;
         }
         timers.fate = Fate::Closed;
@@ -445,7 +446,7 @@ impl<W> Nursery<W> {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn check_invariants(&self) {
         let timers = self.lock();
-        timers.check_invariants(&self.slots);
+        timers.check_invariants();
         let act_by = self.act_by.load(Ordering::Relaxed);
         assert_eq!(act_by, timers.act_by, "the published act differs");
     }

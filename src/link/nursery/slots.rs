@@ -1,27 +1,24 @@
-//! The slots of a thread's timers: which timer a slot has, and where that lies.
+//! The slots of a thread's timers, each with all of its timer. They lie behind the lock.
 //!
 //! A timer is named by its slot and a number, which counts the timers of its thread. So a name is
-//! that of one timer for ever: the numbers have 64 bits, and none is used twice. The number of a
-//! slot is written under the lock and read without it: a timer whose number is not in its slot any
-//! more is over.
+//! that of one timer for ever: the numbers have 64 bits, and none is used twice.
 //!
-//! Slots lie in blocks that stay where they are, each twice as long as the one before. Why not in a
-//! `Vec`: it moves when it grows, while other threads read.
+//! Slots lie in chunks, so that no slot moves and no lock is held for a copy of all of them. Chunks
+//! are given back when the thread has no timer left, all but a few. Why not one by one: a slot in
+//! use keeps its chunk, and timers end in any order.
 //!
-//! Cost: 16 bytes a slot, and up to twice as many slots as there ever were timers at once, until
-//! the thread ends.
+//! Cost: 40 bytes a slot.
 
 use std::num::NonZeroU64;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64 as Plain;
 
-use super::super::sync::{AtomicU64, Ordering};
+use super::numbers::Numbers;
 
 /// No slot.
 pub(super) const NIL: u32 = u32::MAX;
-/// The length of the first block is a power of two with this exponent.
-const FIRST_BITS: u32 = if cfg!(corewheel_loom) { 1 } else { 5 };
-const BLOCKS: usize = (u32::BITS - FIRST_BITS) as usize;
+/// The slots of a chunk.
+const CHUNK: usize = 256;
+/// The chunks that a thread without timers keeps.
+const KEPT_MAX: usize = 3;
 
 /// Which timer of its thread one is, counted from 1.
 pub(crate) type Number = NonZeroU64;
@@ -36,121 +33,210 @@ pub(crate) struct Name {
 /// The list of a timer, and its index there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
-    pub(super) list: u32,
+    pub(super) list: u16,
     pub(super) index: u32,
 }
 
-/// The slot of a timer. But for [`Slots::is_over`], it is used under the lock.
+/// The keeper has filed the timer.
+const FILED: u8 = 1;
+/// The timer guards a future: see [`super::Arming`].
+const GUARDED: u8 = 2;
+
+/// A timer, or a free slot.
 #[derive(Debug)]
-pub(super) struct Slot {
-    /// The number of its timer; 0 while the slot is free.
-    number: AtomicU64,
-    /// The place of its timer, or the next free slot. Used under the lock only, so its accesses
-    /// order nothing, and the model checker need not see them.
-    place: Plain,
+pub(super) struct Slot<W> {
+    /// `None` while the slot is free.
+    number: Option<Number>,
+    pub(super) deadline: u64,
+    /// `None` while the slot is free.
+    carried: Option<W>,
+    /// The index of the timer in its list, or the next free slot.
+    index: u32,
+    list: u16,
+    pub(super) class: u8,
+    marks: u8,
 }
 
-impl Slot {
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Slot<core::task::Waker>>() == 40);
+
+impl<W> Slot<W> {
+    /// A free slot, before the free slot `next`.
     #[inline]
-    fn is_of(&self, number: Number) -> bool {
-        // Relaxed: it orders nothing. What a timer carries is used under the lock only.
-        self.number.load(Ordering::Relaxed) == number.get()
+    fn free(next: u32) -> Self {
+        Self { number: None, deadline: 0, carried: None, index: next, list: 0, class: 0, marks: 0 }
     }
 
-    /// Where its timer lies. Of a free slot, the index is the next free slot.
+    /// A timer that lies in no list.
+    #[inline]
+    pub(super) fn new(number: Number, deadline: u64, carried: W) -> Self {
+        Self { number: Some(number), deadline, carried: Some(carried), ..Self::free(NIL) }
+    }
+
+    /// With a class, and whether it guards a future.
+    #[inline]
+    pub(super) fn of(self, class: u8, is_guarded: bool) -> Self {
+        Self { class, marks: if is_guarded { GUARDED } else { 0 }, ..self }
+    }
+
+    /// In a list.
+    #[inline]
+    pub(super) fn lying_at(self, Place { list, index }: Place) -> Self {
+        Self { list, index, ..self }
+    }
+
     #[inline]
     pub(super) fn place(&self) -> Place {
-        let place = self.place.load(Ordering::Relaxed);
-        Place { list: (place >> 32) as u32, index: place as u32 }
+        Place { list: self.list, index: self.index }
     }
 
     #[inline]
-    pub(super) fn set_place(&self, Place { list, index }: Place) {
-        self.place.store(u64::from(list) << 32 | u64::from(index), Ordering::Relaxed);
+    pub(super) fn set_place(&mut self, Place { list, index }: Place) {
+        (self.list, self.index) = (list, index);
     }
 
-    /// It has a timer from now on.
     #[inline]
-    pub(super) fn occupy(&self, number: Number, place: Place) {
-        self.number.store(number.get(), Ordering::Relaxed);
-        self.set_place(place);
+    pub(super) fn is_filed(&self) -> bool {
+        self.marks & FILED != 0
     }
 
-    /// It is free from now on, before the free slot `next`.
     #[inline]
-    pub(super) fn free(&self, next: u32) {
-        self.number.store(0, Ordering::Relaxed);
-        self.set_place(Place { list: 0, index: next });
+    pub(super) fn set_filed(&mut self) {
+        self.marks |= FILED;
+    }
+
+    #[inline]
+    pub(super) fn is_guarded(&self) -> bool {
+        self.marks & GUARDED != 0
+    }
+
+    #[inline]
+    pub(super) fn carried_mut(&mut self) -> Option<&mut W> {
+        self.carried.as_mut()
     }
 
     /// Whether it has no timer.
     #[cfg(any(test, feature = "sim"))]
     pub(super) fn is_free(&self) -> bool {
-        self.number.load(Ordering::Relaxed) == 0
+        self.number.is_none()
+    }
+
+    /// What the timer carries, for a slot that was freed.
+    #[inline]
+    pub(super) fn into_carried(self) -> W {
+        self.carried.expect("a timer carries something")
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Slots([OnceLock<Box<[Slot]>>; BLOCKS]);
+#[derive(Debug)]
+pub(super) struct Slots<W> {
+    /// All but the last are full; the first one grows until it is.
+    chunks: Vec<Vec<Slot<W>>>,
+    /// The slot that was freed last, and how many slots were made.
+    free: u32,
+    made: u32,
+}
 
-impl Slots {
-    /// The block of a slot, and the place in that block.
-    #[inline]
-    fn find(slot: u32) -> (usize, usize) {
-        let place = u64::from(slot) + (1 << FIRST_BITS);
-        let power = place.ilog2();
-        ((power - FIRST_BITS) as usize, (place - (1 << power)) as usize)
+impl<W> Slots<W> {
+    pub(super) fn new() -> Self {
+        Self { chunks: Vec::new(), free: NIL, made: 0 }
     }
 
+    /// How many slots there are.
     #[inline]
-    fn get(&self, slot: u32) -> Option<&Slot> {
-        let (block, place) = Self::find(slot);
-        self.0[block].get().map(|block| &block[place])
+    pub(super) fn made(&self) -> u32 {
+        self.made
     }
 
     /// A slot that there is.
     #[inline]
-    pub(super) fn known(&self, slot: u32) -> &Slot {
-        self.get(slot).expect("a slot that is named was made")
+    pub(super) fn at(&mut self, slot: u32) -> &mut Slot<W> {
+        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
     }
 
-    /// Makes room for a slot. Called under the lock.
-    #[cold]
-    pub(super) fn need(&self, slot: u32) {
-        let (block, _) = Self::find(slot);
-        self.0[block].get_or_init(|| {
-            let free = || Slot { number: AtomicU64::new(0), place: Plain::new(u64::from(NIL)) };
-            (0..1_usize << (FIRST_BITS as usize + block)).map(|_| free()).collect()
-        });
-    }
-
-    /// The slot of a timer; `None` if it is over. Called under the lock.
+    /// The timer with a name; `None` if it is over.
     #[inline]
-    pub(super) fn pending(&self, Name { slot, number }: Name) -> Option<&Slot> {
-        self.get(slot).filter(|slot| slot.is_of(number))
+    pub(super) fn pending(&mut self, Name { slot, number }: Name) -> Option<&mut Slot<W>> {
+        let chunk = self.chunks.get_mut(slot as usize / CHUNK)?;
+        chunk.get_mut(slot as usize % CHUNK).filter(|slot| slot.number == Some(number))
     }
 
-    /// Whether a timer is over, without the lock. One that has just fired may not show.
+    /// The slot for the next timer, which the caller puts there: the one that was freed last, or a
+    /// new one.
     #[inline]
-    pub(super) fn is_over(&self, name: Name) -> bool {
-        self.pending(name).is_none()
-    }
-}
-
-#[cfg(all(test, not(corewheel_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_follow_each_other_in_their_blocks() {
-        let mut expected = (0, 0);
-        for slot in 0..100_000 {
-            assert_eq!(Slots::find(slot), expected);
-            expected.1 += 1;
-            if expected.1 == 32 << expected.0 {
-                expected = (expected.0 + 1, 0);
-            }
+    pub(super) fn take(&mut self, numbers: &Numbers) -> u32 {
+        let slot = self.free;
+        if slot == NIL {
+            return self.make(numbers);
         }
-        assert!(Slots::find(NIL - 32).0 < BLOCKS);
+        self.free = self.at(slot).index;
+        slot
+    }
+
+    #[cold]
+    fn make(&mut self, numbers: &Numbers) -> u32 {
+        let slot = self.made;
+        numbers.need(slot);
+        let chunk = slot as usize / CHUNK;
+        if chunk == self.chunks.len() {
+            self.chunks.push(if chunk == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
+        }
+        self.chunks[chunk].push(Slot::free(NIL));
+        self.made += 1;
+        slot
+    }
+
+    /// Frees the slot of a timer that is in no list, and shows as over from then on. Returns the
+    /// timer.
+    #[inline]
+    pub(super) fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
+        let next = std::mem::replace(&mut self.free, slot);
+        let timer = std::mem::replace(self.at(slot), Slot::free(next));
+        numbers.note_over(slot, timer.number.expect("the slot has a timer"));
+        timer
+    }
+
+    /// Gives the memory back, all but a little. No slot has a timer.
+    #[inline]
+    pub(super) fn give_back(&mut self) {
+        if self.chunks.len() > KEPT_MAX {
+            self.give_chunks_back();
+        }
+    }
+
+    #[cold]
+    fn give_chunks_back(&mut self) {
+        self.chunks.truncate(KEPT_MAX);
+        self.chunks.shrink_to_fit();
+        self.chunks.iter_mut().for_each(Vec::clear);
+        (self.free, self.made) = (NIL, 0);
+    }
+
+    /// How many slots are free.
+    ///
+    /// # Panics
+    ///
+    /// If one of them has a timer, with its slot.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn check_free(&self) -> u32 {
+        let (mut free, mut count) = (self.free, 0);
+        while free != NIL {
+            let slot = self.known(free);
+            assert!(slot.number.is_none() && slot.carried.is_none(), "free slot {free} is used");
+            (free, count) = (slot.index, count + 1);
+        }
+        count
+    }
+
+    /// A slot that there is.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn known(&self, slot: u32) -> &Slot<W> {
+        &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+
+    /// For how many timers there is memory.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn allocated(&self) -> usize {
+        self.chunks.iter().map(Vec::capacity).sum()
     }
 }

@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::task::Waker;
 
 use corewheel_shard::TickLength;
 
 use super::super::wake_up::Doorbell;
+use super::slots::Slot;
 use super::{ArmRefusal, Arming, Due, Name, Nursery, Periods, Progress, Room, TAKEN_MAX, Table};
 
 const TICK: u64 = 1_000_000;
@@ -57,9 +59,12 @@ impl Pair {
     }
 
     fn arm(&mut self, after: u64) -> Result<u64, ArmRefusal> {
+        self.arm_class(after, ((self.next + 1) % 3) as u8)
+    }
+
+    fn arm_class(&mut self, after: u64, class: u8) -> Result<u64, ArmRefusal> {
         self.next += 1;
         let (now, deadline) = (nanos(self.now), self.now + after);
-        let class = (self.next % 3) as u8;
         let arming =
             Arming { deadline: nanos(deadline), class, is_guarded: false, carried: self.next };
         let armed = self.nursery.arm(arming, || now, || now).map_err(|refused| refused.0)?;
@@ -97,7 +102,7 @@ impl Pair {
 
     /// Whether a timer is young, as the lists say.
     fn young(&self) -> usize {
-        self.nursery.lock().young(&self.nursery.slots)
+        self.nursery.lock().young()
     }
 
     /// A turn of the keeper. Returns the timers that fire, in order.
@@ -302,13 +307,15 @@ fn memory_of_timers_is_freed_when_they_are_over_and_little_is_left() {
     let mut pair = Pair::new(1 << 20);
     let mut ids: Vec<_> = (0..100_000).map(|_| pair.arm(30_000).unwrap()).collect();
     let allocated = |pair: &Pair| pair.nursery.lock().allocated();
-    let (of_timers, slots) = allocated(&pair);
-    assert!((100_000..=125_000).contains(&of_timers) && slots == 100_000, "{of_timers}, {slots}");
+    let [of_lists, of_slots, slots] = allocated(&pair);
+    assert!((100_000..=125_000).contains(&of_lists) && slots == 100_000, "{of_lists}, {slots}");
+    assert!((100_000..=100_256).contains(&of_slots), "there is memory for {of_slots} slots");
     fastrand::Rng::with_seed(1).shuffle(&mut ids);
     for id in ids {
         pair.end(id);
     }
-    assert!(allocated(&pair).0 <= 64, "there is memory for {} timers", allocated(&pair).0);
+    let [of_lists, of_slots, _] = allocated(&pair);
+    assert!(of_lists <= 64 && of_slots <= 768, "there is memory for {of_lists}, {of_slots}");
     pair.nursery.check_invariants();
     // Those that fire together leave as little.
     for _ in 0..50_000 {
@@ -316,7 +323,28 @@ fn memory_of_timers_is_freed_when_they_are_over_and_little_is_left() {
     }
     pair.now += 30;
     assert_eq!(pair.turn().len(), 50_000);
-    assert!(allocated(&pair).0 <= 1_024, "there is memory for {} timers", allocated(&pair).0);
+    let [of_lists, of_slots, _] = allocated(&pair);
+    assert!(of_lists <= 1_024 && of_slots <= 768, "there is memory for {of_lists}, {of_slots}");
+}
+
+#[test]
+fn pending_timeout_takes_112_bytes_at_most_young_and_filed() {
+    // The worst count: the block of the numbers that was made last is nearly unused.
+    let count = (32 << 12) - 32 + 1;
+    for (after, filed) in [(30_000, 0), (30_000, 20_000), (50, 0)] {
+        let mut pair = Pair::new(1 << 20);
+        for _ in 0..count {
+            pair.arm_class(after, 0).unwrap();
+        }
+        pair.now += filed;
+        pair.turn();
+        let [of_lists, of_slots, _] = pair.nursery.lock().allocated();
+        let numbers = pair.nursery.numbers.allocated();
+        let bytes = of_lists * 4 + of_slots * size_of::<Slot<Waker>>() + numbers * 8;
+        let timeout = size_of::<crate::Timeout<()>>();
+        let each = timeout as f64 + bytes as f64 / f64::from(count);
+        assert!(each <= 112.0, "{each} bytes, {timeout} of them in the future");
+    }
 }
 
 #[test]
@@ -335,7 +363,7 @@ fn next_timer_takes_the_slot_that_was_freed_last() {
         assert!(next.number > number, "a number is used twice");
         pair.nursery.check_invariants();
     }
-    assert_eq!(pair.nursery.lock().allocated().1, 1_024, "a slot was made anew");
+    assert_eq!(pair.nursery.lock().allocated()[2], 1_024, "a slot was made anew");
 }
 
 #[test]
@@ -470,7 +498,7 @@ fn closing_thread_keeps_its_timers_until_they_are_taken_out_and_refuses_others()
     assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Same);
     let mut out = Vec::new();
     while pair.nursery.take_out(&mut out) {
-        pair.nursery.lock().check_invariants(&pair.nursery.slots);
+        pair.nursery.lock().check_invariants();
     }
     assert_eq!(out.len(), 997);
     assert_eq!(pair.nursery.look_at(name, |_| true), Progress::Closed);

@@ -7,8 +7,9 @@
 use corewheel_shard::{Tick, TickLength};
 
 use super::classes::Classes;
-use super::lists::{Entry, Lists};
-use super::slots::{NIL, Name, Number, Place, Slot, Slots};
+use super::lists::Lists;
+use super::numbers::Numbers;
+use super::slots::{Name, Number, Place, Slot, Slots};
 use super::wheel::{Next, WINDOW, Wheel};
 use super::{Arming, Counts, Due, Fate};
 
@@ -70,12 +71,10 @@ impl Periods {
 /// The timers of a thread.
 #[derive(Debug)]
 pub(super) struct Timers<W> {
-    /// The first free slot, and how many slots were made.
-    free: u32,
-    made: u32,
+    slots: Slots<W>,
     /// The number of the timer that was armed last; 0 before the first.
     pub(super) last: u64,
-    lists: Lists<W>,
+    lists: Lists,
     looks: [Looks; KINDS],
     wheel: Wheel,
     periods: Periods,
@@ -109,10 +108,9 @@ impl<W> Timers<W> {
     /// No timers. The first one has the number after `last`.
     pub(super) fn new(periods: Periods, classes: usize, last: u64) -> Self {
         Self {
-            lists: Lists::new(),
-            free: NIL,
-            made: 0,
+            slots: Slots::new(),
             last,
+            lists: Lists::new(),
             looks: [Looks { next: NEVER, second: NEVER, newer: 0 }; KINDS],
             wheel: Wheel::new(),
             periods,
@@ -153,44 +151,31 @@ impl<W> Timers<W> {
         true
     }
 
-    /// Names a timer that is armed: it has the slot that was freed last, or a new one.
-    #[inline]
-    fn name_next<'a>(&mut self, slots: &'a Slots) -> (Name, &'a Slot) {
-        self.last += 1;
-        let number = Number::new(self.last).expect("2^64 timers take thousands of years");
-        if self.free == NIL {
-            slots.need(self.made);
-            self.free = self.made;
-            self.made += 1;
-        }
-        let (slot, known) = (self.free, slots.known(self.free));
-        self.free = known.place().index;
-        (Name { slot, number }, known)
-    }
-
     /// Arms a timer, for which there is credit. `recent` returns the latest known time, and `now`
     /// the present. Also returns whether the keeper must be told of an earlier act, and whether the
     /// timer is young: its time has not come yet then.
     #[inline(always)]
     pub(super) fn arm(
         &mut self,
-        slots: &Slots,
+        numbers: &Numbers,
         arming: Arming<W>,
         recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
     ) -> (Name, bool, bool) {
         let Arming { deadline, class, is_guarded, carried } = arming;
-        let (name, slot) = self.name_next(slots);
+        self.last += 1;
+        let number = Number::new(self.last).expect("2^64 timers take thousands of years");
+        let slot = self.slots.take(numbers);
         self.live += 1;
         self.counts.armed += 1;
         if class != 0 {
-            self.classes.enter(class, name.slot, recent(), self.made.next_power_of_two());
+            self.classes.enter(class, slot, recent(), self.slots.made().next_power_of_two());
         }
         let (list, by) = self.place(deadline, recent, now);
-        let entry =
-            Entry { deadline, carried, slot: name.slot, class, is_filed: false, is_guarded };
-        slot.occupy(name.number, self.lists.push(list, entry));
-        (name, self.ask(by), list < OF_WHEEL)
+        let place = self.lists.push(list, slot);
+        *self.slots.at(slot) =
+            Slot::new(number, deadline, carried).of(class, is_guarded).lying_at(place);
+        (Name { slot, number }, self.ask(by), list < OF_WHEEL)
     }
 
     /// The list for a timer that is armed now, or is young and reset.
@@ -281,12 +266,10 @@ impl<W> Timers<W> {
 
     /// Takes a timer out of its list.
     #[inline(always)]
-    fn unlink(&mut self, place: Place, slots: &Slots) -> Entry<W> {
-        let (entry, is_empty) = self.lists.remove(place, slots);
-        if is_empty {
-            self.note_empty(place.list as usize);
+    fn unlink(&mut self, place: Place) {
+        if self.lists.remove(place, &mut self.slots) {
+            self.note_empty(usize::from(place.list));
         }
-        entry
     }
 
     #[inline]
@@ -296,14 +279,14 @@ impl<W> Timers<W> {
         }
     }
 
-    /// Takes the first timer of a list out.
+    /// Takes the first timer of a list out. Returns its slot.
     #[inline]
-    fn pop(&mut self, list: usize) -> Option<Entry<W>> {
-        let (entry, is_empty) = self.lists.pop(list);
+    fn pop(&mut self, list: usize) -> Option<u32> {
+        let (slot, is_empty) = self.lists.pop(list);
         if is_empty {
             self.note_empty(list);
         }
-        entry
+        slot
     }
 
     /// Ends a timer and takes what it carries; `None` if it is over. `now` returns the present, and
@@ -311,59 +294,61 @@ impl<W> Timers<W> {
     #[inline]
     pub(super) fn end(
         &mut self,
-        slots: &Slots,
+        numbers: &Numbers,
         name: Name,
         now: impl Fn() -> Option<u64>,
     ) -> Option<W> {
-        let slot = slots.pending(name)?;
-        let entry = self.unlink(slot.place(), slots);
+        let place = self.slots.pending(name)?.place();
+        self.unlink(place);
+        let timer = self.release(numbers, name.slot);
         self.counts.ended += 1;
-        self.counts.young += u64::from(!entry.is_filed);
-        if entry.class != 0 {
-            self.classes.end(&entry, now);
+        self.counts.young += u64::from(!timer.is_filed());
+        if timer.class != 0 {
+            self.classes.end(&timer, name.slot, now);
         }
-        Some(self.release(slot, entry))
+        Some(timer.into_carried())
     }
 
-    /// Frees the slot of a timer that is in no list. Returns what the timer carries.
+    /// Frees the slot of a timer that is in no list. Returns the timer.
     #[inline]
-    fn release(&mut self, slot: &Slot, entry: Entry<W>) -> W {
+    fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
         self.live -= 1;
-        slot.free(self.free);
-        self.free = entry.slot;
-        entry.carried
+        let timer = self.slots.release(numbers, slot);
+        if self.live == 0 {
+            self.slots.give_back();
+        }
+        timer
     }
 
     /// Gives a timer another deadline. `None` if it is over, else whether the keeper must be told
     /// of an earlier act.
     pub(super) fn reset(
         &mut self,
-        slots: &Slots,
         name: Name,
         deadline: u64,
         recent: impl Fn() -> u64,
         now: impl Fn() -> u64,
     ) -> Option<bool> {
-        let slot = slots.pending(name)?;
-        let place = slot.place();
-        let is_young = (place.list as usize) < OF_WHEEL;
-        let known = self.lists.at(place);
-        let is_earlier = deadline < std::mem::replace(&mut known.deadline, deadline);
+        let timer = self.slots.pending(name)?;
+        let place = timer.place();
+        let is_young = usize::from(place.list) < OF_WHEEL;
+        let is_earlier = deadline < std::mem::replace(&mut timer.deadline, deadline);
         // Later is one store, which the keeper reads when the list of the timer comes up.
         if !is_young && !is_earlier {
             return Some(false);
         }
-        let entry = self.unlink(place, slots);
+        self.unlink(place);
         let (list, by) =
             if is_young { self.place(deadline, recent, now) } else { self.file(deadline) };
-        slot.set_place(self.lists.push(list, entry));
+        let place = self.lists.push(list, name.slot);
+        self.slots.at(name.slot).set_place(place);
         Some(self.ask(by))
     }
 
     /// What a pending timer carries; `None` if the timer is over.
     #[inline]
-    pub(super) fn carried(&mut self, slots: &Slots, name: Name) -> Option<&mut W> {
-        Some(&mut self.lists.at(slots.pending(name)?.place()).carried)
+    pub(super) fn carried(&mut self, name: Name) -> Option<&mut W> {
+        self.slots.pending(name)?.carried_mut()
     }
 
     /// Asks the keeper to end the timers that have ended on other threads, in a while.
@@ -377,7 +362,7 @@ impl<W> Timers<W> {
     /// were, and whether there are more.
     pub(super) fn act(
         &mut self,
-        slots: &Slots,
+        numbers: &Numbers,
         now: u64,
         max: u32,
         due: &mut Vec<Due<W>>,
@@ -402,14 +387,14 @@ impl<W> Timers<W> {
                 Some(next) if comes_up <= look => {
                     self.wheel.advance(next.tick);
                     if next.is_tick() {
-                        self.fire_list(slots, next, max, &mut done, due)
+                        self.fire_list(numbers, next, max, &mut done, due)
                     } else {
-                        self.file_list(slots, OF_WHEEL + next.list, max, &mut done)
+                        self.file_list(OF_WHEEL + next.list, max, &mut done)
                     }
                 }
                 _ => {
                     self.advance(look);
-                    self.look(slots, kind, max, &mut done)
+                    self.look(kind, max, &mut done)
                 }
             };
             if !is_done {
@@ -421,7 +406,7 @@ impl<W> Timers<W> {
     /// Fires the timers of a tick. False if `max` are done before.
     fn fire_list(
         &mut self,
-        slots: &Slots,
+        numbers: &Numbers,
         Next { tick, list }: Next,
         max: u32,
         done: &mut u32,
@@ -429,46 +414,49 @@ impl<W> Timers<W> {
     ) -> bool {
         let (begins, list) = (self.periods.start_of(tick), OF_WHEEL + list);
         while *done < max {
-            let Some(entry) = self.pop(list) else { return true };
+            let Some(slot) = self.pop(list) else { return true };
             *done += 1;
+            let deadline = self.slots.at(slot).deadline;
             // It was reset.
-            if entry.deadline > begins && self.tick_of(entry.deadline) > tick {
-                self.refile(slots, entry);
+            if deadline > begins && self.tick_of(deadline) > tick {
+                self.refile(slot);
                 continue;
             }
             self.counts.fired += 1;
-            self.classes.take(&entry, true);
-            let (class, is_guarded) = (entry.class, entry.is_guarded);
-            let carried = self.release(slots.known(entry.slot), entry);
-            due.push(Due { carried, at: begins, class, is_guarded });
+            let timer = self.release(numbers, slot);
+            self.classes.take(timer.class, slot, true);
+            let (class, is_guarded) = (timer.class, timer.is_guarded());
+            due.push(Due { carried: timer.into_carried(), at: begins, class, is_guarded });
         }
         self.lists.is_empty(list)
     }
 
     /// Files the timers of a list. False if `max` are done before.
-    fn file_list(&mut self, slots: &Slots, list: usize, max: u32, done: &mut u32) -> bool {
+    fn file_list(&mut self, list: usize, max: u32, done: &mut u32) -> bool {
         while *done < max {
-            let Some(entry) = self.pop(list) else { return true };
+            let Some(slot) = self.pop(list) else { return true };
             *done += 1;
-            self.refile(slots, entry);
+            self.refile(slot);
         }
         self.lists.is_empty(list)
     }
 
     /// Files a timer that is in no list any more.
     #[inline]
-    fn refile(&mut self, slots: &Slots, mut entry: Entry<W>) {
-        entry.is_filed = true;
-        let slot = slots.known(entry.slot);
-        let (list, _) = self.file(entry.deadline);
-        slot.set_place(self.lists.push(list, entry));
+    fn refile(&mut self, slot: u32) {
+        let deadline = self.slots.at(slot).deadline;
+        let (list, _) = self.file(deadline);
+        let place = self.lists.push(list, slot);
+        let timer = self.slots.at(slot);
+        timer.set_filed();
+        timer.set_place(place);
     }
 
     /// Looks at the young timers of a kind: files those that were armed before the look before.
     /// False if `max` are done before.
-    fn look(&mut self, slots: &Slots, kind: usize, max: u32, done: &mut u32) -> bool {
+    fn look(&mut self, kind: usize, max: u32, done: &mut u32) -> bool {
         let Looks { second, newer, .. } = self.looks[kind];
-        if !self.file_list(slots, 2 * kind + 1 - newer, max, done) {
+        if !self.file_list(2 * kind + 1 - newer, max, done) {
             return false;
         }
         self.looks[kind].newer = 1 - newer;
@@ -479,19 +467,19 @@ impl<W> Timers<W> {
 
     /// Takes up to `max` timers out, in no order, for a shard that has ended. Their future finds it
     /// closed. Whether there are more.
-    pub(super) fn take_out(&mut self, slots: &Slots, max: u32, out: &mut Vec<Due<W>>) -> bool {
+    pub(super) fn take_out(&mut self, numbers: &Numbers, max: u32, out: &mut Vec<Due<W>>) -> bool {
         for _ in 0..max {
             let young = (0..2 * KINDS).find(|list| !self.lists.is_empty(*list));
             let filed = || Some(OF_WHEEL + self.wheel.next()?.list);
-            let Some(entry) = young.or_else(filed).and_then(|list| self.pop(list)) else {
+            let Some(slot) = young.or_else(filed).and_then(|list| self.pop(list)) else {
                 (0..KINDS).for_each(|kind| self.plan(kind, NEVER));
                 (self.act_by, self.ended_by) = (NEVER, NEVER);
                 return false;
             };
-            self.classes.take(&entry, false);
-            let (at, class) = (entry.deadline, entry.class);
-            let carried = self.release(slots.known(entry.slot), entry);
-            out.push(Due { carried, at, class, is_guarded: false });
+            let timer = self.release(numbers, slot);
+            let (at, class) = (timer.deadline, timer.class);
+            self.classes.take(class, slot, false);
+            out.push(Due { carried: timer.into_carried(), at, class, is_guarded: false });
         }
         true
     }
@@ -503,15 +491,15 @@ impl<W> Timers<W> {
 
     /// For how many timers there is memory.
     #[cfg(all(test, not(corewheel_loom)))]
-    pub(super) fn allocated(&self) -> (usize, usize) {
-        (self.lists.allocated(), self.made as usize)
+    pub(super) fn allocated(&self) -> [usize; 3] {
+        [self.lists.allocated(), self.slots.allocated(), self.slots.made() as usize]
     }
 
     /// How many timers there are that are young.
     #[cfg(all(test, not(corewheel_loom)))]
-    pub(super) fn young(&self, slots: &Slots) -> usize {
+    pub(super) fn young(&self) -> usize {
         let mut young = 0;
-        self.lists.check_invariants(slots, |list, _| young += usize::from(list < OF_WHEEL));
+        self.lists.check_invariants(&self.slots, |list, _| young += usize::from(list < OF_WHEEL));
         young
     }
 
@@ -521,24 +509,20 @@ impl<W> Timers<W> {
     ///
     /// If an invariant does not hold, with a sentence and the values.
     #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self, slots: &Slots) {
+    pub(super) fn check_invariants(&self) {
         let mut live = 0;
-        self.lists.check_invariants(slots, |list, entry| {
+        self.lists.check_invariants(&self.slots, |list, slot| {
             live += 1;
+            let deadline = self.slots.known(slot).deadline;
             if list < OF_WHEEL {
                 let Looks { next, second, newer } = self.looks[list / 2];
                 let filed = if list % 2 == newer { second } else { next };
-                assert!(filed <= entry.deadline, "{} in list {list}, {filed}", entry.deadline);
+                assert!(filed <= deadline, "{deadline} in list {list}, {filed}");
             }
         });
         assert_eq!(live, self.live, "the count of timers is wrong");
-        let (mut free, mut count) = (self.free, live);
-        while free != NIL {
-            let slot = slots.known(free);
-            assert!(slot.is_free(), "the free slot {free} is used");
-            (free, count) = (slot.place().index, count + 1);
-        }
-        assert_eq!(count, self.made, "the timers and the free slots are not all slots");
+        let slots = live + self.slots.check_free();
+        assert_eq!(slots, self.slots.made(), "the timers and the free slots are not all slots");
         for Looks { next, .. } in self.looks {
             assert!(self.act_by <= next, "no look at {next}, but at {}", self.act_by);
         }
