@@ -193,6 +193,32 @@ fn keeper_that_sleeps_past_a_reset_to_earlier_is_woken() {
     }
 }
 
+/// A thread resets its timer to later while the keeper acts by the deadline before: the timer fires
+/// once, by the deadline that it has then, for which the keeper is not told to act.
+#[test]
+fn timer_that_is_reset_to_later_while_the_keeper_acts_fires_once() {
+    for [first, later] in [[ms(5), ms(8)], [ms(200), ms(900)]] {
+        check(move || {
+            let (doorbell, table, nursery) = pair();
+            let name = arm(&nursery, (&table, &doorbell), (first, 7)).unwrap();
+            let thread = {
+                let nursery = Arc::clone(&nursery);
+                thread::spawn(move || {
+                    let reset = nursery.reset(name, later, || NOW, || NOW);
+                    assert!(reset.is_none_or(|ring| ring.is_none()), "the keeper is told");
+                    reset.is_some()
+                })
+            };
+            let fired = act(&nursery, first, &mut Vec::new());
+            let is_reset = thread.join().unwrap();
+            assert_eq!(fired.is_empty(), is_reset, "it fires, or is reset");
+            assert_eq!(nursery.is_over(name), !is_reset, "it shows as over if it has fired");
+            let fired_later = act(&nursery, later, &mut Vec::new());
+            assert_eq!((fired.len() + fired_later.len(), nursery.pending()), (1, 0));
+        });
+    }
+}
+
 /// A timer ends on a third thread while the keeper acts: what it carries comes out once, and its
 /// slot is freed.
 #[test]

@@ -12,6 +12,10 @@
 //! that time has passed or later, but before it is due if the keeper is on time. It is filed once,
 //! in the list of its tick or in the coarser levels of the thread's [wheel].
 //!
+//! A timer that is reset to later stays where it lies: only its deadline changes. When its list
+//! comes up, it is filed for that deadline, or is young again. A reset to earlier moves the timer,
+//! and asks for an act.
+//!
 //! Looks and ticks come up in one order, also after a stall, so ticks fire in order. Within a tick
 //! there is no order.
 //!

@@ -41,6 +41,8 @@ pub(super) struct Place {
 const FILED: u8 = 1;
 /// The timer guards a future: see [`super::Arming`].
 const GUARDED: u8 = 2;
+/// The timer was reset to later since it was put into its list.
+const LATER: u8 = 4;
 
 /// A timer, or a free slot.
 #[derive(Debug)]
@@ -103,6 +105,16 @@ impl<W> Slot<W> {
     #[inline]
     pub(super) fn set_filed(&mut self) {
         self.marks |= FILED;
+    }
+
+    #[inline]
+    pub(super) fn is_later(&self) -> bool {
+        self.marks & LATER != 0
+    }
+
+    #[inline]
+    pub(super) fn set_later(&mut self, is_later: bool) {
+        self.marks = self.marks & !LATER | if is_later { LATER } else { 0 };
     }
 
     #[inline]

@@ -330,19 +330,28 @@ impl<W> Timers<W> {
         now: impl Fn() -> u64,
     ) -> Option<bool> {
         let timer = self.slots.pending(name)?;
-        let place = timer.place();
-        let is_young = usize::from(place.list) < OF_WHEEL;
-        let is_earlier = deadline < std::mem::replace(&mut timer.deadline, deadline);
-        // Later is one store, which the keeper reads when the list of the timer comes up.
-        if !is_young && !is_earlier {
+        // A later deadline is read when the list of the timer comes up.
+        if deadline >= std::mem::replace(&mut timer.deadline, deadline) {
+            timer.set_later(true);
             return Some(false);
         }
+        timer.set_later(false);
+        let place = timer.place();
         self.unlink(place);
-        let (list, by) =
-            if is_young { self.place(deadline, recent, now) } else { self.file(deadline) };
-        let place = self.lists.push(list, name.slot);
-        self.slots.at(name.slot).set_place(place);
+        let (list, by) = if usize::from(place.list) < OF_WHEEL {
+            self.place(deadline, recent, now)
+        } else {
+            self.file(deadline)
+        };
+        self.put(name.slot, list);
         Some(self.ask(by))
+    }
+
+    /// Puts a timer that is in no list into one.
+    #[inline]
+    fn put(&mut self, slot: u32, list: usize) {
+        let place = self.lists.push(list, slot);
+        self.slots.at(slot).set_place(place);
     }
 
     /// What a pending timer carries; `None` if the timer is over.
@@ -431,7 +440,7 @@ impl<W> Timers<W> {
         self.lists.is_empty(list)
     }
 
-    /// Files the timers of a list. False if `max` are done before.
+    /// Files the timers of a list of the wheel. False if `max` are done before.
     fn file_list(&mut self, list: usize, max: u32, done: &mut u32) -> bool {
         while *done < max {
             let Some(slot) = self.pop(list) else { return true };
@@ -444,19 +453,31 @@ impl<W> Timers<W> {
     /// Files a timer that is in no list any more.
     #[inline]
     fn refile(&mut self, slot: u32) {
-        let deadline = self.slots.at(slot).deadline;
-        let (list, _) = self.file(deadline);
-        let place = self.lists.push(list, slot);
         let timer = self.slots.at(slot);
         timer.set_filed();
-        timer.set_place(place);
+        let deadline = timer.deadline;
+        let (list, _) = self.file(deadline);
+        self.put(slot, list);
     }
 
-    /// Looks at the young timers of a kind: files those that were armed before the look before.
-    /// False if `max` are done before.
+    /// Looks at the young timers of a kind: files those that were armed before the look before. One
+    /// that was reset to later since then is young again. False if `max` are done before.
     fn look(&mut self, kind: usize, max: u32, done: &mut u32) -> bool {
-        let Looks { second, newer, .. } = self.looks[kind];
-        if !self.file_list(2 * kind + 1 - newer, max, done) {
+        let Looks { next, second, newer } = self.looks[kind];
+        let older = 2 * kind + 1 - newer;
+        while let Some(slot) = if *done < max { self.pop(older) } else { None } {
+            *done += 1;
+            let timer = self.slots.at(slot);
+            if timer.is_later() {
+                timer.set_later(false);
+                let deadline = timer.deadline;
+                let (list, _) = self.place(deadline, || next, || next);
+                self.put(slot, list);
+            } else {
+                self.refile(slot);
+            }
+        }
+        if !self.lists.is_empty(older) {
             return false;
         }
         self.looks[kind].newer = 1 - newer;
@@ -493,6 +514,12 @@ impl<W> Timers<W> {
     #[cfg(all(test, not(corewheel_loom)))]
     pub(super) fn allocated(&self) -> [usize; 3] {
         [self.lists.allocated(), self.slots.allocated(), self.slots.made() as usize]
+    }
+
+    /// Where a timer lies.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn place_of(&mut self, name: Name) -> Option<Place> {
+        self.slots.pending(name).map(|timer| timer.place())
     }
 
     /// How many timers there are that are young.
