@@ -293,8 +293,12 @@ impl Sleep {
         refused: &mut Option<RefusedKind>,
     ) -> Option<bool> {
         if let Some(place) = self.place() {
-            let is_over = !self.waits_for_turn || reach.is_timer_over(place);
-            if is_over && self.end_if_over(reach) {
+            if !self.waits_for_turn {
+                if self.end_if_over(reach) {
+                    return Some(true);
+                }
+            } else if reach.is_timer_over(place) && self.is_over(reach) {
+                self.phase = Phase::Done;
                 return Some(true);
             }
             if let Some(polled) = self.poll_armed(reach, place, cx) {

@@ -81,8 +81,22 @@ impl List {
             std::mem::swap(&mut self.entries, spare);
         } else {
             // Twice as many at first.
-            self.entries.reserve_exact((len / 4).max(len.clamp(2, GROUP)));
+            self.entries.reserve_exact((len / 4).max(len.clamp(2, KEPT_MAX)));
         }
+    }
+}
+
+/// A list that is gone over.
+#[derive(Debug)]
+pub(super) struct Taken {
+    entries: VecDeque<u32>,
+}
+
+impl Taken {
+    /// The slots of its timers; `None` is a gap.
+    #[inline]
+    pub(super) fn slots(&self) -> impl Iterator<Item = Option<u32>> {
+        self.entries.iter().map(|slot| Some(*slot).filter(|slot| *slot != GAP))
     }
 }
 
@@ -151,23 +165,34 @@ impl Lists {
         known.entries.is_empty()
     }
 
-    /// Takes the first timer of a list out. Also returns whether the list is empty now.
+    /// Takes the memory of a list away, so that timers can be added to other lists while its own
+    /// are gone over. [`put_back`](Self::put_back) puts it back.
     #[inline]
-    pub(super) fn pop(&mut self, list: usize) -> (Option<u32>, bool) {
-        let Some(known) = self.groups[list / GROUP].get_mut(list % GROUP) else {
-            return (None, true);
-        };
-        let slot = known.entries.pop_front();
-        known.first = known.first.wrapping_add(u32::from(slot.is_some()));
-        known.trim_front();
-        if known.entries.is_empty() {
-            let emptied = std::mem::take(&mut known.entries);
-            if (self.spare.capacity()..=KEPT_MAX).contains(&emptied.capacity()) {
-                self.spare = emptied;
+    pub(super) fn take(&mut self, list: usize) -> Taken {
+        let known = self.groups[list / GROUP].get_mut(list % GROUP);
+        Taken { entries: known.map(|known| std::mem::take(&mut known.entries)).unwrap_or_default() }
+    }
+
+    /// Puts a list back but for its first `count` entries, with so many timers. Returns whether it
+    /// is empty now.
+    #[inline]
+    pub(super) fn put_back(&mut self, list: usize, taken: Taken, count: usize, of: u32) -> bool {
+        let Taken { mut entries } = taken;
+        let Some(known) = self.groups[list / GROUP].get_mut(list % GROUP) else { return true };
+        debug_assert!(known.entries.is_empty(), "a timer was added to the list that is gone over");
+        known.first = known.first.wrapping_add(count as u32);
+        known.gaps -= count - of as usize;
+        if count == entries.len() {
+            entries.clear();
+            if (self.spare.capacity()..=KEPT_MAX).contains(&entries.capacity()) {
+                self.spare = entries;
             }
-            return (slot, true);
+            return true;
         }
-        (slot, false)
+        entries.drain(..count);
+        known.entries = entries;
+        known.trim_front();
+        false
     }
 
     /// Calls `of_timer` with the slot of each timer and its list.

@@ -48,7 +48,9 @@
 //! to 9 more, and 16 to 32 more if it has a class.
 
 mod classes;
+mod fired;
 mod lists;
+mod looks;
 mod numbers;
 mod slots;
 mod table;

@@ -8,45 +8,25 @@ use corewheel_shard::{Tick, TickLength};
 
 use super::classes::Classes;
 use super::lists::Lists;
+use super::looks::{EVERY_MS, KINDS, Looks};
 use super::numbers::Numbers;
 use super::slots::{Name, Number, Place, Slot, Slots};
-use super::wheel::{Next, WINDOW, Wheel};
-use super::{Arming, Counts, Due, Fate};
+use super::wheel::{WINDOW, Wheel};
+use super::{Arming, Counts, Fate};
 
-/// How many kinds of young timers there are, by the time that they have left.
-const KINDS: usize = 10;
-/// Milliseconds between two looks at the young timers of a kind. One that is armed has twice these
-/// milliseconds left at least. Timeouts of 100, 200 and 500 ms, and of 1, 2 and 5 s, have little
-/// more.
-const EVERY_MS: [u64; KINDS] = [6, 12, 24, 48, 96, 240, 480, 960, 2_400, 6_000];
 /// The lists of the wheel come after those of the young timers, two for each kind.
-const OF_WHEEL: usize = WINDOW as usize;
+pub(super) const OF_WHEEL: usize = WINDOW as usize;
 const _: () = assert!(2 * KINDS <= OF_WHEEL);
 /// The end of time.
 pub(super) const NEVER: u64 = u64::MAX;
 /// How long timers that have ended on other threads are left, in milliseconds.
 const ENDED_FOR_MS: u64 = 1_000;
-/// A timer that is due within so many ticks is filed when it is armed. One tick of the window has
-/// begun already, and one is for the rounding.
-const NEAR: u64 = WINDOW - 2;
-
-/// When the keeper looks at the young timers of a kind.
-#[derive(Clone, Copy, Debug)]
-struct Looks {
-    /// The next look, which files the older ones; [`NEVER`] while there are no looks.
-    next: u64,
-    /// The look after that, which files the timers that are armed now.
-    second: u64,
-    /// Which of the two lists of the kind has those that were armed since the last look.
-    newer: usize,
-}
-
 /// The length of a tick, the time between two looks at each kind, and that for which ended timers
 /// are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Periods {
-    tick: TickLength,
-    every: [u64; KINDS],
+    pub(super) tick: TickLength,
+    pub(super) every: [u64; KINDS],
     ended_for: u64,
 }
 
@@ -63,7 +43,7 @@ impl Periods {
 
     /// When a tick begins.
     #[inline]
-    fn start_of(&self, tick: u64) -> u64 {
+    pub(super) fn start_of(&self, tick: u64) -> u64 {
         self.tick.start_of(Tick::new(tick))
     }
 }
@@ -71,17 +51,17 @@ impl Periods {
 /// The timers of a thread.
 #[derive(Debug)]
 pub(super) struct Timers<W> {
-    slots: Slots<W>,
+    pub(super) slots: Slots<W>,
     /// The number of the timer that was armed last; 0 before the first.
     pub(super) last: u64,
-    lists: Lists,
-    looks: [Looks; KINDS],
-    wheel: Wheel,
-    periods: Periods,
+    pub(super) lists: Lists,
+    pub(super) looks: [Looks; KINDS],
+    pub(super) wheel: Wheel,
+    pub(super) periods: Periods,
     /// A timer that is due before is within the window of the wheel's ticks.
-    near_until: u64,
+    pub(super) near_until: u64,
     /// The latest time at which a timer was armed whose list was empty.
-    passed: u64,
+    pub(super) passed: u64,
     /// When the keeper acts at the latest.
     pub(super) act_by: u64,
     /// When the keeper ends the timers that have ended on other threads; [`NEVER`] if none has.
@@ -102,7 +82,7 @@ pub(super) struct Timers<W> {
 }
 
 /// Where a timer is put, and when the keeper must act for it.
-type Put = (usize, u64);
+pub(super) type Put = (usize, u64);
 
 impl<W> Timers<W> {
     /// No timers. The first one has the number after `last`.
@@ -111,7 +91,7 @@ impl<W> Timers<W> {
             slots: Slots::new(),
             last,
             lists: Lists::new(),
-            looks: [Looks { next: NEVER, second: NEVER, newer: 0 }; KINDS],
+            looks: [Looks::NONE; KINDS],
             wheel: Wheel::new(),
             periods,
             near_until: 0,
@@ -143,7 +123,7 @@ impl<W> Timers<W> {
 
     /// Asks for an act at `by` at the latest. Whether that is earlier than before.
     #[inline]
-    fn ask(&mut self, by: u64) -> bool {
+    pub(super) fn ask(&mut self, by: u64) -> bool {
         if by >= self.act_by {
             return false;
         }
@@ -178,88 +158,16 @@ impl<W> Timers<W> {
         (Name { slot, number }, self.ask(by), list < OF_WHEEL)
     }
 
-    /// The list for a timer that is armed now, or is young and reset.
-    #[inline(always)]
-    fn place(&mut self, deadline: u64, recent: impl Fn() -> u64, now: impl Fn() -> u64) -> Put {
-        if deadline < self.near_until || self.is_near(deadline, recent) {
-            return self.file(deadline);
-        }
-        for kind in (0..KINDS).rev() {
-            let Looks { next, second, newer } = self.looks[kind];
-            if next < NEVER {
-                if second <= deadline {
-                    return (2 * kind + newer, next);
-                }
-            } else if self.plan_first(kind, deadline, &now) {
-                // The first look files it.
-                return (2 * kind + 1 - newer, self.looks[kind].next);
-            }
-        }
-        if self.wheel.is_empty() {
-            self.advance(self.passed);
-        }
-        self.file(deadline)
-    }
-
-    /// Whether a timer that is due later than the window of the wheel's ticks would be within that
-    /// of the present. The window moves while it is empty.
-    #[inline]
-    fn is_near(&mut self, deadline: u64, recent: impl Fn() -> u64) -> bool {
-        let recent = recent();
-        if deadline.saturating_sub(recent) > NEAR * self.periods.tick.nanos() {
-            return false;
-        }
-        if !self.wheel.is_empty() {
-            return false;
-        }
-        self.advance(recent);
-        true
-    }
-
-    /// Moves the window of the wheel's ticks to a time that has come, or up to the first list that
-    /// is not empty.
-    fn advance(&mut self, now: u64) {
-        let first = self.wheel.next().map_or(u64::MAX, |next| next.tick);
-        self.wheel.advance(self.periods.tick.floor(now).index().min(first));
-        self.near_until = self.periods.start_of(self.wheel.cursor().saturating_add(NEAR));
-    }
-
-    /// Plans the first look at a kind without timers, for a timer that has so much time left.
-    #[inline]
-    fn plan_first(&mut self, kind: usize, deadline: u64, now: impl Fn() -> u64) -> bool {
-        // A time that has passed shows of most kinds that their looks are too rare. So the clock is
-        // read rarely, and not for each timer with little time.
-        let every = self.periods.every[kind];
-        if self.passed.saturating_add(2 * every) > deadline {
-            return false;
-        }
-        self.passed = self.passed.max(now());
-        if self.passed.saturating_add(2 * every) > deadline {
-            return false;
-        }
-        // A lone timer that ends within its first third costs this look and no other.
-        let third = ((deadline - self.passed) / 3).min(self.periods.every[KINDS - 1]);
-        self.plan(kind, self.passed + every.max(third));
-        true
-    }
-
-    /// Plans the next look at a kind.
-    #[inline]
-    fn plan(&mut self, kind: usize, next: u64) {
-        let second = next.saturating_add(self.periods.every[kind]);
-        (self.looks[kind].next, self.looks[kind].second) = (next, second);
-    }
-
     /// The list of the wheel for a timer.
     #[inline]
-    fn file(&mut self, deadline: u64) -> Put {
+    pub(super) fn file(&mut self, deadline: u64) -> Put {
         let next = self.wheel.file(self.tick_of(deadline));
         (OF_WHEEL + next.list, self.periods.start_of(next.tick))
     }
 
     /// The tick of a deadline. That of a timer that is never due is the last one that begins.
     #[inline]
-    fn tick_of(&self, deadline: u64) -> u64 {
+    pub(super) fn tick_of(&self, deadline: u64) -> u64 {
         let tick = self.periods.tick;
         tick.ceil(deadline).min(tick.floor(NEVER)).index()
     }
@@ -273,20 +181,10 @@ impl<W> Timers<W> {
     }
 
     #[inline]
-    fn note_empty(&mut self, list: usize) {
+    pub(super) fn note_empty(&mut self, list: usize) {
         if list >= OF_WHEEL {
             self.wheel.note_empty(list - OF_WHEEL);
         }
-    }
-
-    /// Takes the first timer of a list out. Returns its slot.
-    #[inline]
-    fn pop(&mut self, list: usize) -> Option<u32> {
-        let (slot, is_empty) = self.lists.pop(list);
-        if is_empty {
-            self.note_empty(list);
-        }
-        slot
     }
 
     /// Ends a timer and takes what it carries; `None` if it is over. `now` returns the present, and
@@ -311,7 +209,7 @@ impl<W> Timers<W> {
 
     /// Frees the slot of a timer that is in no list. Returns the timer.
     #[inline]
-    fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
+    pub(super) fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
         self.live -= 1;
         let timer = self.slots.release(numbers, slot);
         if self.live == 0 {
@@ -349,7 +247,7 @@ impl<W> Timers<W> {
 
     /// Puts a timer that is in no list into one.
     #[inline]
-    fn put(&mut self, slot: u32, list: usize) {
+    pub(super) fn put(&mut self, slot: u32, list: usize) {
         let place = self.lists.push(list, slot);
         self.slots.at(slot).set_place(place);
     }
@@ -364,145 +262,6 @@ impl<W> Timers<W> {
     pub(super) fn ask_to_end(&mut self, now: u64) -> bool {
         self.ended_by = self.ended_by.min(now.saturating_add(self.periods.ended_for));
         self.ask(self.ended_by)
-    }
-
-    /// Fires what is due by `now`, and files the young timers whose time has come: up to `max`
-    /// timers. What fires goes into `due`, in the order of its ticks. Returns how many timers that
-    /// were, and whether there are more.
-    pub(super) fn act(
-        &mut self,
-        numbers: &Numbers,
-        now: u64,
-        max: u32,
-        due: &mut Vec<Due<W>>,
-    ) -> (u32, bool) {
-        let mut done = 0;
-        loop {
-            let (mut kind, mut look) = (0, NEVER);
-            for (at, looks) in self.looks.iter().enumerate() {
-                if looks.next < look {
-                    (kind, look) = (at, looks.next);
-                }
-            }
-            let next = self.wheel.next();
-            let comes_up = next.map_or(NEVER, |next| self.periods.start_of(next.tick));
-            if look.min(comes_up) > now || (look == NEVER && next.is_none()) {
-                self.advance(now);
-                self.act_by = look.min(comes_up).min(self.ended_by);
-                return (done, false);
-            }
-            // A look before a tick has its young timers filed that are due in that tick.
-            let is_done = match next {
-                Some(next) if comes_up <= look => {
-                    self.wheel.advance(next.tick);
-                    if next.is_tick() {
-                        self.fire_list(numbers, next, max, &mut done, due)
-                    } else {
-                        self.file_list(OF_WHEEL + next.list, max, &mut done)
-                    }
-                }
-                _ => {
-                    self.advance(look);
-                    self.look(kind, max, &mut done)
-                }
-            };
-            if !is_done {
-                return (done, true);
-            }
-        }
-    }
-
-    /// Fires the timers of a tick. False if `max` are done before.
-    fn fire_list(
-        &mut self,
-        numbers: &Numbers,
-        Next { tick, list }: Next,
-        max: u32,
-        done: &mut u32,
-        due: &mut Vec<Due<W>>,
-    ) -> bool {
-        let (begins, list) = (self.periods.start_of(tick), OF_WHEEL + list);
-        while *done < max {
-            let Some(slot) = self.pop(list) else { return true };
-            *done += 1;
-            let deadline = self.slots.at(slot).deadline;
-            // It was reset.
-            if deadline > begins && self.tick_of(deadline) > tick {
-                self.refile(slot);
-                continue;
-            }
-            self.counts.fired += 1;
-            let timer = self.release(numbers, slot);
-            self.classes.take(timer.class, slot, true);
-            let (class, is_guarded) = (timer.class, timer.is_guarded());
-            due.push(Due { carried: timer.into_carried(), at: begins, class, is_guarded });
-        }
-        self.lists.is_empty(list)
-    }
-
-    /// Files the timers of a list of the wheel. False if `max` are done before.
-    fn file_list(&mut self, list: usize, max: u32, done: &mut u32) -> bool {
-        while *done < max {
-            let Some(slot) = self.pop(list) else { return true };
-            *done += 1;
-            self.refile(slot);
-        }
-        self.lists.is_empty(list)
-    }
-
-    /// Files a timer that is in no list any more.
-    #[inline]
-    fn refile(&mut self, slot: u32) {
-        let timer = self.slots.at(slot);
-        timer.set_filed();
-        let deadline = timer.deadline;
-        let (list, _) = self.file(deadline);
-        self.put(slot, list);
-    }
-
-    /// Looks at the young timers of a kind: files those that were armed before the look before. One
-    /// that was reset to later since then is young again. False if `max` are done before.
-    fn look(&mut self, kind: usize, max: u32, done: &mut u32) -> bool {
-        let Looks { next, second, newer } = self.looks[kind];
-        let older = 2 * kind + 1 - newer;
-        while let Some(slot) = if *done < max { self.pop(older) } else { None } {
-            *done += 1;
-            let timer = self.slots.at(slot);
-            if timer.is_later() {
-                timer.set_later(false);
-                let deadline = timer.deadline;
-                let (list, _) = self.place(deadline, || next, || next);
-                self.put(slot, list);
-            } else {
-                self.refile(slot);
-            }
-        }
-        if !self.lists.is_empty(older) {
-            return false;
-        }
-        self.looks[kind].newer = 1 - newer;
-        // Planned from when it should have been, so that a late look makes no timer late.
-        self.plan(kind, if self.lists.is_empty(2 * kind + newer) { NEVER } else { second });
-        true
-    }
-
-    /// Takes up to `max` timers out, in no order, for a shard that has ended. Their future finds it
-    /// closed. Whether there are more.
-    pub(super) fn take_out(&mut self, numbers: &Numbers, max: u32, out: &mut Vec<Due<W>>) -> bool {
-        for _ in 0..max {
-            let young = (0..2 * KINDS).find(|list| !self.lists.is_empty(*list));
-            let filed = || Some(OF_WHEEL + self.wheel.next()?.list);
-            let Some(slot) = young.or_else(filed).and_then(|list| self.pop(list)) else {
-                (0..KINDS).for_each(|kind| self.plan(kind, NEVER));
-                (self.act_by, self.ended_by) = (NEVER, NEVER);
-                return false;
-            };
-            let timer = self.release(numbers, slot);
-            let (at, class) = (timer.deadline, timer.class);
-            self.classes.take(class, slot, false);
-            out.push(Due { carried: timer.into_carried(), at, class, is_guarded: false });
-        }
-        true
     }
 
     /// Whether the thread is gone, and all timers are over.
