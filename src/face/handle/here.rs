@@ -427,6 +427,7 @@ impl Reach {
     }
 
     /// Whether a timer is over, without a lock. One that has just fired may not show.
+    #[inline]
     pub(crate) fn is_timer_over(&self, place: Place) -> bool {
         match self.own.find(|own| own.name == place.nursery) {
             Some(own) => own.nursery.is_over(place.timer),

@@ -100,6 +100,17 @@ enum Phase {
 impl Sleep {
     #[inline]
     pub(crate) fn new<T>(handle: Handle<T>, deadline: u64) -> Self {
+        Self::done_by(false, handle, deadline)
+    }
+
+    /// A sleep that is done in the turn that fires its timer, which is after the driver has looked
+    /// at its sockets.
+    pub(crate) fn until_turn<T>(handle: Handle<T>, deadline: u64) -> Self {
+        Self::done_by(true, handle, deadline)
+    }
+
+    #[inline(always)]
+    fn done_by<T>(waits_for_turn: bool, handle: Handle<T>, deadline: u64) -> Self {
         let Handle { service, shard, class, .. } = handle;
         Self {
             deadline,
@@ -110,15 +121,9 @@ impl Sleep {
             shard,
             class,
             phase: Phase::Unarmed,
-            waits_for_turn: false,
+            waits_for_turn,
             is_guard: false,
         }
-    }
-
-    /// A sleep that is done in the turn that fires its timer, which is after the driver has looked
-    /// at its sockets.
-    pub(crate) fn until_turn<T>(handle: Handle<T>, deadline: u64) -> Self {
-        Self { waits_for_turn: true, ..Self::new(handle, deadline) }
     }
 
     /// The sleep guards a future. So the runtime of the thread that arms its timer wakes its task,
@@ -160,29 +165,41 @@ impl Sleep {
     ///
     /// A timer is reset in its slot. The shard is told only if it would act too late for it.
     pub fn reset<W: When>(&mut self, when: W) {
-        let Some(reach) = self.reach() else {
-            return self.reset_to(u64::MAX);
-        };
-        let deadline = reach.time().due_of(when, || reach.nanos());
-        self.reset_by(Some(&reach), deadline);
+        let reset = here::with(self.service, |reach| {
+            self.reset_by(reach, reach.time().due_of(when, || reach.nanos()));
+        });
+        if reset.is_none() {
+            // The service has ended.
+            self.deadline = u64::MAX;
+            self.forget_if_done();
+        }
     }
 
     pub(crate) fn reset_to(&mut self, deadline: u64) {
-        let reach = if self.phase == Phase::Armed { self.reach() } else { None };
-        self.reset_by(reach.as_deref(), deadline);
+        let is_armed = self.phase == Phase::Armed;
+        let reset =
+            is_armed.then(|| here::with(self.service, |reach| self.reset_by(reach, deadline)));
+        if reset.flatten().is_none() {
+            self.deadline = deadline;
+            self.forget_if_done();
+        }
     }
 
-    fn reset_by(&mut self, reach: Option<&Reach>, deadline: u64) {
+    #[inline]
+    fn reset_by(&mut self, reach: &Reach, deadline: u64) {
         self.deadline = deadline;
-        let is_over = match (self.phase, reach) {
-            (Phase::Done, _) => true,
+        match self.place() {
             // A timer that has fired has woken its task, whose next poll arms another one.
-            (Phase::Armed, Some(reach)) => {
-                !self.place().is_some_and(|place| reach.reset(place, deadline))
-            }
-            (Phase::Armed | Phase::Asked | Phase::Unarmed, _) => false,
-        };
-        if is_over {
+            Some(place) if !reach.reset(place, deadline) => self.phase = Phase::Unarmed,
+            Some(_) => {}
+            None => self.forget_if_done(),
+        }
+    }
+
+    /// A sleep that is done waits again.
+    #[inline]
+    fn forget_if_done(&mut self) {
+        if self.phase == Phase::Done {
             self.phase = Phase::Unarmed;
         }
     }
@@ -506,6 +523,9 @@ impl<F: Future> Future for Timeout<F> {
         Poll::Ready(Err(TimeoutError::Elapsed))
     }
 }
+
+// A test of the nurseries adds what a pending one takes there.
+const _: () = assert!(size_of::<Timeout<()>>() == 48);
 
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}

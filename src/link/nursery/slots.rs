@@ -200,7 +200,7 @@ impl<W> Slots<W> {
 
     /// Frees the slot of a timer that is in no list, and shows as over from then on. Returns the
     /// timer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
         let next = std::mem::replace(&mut self.free, slot);
         let timer = std::mem::replace(self.at(slot), Slot::free(next));

@@ -26,6 +26,8 @@ const ENDED_FOR_MS: u64 = 1_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Periods {
     pub(super) tick: TickLength,
+    /// The last tick that begins.
+    last: u64,
     pub(super) every: [u64; KINDS],
     ended_for: u64,
 }
@@ -36,6 +38,7 @@ impl Periods {
         let at_least_a_tick = |ms: u64| (ms * 1_000_000).max(tick.nanos());
         Self {
             tick,
+            last: tick.floor(NEVER).index(),
             every: EVERY_MS.map(at_least_a_tick),
             ended_for: at_least_a_tick(ENDED_FOR_MS),
         }
@@ -168,8 +171,7 @@ impl<W> Timers<W> {
     /// The tick of a deadline. That of a timer that is never due is the last one that begins.
     #[inline]
     pub(super) fn tick_of(&self, deadline: u64) -> u64 {
-        let tick = self.periods.tick;
-        tick.ceil(deadline).min(tick.floor(NEVER)).index()
+        self.periods.tick.ceil(deadline).index().min(self.periods.last)
     }
 
     /// Takes a timer out of its list.
@@ -208,7 +210,7 @@ impl<W> Timers<W> {
     }
 
     /// Frees the slot of a timer that is in no list. Returns the timer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
         self.live -= 1;
         let timer = self.slots.release(numbers, slot);
