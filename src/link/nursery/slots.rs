@@ -84,7 +84,7 @@ impl<W> Slot<W> {
     /// In a list.
     #[inline]
     pub(super) fn lying_at(self, Place { list, index }: Place) -> Self {
-        Self { list, index, ..self }
+        Self { index, list, ..self }
     }
 
     #[inline]
