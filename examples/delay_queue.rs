@@ -14,8 +14,9 @@ use std::error::Error;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::queue::DelayQueue;
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::queue::DelayQueue;
 use corewheel_glommio::Runtime;
 
 const FIRST_DELAY: Duration = Duration::from_millis(10);

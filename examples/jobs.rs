@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewheel::kept::Kept;
-use corewheel::keyed::KeyedTimers;
 use corewheel::{ReplyError, ShutdownPolicy, TimerService, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::keyed::KeyedTimers;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;

@@ -15,8 +15,9 @@ use std::error::Error;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::keyed::KeyedTimers;
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::keyed::KeyedTimers;
 use corewheel_glommio::Runtime;
 
 const IDLE_MAX: Duration = Duration::from_millis(80);

@@ -73,8 +73,8 @@
 //!
 //! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
 //! one that [`Handle::keep`] has made on its shard, by a [`kept::Kept`]: a handle
-//! that sends closures to it. A guide is about a
-//! [delayed job queue beside tokio](guide::delayed_jobs).
+//! that sends closures to it. The package `corewheel-containers` has a guide about a delayed job
+//! queue beside tokio.
 //!
 //! | need | module or method |
 //! |---|---|
@@ -85,10 +85,10 @@
 //! | a callback that runs again and again | [`repeat`] |
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
-//! | values that are taken out when they are due | [`queue`] |
+//! | values that are taken out when they are due | `corewheel-containers`: `DelayQueue` |
 //! | an actor on a shard: a container that any thread uses | [`kept`] |
-//! | timers and values by keys of your own, alone or in groups | [`keyed`] |
-//! | operations that wait for a key, or their deadline | [`purgatory`] |
+//! | timers and values by keys of your own | `corewheel-containers`: `KeyedTimers` |
+//! | operations that wait for a key, or their deadline | `corewheel-containers`: `Purgatory` |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
 //! | a structure of your own with many timers | [`part`] |
 //! | handlers whose work is long | [a channel](guide::choosing#handlers-whose-work-is-long) |
@@ -246,9 +246,7 @@ pub use crate::face::part;
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::timers::Timers;
-pub use crate::kit::{
-    delay_queue as queue, guard, herd, interval, kept, keyed, purgatory, repeat, scaled,
-};
+pub use crate::kit::{guard, herd, interval, kept, repeat, scaled};
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::service::watchdog;

@@ -13,9 +13,10 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
-use corewheel::purgatory::{Operation, OperationId};
 use corewheel::scaled::ScaledTimeouts;
 use corewheel::{Fired, ShardId, TimerService, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::purgatory::{Operation, OperationId};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

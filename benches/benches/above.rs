@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::keyed::KeyedTimers;
-use corewheel::queue::{DelayKey, DelayQueue, Expired};
 use corewheel::{Fired, TimerService};
 use corewheel_bench::peers::delay_queue::TokioQueue;
 use corewheel_bench::peers::hierarchical::Hierarchical;
 use corewheel_bench::{Case, Payload, Row, Timers, case, pin_to_one_core, verify};
+use corewheel_containers::Containers;
+use corewheel_containers::keyed::KeyedTimers;
+use corewheel_containers::queue::{DelayKey, DelayQueue, Expired};
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 use hashbrown::HashMap;
 

@@ -11,10 +11,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
-use corewheel::purgatory::Operation;
 use corewheel::scaled::{Scale, ScaledTimeouts};
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
+use corewheel_containers::Containers;
+use corewheel_containers::purgatory::Operation;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 

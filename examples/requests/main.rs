@@ -1,6 +1,6 @@
 //! Requests and responses over real sockets, with a timeout for each request and retries: a client
-//! that keeps its attempts in a [`Purgatory`](corewheel::purgatory::Purgatory), and a server that
-//! answers at once, late, or never.
+//! that keeps its attempts in a [`Purgatory`](corewheel_containers::purgatory::Purgatory), and a
+//! server that answers at once, late, or never.
 //!
 //! Server and client are on different shards if there are two, and talk over four connections. The
 //! server forgets some requests and is too slow with others; the client asks again, gives up after

@@ -18,6 +18,15 @@ pub enum WheelKind {
 }
 
 /// The configuration of a [`Shard`](crate::Shard).
+///
+/// ```
+/// use corewheel_shard::{Shard, ShardConfig, Tick};
+///
+/// let config = ShardConfig { capacity: 1_000, start: Tick::new(40), ..ShardConfig::default() };
+/// let shard = Shard::<u32>::new(config)?;
+/// assert_eq!((shard.capacity(), shard.now()), (1_000, Tick::new(40)));
+/// # Ok::<(), corewheel_shard::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardConfig {
     /// The most timers at once, granted keys included: 1 to 2³⁰. [`Shard::new`](crate::Shard::new)

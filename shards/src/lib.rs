@@ -6,7 +6,7 @@
 //! your own loop around `poll` or `epoll`: the loop passes [`Shard::next_deadline`] as the timeout,
 //! and after the wait calls [`Shard::advance`] and [`Shard::pop_expired`]. Use `corewheel` for the
 //! service with threads, lanes between cores and a clock. [`TickLength`] converts between
-//! nanoseconds and the ticks that a shard counts in.
+//! nanoseconds and the ticks that a shard counts in. A [`List`] keeps values in another order.
 //!
 //! A shard calls no payload, and drops payloads only when it is dropped itself, as a `Vec` drops
 //! its elements: if the `Drop` of one payload panics, the others are dropped while the thread
@@ -21,6 +21,7 @@ extern crate alloc;
 mod config;
 mod counters;
 mod key;
+mod list;
 mod outcome;
 mod shard;
 mod slab;
@@ -30,6 +31,7 @@ mod wheel;
 pub use config::{ConfigError, ShardConfig, WheelKind};
 pub use counters::Counters;
 pub use key::TimerKey;
+pub use list::{Link, Links, List, Node};
 pub use outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
 pub use shard::{Drain, Occupancy, Shard};
 pub use tick::{Tick, TickLength};

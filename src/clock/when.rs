@@ -59,6 +59,22 @@ impl When for Deadline {}
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Deadline(pub(crate) Tick);
 
+/// For a wheel of your own, which counts in the ticks of the service.
+impl From<Tick> for Deadline {
+    #[inline]
+    fn from(tick: Tick) -> Self {
+        Self(tick)
+    }
+}
+
+/// The tick of the service at which it is due.
+impl From<Deadline> for Tick {
+    #[inline]
+    fn from(deadline: Deadline) -> Self {
+        deadline.0
+    }
+}
+
 pub(crate) use self::sealed::{Due, Sealed, ToTick};
 
 mod sealed {

@@ -12,15 +12,15 @@
 //!    around `epoll` or mio; [`bare_wheel`]: the wheel alone.
 //! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits. The package
 //!    `corewheel-http` has guides for servers of hyper, axum and tower and for each state of an
-//!    HTTP connection, and `corewheel-quinn` has one for QUIC servers.
+//!    HTTP connection, and `corewheel-quinn` has one for QUIC servers. `corewheel-containers` has
+//!    one for work that comes later, from any thread.
 //! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
-//! 6. [`delayed_jobs`]: work that comes later, from any thread.
-//! 7. [`testing`]: a manual clock, a paused runtime, and the simulation.
-//! 8. [`statistics`]: from a symptom to its cause, and the statistics in your own server.
-//! 9. [`switching`](switching/index.html): a project that uses `tokio::time`, from the first
+//! 6. [`testing`]: a manual clock, a paused runtime, and the simulation.
+//! 7. [`statistics`]: from a symptom to its cause, and the statistics in your own server.
+//! 8. [`switching`](switching/index.html): a project that uses `tokio::time`, from the first
 //!    command to its tests; [`coming_from`]: `DelayQueue`, Netty, Kafka and Go.
-//! 10. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do;
-//!     [`packages`]: the packages beside this one, and what a version says.
+//! 9. [`guarantees`]: what is guaranteed, how it is checked, and what this crate does not do;
+//!    [`packages`]: the packages beside this one, and what a version says.
 #![cfg_attr(
     not(all(feature = "sim", feature = "tokio")),
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
@@ -36,10 +36,6 @@ pub mod choosing {
 
 pub mod coming_from {
     #![doc = include_str!("coming_from.md")]
-}
-
-pub mod delayed_jobs {
-    #![doc = include_str!("delayed_jobs.md")]
 }
 
 pub mod guarantees {

@@ -1,13 +1,10 @@
 //! What else is built from timers, one type or two in each module. Each says which programs need
 //! it, and what it costs beside the same by hand, from timers.
 
-pub mod delay_queue;
 pub mod guard;
 pub mod herd;
 pub mod interval;
 pub mod kept;
-pub mod keyed;
-pub mod purgatory;
 pub mod repeat;
 pub mod scaled;
 pub(crate) mod scheduled;

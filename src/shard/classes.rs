@@ -3,10 +3,11 @@
 //! Each class has a list of its timers in the order of scheduling, so that the first timer of the
 //! list is always the oldest. Cost: see [`crate::values::class`].
 
+use corewheel_shard::List;
+
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass, tenths_left};
-use crate::values::list::List;
 use crate::values::slots::SlotLinks;
 
 /// The way in which a timer has ended.

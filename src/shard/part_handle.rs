@@ -116,8 +116,7 @@ impl PartHandle {
 
     /// How long a timer still has; zero if it is due. `None` if it has expired or was cancelled.
     pub fn remaining(&self, timer: PartTimer) -> Option<Duration> {
-        let deadline = self.deadline_of(timer)?;
-        Some(self.time().remaining(deadline.0, self.nanos_near()))
+        self.deadline_of(timer).map(|deadline| self.time_left(deadline))
     }
 
     /// The deadline of everything that is due at a time, computed once.
@@ -129,6 +128,18 @@ impl PartHandle {
     #[inline]
     pub fn deadline_of(&self, timer: PartTimer) -> Option<Deadline> {
         self.shard.deadline_of(timer.0).map(Deadline)
+    }
+
+    /// When a deadline comes: the beginning of its tick.
+    #[inline]
+    pub fn instant_of(&self, deadline: Deadline) -> Instant {
+        self.time.instant(deadline.0)
+    }
+
+    /// How long it is until a deadline; zero if it has come. Reads the near clock.
+    #[inline]
+    pub fn time_left(&self, deadline: Deadline) -> Duration {
+        self.time.remaining(deadline.0, self.nanos_near())
     }
 
     /// The class of a timer that is pending.
@@ -143,6 +154,13 @@ impl PartHandle {
     /// microseconds ahead.
     pub fn now(&self) -> Instant {
         self.time().instant_of(self.nanos_near())
+    }
+
+    /// The tick that has begun, by the service's clock: the present of a wheel of the part's own.
+    /// By the near clock a tick may begin some microseconds early.
+    #[inline]
+    pub fn tick(&self) -> Tick {
+        self.time.floor(self.nanos())
     }
 
     /// Which shard this is.

@@ -164,6 +164,7 @@
 //! ```
 //! use corewheel::sim::{Rng, Simulation, explore};
 //! use corewheel::{ShardId, TimerService};
+//! use corewheel_containers::Containers as _;
 //! use std::time::Duration;
 //!
 //! #[derive(Clone, Debug)]
@@ -595,6 +596,5 @@ impl<T: Send + 'static> Drop for Simulation<T> {
     }
 }
 
-debug_fields!([T: Send + 'static] Simulation<T>, |it|
-    seed: it.seed, now: Duration::from_nanos(it.executor.nanos())
-);
+debug_fields!([T: Send + 'static] Simulation<T>, |it| seed: it.seed,
+    now: Duration::from_nanos(it.executor.nanos()));

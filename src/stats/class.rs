@@ -10,6 +10,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::counts::counts;
+use crate::clock::saturating_nanos;
 use crate::values::class::{TENTHS, add_all, tenths_left};
 
 counts! {
@@ -55,7 +56,7 @@ counts! {
     /// Deliveries that took longer than the service's `overrun` limit.
     overrun: sum,
     /// Deliveries whose lateness was measured: those of timers and scaled timeouts. Values of a
-    /// [`DelayQueue`](crate::queue::DelayQueue) are not, as their taker decides when they come out.
+    /// delay queue are not, as their taker decides when they come out.
     measured: sum,
     /// The lateness of the measured deliveries, from the deadline, rounded up to a tick, to the
     /// delivery; all of it added up, in nanoseconds.
@@ -81,6 +82,14 @@ impl ClassStats {
         self.measured += 1;
         self.lateness_ns = self.lateness_ns.saturating_add(nanos);
         self.lateness_max_ns = self.lateness_max_ns.max(nanos);
+    }
+
+    /// Counts a value of a [part](crate::part) as cancelled, and as pending no more. `delay` is the
+    /// time from when it came to its deadline, and `left` is what was left of that.
+    #[inline]
+    pub fn count_cancelled(&mut self, delay: Duration, left: Duration) {
+        let (delay, left) = (saturating_nanos(delay), saturating_nanos(left));
+        self.cancel_held(0, delay, delay.saturating_sub(left));
     }
 
     /// Counts a value of a container that was cancelled at `now`. It has come at `since` and was

@@ -191,8 +191,8 @@ impl RefusedKind {
         matches!(self, Self::Closed | Self::Dropped)
     }
 
-    /// The refusal of a value for this reason.
-    pub(crate) fn of<V>(self, value: V) -> Refused<V> {
+    /// The refusal of a value for this reason: for a container of your own.
+    pub fn of<V>(self, value: V) -> Refused<V> {
         match self {
             Self::Full => Refused::Full(value),
             Self::Reserved { keys, threads } => Refused::Reserved { value, keys, threads },
@@ -237,7 +237,16 @@ impl<V> Refused<V> {
         }
     }
 
-    pub(crate) fn map<W>(self, f: impl FnOnce(V) -> W) -> Refused<W> {
+    /// The refusal of another value for the same reason, made of this one.
+    ///
+    /// ```
+    /// use corewheel::{Refused, RefusedKind};
+    ///
+    /// // A container of your own refuses a request, without the number that it has given to it.
+    /// let refused = RefusedKind::Full.of((7, "GET /a"));
+    /// assert_eq!(refused.map(|(_number, request)| request), Refused::Full("GET /a"));
+    /// ```
+    pub fn map<W>(self, f: impl FnOnce(V) -> W) -> Refused<W> {
         let kind = self.kind();
         kind.of(f(self.into_value()))
     }

@@ -7,7 +7,7 @@
 //!
 //! Cost: 16 bytes a slot.
 
-use crate::values::list::{Link, Links};
+use corewheel_shard::{Link, Links};
 
 /// For each slot the bits of its link, and a mark, which is 0 if the slot is in no list.
 #[derive(Default, Debug)]

@@ -8,8 +8,9 @@ use corewheel::repeat::Repeat;
 use corewheel::scaled::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
+use corewheel_containers::Containers;
 
-use crate::purgatory::OperationFn;
+use crate::operation_fn::OperationFn;
 use crate::support::{FAR, Lab, builder, ms};
 
 /// Checks that an error names this field and this value, a limit and a remedy.

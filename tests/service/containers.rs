@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::repeat::Repeat;
+use corewheel_containers::Containers;
 
-use crate::purgatory::{Completion, OperationFn};
+use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Lab, OTHER, SHARD, builder, check_law, ms};
 
 #[test]

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use corewheel::purgatory::Operation;
 use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
 use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::purgatory::Operation;
 
-use crate::purgatory::{Completion, OperationFn};
+use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
 
 thread_local! {

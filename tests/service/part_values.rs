@@ -2,14 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::part::{Gauges, Part, PartHandle, TurnTime, Wants};
 use corewheel::scaled::Scale;
 use corewheel::stats::ClassStats;
-use corewheel::{RefusedKind, ShutdownPolicy, Timers};
+use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
 
 use crate::support::{Alarm, FAR, Lab, builder, check_law, ms};
 
@@ -152,10 +152,11 @@ fn driver_is_woken_if_it_sleeps_past_the_time_that_a_part_names() {
     let leases = Leases::make(lab.timers());
     let (alarm, waker) = Alarm::new();
     lab.timers().schedule(ms(20), ()).unwrap();
-    assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
-    leases.shard.wake_past(ms(30));
+    // By the beginning of a window of the wheel, the driver sleeps for less than 20 ms.
+    let Turn::Next(until) = lab.fall_asleep(&waker) else { panic!("a timer is pending") };
+    leases.shard.wake_past(until + ms(10));
     assert_eq!(alarm.count(), 0);
-    leases.shard.wake_past(ms(10));
+    leases.shard.wake_past(until - ms(1));
     assert_eq!(alarm.count(), 1);
     let _until = lab.fall_asleep(&waker);
     leases.shard.wake();
@@ -227,4 +228,53 @@ fn values_that_a_part_drops_may_panic_one_by_one() {
     assert!(!leases.shard.contain(|| drop(Panics(Rc::clone(&dropped)))));
     lab.settle();
     assert_eq!((dropped.get(), lab.counts().panicked), (4, 4));
+}
+
+#[test]
+fn wheel_of_a_part_counts_in_the_ticks_of_its_service() {
+    let lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let (shard, now) = (&leases.shard, lab.clock.now());
+    let soon = shard.deadline(ms(5));
+    let mut wheel = corewheel_shard::Shard::new(corewheel_shard::ShardConfig::default()).unwrap();
+    let key = wheel.schedule(soon.into(), "lease").unwrap();
+    assert_eq!(wheel.deadline(key).map(Deadline::from), Some(soon));
+    assert_eq!((shard.instant_of(soon), shard.time_left(soon)), (now + ms(5), ms(5)));
+    let budget = corewheel_shard::Budget { expired_max: 1, work_max: u32::MAX };
+    lab.clock.advance(ms(5) - Duration::from_nanos(1));
+    wheel.advance(shard.tick(), budget);
+    assert!(wheel.pop_expired().is_none(), "the tick has not begun");
+    lab.clock.advance(Duration::from_nanos(1));
+    wheel.advance(shard.tick(), budget);
+    assert_eq!(wheel.pop_expired().map(|due| due.payload), Some("lease"));
+    lab.clock.advance(ms(1));
+    assert_eq!(shard.time_left(soon), Duration::ZERO);
+    assert!(shard.time_left(shard.deadline(Duration::MAX)) > FAR);
+}
+
+#[test]
+fn cancelled_value_of_a_part_counts_by_the_tenths_of_its_delay_that_are_left() {
+    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
+    let leases = Leases::of_class(&lab);
+    let lefts =
+        [(ms(10), ms(10)), (ms(10), ms(4)), (ms(10), ms(0)), (ms(10), ms(40)), (ms(0), ms(0))];
+    (0..lefts.len()).for_each(|_| leases.take());
+    for (delay, left) in lefts {
+        leases.shard.count(|counts| counts.count_cancelled(delay, left));
+    }
+    lab.settle();
+    let counts = class(&lab);
+    assert_eq!((counts.scheduled, counts.pending, counts.cancelled), (5, 0, 5));
+    assert_eq!(counts.cancelled_at, [2, 0, 0, 0, 1, 0, 0, 0, 0, 2]);
+    leases.taken.borrow_mut().clear();
+}
+
+#[test]
+fn refusal_of_a_part_has_the_reason_of_its_shard_and_the_value() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let leases = Leases::make(lab.timers());
+    let _report = lab.end(ShutdownPolicy::Drop);
+    let refused = leases.shard.why_closed().of((7, "lease")).map(|(_, lease)| lease);
+    assert_eq!(refused, Refused::Closed("lease"));
+    assert_eq!(RefusedKind::Full.of(1), Refused::Full(1));
 }

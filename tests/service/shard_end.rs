@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewheel::attach::Turn;
-use corewheel::purgatory::Purgatory;
 use corewheel::scaled::{Scale, ScaledTimeouts};
 use corewheel::stats::ShardState;
 use corewheel::{Fired, Refused, ShutdownPolicy, TimerService, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::purgatory::Purgatory;
 
-use crate::purgatory::{Completion, OperationFn};
+use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{
     FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
 };

@@ -8,9 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::kept::Kept;
-use corewheel::keyed::KeyedTimers;
 use corewheel::sim::{Rng, Simulation};
 use corewheel::{Fired, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::keyed::KeyedTimers;
 
 const SHARD: ShardId = ShardId::new(0);
 const TASKS: u32 = 12;

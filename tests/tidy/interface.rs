@@ -1,5 +1,6 @@
 //! No type of a crate that is still 0.x stands in the public interface of the service.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -57,18 +58,20 @@ fn first_word(text: &str) -> &str {
     text.split(|c| !is_of_word(c)).next().unwrap_or_default()
 }
 
+/// The names of the public types of sources.
+fn public_types(sources: &[Source]) -> BTreeSet<&str> {
+    let kinds = ["pub struct ", "pub enum ", "pub trait "];
+    let lines = sources.iter().flat_map(Source::code).map(|(_, line)| line.trim());
+    lines
+        .filter_map(|line| kinds.iter().find_map(|kind| line.strip_prefix(kind)).map(first_word))
+        .collect()
+}
+
 /// The heads of the public items of a source, with the lines on which they begin: of functions,
-/// types, fields and exports, and of implementations for its public types. The compiler warns of a
+/// types, fields and exports, and of implementations for public types. The compiler warns of a
 /// public item that no user can reach.
-fn public_heads(source: &Source) -> Vec<(usize, String)> {
+fn public_heads(source: &Source, types: &BTreeSet<&str>) -> Vec<(usize, String)> {
     let code: Vec<_> = source.code().map(|(number, line)| (number, line.trim())).collect();
-    let is_public_type = |name: &str| {
-        let kinds = ["pub struct ", "pub enum ", "pub trait "];
-        let names = code.iter().filter_map(|(_, line)| {
-            kinds.iter().find_map(|kind| line.strip_prefix(kind)).map(first_word)
-        });
-        names.into_iter().any(|known| known == name)
-    };
     let mut heads = Vec::new();
     for (at, (number, line)) in code.iter().enumerate() {
         let is_item = line.starts_with("pub ");
@@ -92,7 +95,7 @@ fn public_heads(source: &Source) -> Vec<(usize, String)> {
             head.truncate(fields);
         }
         let of = head.rsplit_once(" for ").map(|(_, of)| first_word(of));
-        if is_item || of.is_some_and(is_public_type) {
+        if is_item || of.is_some_and(|of| types.contains(of)) {
             heads.push((*number, head));
         }
     }
@@ -112,10 +115,10 @@ fn has_path(text: &str, name: &str) -> bool {
 
 /// The public items of sources that name a crate, or something that is imported from it.
 fn public_uses(sources: &[Source], of: &str) -> Vec<(String, usize)> {
-    let mut places = Vec::new();
+    let (mut places, types) = (Vec::new(), public_types(sources));
     for source in sources {
         let imported = imports(source, of);
-        for (number, head) in public_heads(source) {
+        for (number, head) in public_heads(source, &types) {
             let is_type = |name: &str| name.starts_with(char::is_uppercase);
             let is_named =
                 |name: &String| has_path(&head, name) || (is_type(name) && has_word(&head, name));

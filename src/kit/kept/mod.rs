@@ -7,6 +7,7 @@
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
+//! use corewheel_containers::Containers;
 //! use std::time::Duration;
 //!
 //! let service = TimerService::beside_runtime().start()?;
@@ -168,6 +169,7 @@ impl<C: 'static> Kept<C> {
     ///
     /// ```
     /// use corewheel::{TimerService, Timers};
+    /// use corewheel_containers::Containers;
     /// use std::time::Duration;
     ///
     /// let service = TimerService::beside_runtime().start()?;
@@ -191,7 +193,7 @@ impl<C: 'static> Kept<C> {
     /// free when its waker is woken next. [`poll_fn`](Self::poll_fn) frees it at once. Let a task
     /// of its own wait for the reply: a value that the closure has taken is dropped with a reply
     /// that is dropped while the value is on its way. Of several closures that poll one queue by
-    /// [`poll_recv`](crate::queue::DelayQueue::poll_recv), the queue wakes the last.
+    /// `poll_recv`, the queue wakes the last.
     ///
     /// # Errors
     ///
@@ -213,6 +215,7 @@ impl<C: 'static> Kept<C> {
     ///
     /// ```
     /// use corewheel::{TimerService, Timers};
+    /// use corewheel_containers::Containers;
     /// use std::time::Duration;
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -340,6 +343,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// use corewheel::attach::ShardLoop;
     /// use corewheel::{Fired, TimerService, Timers};
+    /// use corewheel_containers::Containers;
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
@@ -349,7 +353,7 @@ impl<T: Send + 'static> Timers<T> {
     /// let sessions = shard.timers().keyed::<u32, &str>(|_expired, _sessions| {});
     /// let handle = shard.timers().keep(sessions.clone())?;
     /// std::thread::scope(|scope| {
-    ///     let insert = |sessions: &corewheel::keyed::KeyedTimers<u32, &str>| {
+    ///     let insert = |sessions: &corewheel_containers::keyed::KeyedTimers<u32, &str>| {
     ///         sessions.insert(7, "red", Duration::from_secs(60)).is_ok()
     ///     };
     ///     scope.spawn(move || drop(handle.try_run(insert)));

@@ -5,10 +5,8 @@
 //!
 //! Cost: 32 bytes and the value for each. Every method is O(1).
 
+use corewheel_shard::{Link, List};
 use slab::Slab;
-
-use crate::values::list;
-use crate::values::list::{Link, List};
 
 pub(super) struct Queue<V> {
     nodes: Slab<Node<V>>,
@@ -27,7 +25,7 @@ struct Node<V> {
     link: Link,
 }
 
-impl<V> list::Node for Node<V> {
+impl<V> corewheel_shard::Node for Node<V> {
     fn link(&self) -> Link {
         self.link
     }

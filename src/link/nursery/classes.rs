@@ -3,11 +3,12 @@
 //! Few timers are measured when they end, so that most read no clock. Cost: a timer without a class
 //! costs a comparison. One with a class has 16 bytes more, for as many slots as there are.
 
+use corewheel_shard::List;
+
 use super::Counts;
 use super::slots::Slot;
 use super::timers::Timers;
 use crate::values::class::{LeftAt, tenths_left};
-use crate::values::list::List;
 use crate::values::slots::SlotLinks;
 
 /// One in so many timers of a class is measured when it ends. Odd, so that both kinds are measured

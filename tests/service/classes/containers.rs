@@ -1,5 +1,7 @@
 //! Classes of connections, periodic callbacks, keyed timers and operations.
 
+use corewheel_containers::Containers;
+
 use super::*;
 
 #[test]

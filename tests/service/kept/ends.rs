@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use corewheel::keyed::KeyedTimers;
 use corewheel::{Fired, Refused, ReplyError, ShutdownPolicy, Timers};
+use corewheel_containers::keyed::KeyedTimers;
 
 use super::{count, jobs, kept};
 use crate::support::{

@@ -4,10 +4,11 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::thread;
 
-use corewheel::keyed::KeyedTimers;
 use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::keyed::KeyedTimers;
 
-use crate::purgatory::{Completion, OperationFn};
+use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms};
 
 fn start(host: Host) -> Running<u32> {

@@ -16,8 +16,9 @@ use std::thread;
 
 use corewheel::attach::Turn;
 use corewheel::kept::Kept;
-use corewheel::keyed::KeyedTimers;
 use corewheel::{Refused, Reply, ReplyError, ShardError, ShardId, ShutdownPolicy, Timers};
+use corewheel_containers::Containers;
+use corewheel_containers::keyed::KeyedTimers;
 
 use crate::support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, check_law, look, ms};
 

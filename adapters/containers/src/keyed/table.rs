@@ -1,0 +1,264 @@
+//! The keys of keyed timers, what each holds, and the groups that they belong to.
+//!
+//! A key is stored once, with its value and its timer, in a slab; the hash table holds the numbers
+//! of the entries. The keys of a group are chained through a slab of memberships, so removing a
+//! group is O(its keys), and a key leaves its group in O(1).
+//!
+//! Why not a hash table that holds each number with its hash, which finds a key with one cache line
+//! less: the table is three times as large, and with many keys its misses cost more than that line.
+//!
+//! Invariants: a chain is in the order in which the keys came to the group, and a group exists only
+//! while it has keys. Absent by design: code of the user, except `Hash` and `Eq` of keys and names
+//! and the closures that are lent entries.
+
+use corewheel::part::PartTimer;
+use corewheel::{ConfigError, Deadline};
+use corewheel_shard::{Link, List, Node};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as Spot;
+use slab::Slab;
+
+use crate::capacity::{no_memory, slab};
+
+/// The membership of a key that is in no group.
+const NONE: u32 = u32::MAX;
+
+pub(super) struct Table<K, V, G> {
+    entries: Slab<Entry<K, V>>,
+    by_key: HashTable<u32>,
+    members: Slab<Member>,
+    groups: Slab<Group<G>>,
+    by_group: HashTable<u32>,
+}
+
+/// One key with its value and its timer.
+pub(super) struct Entry<K, V> {
+    pub(super) key: K,
+    pub(super) value: V,
+    pub(super) deadline: Deadline,
+    pub(super) timer: PartTimer,
+    hash: u32,
+    member: u32,
+}
+
+const _: () = assert!(size_of::<Option<Entry<u64, u64>>>() == 40);
+
+/// The membership of a key in a group: a node of the group's chain.
+struct Member {
+    entry: u32,
+    group: u32,
+    link: Link,
+}
+
+impl Node for Member {
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+}
+
+struct Group<G> {
+    name: G,
+    hash: u64,
+    members: List,
+    len: u32,
+}
+
+/// The name of a group, with its hash.
+pub(super) type Hashed<G> = (u64, G);
+
+/// The outcome of [`Table::put`].
+pub(super) enum Put<K, V> {
+    /// The key was inserted, as the entry of this number.
+    New(u32),
+    /// The entry of this number has the key already; nothing has changed.
+    Known(u32, K, V),
+    /// The table or the shard has no room.
+    Refused(K, V),
+}
+
+/// A hash for the hash table, which looks at the highest and the lowest bits, made of the half that
+/// an entry keeps.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
+}
+
+impl<K, V, G> Table<K, V, G> {
+    /// Fails if there is no memory for that many.
+    pub(super) fn with_capacity(capacity: usize) -> Result<Self, ConfigError> {
+        // The slab first: making the hash table touches all of its memory.
+        let entries = slab("capacity", capacity)?;
+        let mut by_key = HashTable::new();
+        by_key
+            .try_reserve(capacity, |_| unreachable!("the table is empty"))
+            .map_err(|_| no_memory("capacity", capacity))?;
+        let (members, groups, by_group) = (Slab::new(), Slab::new(), HashTable::new());
+        Ok(Self { entries, by_key, members, groups, by_group })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many groups have keys.
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<u32> {
+        let is_entry = |entry: &u32| is_key(&self.entries[*entry as usize].key);
+        self.by_key.find(spread(hash as u32), is_entry).copied()
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, entry: u32) -> Option<&mut Entry<K, V>> {
+        self.entries.get_mut(entry as usize)
+    }
+
+    /// Inserts a key that is not there yet, if the table has fewer than `max`. The key is in no
+    /// group, and has the timer that `schedule` makes for the number of its entry.
+    #[inline]
+    pub(super) fn put(
+        &mut self,
+        (hash, key): (u64, K),
+        value: V,
+        deadline: Deadline,
+        max: usize,
+        schedule: impl FnOnce(u32) -> Option<PartTimer>,
+    ) -> Put<K, V>
+    where
+        K: Eq,
+    {
+        let hash = hash as u32;
+        let entries = &mut self.entries;
+        // Looking for a vacant place in a full table would make it grow.
+        if entries.len() >= max {
+            let is_entry = |entry: &u32| entries[*entry as usize].key == key;
+            return match self.by_key.find(spread(hash), is_entry) {
+                Some(entry) => Put::Known(*entry, key, value),
+                None => Put::Refused(key, value),
+            };
+        }
+        let spot = self.by_key.entry(
+            spread(hash),
+            |entry| entries[*entry as usize].key == key,
+            |entry| spread(entries[*entry as usize].hash),
+        );
+        let vacant = match spot {
+            Spot::Occupied(known) => return Put::Known(*known.get(), key, value),
+            Spot::Vacant(vacant) => vacant,
+        };
+        let number = entries.vacant_key() as u32;
+        let Some(timer) = schedule(number) else { return Put::Refused(key, value) };
+        entries.insert(Entry { key, value, deadline, timer, hash, member: NONE });
+        vacant.insert(number);
+        Put::New(number)
+    }
+
+    /// Takes an entry out. With the last key of a group, the group's name is returned.
+    #[inline]
+    pub(super) fn remove(&mut self, number: u32) -> (Entry<K, V>, Option<G>) {
+        let name = self.leave_group(number);
+        let entry = self.entries.remove(number as usize);
+        if let Ok(place) = self.by_key.find_entry(spread(entry.hash), |known| *known == number) {
+            place.remove();
+        }
+        (entry, name)
+    }
+
+    /// Takes a key out of its group. With the last key, the group's name is returned.
+    #[inline]
+    pub(super) fn leave_group(&mut self, number: u32) -> Option<G> {
+        let member = std::mem::replace(&mut self.entries[number as usize].member, NONE);
+        if member == NONE { None } else { self.end_membership(member) }
+    }
+
+    fn end_membership(&mut self, member: u32) -> Option<G> {
+        let group = self.members[member as usize].group;
+        let known = &mut self.groups[group as usize];
+        known.members.remove(&mut self.members, member);
+        self.members.remove(member as usize);
+        known.len -= 1;
+        if known.len > 0 {
+            return None;
+        }
+        let gone = self.groups.remove(group as usize);
+        if let Ok(place) = self.by_group.find_entry(gone.hash, |known| *known == group) {
+            place.remove();
+        }
+        Some(gone.name)
+    }
+
+    /// Puts a key that is in no group at the end of a group. If the group exists, the name is
+    /// returned.
+    pub(super) fn join_group(&mut self, number: u32, (hash, name): Hashed<G>) -> Option<G>
+    where
+        G: Eq,
+    {
+        let found = self.find_group(hash, |known| *known == name);
+        let (group, left) = if let Some(group) = found {
+            (group, Some(name))
+        } else {
+            let group = Group { name, hash, members: List::default(), len: 0 };
+            let group = self.groups.insert(group) as u32;
+            let groups = &self.groups;
+            self.by_group.insert_unique(hash, group, |group| groups[*group as usize].hash);
+            (group, None)
+        };
+        let known = &mut self.groups[group as usize];
+        let member = Member { entry: number, group, link: Link::default() };
+        let member = self.members.insert(member) as u32;
+        known.members.append(&mut self.members, member);
+        known.len += 1;
+        self.entries[number as usize].member = member;
+        left
+    }
+
+    /// Whether a key is in the group of this name.
+    pub(super) fn is_in_group(&self, number: u32, name: Option<&Hashed<G>>) -> bool
+    where
+        G: Eq,
+    {
+        let member = self.members.get(self.entries[number as usize].member as usize);
+        let group = member.map(|member| &self.groups[member.group as usize].name);
+        group == name.map(|(_, name)| name)
+    }
+
+    pub(super) fn group_len(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> usize {
+        let group = self.find_group(hash, is_group);
+        group.map_or(0, |group| self.groups[group as usize].len as usize)
+    }
+
+    /// The numbers of the entries of a group, in the order in which their keys came to it.
+    pub(super) fn members(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> Vec<u32> {
+        let Some(group) = self.find_group(hash, is_group) else { return Vec::new() };
+        let Group { members: list, len, .. } = self.groups[group as usize];
+        let mut members = Vec::with_capacity(len as usize);
+        let mut next = list.first();
+        while let Some(member) = next {
+            let Member { entry, link, .. } = self.members[member as usize];
+            members.push(entry);
+            next = link.next();
+        }
+        members
+    }
+
+    /// Visits all entries, in no particular order.
+    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut Entry<K, V>)) {
+        self.entries.iter_mut().for_each(|(_, entry)| visit(entry));
+    }
+
+    /// The numbers of all entries, in no particular order.
+    pub(super) fn all(&self) -> Vec<u32> {
+        self.entries.iter().map(|(number, _)| number as u32).collect()
+    }
+
+    fn find_group(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> Option<u32> {
+        self.by_group.find(hash, |group| is_group(&self.groups[*group as usize].name)).copied()
+    }
+}

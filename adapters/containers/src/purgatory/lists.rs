@@ -1,0 +1,310 @@
+//! The operations of a purgatory and the lists in which they watch their keys.
+//!
+//! A list is chained through a slab of watches, and so are the watches of one operation: an
+//! operation that watches `n` keys leaves all its lists in `n` steps. Why not a vector for each key
+//! that is swept now and then, as in Kafka: operations that have completed would stay in it until
+//! then, and the sweep visits every watch.
+//!
+//! Invariants: a list is in the order in which its operations came, and it exists only while it is
+//! not empty. A walk stands at the next watch to be visited; removing that watch moves the walk to
+//! the one after it. Absent by design: running an operation. Keys without a list are left in
+//! `spent`, for the caller to drop when nothing is borrowed.
+//!
+//! Cost: 24 bytes for each watch, and 48 bytes and the key for each list.
+
+use std::collections::VecDeque;
+
+use corewheel::ConfigError;
+use corewheel::part::PartTimer;
+use corewheel_shard::{Link, List, Node};
+use hashbrown::HashTable;
+use slab::Slab;
+
+use crate::capacity::slab;
+
+/// Where the chain of an operation's watches ends.
+const NONE: u32 = u32::MAX;
+
+/// A key with its hash. The key is `None` when it was moved into the lists.
+pub(super) type Hashed<K> = (u64, Option<K>);
+
+pub(super) struct Lists<K, Op> {
+    pub(super) operations: Slab<Waiting<Op>>,
+    watches: Slab<Watch>,
+    by_number: Slab<Watched<K>>,
+    /// The lists by the hashes of their keys: indices into `by_number`.
+    by_key: HashTable<u32>,
+    /// The next watch of each walk, the innermost walk last. `None` at the end of the list.
+    walks: Vec<Option<u32>>,
+    /// Lists whose walks begin when the outermost walk is over.
+    deferred: VecDeque<u32>,
+    /// Keys whose lists are removed.
+    pub(super) spent: Vec<K>,
+    /// The serial of the next operation.
+    serial: u64,
+}
+
+/// An operation in its place.
+pub(super) struct Waiting<Op> {
+    /// `None` while it is tried.
+    pub(super) operation: Option<Op>,
+    /// How many operations came before it.
+    pub(super) serial: u64,
+    /// `None` once it has fired.
+    pub(super) timer: Option<PartTimer>,
+    /// One of its keys was checked while it was tried.
+    pub(super) again: bool,
+    /// Its timer fired while it was tried.
+    pub(super) due: bool,
+    /// Its first watch, or [`NONE`].
+    first: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Watch {
+    operation: u32,
+    list: u32,
+    link: Link,
+    /// The next watch of the same operation, or [`NONE`].
+    sibling: u32,
+}
+
+impl Node for Watch {
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+}
+
+/// The operations that watch one key.
+struct Watched<K> {
+    key: K,
+    hash: u64,
+    watches: List,
+    len: u32,
+    /// How many operations the deferred walk may complete; 0 if no walk is deferred.
+    deferred: usize,
+}
+
+/// A walk along one list, over the operations that were in it when the walk began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    /// Its index in `walks`.
+    place: usize,
+    /// The operations of the walk have serials below this.
+    before: u64,
+}
+
+impl<K, Op> Lists<K, Op> {
+    pub(super) fn with_capacity(operations: usize, watches: usize) -> Result<Self, ConfigError> {
+        Ok(Self {
+            operations: slab("operations_max", operations)?,
+            watches: slab("watches_max", watches)?,
+            by_number: Slab::new(),
+            by_key: HashTable::new(),
+            walks: Vec::new(),
+            deferred: VecDeque::new(),
+            spent: Vec::new(),
+            serial: 0,
+        })
+    }
+
+    /// How many watches there are in all lists.
+    pub(super) fn watched(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// How many keys are watched.
+    pub(super) fn keys(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// Makes a place for an operation that is being tried, at the end of the lists of its keys. A
+    /// key that is given twice counts once. The caller drops the keys that are not moved into the
+    /// lists, when nothing is borrowed.
+    pub(super) fn insert(&mut self, keys: &mut [Hashed<K>]) -> (u32, u64)
+    where
+        K: Eq,
+    {
+        let serial = self.serial;
+        self.serial += 1;
+        let index = self.operations.insert(Waiting {
+            operation: None,
+            serial,
+            timer: None,
+            again: false,
+            due: false,
+            first: NONE,
+        }) as u32;
+        for (hash, key) in keys {
+            let list = self.list_of(*hash, key);
+            self.append(index, list);
+        }
+        (index, serial)
+    }
+
+    /// Removes an operation from its place and from all its lists.
+    pub(super) fn remove(&mut self, index: u32) -> Waiting<Op> {
+        let waiting = self.operations.remove(index as usize);
+        let mut watch = waiting.first;
+        while watch != NONE {
+            watch = self.unlink(watch);
+        }
+        waiting
+    }
+
+    /// The operation in this place, if it has this serial.
+    pub(super) fn get(&mut self, index: u32, serial: u64) -> Option<&mut Waiting<Op>> {
+        self.operations.get_mut(index as usize).filter(|waiting| waiting.serial == serial)
+    }
+
+    /// The operations that watch a key, in order: their places and serials.
+    pub(super) fn watchers(
+        &self,
+        hash: u64,
+        is_key: impl Fn(&K) -> bool,
+    ) -> impl Iterator<Item = (u32, u64)> {
+        let list = self.find(hash, is_key);
+        let mut next = list.and_then(|list| self.by_number[list as usize].watches.first());
+        std::iter::from_fn(move || {
+            let Watch { operation, link, .. } = self.watches[next? as usize];
+            next = link.next();
+            Some((operation, self.operations[operation as usize].serial))
+        })
+    }
+
+    /// Begins a walk along the list of a key. Walks end in the reverse order of their beginnings.
+    pub(super) fn begin_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Walk> {
+        let list = self.find(hash, is_key)?;
+        Some(self.walk_along(list))
+    }
+
+    /// Defers a walk along the list of a key until all others are over.
+    pub(super) fn defer_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool, max: usize) {
+        if max == 0 {
+            return;
+        }
+        let Some(list) = self.find(hash, is_key) else { return };
+        let deferred = &mut self.by_number[list as usize].deferred;
+        if *deferred == 0 {
+            self.deferred.push_back(list);
+        }
+        *deferred = deferred.saturating_add(max);
+    }
+
+    /// Begins the next deferred walk. Returns it with how many operations it may complete.
+    pub(super) fn begin_deferred_walk(&mut self) -> Option<(Walk, usize)> {
+        loop {
+            let list = self.deferred.pop_front()?;
+            // The list may have been removed, and another list may have its index.
+            if let Some(known) = self.by_number.get_mut(list as usize) {
+                if known.deferred > 0 {
+                    let max = std::mem::take(&mut known.deferred);
+                    return Some((self.walk_along(list), max));
+                }
+            }
+        }
+    }
+
+    /// How many walks are under way.
+    pub(super) fn walks(&self) -> usize {
+        self.walks.len()
+    }
+
+    /// Takes the next operation of a walk out of its place. An operation that is being tried is
+    /// marked to be tried again.
+    pub(super) fn step(&mut self, walk: Walk) -> Option<(u32, Op)> {
+        loop {
+            let watch = self.walks[walk.place]?;
+            let Watch { operation: index, link, .. } = self.watches[watch as usize];
+            let waiting = &mut self.operations[index as usize];
+            if waiting.serial >= walk.before {
+                return None;
+            }
+            self.walks[walk.place] = link.next();
+            match waiting.operation.take() {
+                Some(operation) => return Some((index, operation)),
+                None => waiting.again = true,
+            }
+        }
+    }
+
+    pub(super) fn end_walk(&mut self, walk: Walk) {
+        self.walks.truncate(walk.place);
+    }
+
+    /// Takes all keys, when the purgatory is dropped.
+    pub(super) fn take_keys(&mut self) -> Vec<K> {
+        self.by_key.clear();
+        let mut keys = std::mem::take(&mut self.spent);
+        keys.extend(self.by_number.drain().map(|list| list.key));
+        keys
+    }
+
+    fn walk_along(&mut self, list: u32) -> Walk {
+        self.walks.push(self.by_number[list as usize].watches.first());
+        Walk { place: self.walks.len() - 1, before: self.serial }
+    }
+
+    fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<u32> {
+        self.by_key.find(hash, |list| is_key(&self.by_number[*list as usize].key)).copied()
+    }
+
+    /// The list of a key. A new list takes the key.
+    fn list_of(&mut self, hash: u64, key: &mut Option<K>) -> u32
+    where
+        K: Eq,
+    {
+        if let Some(list) = self.find(hash, |known| key.as_ref() == Some(known)) {
+            return list;
+        }
+        let key = key.take().expect("a key is moved into the lists once");
+        let watched = Watched { key, hash, watches: List::default(), len: 0, deferred: 0 };
+        let list = self.by_number.insert(watched) as u32;
+        let lists = &self.by_number;
+        self.by_key.insert_unique(hash, list, |list| lists[*list as usize].hash);
+        list
+    }
+
+    fn append(&mut self, operation: u32, list: u32) {
+        let known = &mut self.by_number[list as usize];
+        // An operation that watches this key already is the last in the list: it has just come.
+        let newest = known.watches.last();
+        if newest.is_some_and(|newest| self.watches[newest as usize].operation == operation) {
+            return;
+        }
+        let waiting = &mut self.operations[operation as usize];
+        let watch = self.watches.insert(Watch {
+            operation,
+            list,
+            link: Link::default(),
+            sibling: waiting.first,
+        }) as u32;
+        waiting.first = watch;
+        known.watches.append(&mut self.watches, watch);
+        known.len += 1;
+    }
+
+    /// Removes a watch from its list, and the list if it is empty. Returns the next watch of the
+    /// same operation, or [`NONE`].
+    fn unlink(&mut self, watch: u32) -> u32 {
+        let Watch { list, link, sibling, .. } = self.watches[watch as usize];
+        for walk in self.walks.iter_mut().filter(|walk| **walk == Some(watch)) {
+            *walk = link.next();
+        }
+        let Watched { watches, len, hash, .. } = &mut self.by_number[list as usize];
+        watches.remove(&mut self.watches, watch);
+        self.watches.remove(watch as usize);
+        *len -= 1;
+        if *len == 0 {
+            if let Ok(entry) = self.by_key.find_entry(*hash, |known| *known == list) {
+                entry.remove();
+                self.spent.push(self.by_number.remove(list as usize).key);
+            }
+        }
+        sibling
+    }
+}
