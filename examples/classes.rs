@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use corewheel::class::TimerClass;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::stats::{ClassStats, ServiceStats};
-use corewheel::{Fired, Handle, Refused, SendCall, ShutdownPolicy, TimerId, TimerService, Timers};
+use corewheel::{Fired, Handle, Refused, ShutdownPolicy, TimerId, TimerService, Timers};
 use corewheel_glommio::Runtime;
 
 const REQUEST: TimerClass = TimerClass::new("request");
@@ -122,7 +122,7 @@ fn drive(
             handle.cancel_detached(deadline);
         }
         // A connection is opened on its shard.
-        let connect: SendCall<Job> = Box::new(move |timers| {
+        let connect: Box<dyn FnOnce(&Timers<Job>) + Send> = Box::new(move |timers| {
             let silence = if goes_idle(number) { SILENCE } else { Duration::from_hours(1) };
             let idle = timers.of_class(IDLE).expect("it is a class of the service");
             let timer = idle.schedule(silence, Job::Idle(number)).expect("there is room for all");

@@ -251,7 +251,7 @@ pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::service::watchdog;
 pub use crate::shard::handler::{Fired, Handler};
-pub use crate::shard::timers::{LocalCall, Payload, SendCall};
+pub use crate::shard::timers::Payload;
 pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, TimeoutError};
 pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};

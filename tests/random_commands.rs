@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Thread;
 use corewheel::{
-    CancelOutcome, Fired, Payload, Refused, RefusedKind, Reply, ReplyError, SendCall, ShardId,
+    CancelOutcome, Fired, Payload, Refused, RefusedKind, Reply, ReplyError, ShardId,
     ShutdownPolicy, TimerId, TimerService, Timers,
 };
 use fastrand::Rng;
@@ -211,6 +211,7 @@ struct Outcomes {
     replies_lost: u64,
 }
 
+type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 /// The id of a timer, and the reply to its cancel.
 type Pending = (u32, Reply<CancelOutcome<Payload<Job, SendCall<Job>>>>);
 

@@ -104,9 +104,9 @@ impl<T: 'static> Timers<T> {
 }
 
 /// A callback that stays on its core.
-pub type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
+pub(crate) type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
 /// A callback that may be sent from one core to another.
-pub type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
+pub(crate) type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
 /// A callback that is run again and again, by one timer after the other.
 pub(crate) type RepeatedCall<T> = Rc<dyn Fn(&Timers<T>)>;
@@ -138,8 +138,8 @@ impl<T> Call<T> {
     }
 }
 
-/// The payload of a timer, given back by a cancel or a shutdown. `C` is the type of callbacks:
-/// [`LocalCall`] on the shard's own core, [`SendCall`] on another thread.
+/// The payload of a timer, given back by a cancel or a shutdown. `C` is the type of callbacks: one
+/// that comes back to another thread is [`Send`].
 pub enum Payload<T: 'static, C = LocalCall<T>> {
     /// A value of the service's type.
     Value(T),

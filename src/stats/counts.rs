@@ -5,16 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use corewheel_shard::Counters;
 
 /// How a count behaves over time, and over the shards of a service.
-///
-/// ```
-/// use corewheel::stats::{CountKind, CountRow, ShardCounts};
-///
-/// let is_pending = |row: &CountRow<ShardCounts>| row.name == "pending";
-/// let row = ShardCounts::rows().find(is_pending).expect("it is a count");
-/// assert_eq!((row.kind, row.kind.is_gauge()), (CountKind::Gauge, true));
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CountKind {
+pub(crate) enum CountKind {
     /// Only grows, and adds up over shards.
     Sum,
     /// Goes up and down, and adds up over shards.
@@ -34,6 +26,8 @@ pub enum CountKind {
 ///
 /// let zero = ShardCounts::default();
 /// assert!(ShardCounts::rows().any(|row| show(&row, &zero) == "fired is 0"));
+/// let mut gauges = ShardCounts::rows().filter(CountRow::is_gauge);
+/// assert!(gauges.any(|row| row.name == "pending"));
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -41,7 +35,7 @@ pub struct CountRow<C> {
     /// The name of the field.
     pub name: &'static str,
     /// How it behaves.
-    pub kind: CountKind,
+    pub(crate) kind: CountKind,
     /// The documentation of the field.
     pub about: &'static str,
     /// Reads the field.
@@ -134,9 +128,9 @@ macro_rules! counts {
             }
         }
     };
-    (@kind sum) => { $crate::stats::CountKind::Sum };
-    (@kind gauge) => { $crate::stats::CountKind::Gauge };
-    (@kind maximum) => { $crate::stats::CountKind::Maximum };
+    (@kind sum) => { $crate::stats::counts::CountKind::Sum };
+    (@kind gauge) => { $crate::stats::counts::CountKind::Gauge };
+    (@kind maximum) => { $crate::stats::counts::CountKind::Maximum };
     (@about sum) => { "A sum, which only grows." };
     (@about gauge) => { "A gauge, which goes up and down; it adds up over shards." };
     (@about maximum) => { "A gauge; of several shards, the greatest counts." };
@@ -151,10 +145,13 @@ impl CountKind {
             Self::Maximum => *value = other.max(*value),
         }
     }
+}
 
-    /// Whether it goes down, too.
-    pub fn is_gauge(self) -> bool {
-        self != Self::Sum
+impl<C> CountRow<C> {
+    /// Whether the count goes down, too, or is the greatest or last of some values. Any other count
+    /// only grows, and adds up over shards.
+    pub fn is_gauge(&self) -> bool {
+        self.kind != CountKind::Sum
     }
 }
 

@@ -78,14 +78,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::class::ClassStats;
-pub use self::counts::{CountKind, CountRow, ShardCounts};
+pub use self::counts::{CountRow, ShardCounts};
 pub use self::forecast::{Forecast, ForecastSpan};
 pub use self::host::ThreadTimes;
 pub use self::late::{LateDelivery, LatenessParts};
 pub use self::tally::DeadlineStats;
 pub use self::times::{Bucket, Times};
 use self::warnings::brief;
-pub use self::warnings::{Urgency, Warning, WarningKind};
+pub use self::warnings::{Warning, WarningKind};
 use crate::values::ids::ShardId;
 use crate::values::scale::Scale;
 use crate::values::settings::{TurnBudget, WarningLimits};

@@ -6,7 +6,7 @@ use super::{ClassStats, Forecast, ShardStats, ThreadTimes, Times};
 
 impl ShardStats {
     /// The statistics of several shards of a service as those of one; `None` if there are none.
-    /// Counts add up as [`CountKind`](super::CountKind) says, and histograms by their buckets,
+    /// Counts add up as their rows say, and histograms by their buckets,
     /// without quantiles. What is no count is that of the first shard.
     ///
     /// ```

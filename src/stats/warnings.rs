@@ -11,19 +11,9 @@ use crate::values::ids::ShardId;
 /// What the guide says of the statistics.
 const GUIDE: &str = include_str!("../guide/statistics.md");
 
-/// What comes before a warning that is active, where what needs attention is listed; see
-/// [`WarningKind::urgency`].
-///
-/// ```
-/// use corewheel::stats::{Urgency, WarningKind};
-///
-/// assert_eq!(WarningKind::ShardDead.urgency(), Urgency::Now);
-/// assert_eq!(WarningKind::HandlerSlow.urgency(), Urgency::ByLateness);
-/// ```
+/// What comes before a warning that is active, where what needs attention is listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
-pub enum Urgency {
+enum Urgency {
     /// Nothing: it comes before all that only makes timers late.
     Now,
     /// Warnings that explain more of the lateness of the last minute.
@@ -95,11 +85,14 @@ macro_rules! warnings {
                 }
             }
 
-            /// What comes before it, where what needs attention is listed.
-            pub fn urgency(self) -> Urgency {
-                match self {
+            /// Whether it comes before all that only makes timers late, where what needs attention
+            /// is listed. The others come by how much of the lateness of the last minute they
+            /// explain.
+            pub fn is_urgent(self) -> bool {
+                let urgency = match self {
                     $(Self::$kind => Urgency::$urgency,)*
-                }
+                };
+                urgency == Urgency::Now
             }
 
             /// The value of the setting that is its threshold, in words; `None` if it needs none.

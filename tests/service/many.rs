@@ -5,13 +5,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::settings::TurnBudget;
-use corewheel::{
-    CancelOutcome, Fired, Payload, Refused, ReplyError, SendCall, ShutdownPolicy, Timers,
-};
+use corewheel::{CancelOutcome, Fired, Payload, Refused, ReplyError, ShutdownPolicy, Timers};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
 };
+
+type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
 /// The value of a cancelled timer.
 fn value<T>(outcome: Result<CancelOutcome<Payload<T, SendCall<T>>>, ReplyError>) -> Option<T> {

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use corewheel::part::{Part, PartHandle};
-use corewheel::{LocalCall, RefusedCall, TimerId, Timers, When};
+use corewheel::{RefusedCall, TimerId, Timers, When};
 use glommio::TaskQueueHandle;
 
 use crate::host::is_executor_here;
@@ -118,6 +118,9 @@ fn in_queue<T: Send + 'static>(
         }
     }
 }
+
+/// A callback that stays on its core.
+type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
 
 /// The callbacks of a shard that have fired and wait for their task queue.
 struct Deferred<T: Send + 'static> {

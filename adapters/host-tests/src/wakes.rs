@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{Handle, ShutdownPolicy};
+use corewheel::{Handle, ShutdownPolicy, Timers};
 
 use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
 
@@ -60,7 +60,7 @@ fn at_once(bed: &Bed) {
                     let sender = sender.clone();
                     let call = tells(sender);
                     // A lane that is full refuses it for a moment.
-                    let mut call = Box::new(call) as corewheel::SendCall<()>;
+                    let mut call = Box::new(call) as Box<dyn FnOnce(&Timers<()>) + Send>;
                     while let Err(refused) = handle.on(SHARD).schedule_fn(ms(n % 3), call) {
                         call = refused.into_value();
                         thread::sleep(ms(1));

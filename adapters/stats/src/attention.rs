@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use corewheel::ShardId;
-use corewheel::stats::{ServiceStats, ShardStats, Urgency, Warning, WarningKind};
+use corewheel::stats::{ServiceStats, ShardStats, Warning, WarningKind};
 use serde::Serialize;
 
 use super::history::Done;
@@ -83,9 +83,9 @@ pub(super) fn attention(
         })
         .collect();
     // The order of equals is that of the table.
-    all.sort_by_key(|one| match one.id.urgency() {
-        Urgency::Now => (false, Reverse(0)),
-        Urgency::ByLateness => (true, Reverse(one.explained_ns)),
+    all.sort_by_key(|one| {
+        let is_urgent = one.id.is_urgent();
+        (!is_urgent, Reverse(if is_urgent { 0 } else { one.explained_ns }))
     });
     let (first, others) = all.split_first_mut().expect("there is a warning");
     for one in &mut *others {

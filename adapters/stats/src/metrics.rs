@@ -274,7 +274,7 @@ fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt
 /// The sample of a count that has a family of its own, or shares one.
 fn value_of<C>(row: &CountRow<C>, counts: &C) -> Value {
     let value = (row.value)(counts);
-    match (row.kind.is_gauge(), row.name.ends_with("_ns")) {
+    match (row.is_gauge(), row.name.ends_with("_ns")) {
         (true, true) => Value::Ratio(seconds(value)),
         (true, false) => Value::Gauge(value),
         (false, true) => Value::CountedSeconds(seconds(value)),
@@ -318,7 +318,7 @@ fn encode_row<C>(
         Some(stem) => (stem, true),
         None => (row.name, false),
     };
-    let kind = if row.kind.is_gauge() { MetricType::Gauge } else { MetricType::Counter };
+    let kind = if row.is_gauge() { MetricType::Gauge } else { MetricType::Counter };
     let name = format!("{prefix}{stem}");
     Family { name: &name, help: &help, in_seconds, kind }.encode(encoder, samples)
 }
@@ -488,7 +488,7 @@ mod tests {
     fn each_count_of_a_shared_family_is_a_sum() {
         for known in SHARED.iter().flat_map(|one| one.counts.iter().map(|(name, _)| *name)) {
             let row = ShardCounts::rows().find(|row| row.name == known);
-            assert!(row.is_some_and(|row| !row.kind.is_gauge()), "{known}");
+            assert!(row.is_some_and(|row| !row.is_gauge()), "{known}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The table of the warnings.
 
-use corewheel::stats::{ServiceStats, Urgency, WarningKind};
+use corewheel::stats::{ServiceStats, WarningKind};
 use serde::Serialize;
 
 /// A row of the table as `/stats.json` has it.
@@ -10,7 +10,7 @@ pub(super) struct WarningRow {
     about: &'static str,
     limit: &'static str,
     threshold: Option<String>,
-    urgency: Urgency,
+    urgency: &'static str,
     consequences: &'static [WarningKind],
     remedy: &'static str,
 }
@@ -23,7 +23,7 @@ impl WarningRow {
             about: kind.about(),
             limit: kind.limit(),
             threshold: kind.threshold(stats),
-            urgency: kind.urgency(),
+            urgency: if kind.is_urgent() { "now" } else { "by-lateness" },
             consequences: kind.consequences(),
             remedy: kind.remedy(),
         })
