@@ -50,6 +50,9 @@ fn goes_idle(number: u64) -> bool {
     number.is_multiple_of(3)
 }
 
+/// A callback for the thread of a shard.
+type Call = Box<dyn FnOnce(&Timers<Job>) + Send>;
+
 /// What a timer holds.
 enum Job {
     Request(u64),
@@ -122,7 +125,7 @@ fn drive(
             handle.cancel_detached(deadline);
         }
         // A connection is opened on its shard.
-        let connect: Box<dyn FnOnce(&Timers<Job>) + Send> = Box::new(move |timers| {
+        let connect: Call = Box::new(move |timers| {
             let silence = if goes_idle(number) { SILENCE } else { Duration::from_hours(1) };
             let idle = timers.of_class(IDLE).expect("it is a class of the service");
             let timer = idle.schedule(silence, Job::Idle(number)).expect("there is room for all");

@@ -156,7 +156,7 @@ fn driver_is_woken_if_it_sleeps_past_the_time_that_a_part_names() {
     let Turn::Next(until) = lab.fall_asleep(&waker) else { panic!("a timer is pending") };
     leases.shard.wake_past(until + ms(10));
     assert_eq!(alarm.count(), 0);
-    leases.shard.wake_past(until - ms(1));
+    leases.shard.wake_past(until.checked_sub(ms(1)).unwrap());
     assert_eq!(alarm.count(), 1);
     let _until = lab.fall_asleep(&waker);
     leases.shard.wake();
@@ -241,7 +241,7 @@ fn wheel_of_a_part_counts_in_the_ticks_of_its_service() {
     assert_eq!(wheel.deadline(key).map(Deadline::from), Some(soon));
     assert_eq!((shard.instant_of(soon), shard.time_left(soon)), (now + ms(5), ms(5)));
     let budget = corewheel_shard::Budget { expired_max: 1, work_max: u32::MAX };
-    lab.clock.advance(ms(5) - Duration::from_nanos(1));
+    lab.clock.advance(Duration::from_nanos(4_999_999));
     wheel.advance(shard.tick(), budget);
     assert!(wheel.pop_expired().is_none(), "the tick has not begun");
     lab.clock.advance(Duration::from_nanos(1));
