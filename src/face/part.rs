@@ -3,8 +3,8 @@
 //! For servers whose timers belong to a structure of their own: sessions, leases, a cache, a
 //! protocol's retransmissions. By hand it is a callback for each timer, which is boxed and holds
 //! what it works on. A timer of a part carries an index instead; it needs no allocation, and has
-//! the size of the shard's other timers. Connections, queues and keyed timers of this crate are
-//! such parts.
+//! the size of the shard's other timers. Connections of this crate are such parts, and so are the
+//! queues and keyed timers of the package `corewheel-containers`.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
