@@ -176,26 +176,43 @@ impl<W> Slots<W> {
     /// The slot for the next timer, which the caller puts there: the one that was freed last, or a
     /// new one.
     #[inline]
-    pub(super) fn take(&mut self, numbers: &Numbers) -> u32 {
-        let slot = self.free;
-        if slot == NIL {
-            return self.make(numbers);
+    pub(super) fn take(&mut self, numbers: &Numbers) -> (u32, &mut Slot<W>) {
+        if self.free == NIL {
+            self.make(numbers);
         }
-        self.free = self.at(slot).index;
-        slot
+        let slot = self.free;
+        let room = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
+        self.free = room.index;
+        (slot, room)
     }
 
+    /// Makes a free slot.
     #[cold]
-    fn make(&mut self, numbers: &Numbers) -> u32 {
+    fn make(&mut self, numbers: &Numbers) {
         let slot = self.made;
         numbers.need(slot);
         let chunk = slot as usize / CHUNK;
         if chunk == self.chunks.len() {
             self.chunks.push(if chunk == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
         }
-        self.chunks[chunk].push(Slot::free(NIL));
-        self.made += 1;
-        slot
+        self.chunks[chunk].push(Slot::free(self.free));
+        (self.free, self.made) = (slot, slot + 1);
+    }
+
+    /// Frees the slot of the timer with a name, as [`release`](Self::release) does; `None` if the
+    /// timer is over. The caller takes it out of its list.
+    #[inline]
+    pub(super) fn end(&mut self, numbers: &Numbers, name: Name) -> Option<Slot<W>> {
+        let Name { slot, number } = name;
+        let chunk = self.chunks.get_mut(slot as usize / CHUNK)?;
+        let known = chunk.get_mut(slot as usize % CHUNK)?;
+        if known.number != Some(number) {
+            return None;
+        }
+        let next = std::mem::replace(&mut self.free, slot);
+        let timer = std::mem::replace(known, Slot::free(next));
+        numbers.note_over(slot, number);
+        Some(timer)
     }
 
     /// Frees the slot of a timer that is in no list, and shows as over from then on. Returns the

@@ -148,16 +148,15 @@ impl<W> Timers<W> {
         let Arming { deadline, class, is_guarded, carried } = arming;
         self.last += 1;
         let number = Number::new(self.last).expect("2^64 timers take thousands of years");
-        let slot = self.slots.take(numbers);
         self.live += 1;
         self.counts.armed += 1;
+        let (list, by) = self.place(deadline, &recent, now);
+        let (slot, room) = self.slots.take(numbers);
+        let place = self.lists.push(list, slot);
+        *room = Slot::new(number, deadline, carried).of(class, is_guarded).lying_at(place);
         if class != 0 {
             self.classes.enter(class, slot, recent(), self.slots.made().next_power_of_two());
         }
-        let (list, by) = self.place(deadline, recent, now);
-        let place = self.lists.push(list, slot);
-        *self.slots.at(slot) =
-            Slot::new(number, deadline, carried).of(class, is_guarded).lying_at(place);
         (Name { slot, number }, self.ask(by), list < OF_WHEEL)
     }
 
@@ -198,9 +197,9 @@ impl<W> Timers<W> {
         name: Name,
         now: impl Fn() -> Option<u64>,
     ) -> Option<W> {
-        let place = self.slots.pending(name)?.place();
-        self.unlink(place);
-        let timer = self.release(numbers, name.slot);
+        let timer = self.slots.end(numbers, name)?;
+        self.unlink(timer.place());
+        self.note_free();
         self.counts.ended += 1;
         self.counts.young += u64::from(!timer.is_filed());
         if timer.class != 0 {
@@ -212,12 +211,18 @@ impl<W> Timers<W> {
     /// Frees the slot of a timer that is in no list. Returns the timer.
     #[inline(always)]
     pub(super) fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
-        self.live -= 1;
         let timer = self.slots.release(numbers, slot);
+        self.note_free();
+        timer
+    }
+
+    /// A slot was freed whose timer is in no list.
+    #[inline]
+    fn note_free(&mut self) {
+        self.live -= 1;
         if self.live == 0 {
             self.slots.give_back();
         }
-        timer
     }
 
     /// Gives a timer another deadline. `None` if it is over, else whether the keeper must be told
