@@ -31,9 +31,9 @@ counts! {
         /// from another thread from when it came to the shard. That of a scaled timeout counts from
         /// its last reset, by the present scale.
         ///
-        /// Of futures of handles that end young, some are measured, to a tick: each stands for all
-        /// of its class that have ended young on its thread since the one before. So the sum may be
-        /// less than `cancelled` by those since the last one.
+        /// Of futures that end before their deadline, a thread measures one in 63 of each class,
+        /// to a tick: it stands for those that have ended there since the one before. So the sum
+        /// may be less than `cancelled` by those since the last one.
         cancelled_at: [u64; TENTHS],
     }
 

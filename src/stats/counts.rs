@@ -183,7 +183,7 @@ counts! {
     cancelled: sum,
     /// Timers whose cancel arrived first; they count as cancelled too.
     overtaken: sum,
-    /// Futures that ended before the shard's thread touched their timers; they count as cancelled
+    /// Futures that ended before the shard's thread filed their timers; they count as cancelled
     /// too.
     ended_young: sum,
     /// Connections that were packed for another shard. Their timers count as cancelled too, and as

@@ -161,7 +161,8 @@ pub struct ShardStats {
     /// How many timers are due soon, by the last forecast; `None` if there is none. A shard makes
     /// one when [`StatsSource::ask_forecast`] has asked for it.
     pub forecast: Option<Forecast>,
-    /// The bytes that the shard's timers have touched: slots and entries, without the side tables.
+    /// The bytes that the shard's timers have touched: slots and entries, without the side tables,
+    /// and without the timers of futures.
     pub memory_bytes: u64,
     /// The gauges that [parts](crate::part::Part::publish) of the shard have set, by their names.
     /// As JSON, an object.

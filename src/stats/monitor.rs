@@ -226,7 +226,7 @@ impl ClassBase {
             );
             add(WarningKind::ClassLeaks, text);
         }
-        // All cancels are judged. A sample stands for the futures that have ended young since the
+        // All cancels are judged. A sample stands for the futures that have ended since the
         // sample before, some of which were judged already.
         let judged = class.cancelled.saturating_sub(self.cancelled);
         if judged >= CANCELS_MIN {

@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
 use crate::directory::orders::Orders;
-use crate::link::nursery::{ArmRefusal, Table};
+use crate::link::nursery::{ArmRefusal, Number, Table};
 use crate::shard::lanes::Lanes;
 use crate::shard::parts::Message;
 use crate::shard::request::Request;
@@ -32,7 +32,7 @@ use crate::values::ids::{LastServices, ServiceId, ShardId, TimerId};
 use crate::values::refused::RefusedKind;
 
 /// The number of a timer that waits for room, and a waker that is not kept.
-pub(crate) type Asked = (Result<u32, ArmRefusal>, Option<Waker>);
+pub(crate) type Asked = (Result<Number, ArmRefusal>, Option<Waker>);
 
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
@@ -46,7 +46,7 @@ pub(crate) trait Service: Send + Sync {
     /// Wakes a shard if it sleeps past the act that a thread needs.
     fn ring(&self, shard: ShardId, act_by: Tick);
     /// Has a shard look for room for a timer that has found none, see [`Table::ask_for_room`].
-    fn ask_for_room(&self, shard: ShardId, asked: Option<u32>, waker: Waker) -> Asked;
+    fn ask_for_room(&self, shard: ShardId, asked: Option<Number>, waker: Waker) -> Asked;
     /// Counts a timer that was refused for want of room.
     fn note_refused(&self, shard: ShardId, class: ClassId);
     /// Whether a shard has ended, or the service has no such shard.
@@ -133,7 +133,7 @@ impl<T: Send + 'static> Service for Entry<T> {
         }
     }
 
-    fn ask_for_room(&self, shard: ShardId, asked: Option<u32>, waker: Waker) -> Asked {
+    fn ask_for_room(&self, shard: ShardId, asked: Option<Number>, waker: Waker) -> Asked {
         match self.directory.post(shard) {
             Some(post) => post.nurseries.ask_for_room(asked, waker, &post.doorbell),
             None => (Err(ArmRefusal::Closed), Some(waker)),

@@ -361,8 +361,8 @@ impl Sleep {
             return Ok(Some(true));
         }
         // A sleep without a shard of its own asks that of the thread that polls it.
-        let asked = (is_asked && self.nursery.shard() == shard).then_some(self.slot);
-        self.slot = reach.wait_for_room(shard, self.class, asked, cx.waker().clone())?;
+        let asked = self.number.filter(|_| is_asked && self.nursery.shard() == shard);
+        self.number = Some(reach.wait_for_room(shard, self.class, asked, cx.waker().clone())?);
         (self.nursery, self.phase) = (NurseryName::none_of(shard), Phase::Asked);
         Ok(Some(false))
     }

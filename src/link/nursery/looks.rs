@@ -98,7 +98,8 @@ impl<W> Timers<W> {
         if self.passed.saturating_add(2 * every) > deadline {
             return false;
         }
-        // A lone timer that ends within its first third costs this look and no other.
+        // A lone timer that ends within its first third costs this look and no other, unless that
+        // is longer than the time between the rarest looks.
         let third = ((deadline - self.passed) / 3).min(self.periods.every[KINDS - 1]);
         self.plan(kind, self.passed + every.max(third));
         true

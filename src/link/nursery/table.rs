@@ -2,7 +2,7 @@
 //!
 //! A thread enters its nursery when it first arms a timer. The owner copies the list when its
 //! version has changed, and removes a nursery whose thread has ended when its slots are free. The
-//! place of a nursery is used again with another generation.
+//! place of a nursery is used again with another generation, and no more after the last one.
 //!
 //! A timer that finds no room waits in the table. The owner takes back what other threads do not
 //! use, and then `end_serving` returns what the timer carries, which the owner wakes. Why not at
@@ -15,7 +15,7 @@ use corewheel_shard::Tick;
 
 use super::super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use super::super::wake_up::{Doorbell, WakeUp};
-use super::{ArmRefusal, Nursery};
+use super::{ArmRefusal, Number, Nursery};
 
 /// The most nurseries of one owner.
 const NURSERIES_MAX: usize = 1 << 16;
@@ -98,10 +98,10 @@ struct Places<W> {
 /// What timers carry that have found no room, until the owner has looked for some.
 #[derive(Debug)]
 struct Waiting<W> {
-    /// By the numbers that `ask_for_room` returns, which follow each other and wrap.
+    /// By the numbers that `ask_for_room` returns, which follow each other.
     carried: VecDeque<W>,
     /// The number of the first of `carried`, or of the next one to wait.
-    first: u32,
+    first: Number,
     /// Whether the owner last found less room than was waited for.
     was_full: bool,
 }
@@ -132,7 +132,7 @@ struct WakeUps {
 impl<W> Table<W> {
     /// A table for an owner that lends so many slots.
     pub(crate) fn new(slots: u64) -> Self {
-        let waiting = Waiting { carried: VecDeque::new(), first: 0, was_full: false };
+        let waiting = Waiting { carried: VecDeque::new(), first: Number::MIN, was_full: false };
         let places =
             Places { all: Vec::new(), free: Vec::new(), entered: 0, is_closed: false, waiting };
         Self {
@@ -170,7 +170,8 @@ impl<W> Table<W> {
         places.entered += 1;
         let nursery = Arc::new(nursery);
         let place = &mut places.all[usize::from(index)];
-        place.generation = place.generation.wrapping_add(1);
+        // A place whose generation is the last is not free.
+        place.generation += 1;
         place.nursery = Some(Arc::clone(&nursery));
         let id = NurseryId { index, generation: place.generation };
         self.note_change();
@@ -208,18 +209,18 @@ impl<W> Table<W> {
     #[cold]
     pub(crate) fn ask_for_room(
         &self,
-        asked: Option<u32>,
+        asked: Option<Number>,
         carried: W,
         doorbell: &Doorbell,
-    ) -> (Result<u32, ArmRefusal>, Option<W>) {
+    ) -> (Result<Number, ArmRefusal>, Option<W>) {
         let mut places = self.lock();
         if places.is_closed {
             return (Err(ArmRefusal::Closed), Some(carried));
         }
         let waiting = &mut places.waiting;
         if let Some(number) = asked {
-            let place = number.wrapping_sub(waiting.first) as usize;
-            if let Some(known) = waiting.carried.get_mut(place) {
+            let place = number.get().checked_sub(waiting.first.get());
+            if let Some(known) = place.and_then(|at| waiting.carried.get_mut(at as usize)) {
                 return (Ok(number), Some(std::mem::replace(known, carried)));
             }
             if waiting.was_full {
@@ -229,7 +230,7 @@ impl<W> Table<W> {
         if waiting.carried.len() >= self.waiting_max {
             return (Err(ArmRefusal::Full), Some(carried));
         }
-        let number = waiting.first.wrapping_add(waiting.carried.len() as u32);
+        let number = waiting.first.saturating_add(waiting.carried.len() as u64);
         waiting.carried.push_back(carried);
         drop(places);
         // The owner clears the flag before it takes the lock. So a timer that it does not find in
@@ -294,7 +295,7 @@ impl<W> Table<W> {
         if count > 0 {
             waiting.was_full = was_full;
         }
-        waiting.first = waiting.first.wrapping_add(count as u32);
+        waiting.first = waiting.first.saturating_add(count as u64);
         waiting.carried.drain(..count).collect()
     }
 
@@ -316,10 +317,20 @@ impl<W> Table<W> {
         let removed = {
             let mut places = self.lock();
             self.note_change();
-            places.free.push(index);
-            places.all[usize::from(index)].nursery.take()
+            let place = &mut places.all[usize::from(index)];
+            let (removed, is_last) = (place.nursery.take(), place.generation == u32::MAX);
+            if !is_last {
+                places.free.push(index);
+            }
+            removed
         };
         drop(removed);
+    }
+
+    /// Gives a place the last generation but `left`.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn age(&self, index: u16, left: u32) {
+        self.lock().all[usize::from(index)].generation = u32::MAX - left;
     }
 
     /// Refuses all further timers, for an owner that has never been there. Returns what all timers

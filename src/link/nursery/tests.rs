@@ -422,20 +422,25 @@ fn keeper_that_has_acted_is_not_asked_to_act_again() {
 fn timers_that_wait_for_room_are_served_in_order_and_refused_if_there_is_too_little() {
     let table = Table::<u64>::new(0);
     let doorbell = Doorbell::new();
-    let ask = |asked, carried| table.ask_for_room(asked, carried, &doorbell);
-    assert_eq!([7, 8, 9].map(|carried| ask(None, carried)), [0, 1, 2].map(|at| (Ok(at), None)));
-    assert_eq!(ask(Some(1), 88), (Ok(1), Some(8)), "it waits by what it carries now");
+    let number = |at| super::Number::new(at + 1).unwrap();
+    let ask =
+        |asked: Option<u64>, carried| table.ask_for_room(asked.map(number), carried, &doorbell);
+    assert_eq!(
+        [7, 8, 9].map(|carried| ask(None, carried)),
+        [0, 1, 2].map(|at| (Ok(number(at)), None))
+    );
+    assert_eq!(ask(Some(1), 88), (Ok(number(1)), Some(8)), "it waits by what it carries now");
     assert!(table.is_short());
     assert_eq!((table.begin_serving(), table.is_short()), (3, false));
-    assert_eq!(ask(None, 10), (Ok(3), None));
+    assert_eq!(ask(None, 10), (Ok(number(3)), None));
     assert!(table.is_short(), "one that asks meanwhile is looked for again");
     assert_eq!(table.end_serving(3, false), [7, 88, 9]);
-    assert_eq!(ask(Some(0), 7), (Ok(4), None), "there was room, which others took");
+    assert_eq!(ask(Some(0), 7), (Ok(number(4)), None), "there was room, which others took");
     assert_eq!(table.begin_serving(), 2);
     assert_eq!(table.end_serving(2, true), [10, 7]);
     let refused = (Err(ArmRefusal::Full), Some(7));
     assert_eq!([ask(Some(4), 7), ask(Some(3), 7)], [refused, refused]);
-    assert_eq!(ask(None, 7), (Ok(5), None), "another timer asks again");
+    assert_eq!(ask(None, 7), (Ok(number(5)), None), "another timer asks again");
     assert_eq!(table.close_unowned(), [7]);
     assert_eq!(ask(Some(5), 7), (Err(ArmRefusal::Closed), Some(7)));
 }
@@ -542,6 +547,15 @@ fn place_of_a_nursery_is_used_again_under_another_name() {
     assert_eq!(third.index, first.index);
     assert!(table.find(first).is_none() && table.find(third).is_some());
     assert!(table.find(second).is_some());
+    // After its last generation the place is used no more.
+    table.remove(third.index);
+    table.age(first.index, 1);
+    let (last, _) = table.enter(nursery()).unwrap();
+    assert_eq!((last.index, last.generation), (first.index, u32::MAX));
+    table.remove(last.index);
+    let (other, _) = table.enter(nursery()).unwrap();
+    assert_ne!(other.index, first.index);
+    assert!(table.find(last).is_none() && table.find(other).is_some());
     table.close();
     assert!(table.enter(nursery()).is_err_and(|is_closed| is_closed));
 }

@@ -11,7 +11,7 @@ use corewheel_shard::Tick;
 
 use super::super::place::NurseryName;
 use super::Reach;
-use crate::link::nursery::{ArmRefusal, Nursery, Periods};
+use crate::link::nursery::{ArmRefusal, Number, Nursery, Periods};
 use crate::values::class::ClassId;
 use crate::values::ids::ShardId;
 use crate::values::refused::RefusedKind;
@@ -82,9 +82,9 @@ impl Reach {
         &self,
         shard: ShardId,
         class: ClassId,
-        asked: Option<u32>,
+        asked: Option<Number>,
         waker: Waker,
-    ) -> Result<u32, RefusedKind> {
+    ) -> Result<Number, RefusedKind> {
         let service = self.service().ok_or_else(|| self.why_closed())?;
         let (asked, _unused) = service.ask_for_room(shard, asked, waker);
         asked.map_err(|refusal| match refusal {
