@@ -25,7 +25,7 @@ impl<S: Side> ConnTimers<S> {
     /// # Errors
     ///
     /// On any thread, the errors of a [`Sleep`](crate::Sleep): `Full` if the shard has no room for
-    /// the connection's timer, `Closed` if the service has ended; see
+    /// the connection's timer, `Closed` or `Dropped` if the service has ended, `NoSuchShard`; see
     /// [above](Self#on-any-thread-when-there-is-no-timer).
     pub async fn next(&self) -> S::Polled<Option<ConnEvent>> {
         poll_fn(|cx| self.poll_next(cx)).await

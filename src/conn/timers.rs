@@ -40,7 +40,8 @@ use crate::values::error::ConfigError;
 ///
 /// - `Full`: the shard has no room. The deadlines stay, and the next poll tries again. A server
 ///   closes the connection, or pauses and goes on. `NoSuchShard` is such an error, too.
-/// - `Closed`: the service has ended. The connection is closed, and the error comes once.
+/// - `Closed` or `Dropped`: the service has ended. The connection is closed, and the error comes
+///   once.
 ///
 /// # How late
 ///

@@ -181,10 +181,10 @@ pub struct SharedControl {
 
 impl SharedControl {
     /// Calls a function once, for a deadline that has passed at `due`, of something that another
-    /// task waits for: the body of a request. Before the call, the stream was read to its end, and the
-    /// calling task has waited for two turns. So the function finds what lay in the socket at the
-    /// deadline with the library, and decides about the rest. A task that the read has woken had
-    /// its turn, too, unless another worker of the runtime is about to run it: see
+    /// task waits for: the body of a request. Before the call, the stream was read to its end, and
+    /// the calling task has waited for two turns. So the function finds what lay in the socket at
+    /// the deadline with the library, and decides about the rest. A task that the read has woken
+    /// had its turn, too, unless another worker of the runtime is about to run it: see
     /// [`has_moved_since`](Self::has_moved_since).
     ///
     /// A task of the tokio runtime in which [`shared`](StreamControl::shared) was called proves

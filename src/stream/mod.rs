@@ -219,12 +219,12 @@ pin_project! {
     /// is done, and what would wait returns an error whose inner error is a
     /// [`RefusedKind`](crate::RefusedKind):
     ///
-    /// - `Full`, `Reserved`, `Busy` or `NotAttached`, of kind
-    ///   [`ResourceBusy`](io::ErrorKind::ResourceBusy): the shard has no room for the timer, or is
-    ///   not driven yet. The next read or write tries again. A server closes the connection, or
-    ///   pauses and goes on.
-    /// - `Closed` or `Dropped`, of kind [`Other`](io::ErrorKind::Other): the service has ended, or
-    ///   the [timers](Self::timers) were closed. An error of this kind stays.
+    /// - `Full`, of kind [`ResourceBusy`](io::ErrorKind::ResourceBusy): the shard has no room for
+    ///   the timer. The next read or write tries again. A server closes the connection, or pauses
+    ///   and goes on.
+    /// - `Closed`, `Dropped` or `NoSuchShard`, of kind [`Other`](io::ErrorKind::Other): the service
+    ///   has ended, the [timers](Self::timers) were closed, or the handle names no shard. An error
+    ///   of this kind stays.
     ///
     /// # Two tasks
     ///

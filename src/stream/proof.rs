@@ -13,10 +13,10 @@
 //!
 //! Invariants: a read answers only what was asked before it began. Where no read waits and nothing
 //! has moved, or the stream has ended, nothing is waited for. A read that does not come, or was
-//! dropped while it waited, is waited for no longer than [`PATIENCE`], unless it was one of the task
-//! that asks.
+//! dropped while it waited, is waited for no longer than [`PATIENCE`]. One of the task that asks is
+//! not waited for.
 //!
-//! Cost: none before a deadline has passed, but two stores for each read that waits.
+//! Cost: none before a deadline has passed, but three stores for each read that waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -127,7 +127,8 @@ enum Stage {
     Over,
 }
 
-/// Done when what lay in the socket before its first poll has reached its consumer.
+/// Done when what lay in the socket before its first poll has reached its consumer, or when the
+/// patience is over.
 pub(super) struct Proof {
     stream: Arc<Shared>,
     /// The deadline, in nanoseconds of the service.

@@ -6,7 +6,8 @@
 //! [`crate::link::nursery`]. The sleep holds its name.
 //!
 //! Invariants: a sleep is never over before its deadline, by the system's clock. A sleep that waits
-//! has a timer, whose deadline is its own, or that has fired and has woken its task.
+//! has a timer, whose deadline is its own, or that has fired and wakes its task; or its shard looks
+//! for room.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,9 +32,10 @@ use crate::values::refused::RefusedKind;
 /// [`Timers::sleep`](crate::Timers::sleep).
 ///
 /// It is `Send`, `Sync`, `Unpin` and `'static`. It arms a timer when it is first polled before its
-/// deadline, and ends the timer when it is dropped, without waking the shard. It may be polled and
-/// dropped on any thread. A drop is harmless on a thread that ends, after the service has ended,
-/// and on a runtime that is shut down.
+/// deadline, and ends the timer when it is dropped, without waking the shard: another thread wakes
+/// one that sleeps for over a second, once for many drops. It may be polled and dropped on any
+/// thread. A drop is harmless on a thread that ends, after the service has ended, and on a runtime
+/// that is shut down.
 ///
 /// # Order
 ///
@@ -43,20 +45,21 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Errors
 ///
-/// As a future it returns `Full` if the shard has no room for its timer, `Closed` if the shard has
-/// ended before the deadline, and `NoSuchShard`. After an error it may be polled again.
+/// As a future it returns `Full` if the shard has no room for its timer, `Closed` or `Dropped` if
+/// the shard has ended before the deadline, and `NoSuchShard`. After an error it may be polled
+/// again.
 ///
 /// Where the calling thread has no room left, the first poll asks the shard for what other threads
 /// do not use, and the task is woken when the shard has looked. So `Full` means that the pending
-/// timers, and what each thread was last lent at once, fill the shard.
+/// timers, and the keys that lanes use, fill the shard.
 ///
 /// # Cost
 ///
 /// 40 bytes, and 52 to 61 with the timers of the thread that arms it, 16 to 32 more if it has a
-/// class; no allocation of its own. A poll that is ready costs a reading of the clock. The first
-/// poll before the deadline, a reset, another waker and a drop take the lock of these timers each,
-/// which is in the cache of their thread; a drop on another thread takes another lock. A drop after
-/// the timer has fired takes none.
+/// class; no allocation of its own. A poll that is ready costs a reading of the clock. A poll
+/// before the deadline, a reset and a drop take the lock of these timers each, which is in the
+/// cache of their thread, and another waker takes it twice; a drop on another thread takes another
+/// lock. A drop after the timer has fired takes none, on a thread that has read the time since.
 ///
 /// A thread that has armed a timer takes 4 to 8 KiB for each shard until it ends, also while it has
 /// no timer. While it has timers, it keeps 40 bytes for each that it had at once. It takes 8 to 16

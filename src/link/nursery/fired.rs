@@ -129,7 +129,7 @@ impl<W> Timers<W> {
         self.put(slot, list);
     }
 
-    /// Takes up to `max` timers out, in no order, for a shard that has ended. Their future finds it
+    /// Takes up to `max` timers out, in no order, for a shard that is ending. Their future finds it
     /// closed. Whether there are more.
     pub(super) fn take_out(&mut self, numbers: &Numbers, max: u32, out: &mut Vec<Due<W>>) -> bool {
         let mut done = 0;

@@ -5,9 +5,9 @@
 //! a miss of the keeper's cache that it has to wait for before it finds the next one.
 //!
 //! Timers are added at the end and taken from the front. One that is removed in between leaves a
-//! gap. A list closes its gaps when they are more than its timers. Why does the last timer not take
-//! the place of one that is removed: most timers of a list end in the order in which they were
-//! armed, so those that end next lie beside it.
+//! gap. A list closes its gaps when they are more than half of it and 64 more. Why does the last
+//! timer not take the place of one that is removed: most timers of a list end in the order in which
+//! they were armed, so those that end next lie beside it.
 //!
 //! Cost: O(1) to add and to remove a timer, besides the copy when a list grows by a quarter, or
 //! closes its gaps. 4 bytes for a timer, up to a quarter more, and as much for each gap.
@@ -19,7 +19,8 @@ use super::slots::{NIL, Place, Slots};
 /// The lists of a group. A group has memory for its lists up to the last that was ever used.
 const GROUP: usize = 64;
 const GROUPS: usize = 9;
-/// A list that is empty leaves its memory to the next one, if that is for at most so many timers.
+/// A list that was gone over leaves its memory to the next one, if that is for so many timers at
+/// most.
 const KEPT_MAX: usize = 1_024;
 /// No timer: one was taken out.
 const GAP: u32 = NIL;

@@ -9,9 +9,9 @@ use super::wheel::WINDOW;
 
 /// How many kinds of young timers there are, by the time that they have left.
 pub(super) const KINDS: usize = 10;
-/// Milliseconds between two looks at the young timers of a kind. One that is armed has twice these
-/// milliseconds left at least. Timeouts of 100, 200 and 500 ms, and of 1, 2 and 5 s, have little
-/// more.
+/// Milliseconds between two looks at the young timers of a kind. One that is armed has these
+/// milliseconds left at least, and twice as many if it is the first. Timeouts of 100, 200 and 500
+/// ms, and of 1, 2 and 5 s, have little more.
 pub(super) const EVERY_MS: [u64; KINDS] = [6, 12, 24, 48, 96, 240, 480, 960, 2_400, 6_000];
 /// A timer that is due within so many ticks is filed when it is armed. One tick of the window has
 /// begun already, and one is for the rounding.

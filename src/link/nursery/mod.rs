@@ -5,12 +5,11 @@
 //! and files what has aged, up to 64 timers under one lock, and wakes their tasks outside of it.
 //! Why not a message to the shard for each timer: it costs both threads more than all of that.
 //!
-//! A timer that is due within the next 64 ticks lies in the list of its tick. A timer that is due
-//! later is young: it lies in a list by the time that it has left, and most end there. The keeper
-//! looks at the young timers of a kind twice in the least time that they have left, and a look
-//! files those that were armed before the look before it. So a young timer is filed when half of
-//! that time has passed or later, but before it is due if the keeper is on time. It is filed once,
-//! in the list of its tick or in the coarser levels of the thread's [wheel].
+//! A timer that is due within the next ticks, some 60, is filed in the list of its tick when it is
+//! armed. One that is due later is young: it lies in a list by the time that it has left, and most
+//! end there. A look of the keeper files those that were armed before the look before it: in the
+//! list of their tick, or in the coarser levels of the thread's [wheel], which file them again. So
+//! a young timer is filed before it is due if the keeper is on time.
 //!
 //! A timer that is reset to later stays where it lies: only its deadline changes. When its list
 //! comes up, it is filed for that deadline, or is young again. A reset to earlier moves the timer,
@@ -21,11 +20,11 @@
 //!
 //! A slot is free as soon as its timer has fired or ended. A timer is named by its slot and a
 //! number that no other timer of the thread has. The number is compared before a slot is touched.
-//! That of the last timer of a slot that is over is read without the lock, so a future whose timer
-//! has fired is dropped without it, on any thread.
+//! That of the last timer of a slot that is over is read without the lock. So a future whose timer
+//! has fired is dropped without it, on any thread that has read the time since.
 //!
-//! A timer that ends early on another thread is put on a list of its own, so that the lock stays in
-//! the cache of its thread. The thread ends those timers in chunks, or the keeper a second later.
+//! A timer that ends early on another thread is put on a list of such timers, so that the lock
+//! stays in the cache of its thread. The thread ends those in chunks, or the keeper a second later.
 //!
 //! The wake-up protocol is that of [`super::wake_up`], with `act_by` as the push:
 //!
@@ -41,11 +40,12 @@
 //! Deadlines are in nanoseconds since the service's epoch. They are rounded up to ticks when a
 //! timer is filed, so one that ends young is never rounded.
 //!
-//! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most. A timer
-//! has credit from the shard's capacity until it is over.
+//! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most, but for
+//! the copy of a list that grows or closes its gaps. A timer has credit from the shard's capacity
+//! until it is over.
 //!
 //! Cost: arming and ending take a lock each, without a fence of their own. 52 bytes a timer and up
-//! to 9 more, and 16 to 32 more if it has a class.
+//! to 9 more, 4 for each gap of a list, and 16 to 32 more if it has a class.
 
 mod classes;
 mod fired;
@@ -366,10 +366,10 @@ impl<W> Nursery<W> {
         self.act_by.load(Ordering::Relaxed)
     }
 
-    /// Ends the timers that have ended on other threads a second ago, or fires what is due and
-    /// files what has aged: up to `max` timers, and 64 at most. The caller wakes what is in `due`,
-    /// and drops what is in `carried`. Returns how many timers that were, and whether there are
-    /// more.
+    /// Ends timers that have ended on other threads, the first of them a second ago, or fires what
+    /// is due and files what has aged, up to `max` timers: 64 at most. The caller wakes what is in
+    /// `due`, and drops what is in `carried`. Returns how many timers that were, and whether there
+    /// are more.
     pub(crate) fn act(
         &self,
         now: u64,

@@ -41,7 +41,7 @@ pub(super) struct Place {
 const FILED: u8 = 1;
 /// The timer guards a future: see [`super::Arming`].
 const GUARDED: u8 = 2;
-/// The timer was reset to later since it was put into its list.
+/// The timer was reset to later since it was put into a list of young timers.
 const LATER: u8 = 4;
 
 /// A timer, or a free slot.
@@ -142,7 +142,7 @@ impl<W> Slot<W> {
 
 #[derive(Debug)]
 pub(super) struct Slots<W> {
-    /// All but the last are full; the first one grows until it is.
+    /// They are filled one after the other; the first one grows.
     chunks: Vec<Vec<Slot<W>>>,
     /// The slot that was freed last, and how many slots were made.
     free: u32,

@@ -1,7 +1,8 @@
 //! What lies behind the lock of a nursery: the timers, the lists of the young ones, the wheel of
 //! the others, and the counts.
 //!
-//! Each method is a few instructions, or as long as its `max` says. None of them calls code of a
+//! Each method is a few instructions, or as long as its `max` says, but for the copy of a list or
+//! a table that grows. None of them calls code of a
 //! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
 
 use corewheel_shard::{Tick, TickLength};
@@ -63,7 +64,7 @@ pub(super) struct Timers<W> {
     pub(super) periods: Periods,
     /// A timer that is due before is within the window of the wheel's ticks.
     pub(super) near_until: u64,
-    /// The latest time at which a timer was armed whose list was empty.
+    /// The latest time that was read to plan a first look.
     pub(super) passed: u64,
     /// When the keeper acts at the latest.
     pub(super) act_by: u64,

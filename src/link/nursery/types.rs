@@ -15,7 +15,7 @@ pub(crate) struct Arming<W> {
 #[derive(Debug)]
 pub(crate) struct Due<W> {
     pub(crate) carried: W,
-    /// When its tick began, in nanoseconds.
+    /// When its tick began, in nanoseconds; its deadline if it is taken out.
     pub(crate) at: u64,
     /// The number of its class, from 1; 0 for none.
     pub(crate) class: u8,
@@ -44,7 +44,7 @@ impl Counts {
         self.fired += other.fired;
     }
 
-    /// How many more are pending by these counts, after `pending`.
+    /// How many are pending by these counts, after `pending`.
     pub(crate) fn pending_after(&self, pending: u64) -> u64 {
         (pending + self.armed).saturating_sub(self.ended + self.fired)
     }
@@ -78,6 +78,6 @@ pub(crate) enum Progress {
     Other,
     /// It has fired.
     Fired,
-    /// The shard has ended before.
+    /// The shard has ended.
     Closed,
 }
