@@ -6,7 +6,8 @@
 //! many executions it had.
 //!
 //! The script `.ci/weaken` weakens each atomic and each fence, one at a time, and runs the models;
-//! `weakenings.md` beside this file is its result.
+//! `weakenings.md` beside this file is its result. `mutations.md` says which test fails without
+//! which step of the timers of threads.
 
 mod lane_tests;
 mod mailbox_tests;

@@ -353,6 +353,22 @@ fn reset_on_the_shard_of_a_sleep_that_has_not_come_wakes_the_shard() {
     });
 }
 
+#[test]
+fn sleep_dropped_on_another_thread_wakes_a_shard_that_sleeps_for_long() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+    let sleep = there.run(move || {
+        let mut sleep = handle.sleep(FAR);
+        assert_eq!(look(&mut sleep), None);
+        sleep
+    });
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
+    std::thread::spawn(move || drop(sleep)).join().unwrap();
+    assert_eq!(alarm.count(), 1, "the shard would keep the waker until its look at the timers");
+}
+
 /// A waker that has a thread arm a sleep where it is dropped.
 struct Arms {
     handle: AnyHandle,

@@ -94,3 +94,17 @@ fn timer_reset_to_later_and_then_to_earlier_fires_once_at_the_earlier_deadline()
         }
     }
 }
+
+#[test]
+fn timer_reset_to_later_and_then_to_earlier_is_filed_as_one_that_was_not_reset() {
+    let mut pair = Pair::new(1 << 20);
+    let id = pair.arm(30_000).unwrap();
+    pair.reset(id, 90_000);
+    pair.reset(id, 29_000);
+    // The look that was planned for it, and the look that files what was put there after that.
+    for young in [1, 0] {
+        pair.now = pair.nursery.act_by().div_ceil(TICK);
+        assert_eq!(pair.turn(), []);
+        assert_eq!(pair.young(), young, "at {}", pair.now);
+    }
+}
