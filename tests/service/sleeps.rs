@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimeoutError, Timers};
 
+use crate::nurseries::Elsewhere;
 use crate::support::{
     FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
@@ -93,6 +94,23 @@ fn reset_sleep_ends_at_its_last_deadline() {
         }
         assert_eq!(lab.clock.now() - start, ms(second));
     }
+}
+
+/// The shard is late, and the clock says that the sleep is over.
+#[test]
+fn sleep_that_is_over_before_its_timer_fires_ends_the_timer() {
+    let lab = Lab::<()>::new(builder(1));
+    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
+    let clock = lab.clock.clone();
+    let polled = there.run(move || {
+        let mut sleep = handle.sleep(ms(5));
+        assert_eq!(look(&mut sleep), None);
+        clock.advance(ms(6));
+        look(&mut sleep)
+    });
+    assert_eq!(polled, Some(Ok(())));
+    let counts = lab.counts();
+    assert_eq!((counts.pending, counts.cancelled, counts.fired), (0, 1, 0));
 }
 
 #[test]
