@@ -33,7 +33,7 @@ pub(super) struct Shared {
     is_woken: AtomicBool,
     /// The stream was dropped.
     is_dropped: AtomicBool,
-    /// When bytes last went that had to wait, as the bits of an `Option<Moment>`.
+    /// When a read or a write that had to wait last moved bytes: the bits of an `Option<Moment>`.
     moved: AtomicU64,
     /// The tasks that ask for a read.
     pub(super) reads: Reads,
@@ -83,14 +83,14 @@ impl Shared {
         self.is_woken.store(is_woken, Ordering::Relaxed);
     }
 
-    /// Bytes went that had to wait.
+    /// A read or a write that had to wait has moved bytes.
     #[inline]
     pub(super) fn set_moved(&self, at: Moment) {
         // Relaxed: `Reads` publishes it, by an answer, or when a read waits no more.
         self.moved.store(Moment::to_bits(Some(at)), Ordering::Relaxed);
     }
 
-    /// Whether bytes went that had to wait, at or after a time in nanoseconds of the service.
+    /// Whether one has moved bytes at or after a time, in nanoseconds of the service.
     pub(super) fn has_moved_since(&self, at: u64) -> bool {
         // Relaxed: see `set_moved`.
         let moved = Moment::from_bits(self.moved.load(Ordering::Relaxed));
