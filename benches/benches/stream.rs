@@ -263,7 +263,7 @@ fn bytes(criterion: &mut Criterion) {
         let shared: Vec<_> = (0..count).map(|_| handle.connection(limits_of_conn())).collect();
         row(&mut group, "touch_read, shared", count, |n| shared[n].touch_read(), || {});
         let transfers: Vec<_> = shared.iter().map(ConnTimers::begin_measured_read).collect();
-        row(&mut group, "Transfer::add, shared", count, |n| transfers[n].add(1), || {});
+        row(&mut group, "InProgress::add, shared", count, |n| transfers[n].add(1), || {});
 
         let mut home = home();
         let timers = home.shard.timers().clone();
@@ -274,7 +274,7 @@ fn bytes(criterion: &mut Criterion) {
         };
         row(&mut group, "touch_read, on a shard", count, |n| conns[n].touch_read(), &mut turn);
         let transfers: Vec<_> = conns.iter().map(ConnTimers::begin_measured_read).collect();
-        row(&mut group, "Transfer::add", count, |n| transfers[n].add(1), &mut turn);
+        row(&mut group, "InProgress::add", count, |n| transfers[n].add(1), &mut turn);
     }
     group.finish();
 }

@@ -147,4 +147,5 @@ pub(crate) use self::of_stream::{
 pub use self::on_shard::PackedConn;
 pub use self::side::Side;
 pub use self::timers::ConnTimers;
-pub use self::transfer::Transfer;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::transfer::Transfer;

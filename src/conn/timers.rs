@@ -3,12 +3,11 @@
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::kinds::{DeadlineKind, rate};
+use super::kinds::DeadlineKind;
 use super::limits::{ConnLimits, NEVER};
 use super::measured::Direction;
 use super::rules::{self, Held};
 use super::side::{Connection, Side, Wakes};
-use super::transfer::Transfer;
 use crate::clock::Timeline;
 use crate::clock::when::When;
 use crate::face::timers::Timers;
@@ -288,7 +287,7 @@ impl<S: Side> ConnTimers<S> {
     /// idle times begin again at the end.
     ///
     /// Any number may be held at a time. A measured read is paused by its own
-    /// [`pause`](Transfer::pause).
+    /// [`pause`](InProgress::pause).
     ///
     /// # Panics
     ///
@@ -362,11 +361,11 @@ impl<S: Side> ConnTimers<S> {
 /// Least data rates.
 impl<S: Side> ConnTimers<S> {
     /// A read whose rate is measured, until the returned guard is dropped: the peer must send at
-    /// [`ConnLimits::min_read_rate`]. Each read [adds](Transfer::add) its bytes, and counts as a
+    /// [`ConnLimits::min_read_rate`]. Each read [adds](InProgress::add) its bytes, and counts as a
     /// read. [`ReadRate`](DeadlineKind::ReadRate) comes when the bytes so far would have been
     /// transferred at that rate, counted from the beginning, and the grace period has passed.
     ///
-    /// Time for which the server itself [does not read](Transfer::pause) does not count. No event
+    /// Time for which the server itself [does not read](InProgress::pause) does not count. No event
     /// comes meanwhile.
     ///
     /// The event comes once. An event that was not taken is withdrawn when the transfer ends, and
@@ -408,15 +407,15 @@ impl<S: Side> ConnTimers<S> {
     /// assert_eq!(due_in(), Some(Duration::from_secs(10)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn begin_measured_read(&self) -> Transfer<S> {
-        Transfer::begin(&self.conn, (rate(Direction::Read), true), self.conn.now(), Wakes::Task)
+    pub fn begin_measured_read(&self) -> InProgress<S> {
+        InProgress::measured(&self.conn, Direction::Read)
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
     /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
-    pub fn begin_measured_write(&self) -> Transfer<S> {
-        Transfer::begin(&self.conn, (rate(Direction::Write), true), self.conn.now(), Wakes::Task)
+    pub fn begin_measured_write(&self) -> InProgress<S> {
+        InProgress::measured(&self.conn, Direction::Write)
     }
 }
 

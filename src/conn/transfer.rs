@@ -1,6 +1,5 @@
 //! Transfers whose rate is measured.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::kinds::{self, DeadlineKind};
@@ -10,17 +9,10 @@ use super::side::{Connection, Side, Wakes};
 use crate::clock::Timeline;
 use crate::face::timers::Timers;
 
-/// A read or a write whose rate is measured; it ends when this is dropped. Made by
-/// [`ConnTimers::begin_measured_read`](super::ConnTimers::begin_measured_read) and
-/// [`begin_measured_write`](super::ConnTimers::begin_measured_write), where its deadline is
-/// described.
-///
-/// It is `'static`, so it can be moved into the task that does the work; on the side
-/// [`Handle`](crate::Handle) it is `Send` and `Sync`. It does not keep the connection open: it has
-/// no effect on a connection that is closed. A panic of the task drops it. The deadline of a
-/// transfer that was forgotten comes, unless another one begins.
+/// A read or a write whose rate or time is limited; it ends when this is dropped. Users have it as
+/// an [`InProgress`](super::InProgress), whose methods say more.
 #[must_use = "the transfer ends when this is dropped"]
-pub struct Transfer<S: Side = Timers> {
+pub(crate) struct Transfer<S: Side = Timers> {
     conn: S::Conn,
     /// The kind of its deadline.
     kind: usize,
@@ -56,12 +48,9 @@ impl<S: Side> Transfer<S> {
         self.conn.stamp(direction, self.conn.stamp_now());
     }
 
-    /// Some bytes were transferred. Counts as a read or a write, as
-    /// [`touch_read`](super::ConnTimers::touch_read) and
-    /// [`touch_write`](super::ConnTimers::touch_write) do. One addition beside what a touch costs,
-    /// which is atomic on any thread; takes no lock.
+    /// Some bytes were transferred, which counts as a read or a write.
     #[inline]
-    pub fn add(&self, bytes: u64) {
+    pub(super) fn add(&self, bytes: u64) {
         self.count(bytes);
         self.touch();
     }
@@ -74,13 +63,8 @@ impl<S: Side> Transfer<S> {
         }
     }
 
-    /// The server does not read or write for a while, because it is busy or its buffers are full.
-    /// The time until [`resume`](Self::resume) does not count. A transfer that is paused stays so.
-    /// No event comes during a pause. If the time of the transfer was up before, its event comes
-    /// after [`resume`](Self::resume).
-    ///
-    /// Reads the clock, and takes no lock. One task at a time pauses and resumes a transfer.
-    pub fn pause(&self) {
+    /// The time from now does not count, until the transfer is resumed.
+    pub(super) fn pause(&self) {
         if let Some(now) = self.nanos() {
             self.pause_at(now);
         }
@@ -110,11 +94,8 @@ impl<S: Side> Transfer<S> {
         }
     }
 
-    /// The server reads or writes again. A transfer that is not paused goes on.
-    ///
-    /// On any thread, takes the connection's lock only where the timer has expired since the
-    /// transfer was last resumed.
-    pub fn resume(&self) {
+    /// The time counts again. A transfer that is not paused goes on.
+    pub(super) fn resume(&self) {
         self.resume_at(self.conn.now(), Wakes::Task);
     }
 
@@ -126,12 +107,6 @@ impl<S: Side> Transfer<S> {
             self.conn.change(wakes, |_| ((), true));
         }
         is_to_file
-    }
-
-    /// Ends the transfer. False if its time was up before, as of the shard's last turn or, on any
-    /// thread, the last poll for events, or if another transfer has taken its place.
-    pub fn finish(mut self) -> bool {
-        self.end()
     }
 
     /// Ends a write, which counts as one. The idle time of reads begins again if the write has held
@@ -152,6 +127,13 @@ impl<S: Side> Transfer<S> {
         })
     }
 
+    /// The kind of its deadline.
+    pub(super) fn kind(&self) -> DeadlineKind {
+        DeadlineKind::at(self.kind)
+    }
+
+    /// Ends the transfer. False if its time was up before, as of the shard's last turn or, on any
+    /// thread, the last poll for events, or if another transfer has taken its place.
     pub(super) fn end(&mut self) -> bool {
         let end = |progress| self.conn.look(|facts| rules::end(facts, &progress, self.is_only));
         self.progress.take().is_none_or(end)
@@ -161,11 +143,5 @@ impl<S: Side> Transfer<S> {
 impl<S: Side> Drop for Transfer<S> {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl<S: Side> fmt::Debug for Transfer<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Transfer({})", DeadlineKind::at(self.kind))
     }
 }

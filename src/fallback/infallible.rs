@@ -81,6 +81,15 @@ impl InfallibleSleep {
         self.0.is_kept()
     }
 
+    /// How many sleeps, timeouts and ticks of the process the fallback thread has had to keep so
+    /// far, because a shard was full or had ended: those of this type and of [`FollowingSleep`], of
+    /// `time`, and of the adapters.
+    ///
+    /// [`FollowingSleep`]: super::FollowingSleep
+    pub fn fallback_count() -> u64 {
+        super::thread::fallback_count()
+    }
+
     /// The handle of which it was made.
     pub fn handle(&self) -> AnyHandle {
         self.0.handle()

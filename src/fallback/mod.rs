@@ -11,8 +11,8 @@
 //!
 //! Cost: a sleep that its shard has room for costs what a [`Sleep`] does, and 16
 //! bytes. Of the others, the *fallback thread* of the process keeps the deadlines in an ordered map
-//! behind a lock. [`fallback_count`] counts them; a server that sees the count grow gives its
-//! shards more [capacity](crate::TimerServiceBuilder::capacity).
+//! behind a lock. [`InfallibleSleep::fallback_count`] counts them; a server that sees the count
+//! grow gives its shards more [capacity](crate::TimerServiceBuilder::capacity).
 
 mod following;
 mod infallible;
@@ -31,7 +31,6 @@ pub(crate) use self::following::{is_system_time, now};
 pub use self::infallible::InfallibleSleep;
 pub(crate) use self::moment::Moment;
 use self::thread::Kept;
-pub use self::thread::fallback_count;
 use crate::clock::Timeline;
 use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;

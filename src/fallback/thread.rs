@@ -69,10 +69,8 @@ impl State {
     }
 }
 
-/// How many sleeps, timeouts and ticks of the process the fallback thread has had to keep so far,
-/// because a shard was full or had ended: those of [`InfallibleSleep`](super::InfallibleSleep), of
-/// `time`, and of the adapters.
-pub fn fallback_count() -> u64 {
+/// See [`InfallibleSleep::fallback_count`](super::InfallibleSleep::fallback_count).
+pub(super) fn fallback_count() -> u64 {
     lock().count
 }
 

@@ -55,10 +55,12 @@
 //! A sleep of tokio returns no error, so there is none where a shard is full or a service that was
 //! set has ended. The sleep still waits for its deadline and is never done before: a *fallback
 //! thread*, which starts when it is first needed, keeps it in an ordered map behind a lock, and
-//! [`fallback_count`] counts it. A service that is gone is logged once, as
-//! a warning. A sleep that is reset tries the service again at its next poll.
+//! [`InfallibleSleep::fallback_count`] counts it. A service that is gone is logged once, as a
+//! warning. A sleep that is reset tries the service again at its next poll.
 //! If the system refuses that thread too, the task of the sleep is polled again and again until the
 //! service has room or the deadline comes.
+//!
+//! [`InfallibleSleep::fallback_count`]: crate::fallback::InfallibleSleep::fallback_count
 //!
 //! # Tests with paused time
 //!
@@ -151,7 +153,6 @@ pub use self::interval::{Interval, interval, interval_at};
 pub use self::service::{handle, set_service, stats_source};
 pub use self::sleep::{Sleep, sleep, sleep_until};
 pub use self::timeout::{FutureExt, Timeout, timeout, timeout_at};
-pub use crate::fallback::fallback_count;
 pub use crate::kit::interval::MissedTickBehavior;
 #[cfg(feature = "test-util")]
 #[doc(no_inline)]

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::fallback::{FollowingSleep, InfallibleSleep, fallback_count};
+use corewheel::fallback::{FollowingSleep, InfallibleSleep};
 use corewheel::{ShutdownPolicy, TimerService};
 
 use crate::support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
@@ -115,13 +115,13 @@ fn following_sleep_of_a_running_service_follows_a_clock_that_is_paused() {
 
 /// Waits for a sleep that its service refuses.
 fn check_kept(mut sleep: InfallibleSleep) {
-    let (kept, (alarm, waker)) = (fallback_count(), Alarm::new());
+    let (kept, (alarm, waker)) = (InfallibleSleep::fallback_count(), Alarm::new());
     // The shard may refuse only after it was asked more than once.
     wait_until("the fallback thread keeps the sleep", || {
         assert!(poll(&mut sleep, &waker).is_pending());
         sleep.is_kept()
     });
-    assert!(fallback_count() > kept);
+    assert!(InfallibleSleep::fallback_count() > kept);
     let deadline = Instant::now() + ms(20);
     sleep.reset(deadline);
     assert_eq!(sleep.deadline(), deadline);

@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
+use corewheel::fallback::InfallibleSleep;
 use corewheel::time::{self, Instant, Sleep};
 use corewheel::{ShutdownPolicy, TimerService};
 use tokio::runtime::{Builder, Runtime};
@@ -35,10 +36,10 @@ fn set_small_service() -> TimerService {
 /// A sleep that holds the only slot of a small service.
 fn take_the_slot(service: &TimerService) -> Sleep {
     loop {
-        let before = time::fallback_count();
+        let before = InfallibleSleep::fallback_count();
         let mut sleep = time::sleep(FAR);
         // Until the lane to the shard is open, the sleep waits. It may be refused once.
-        while time::fallback_count() == before {
+        while InfallibleSleep::fallback_count() == before {
             assert!(poll_with(Pin::new(&mut sleep), Waker::noop()).is_pending());
             thread::sleep(ms(1));
             if service.stats().shards[0].counts.pending > 0 {
@@ -50,11 +51,11 @@ fn take_the_slot(service: &TimerService) -> Sleep {
 
 /// A sleep that the fallback thread keeps, with a far deadline.
 fn kept(waker: &Waker) -> Sleep {
-    let before = time::fallback_count();
+    let before = InfallibleSleep::fallback_count();
     let mut sleep = time::sleep(FAR);
     poll_until_kept(&mut sleep, before + 1);
     assert!(poll_with(Pin::new(&mut sleep), waker).is_pending());
-    assert_eq!(time::fallback_count(), before + 1);
+    assert_eq!(InfallibleSleep::fallback_count(), before + 1);
     sleep
 }
 
@@ -62,7 +63,7 @@ fn kept(waker: &Waker) -> Sleep {
 fn poll_until_kept(sleep: &mut Sleep, count: u64) {
     wait_until(|| {
         assert!(poll_with(Pin::new(sleep), Waker::noop()).is_pending());
-        time::fallback_count() == count
+        InfallibleSleep::fallback_count() == count
     });
 }
 
@@ -122,7 +123,7 @@ fn full_shard_keeps_every_deadline() {
         let (runtime, mut tasks) = (multi_thread(), JoinSet::new());
         spawn_all(&mut tasks, &runtime);
         wait_for_all(tasks, &runtime);
-        let count = time::fallback_count();
+        let count = InfallibleSleep::fallback_count();
         assert!(count > 0);
         wait_until(|| service.stats().shards[0].counts.refused >= count);
     });
@@ -133,7 +134,7 @@ fn kept_sleep_is_reset_and_wakes_its_last_waker() {
     in_own_process("fallback::kept_sleep_is_reset_and_wakes_its_last_waker", || {
         let service = set_small_service();
         let slot = take_the_slot(&service);
-        let before = time::fallback_count();
+        let before = InfallibleSleep::fallback_count();
         let (first, first_waker) = Alarm::new();
         let (last, last_waker) = Alarm::new();
         let mut sleep = kept(&first_waker);
@@ -152,7 +153,7 @@ fn kept_sleep_is_reset_and_wakes_its_last_waker() {
         assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_ready());
         assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_ready());
         assert_eq!((first.count(), last.count()), (0, 1));
-        assert_eq!(time::fallback_count(), before + 1);
+        assert_eq!(InfallibleSleep::fallback_count(), before + 1);
 
         // After its end it asks the shard, and is kept again.
         Pin::new(&mut sleep).reset(Instant::now() + FAR);
@@ -210,13 +211,13 @@ fn kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll() {
         let mut sleep = kept(&waker);
         let counts = || service.stats().shards[0].counts;
         // While the shard is full, the thread keeps the sleep, and does not count it again.
-        let before = (time::fallback_count(), counts().refused);
+        let before = (InfallibleSleep::fallback_count(), counts().refused);
         wait_until(|| {
             Pin::new(&mut sleep).reset(Instant::now() + FAR);
             assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
             counts().refused > before.1
         });
-        assert_eq!(time::fallback_count(), before.0);
+        assert_eq!(InfallibleSleep::fallback_count(), before.0);
         drop(slot);
         let before = counts().scheduled_remote;
         wait_until(|| {
@@ -266,12 +267,12 @@ fn service_that_ends_leaves_every_deadline_kept() {
             assert!(poll_with(Pin::new(&mut waits), &waker).is_pending());
             service.stats().shards[0].counts.scheduled_remote > 10
         });
-        assert_eq!(time::fallback_count(), 0);
+        assert_eq!(InfallibleSleep::fallback_count(), 0);
         let before = alarm.count();
         service.shutdown(ShutdownPolicy::Drop).unwrap();
         wait_until(|| alarm.count() > before);
         assert!(poll_with(Pin::new(&mut waits), &waker).is_pending());
-        assert!(time::fallback_count() > 0);
+        assert!(InfallibleSleep::fallback_count() > 0);
         let deadline = reset_to_near(&mut waits);
         block_on(waits);
         check_not_early(deadline);
@@ -295,12 +296,12 @@ fn sleep_without_a_timer_and_a_thread_is_polled_until_its_deadline() {
             sleeps.recv().unwrap();
             wait_until(|| {
                 block_on(sleep_not_early(ms(5)));
-                time::fallback_count() > 0
+                InfallibleSleep::fallback_count() > 0
             });
         });
         refuse_threads();
         block_on(sleep_not_early(ms(10)));
-        assert_eq!(time::fallback_count(), 0);
+        assert_eq!(InfallibleSleep::fallback_count(), 0);
         let (alarm, waker) = Alarm::new();
         let mut sleep = time::sleep(FAR);
         assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::{fs, thread};
 
 use corewheel::clock::ManualClock;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::time::error::SetServiceError;
 use corewheel::time::{self, Instant};
 use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, Timers};
@@ -45,7 +46,7 @@ fn default_service_starts_its_threads_at_first_use() {
             let shards = time::stats_source().read().shards;
             shards.iter().map(|shard| shard.counts.scheduled_remote).sum::<u64>() > 0
         });
-        assert_eq!(time::fallback_count(), 0);
+        assert_eq!(InfallibleSleep::fallback_count(), 0);
     });
 }
 

@@ -59,9 +59,10 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// A request is neither refused nor left without a limit: where the shard is full, or the service
 /// has ended, the *fallback thread* of the process keeps its deadline, in an ordered map behind a
-/// lock, and [`fallback_count`](corewheel::fallback::fallback_count) counts it. A server that
-/// refuses requests under such a load calls [`Handle::timeout`] in its handlers, whose error says
-/// that there was no timer.
+/// lock, and [`InfallibleSleep::fallback_count`] counts it. A server that refuses requests under
+/// such a load calls [`Handle::timeout`] in its handlers, whose error says that there was no timer.
+///
+/// [`InfallibleSleep::fallback_count`]: corewheel::fallback::InfallibleSleep::fallback_count
 ///
 /// With the feature `test-util` of `corewheel`, the time follows a paused clock of tokio, as
 /// `corewheel::time` does.

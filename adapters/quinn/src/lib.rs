@@ -65,8 +65,8 @@ use self::reader::{Readers, Socket};
 /// tick after it.
 ///
 /// Quinn's timers return no error. Where a shard is full or the service has ended, the fallback
-/// thread of [`InfallibleSleep`] keeps the deadline, and
-/// [`fallback_count`](corewheel::fallback::fallback_count) counts it. No connection ends for it.
+/// thread of [`InfallibleSleep`] keeps the deadline, and [`InfallibleSleep::fallback_count`] counts
+/// it. No connection ends for it.
 ///
 /// # A runtime that is held up
 ///

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
-use corewheel::conn::Transfer;
+use corewheel::conn::InProgress;
 use corewheel::settings::WheelKind;
 use corewheel::{TimerService, Timers};
 use fastrand::Rng;
@@ -61,7 +61,7 @@ struct Conn {
     /// A measured read and a measured write.
     transfers: [Option<Measured>; 2],
     /// The guards that were not dropped, with their numbers.
-    guards: Vec<(u32, usize, Transfer)>,
+    guards: Vec<(u32, usize, InProgress)>,
     filed: u64,
     is_called: bool,
 }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
-use corewheel::conn::{Side, Transfer};
+use corewheel::conn::{InProgress, Side};
 use corewheel::{Handle, Timers};
 
 use super::*;
@@ -54,7 +54,7 @@ macro_rules! either {
 either!(Timers, event);
 either!(Handle, shared::event);
 
-impl<S: Side> Guard for Transfer<S> {
+impl<S: Side> Guard for InProgress<S> {
     fn add(&self, bytes: u64) {
         self.add(bytes);
     }
@@ -535,7 +535,7 @@ fn packed_connection_leaves_its_transfers_behind() {
 #[test]
 fn bytes_of_other_threads_count_and_wake_no_task() {
     fn check<V: Send + Sync + 'static>() {}
-    check::<Transfer<Handle>>();
+    check::<InProgress<Handle>>();
     let mut lab = lab();
     let conn = shared::connect(&lab, RATES);
     let transfer = conn.begin_measured_read();

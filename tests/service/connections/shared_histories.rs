@@ -6,7 +6,7 @@
 
 use corewheel::Handle;
 use corewheel::TimerService;
-use corewheel::conn::{InProgress, Transfer};
+use corewheel::conn::InProgress;
 use corewheel::scaled::Scale;
 use fastrand::Rng;
 
@@ -26,7 +26,7 @@ struct Pair {
     /// Bytes are activity, and their stamp on a shard is later than they are. So there are rates
     /// only where no deadline follows from activity.
     has_rates: bool,
-    transfers: Vec<(Transfer, Transfer<Handle>)>,
+    transfers: Vec<(InProgress, InProgress<Handle>)>,
     events: usize,
 }
 

@@ -44,8 +44,9 @@ use hyper::rt::{Sleep, Timer};
 ///
 /// hyper's sleeps return no error. Where a shard is full, or the service has ended, the *fallback
 /// thread* of the process keeps the deadline, in an ordered map behind a lock, and
-/// [`fallback_count`](corewheel::fallback::fallback_count) counts it. A sleep that hyper resets
-/// tries the shard again.
+/// [`InfallibleSleep::fallback_count`] counts it. A sleep that hyper resets tries the shard again.
+///
+/// [`InfallibleSleep::fallback_count`]: corewheel::fallback::InfallibleSleep::fallback_count
 ///
 /// # The time
 ///

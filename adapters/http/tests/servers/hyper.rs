@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::clock::ManualClock;
-use corewheel::fallback::fallback_count;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::{ShutdownPolicy, TimerService};
 use corewheel_http::hyper::HyperTimer;
 use hyper::rt::{Sleep, Timer};
@@ -280,10 +280,10 @@ fn full_shard_leaves_the_deadlines_of_a_connection_as_they_are() {
     let handle = lab.handle();
     let mut slot = Box::pin(handle.sleep(FAR));
     assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
-    let before = fallback_count();
+    let before = InfallibleSleep::fallback_count();
     let (mut peer, served) = http1(&lab);
     peer.write(&mut lab, HALF_A_HEAD);
-    assert!(fallback_count() > before);
+    assert!(InfallibleSleep::fallback_count() > before);
     lab.advance(ms(99));
     // The fallback thread wakes the task each millisecond, and the clock of the service decides.
     for _ in 0..20 {
@@ -308,12 +308,12 @@ fn sleep_of_a_full_shard_is_not_early_four_centuries_after_the_epoch() {
     let mut slot = Box::pin(lab.handle().sleep(FAR));
     assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
     lab.settle();
-    let (before, mut sleep) = (fallback_count(), timer(&lab).sleep(ms(7)));
+    let (before, mut sleep) = (InfallibleSleep::fallback_count(), timer(&lab).sleep(ms(7)));
     for _ in 0..7 {
         assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending(), "it is early");
         lab.advance(ms(1));
     }
-    assert!(fallback_count() > before);
+    assert!(InfallibleSleep::fallback_count() > before);
     assert!(poll_with(sleep.as_mut(), Waker::noop()).is_ready());
 }
 
@@ -356,7 +356,7 @@ fn service_that_is_gone_is_named_in_one_warning() {
         let service = TimerService::builder().shards(1).start().unwrap();
         let timer = HyperTimer::new(service.handle());
         drop(service);
-        let before = fallback_count();
+        let before = InfallibleSleep::fallback_count();
         let log = logged(|| {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -364,7 +364,7 @@ fn service_that_is_gone_is_named_in_one_warning() {
                 runtime.block_on(timer.sleep(ms(2)));
             }
         });
-        assert!(fallback_count() >= before + 3);
+        assert!(InfallibleSleep::fallback_count() >= before + 3);
         assert_eq!(log.matches("WARN").count(), 1, "{log}");
         assert!(log.contains("is gone") && log.contains("dropped"), "{log}");
     }

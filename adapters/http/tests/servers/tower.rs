@@ -14,7 +14,7 @@ use axum::error_handling::HandleErrorLayer;
 use axum::http::{Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use corewheel::fallback::fallback_count;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::{TimeoutError, TimerService};
 use corewheel_http::tower::{ResponseFuture, Timeout, TimeoutLayer};
 use tokio::sync::oneshot;
@@ -194,12 +194,12 @@ fn full_shard_leaves_the_limit_of_a_request_as_it_is() {
     let mut slot = pin!(lab.handle().sleep(FAR));
     assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
     let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
-    let before = fallback_count();
+    let before = InfallibleSleep::fallback_count();
     let (_answer, request) = oneshot::channel();
     let (alarm, waker) = Alarm::new();
     let mut response = pin!(service.call(request));
     assert!(poll_with(response.as_mut(), &waker).is_pending(), "the request is refused");
-    assert!(fallback_count() > before);
+    assert!(InfallibleSleep::fallback_count() > before);
     lab.advance(ms(99));
     // The fallback thread wakes the task each millisecond, and the clock of the service decides,
     // though the deadline has come by the system's clock.

@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-use corewheel::{ShutdownPolicy, TimerService, time};
+use corewheel::fallback::InfallibleSleep;
+use corewheel::{ShutdownPolicy, TimerService};
 use quinn::{AsyncTimer, Runtime as _};
 
 use super::*;
@@ -240,12 +241,12 @@ fn timer_of_a_full_shard_by_a_manual_clock_is_done_at_its_deadline() {
 
 /// Waits for a timer that no shard has, and checks that it is done at its deadline and not before.
 fn check_kept(runtime: &QuinnRuntime) {
-    let (kept, (alarm, waker)) = (time::fallback_count(), Alarm::new());
+    let (kept, (alarm, waker)) = (InfallibleSleep::fallback_count(), Alarm::new());
     let begin = runtime.now();
     let mut timer = runtime.new_timer(begin + FAR);
     // The shard may refuse only after it was asked more than once.
     let give_up = Instant::now() + PATIENCE;
-    while time::fallback_count() == kept {
+    while InfallibleSleep::fallback_count() == kept {
         assert!(Instant::now() < give_up, "the fallback thread does not keep the timer");
         assert_eq!(poll(&mut timer, &waker), Poll::Pending);
         thread::sleep(ms(1));
