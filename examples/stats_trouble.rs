@@ -30,6 +30,7 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::settings::WarningLimits;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
+use corewheel_containers::watchdog::watch;
 use corewheel_stats::StatsEndpoint;
 
 const REQUEST: TimerClass = TimerClass::new("request");
@@ -64,8 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .class_age(LEASE, LEASE_AGE_MAX)
         .lane_capacity(4_096)
         .overrun(ms(20))
-        .warning_limits(limits)
-        .watchdog(|stuck| println!("watchdog: {stuck:?}"));
+        .warning_limits(limits);
     let service = if trouble == "busy-host" {
         // The shards' threads inherit the priority of this thread; the others keep theirs.
         let start = move || least_priority().map(|()| builder.start());
@@ -73,6 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         builder.start()?
     };
+    let _watchdog = watch(service.stats_source(), |stuck| println!("watchdog: {stuck:?}"))?;
     let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
     println!("http://{}/", endpoint.local_addr());
     for shard in service.shards() {

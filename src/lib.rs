@@ -249,7 +249,6 @@ pub use crate::face::timers::Timers;
 pub use crate::kit::{guard, herd, interval, kept, repeat, scaled};
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
-pub use crate::service::watchdog;
 pub use crate::shard::handler::{Fired, Handler};
 pub use crate::shard::timers::Payload;
 pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, TimeoutError};

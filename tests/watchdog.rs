@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
 use corewheel::settings::WarningLimits;
-use corewheel::watchdog::{Stuck, ThreadState};
 use corewheel::{Runtime, ShardId, TimerService};
+use corewheel_containers::watchdog::{Stuck, ThreadState, Watchdog, watch};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -41,17 +41,18 @@ fn system_tells() -> bool {
     tells
 }
 
-/// A service of one shard, and what its watchdog tells.
-fn watched() -> (TimerService, Receiver<Stuck>) {
+/// A service of one shard with a watchdog, and what the watchdog tells.
+fn watched() -> (TimerService, Watchdog, Receiver<Stuck>) {
     let (sender, told) = channel();
-    let watchdog = move |stuck: &Stuck| {
+    let tell = move |stuck: &Stuck| {
         // A test that has ended needs no more of it.
         let _ = sender.send(*stuck);
     };
     let limits = WarningLimits { stuck: STUCK, ..WarningLimits::default() };
     let builder = TimerService::builder().shards(1).class(REPORT).unpinned();
-    let builder = builder.runtime(Runtime::Thread).warning_limits(limits).watchdog(watchdog);
-    (builder.start().unwrap(), told)
+    let service = builder.runtime(Runtime::Thread).warning_limits(limits).start().unwrap();
+    let watchdog = watch(service.stats_source(), tell).unwrap();
+    (service, watchdog, told)
 }
 
 /// Computes until a time has passed.
@@ -64,7 +65,7 @@ fn compute(work: Duration) {
 
 /// Runs a callback again and again, until the watchdog has told what is expected.
 fn check(call: fn(), is_expected: impl Fn(&Stuck) -> bool) {
-    let (service, told) = watched();
+    let (service, _watchdog, told) = watched();
     let client = service.handle();
     let timers = client.on(ShardId::new(0)).of_class(REPORT).unwrap();
     let start = Instant::now();
@@ -123,7 +124,7 @@ fn thread_without_a_processor_is_told_as_starving() {
     let stop = AtomicBool::new(false);
     let cores = thread::available_parallelism().unwrap().get();
     thread::scope(|scope| {
-        let (service, told) = watched();
+        let (service, _watchdog, told) = watched();
         let client = service.handle();
         let timers = client.on(ShardId::new(0));
         // On Linux each thread has a priority of its own, and this is the shard's.

@@ -233,6 +233,7 @@ impl<R: Request, C> Post<R, C> {
         }
         let is_running = state == ShardState::Running;
         let turn_ns = live.turn_since().filter(|_| is_running);
+        let thread_id = live.thread().filter(|_| is_running);
         ShardStats {
             shard,
             state,
@@ -248,7 +249,8 @@ impl<R: Request, C> Post<R, C> {
             overdue_ns: if is_running { now.saturating_sub(live.next_due()) } else { 0 },
             turn_ns: turn_ns.map(|since| now.saturating_sub(since)),
             delivering: turn_ns.and_then(|_| classes.name(live.delivering())),
-            thread: live.thread().filter(|_| is_running).and_then(times_of),
+            thread_id,
+            thread: thread_id.and_then(times_of),
             forecast: forecast.load(),
             memory_bytes: live.memory(),
             gauges: self.published.gauges.load(),

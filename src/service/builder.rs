@@ -12,7 +12,6 @@ use crate::driver::host::Engine;
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
-use crate::service::watchdog::{Hook, Stuck};
 use crate::shard::Directory;
 use crate::shard::handler::{Fired, Handler};
 use crate::values::class::TimerClass;
@@ -132,34 +131,6 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// A thread that watches the shards from outside; there is none by default. It calls `on_stuck`
-    /// when a turn of a shard has been due, or has been running, for longer than
-    /// [`WarningLimits::stuck`], and once more, with [`Stuck::is_hung`], after
-    /// [`WarningLimits::hung`].
-    ///
-    /// The function is called on that thread. It may write a backtrace, or abort the process. While
-    /// it runs no shard is watched. A panic of it is caught and logged.
-    ///
-    /// Cost: a reading of the statistics ten times in `stuck`, and at most every millisecond. Each
-    /// logs the [warnings](crate::stats::WarningKind) that have occurred.
-    ///
-    /// ```
-    /// use corewheel::TimerService;
-    ///
-    /// let builder = TimerService::builder().shards(1).watchdog(|stuck| {
-    ///     if stuck.is_hung {
-    ///         // A core dump shows what the shard's thread does.
-    ///         std::process::abort();
-    ///     }
-    /// });
-    /// let service = builder.start()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn watchdog(mut self, on_stuck: impl Fn(&Stuck) + Send + Sync + 'static) -> Self {
-        self.options.watchdog = Some(Hook::new(on_stuck));
-        self
-    }
-
     /// The runtime of the shards; [`Runtime::Thread`] by default. It decides which futures
     /// [`spawn_on`](crate::TimerService::spawn_on) accepts, and what sockets and files they may
     /// use.
@@ -267,8 +238,8 @@ impl TimerServiceBuilder {
     {
         let settings = self.options.check(false)?;
         let engines = self.options.engines();
-        let Options { clock, watchdog, .. } = self.options;
-        start::start(&settings, &clock, &engines, make_handler)?.watched_by(watchdog)
+        let Options { clock, .. } = self.options;
+        start::start(&settings, &clock, &engines, make_handler)
     }
 
     /// Makes a service whose timers hold callbacks and futures, and whose shards are driven by
@@ -310,7 +281,6 @@ impl TimerServiceBuilder {
         let unattached = vec![true; settings.shards];
         let reason = start::ATTACHED_REASON.to_owned();
         let directory = Directory::new(settings, self.options.clock, None, reason);
-        TimerService::new(Arc::new(directory), Vec::new(), unattached)
-            .watched_by(self.options.watchdog)
+        Ok(TimerService::new(Arc::new(directory), Vec::new(), unattached))
     }
 }

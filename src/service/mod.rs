@@ -11,7 +11,6 @@ mod options;
 pub(crate) mod start;
 #[cfg(all(test, not(corewheel_loom)))]
 mod wait_tests;
-pub mod watchdog;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,13 +32,12 @@ use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
 use crate::face::timers::Timers;
 use crate::service::builder::TimerServiceBuilder;
-use crate::service::watchdog::{Hook, Watching};
 use crate::shard::Directory;
 use crate::shard::request::Report;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::timers::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
-use crate::values::error::{ReplyError, ShardError, StartError};
+use crate::values::error::{ReplyError, ShardError};
 use crate::values::ids::ShardId;
 use crate::values::runtime::Runtime;
 use crate::values::scale::Scale;
@@ -78,7 +76,6 @@ pub struct TimerService<T: Send + 'static = Infallible> {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// For each shard, whether it is still to be attached; empty if the service runs them itself.
     unattached: Mutex<Box<[bool]>>,
-    watching: Option<Box<Watching>>,
 }
 
 /// Replies for a spawned future. A panic of the future goes on to the shard, which counts it.
@@ -158,18 +155,7 @@ impl<T: Send + 'static> TimerService<T> {
         }
         registry::enter(&directory);
         let (threads, unattached) = (Mutex::new(threads), Mutex::new(unattached.into()));
-        Self { directory, threads, unattached, watching: None }
-    }
-
-    /// Starts a watchdog, if there is to be one.
-    pub(crate) fn watched_by(mut self, watchdog: Option<Hook>) -> Result<Self, StartError> {
-        if let Some(watchdog) = watchdog {
-            let watching = Watching::start(watchdog, &self.directory).map_err(|error| {
-                StartError::Runtime { runtime: "watchdog's", reason: error.to_string() }
-            })?;
-            self.watching = Some(Box::new(watching));
-        }
-        Ok(self)
+        Self { directory, threads, unattached }
     }
 
     /// A handle, with which every thread uses the service. It is `Copy`, `Send` and `Sync`, and so
@@ -509,7 +495,6 @@ impl<T: Send + 'static> TimerService<T> {
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1);
-        drop(self.watching.take());
         let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
         let name = &self.directory.settings.name;
         if is_shard_thread() || self.directory.runtime.is_none() {

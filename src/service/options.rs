@@ -9,7 +9,6 @@ use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
 use crate::clock::{Clock, saturating_nanos};
 use crate::driver::host::Engine;
 use crate::service::cpus;
-use crate::service::watchdog::Hook;
 use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
@@ -31,7 +30,6 @@ pub(crate) struct Options {
     pub(crate) overrun: Duration,
     pub(crate) warnings: WarningLimits,
     pub(crate) class_ages: Vec<(TimerClass, Duration)>,
-    pub(crate) watchdog: Option<Hook>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) placement: Placement,
     pub(crate) name: String,
@@ -54,7 +52,6 @@ impl Default for Options {
             overrun: Duration::from_millis(1),
             warnings: WarningLimits::default(),
             class_ages: Vec::new(),
-            watchdog: None,
             engine: Arc::new(Runtime::default()),
             placement: Placement::default(),
             name: "corewheel".to_owned(),

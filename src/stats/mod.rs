@@ -155,6 +155,9 @@ pub struct ShardStats {
     pub turn_ns: Option<u64>,
     /// The class of the timer that is delivered now; `None` if it has none, and between turns.
     pub delivering: Option<&'static str>,
+    /// The number that the system has for the shard's thread, as tools such as `top -H` show it;
+    /// `None` where there is no [`thread`](Self::thread), and for several shards together.
+    pub thread_id: Option<u32>,
     /// What the system says about the shard's thread; `None` where it says nothing, and for a shard
     /// that does not run or has a clock that a test moves.
     pub thread: Option<ThreadTimes>,

@@ -38,6 +38,7 @@ impl ShardStats {
                 *sum = sum.saturating_add(*value);
             }
             add_forecast(&mut sum.forecast, shard.forecast.as_ref());
+            sum.thread_id = None;
             if let Some(ThreadTimes { ran_ns, waited_ns, .. }) = shard.thread {
                 let thread = sum.thread.get_or_insert(ThreadTimes { ran_ns: 0, waited_ns: 0 });
                 thread.ran_ns += ran_ns;

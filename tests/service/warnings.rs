@@ -8,8 +8,8 @@ use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{Warning, WarningKind};
-use corewheel::watchdog::{Stuck, ThreadState};
-use corewheel::{Fired, Runtime, TimerService, TimerServiceBuilder, Timers};
+use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
+use corewheel_containers::watchdog::{Stuck, ThreadState, Watchdog, watch};
 
 use crate::support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
 
@@ -222,9 +222,9 @@ fn shard_whose_loop_was_dropped_is_dead() {
 fn watched(
     stuck: Duration,
     hung: Duration,
-) -> (TimerService<u64>, mpsc::Receiver<Stuck>, mpsc::Sender<()>) {
+) -> (TimerService<u64>, Watchdog, mpsc::Receiver<Stuck>, mpsc::Sender<()>) {
     let (sender, seen) = mpsc::channel();
-    let watchdog = move |stuck: &Stuck| {
+    let tell = move |stuck: &Stuck| {
         // The test may have ended.
         let _ = sender.send(*stuck);
     };
@@ -234,7 +234,6 @@ fn watched(
     let builder = TimerService::builder().shards(1).class(REQUEST).warning_limits(limits);
     let builder = builder.runtime(Runtime::Thread).unpinned();
     let service = builder
-        .watchdog(watchdog)
         .start_with(move |_| {
             let released = released.lock().unwrap().take().expect("there is one shard");
             move |fired: Fired<u64>, _: &Timers<u64>| {
@@ -244,12 +243,13 @@ fn watched(
             }
         })
         .unwrap();
-    (service, seen, release)
+    let watchdog = watch(service.stats_source(), tell).unwrap();
+    (service, watchdog, seen, release)
 }
 
 #[test]
 fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
-    let (service, seen, release) = watched(ms(100), ms(400));
+    let (service, watchdog, seen, release) = watched(ms(100), ms(400));
     let timers = corewheel::sim::Thread::of(&service);
     timers.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
     let first = seen.recv_timeout(PATIENCE).unwrap();
@@ -270,14 +270,17 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
         !warnings.iter().any(|one| one.kind == WarningKind::ShardStuck && one.is_active)
     });
     assert_eq!(service.stats().shards[0].counts.fired, 1);
+    drop(watchdog);
+    while seen.try_recv().is_ok() {}
+    assert_eq!(seen.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 }
 
 #[test]
-fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
+fn watchdog_ends_with_its_shards_and_survives_a_hook_that_panics() {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(12_345));
     let (sender, seen) = mpsc::channel();
-    let watchdog = move |stuck: &Stuck| {
+    let tell = move |stuck: &Stuck| {
         let _ = sender.send(stuck.is_hung);
         panic!("the hook panics");
     };
@@ -285,10 +288,10 @@ fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
     let service = TimerService::builder()
         .shards(1)
         .warning_limits(limits)
-        .watchdog(watchdog)
         .clock(&clock)
         .start_attached_with::<u64>()
         .unwrap();
+    let _watchdog = watch(service.stats_source(), tell).unwrap();
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
     shard.timers().schedule(ms(1), 1).unwrap();
     let _ = shard.turn();
@@ -296,6 +299,6 @@ fn watchdog_ends_with_its_service_and_survives_a_hook_that_panics() {
     assert_eq!(seen.recv_timeout(PATIENCE), Ok(false));
     clock.advance(ms(50));
     assert_eq!(seen.recv_timeout(PATIENCE), Ok(true));
-    drop(service);
+    let _report = shard.shutdown(ShutdownPolicy::Drop);
     assert_eq!(seen.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
 }

@@ -5,6 +5,7 @@
 //! | values that are taken out when they are due | [`queue`] |
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
+//! | a thread that sees a stuck shard | [`watchdog`] |
 //!
 //! The trait [`Containers`] makes them, as methods of [`Timers`]. A container lives on one shard
 //! and is `!Send`; any thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made.
@@ -44,6 +45,7 @@ mod capacity;
 pub mod keyed;
 pub mod purgatory;
 pub mod queue;
+pub mod watchdog;
 
 pub mod guide {
     #![doc = include_str!("guide.md")]

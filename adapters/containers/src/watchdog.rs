@@ -1,5 +1,22 @@
 //! A thread that sees a stuck shard from outside it.
 //!
+//! For servers that would rather abort, or write a backtrace, than stand still. By hand it is a
+//! thread that reads the statistics, at the same cost, and the work of telling why.
+//!
+//! ```
+//! use corewheel::TimerService;
+//! use corewheel_containers::watchdog::watch;
+//!
+//! let service = TimerService::builder().shards(1).start()?;
+//! let _watchdog = watch(service.stats_source(), |stuck| {
+//!     if stuck.is_hung {
+//!         // A core dump shows what the shard's thread does.
+//!         std::process::abort();
+//!     }
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! It compares what each shard publishes, the next deadline and the turn that runs, with the clock.
 //! So it costs a shard nothing, and it sees a shard whose thread does not run at all.
 //!
@@ -9,32 +26,17 @@
 //!
 //! Cost: a reading of the statistics at each look.
 
-use std::fmt;
+use std::any::Any;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io};
 
-use crate::clock::{now, saturating_nanos};
-use crate::shard::Directory;
-use crate::stats::host::{self, ThreadTimes};
-use crate::stats::{ServiceStats, ShardStats};
-use crate::values::contain::attempt;
-use crate::values::ids::ShardId;
-use crate::values::settings::WarningLimits;
-
-/// What the watchdog calls with each shard that is stuck.
-#[derive(Clone)]
-pub(crate) struct Hook(Arc<dyn Fn(&Stuck) + Send + Sync>);
-
-impl Hook {
-    pub(crate) fn new(hook: impl Fn(&Stuck) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hook))
-    }
-}
-
-debug_fields!([] Hook, |_it|);
+use corewheel::ShardId;
+use corewheel::settings::WarningLimits;
+use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource, ThreadTimes};
 
 /// How often it looks: ten times before a shard is stuck, within these bounds.
 const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(100);
@@ -42,7 +44,7 @@ const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 /// What the thread of a stuck shard has done since the look before, as far as the system tells.
 ///
 /// ```
-/// use corewheel::watchdog::ThreadState;
+/// use corewheel_containers::watchdog::ThreadState;
 ///
 /// fn advice(state: ThreadState) -> &'static str {
 ///     match state {
@@ -86,18 +88,14 @@ impl fmt::Display for ThreadState {
     }
 }
 
-/// A shard that is stuck, for the function of
-/// [`TimerServiceBuilder::watchdog`](crate::TimerServiceBuilder::watchdog).
+/// A shard that is stuck, for the function of [`watch`].
 ///
 /// ```
-/// use corewheel::TimerService;
-/// use corewheel::watchdog::Stuck;
+/// use corewheel_containers::watchdog::Stuck;
 ///
 /// fn tell(stuck: &Stuck) {
 ///     eprintln!("{:?} is stuck for {:?}: {}", stuck.shard, stuck.since, stuck.thread);
 /// }
-/// let service = TimerService::builder().shards(1).watchdog(tell).start()?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -105,7 +103,7 @@ pub struct Stuck {
     /// The shard.
     pub shard: ShardId,
     /// Whether it has been stuck for longer than
-    /// [`WarningLimits::hung`](crate::settings::WarningLimits::hung).
+    /// [`WarningLimits::hung`].
     pub is_hung: bool,
     /// For how long a turn has been due or running.
     pub since: Duration,
@@ -127,33 +125,29 @@ struct Last {
 }
 
 /// The looks of the watchdog.
+#[derive(Default)]
 struct Looks {
-    limits: WarningLimits,
     shards: Vec<Last>,
 }
 
 impl Looks {
     /// Finds the shards that have passed a threshold since the look before, which was `elapsed`
-    /// ago. `state_of` gives the letter of the state that the thread of a shard has.
-    fn look(
-        &mut self,
-        stats: &ServiceStats,
-        elapsed: Duration,
-        state_of: impl Fn(ShardId) -> Option<char>,
-    ) -> Vec<Stuck> {
+    /// ago.
+    fn look(&mut self, stats: &ServiceStats, elapsed: Duration) -> Vec<Stuck> {
+        let WarningLimits { stuck, hung, .. } = stats.warning_limits;
         self.shards.resize(stats.shards.len(), Last::default());
-        let mut stuck = Vec::new();
+        let mut found = Vec::new();
         for (last, shard) in self.shards.iter_mut().zip(&stats.shards) {
             let since = shard.stuck_for();
             let is_hung = match since {
-                since if since > self.limits.hung => Some(true),
-                since if since > self.limits.stuck => Some(false),
+                since if since > hung => Some(true),
+                since if since > stuck => Some(false),
                 _ => None,
             };
             let before = std::mem::replace(&mut last.thread, shard.thread);
             if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > last.is_hung) {
-                let thread = thread_state(before, shard, elapsed, &state_of);
-                stuck.push(Stuck {
+                let thread = thread_state(before, shard, elapsed, state_of);
+                found.push(Stuck {
                     shard: shard.shard,
                     is_hung,
                     since,
@@ -164,18 +158,20 @@ impl Looks {
             }
             last.is_hung = is_hung;
         }
-        stuck
+        found
     }
 }
 
+/// What the thread of a shard has done since the look before. `state_of` gives the letter of the
+/// state of a thread.
 fn thread_state(
     before: Option<ThreadTimes>,
     shard: &ShardStats,
     elapsed: Duration,
-    state_of: impl Fn(ShardId) -> Option<char>,
+    state_of: impl Fn(u32) -> Option<char>,
 ) -> ThreadState {
     let (Some(before), Some(now)) = (before, shard.thread) else { return ThreadState::Unknown };
-    let half = saturating_nanos(elapsed) / 2;
+    let half = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / 2;
     if now.waited_ns.saturating_sub(before.waited_ns) > half {
         return ThreadState::Starves;
     }
@@ -183,7 +179,7 @@ fn thread_state(
         // It runs, if a little less than it could.
         return ThreadState::Runs;
     }
-    match state_of(shard.shard) {
+    match shard.thread_id.and_then(state_of) {
         // The system counts a wait for a processor when it is over.
         Some('R') => ThreadState::Starves,
         Some('T' | 't') => ThreadState::Stopped,
@@ -191,33 +187,33 @@ fn thread_state(
     }
 }
 
-/// The thread of a watchdog, which ends when this is dropped.
-pub(crate) struct Watching {
-    stop: Arc<AtomicBool>,
+/// The letter that the system has for the state of a thread of this process; `None` if it does not
+/// say it. A thread that waits for a processor has the letter of a thread that runs.
+fn state_of(thread: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    // The name of the thread stands in parentheses and may contain any character.
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+}
+
+/// The thread of a watchdog, which ends when this is dropped; made by [`watch`].
+#[must_use = "the watchdog ends when this is dropped"]
+pub struct Watchdog {
+    /// `None` while this is dropped. The thread waits for its end.
+    stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watching {
-    pub(crate) fn start<T: Send + 'static>(
-        hook: Hook,
-        directory: &Arc<Directory<T>>,
-    ) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let name = format!("{}-watchdog", directory.settings.name);
-        let (stopped, directory) = (Arc::clone(&stop), Arc::downgrade(directory));
-        let thread =
-            thread::Builder::new().name(name).spawn(move || watch(&hook, &directory, &stopped))?;
-        Ok(Self { stop, thread: Some(thread) })
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watchdog(..)")
     }
 }
 
-impl Drop for Watching {
+impl Drop for Watchdog {
     fn drop(&mut self) {
-        // Relaxed: the flag orders nothing. The unpark below makes the thread look at it.
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop = None;
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // The hook may drop the service, on the watchdog's own thread.
+            // The function may drop the watchdog, on its own thread.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
@@ -225,75 +221,112 @@ impl Drop for Watching {
     }
 }
 
-fn watch<T: Send + 'static>(hook: &Hook, directory: &Weak<Directory<T>>, stopped: &AtomicBool) {
-    let Some(limits) = directory.upgrade().map(|known| known.settings.warnings) else { return };
-    let interval = (limits.stuck / 10).clamp(*LOOKS.start(), *LOOKS.end());
-    let mut looks = Looks { limits, shards: Vec::new() };
-    let mut last = now();
-    loop {
-        thread::park_timeout(interval);
-        let Some(directory) = directory.upgrade().filter(|_| !stopped.load(Ordering::Relaxed))
-        else {
-            return;
-        };
-        let elapsed = now().saturating_duration_since(std::mem::replace(&mut last, now()));
-        if elapsed > interval.saturating_add(limits.stuck) {
-            // This thread did not run either: the process was stopped, or the whole host stood
-            // still. The shards get the time until the next look.
-            tracing::warn!(
-                name: "process-stopped",
-                target: "corewheel::watchdog",
-                ?elapsed,
-                "the process was stopped, or got no processor"
-            );
-            continue;
-        }
-        let stats = directory.stats();
-        let thread = |shard| directory.post(shard)?.published.live.thread();
-        let state_of = |shard| host::state_of(thread(shard)?);
-        for stuck in looks.look(&stats, elapsed, state_of) {
-            let Stuck { shard, is_hung, since, is_in_turn, class, thread } = stuck;
-            let (shard, thread) = (shard.number(), thread.name());
-            tracing::error!(
-                name: "shard-stuck",
-                target: "corewheel::watchdog",
-                shard,
-                is_hung,
-                ?since,
-                is_in_turn,
-                class,
-                thread,
-                "a shard is stuck"
-            );
-            if let Err(reason) = attempt(|| hook.0(&stuck)) {
-                tracing::error!(
-                    name: "hook-panicked",
+/// Starts a thread that watches the shards of a service from outside. It calls `on_stuck` when a
+/// turn of a shard has been due, or has been running, for longer than [`WarningLimits::stuck`], and
+/// once more, with [`Stuck::is_hung`], after [`WarningLimits::hung`].
+///
+/// The function is called on that thread. It may write a backtrace, or abort the process. While it
+/// runs no shard is watched. A panic of it is caught and logged. The thread ends when the
+/// [`Watchdog`] is dropped, or when all shards have ended.
+///
+/// Cost: a reading of the statistics ten times in `stuck`, and at most every millisecond. Each logs
+/// the [warnings](corewheel::stats::WarningKind) that have occurred.
+///
+/// # Errors
+///
+/// The system refuses the thread.
+pub fn watch(
+    source: StatsSource,
+    on_stuck: impl Fn(&Stuck) + Send + 'static,
+) -> io::Result<Watchdog> {
+    let (stop, stopped) = mpsc::channel();
+    let name = format!("{}-watchdog", source.read().name);
+    let work = move || {
+        let (mut looks, mut last) = (Looks::default(), Instant::now());
+        let mut interval = Duration::ZERO;
+        while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            let stats = source.read();
+            let stuck_after = stats.warning_limits.stuck;
+            let elapsed = last.elapsed();
+            last = Instant::now();
+            let was_stopped = elapsed > interval.saturating_add(stuck_after);
+            interval = (stuck_after / 10).clamp(*LOOKS.start(), *LOOKS.end());
+            if was_stopped {
+                // This thread did not run either: the process was stopped, or the whole host stood
+                // still. The shards get the time until the next look.
+                tracing::warn!(
+                    name: "process-stopped",
                     target: "corewheel::watchdog",
-                    reason, "the hook panicked"
+                    ?elapsed,
+                    "the process was stopped, or got no processor"
                 );
+                continue;
+            }
+            looks.look(&stats, elapsed).iter().for_each(|stuck| tell(stuck, &on_stuck));
+            let is_over =
+                |shard: &ShardStats| matches!(shard.state, ShardState::Closed | ShardState::Dead);
+            if stats.shards.iter().all(is_over) {
+                return;
             }
         }
+    };
+    let thread = thread::Builder::new().name(name).spawn(work)?;
+    Ok(Watchdog { stop: Some(stop), thread: Some(thread) })
+}
+
+/// Logs a shard that is stuck, and calls the function of the user.
+fn tell(stuck: &Stuck, on_stuck: &impl Fn(&Stuck)) {
+    let Stuck { shard, is_hung, since, is_in_turn, class, thread } = *stuck;
+    let (shard, thread) = (shard.number(), thread.name());
+    tracing::error!(
+        name: "shard-stuck",
+        target: "corewheel::watchdog",
+        shard,
+        is_hung,
+        ?since,
+        is_in_turn,
+        class,
+        thread,
+        "a shard is stuck"
+    );
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_stuck(stuck))) {
+        let reason = text_of(&*panic).to_owned();
+        // It may panic when it is dropped.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        tracing::error!(
+            name: "hook-panicked",
+            target: "corewheel::watchdog",
+            reason, "the hook panicked"
+        );
     }
+}
+
+/// The text of a panic.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
 #[cfg(test)]
 mod tests {
+    use corewheel::TimerService;
+
     use super::*;
-    use crate::service::builder::TimerServiceBuilder;
 
     const LOOK: Duration = Duration::from_millis(100);
 
     /// Looks at a shard for which a turn has been due for so many milliseconds at each look.
     fn found(overdue: &[u64]) -> Vec<Option<bool>> {
-        let builder = TimerServiceBuilder::new().shards(1).capacity(64);
+        let builder = TimerService::builder().shards(1).capacity(64);
         let service = builder.start_attached().expect("an attached service starts");
         let mut stats = service.stats();
         let (stuck, hung) = (Duration::from_secs(1), Duration::from_secs(5));
         let limits = WarningLimits { stuck, hung, ..WarningLimits::default() };
-        let mut looks = Looks { limits, shards: vec![] };
+        stats.warning_limits = limits;
+        let mut looks = Looks::default();
         let look = |overdue: &u64| {
             stats.shards[0].overdue_ns = overdue * 1_000_000;
-            let stuck = looks.look(&stats, LOOK, |_| None);
+            let stuck = looks.look(&stats, LOOK);
             stuck.first().map(|stuck| stuck.is_hung)
         };
         overdue.iter().map(look).collect()
@@ -310,13 +343,14 @@ mod tests {
 
     #[test]
     fn thread_of_a_stuck_shard_is_told_by_the_times_of_the_system() {
-        let builder = TimerServiceBuilder::new().shards(1).capacity(64);
+        let builder = TimerService::builder().shards(1).capacity(64);
         let service = builder.start_attached().expect("an attached service starts");
         let mut shard = service.stats().shards.swap_remove(0);
         let times = |ran: u64, waited: u64| {
             let ms = 1_000_000;
-            Some(ThreadTimes { ran_ns: ran * ms, waited_ns: waited * ms })
+            Some(ThreadTimes::new(ran * ms, waited * ms))
         };
+        shard.thread_id = Some(1);
         let mut check = |ran: u64, waited: u64, state: char, expected| {
             shard.thread = times(500 + ran, 700 + waited);
             let state = thread_state(times(500, 700), &shard, LOOK, |_| Some(state));
@@ -330,5 +364,12 @@ mod tests {
         check(1, 2, 'S', ThreadState::Blocked);
         let state = thread_state(None, &shard, LOOK, |_| Some('T'));
         assert_eq!(state, ThreadState::Unknown);
+    }
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn thread_that_computes_has_the_letter_of_one_that_runs() {
+        let thread = fs::read_link("/proc/thread-self").unwrap();
+        let thread = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        assert_eq!(state_of(thread), Some('R'));
     }
 }
