@@ -17,9 +17,9 @@ use std::error::Error;
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Receive, TurnTime, Wants};
+use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Wants};
 use corewheel::{Runtime, ShutdownPolicy, TimerService, Timers};
 
 /// How often a packet is sent at most.
@@ -65,12 +65,19 @@ impl Window {
         let _ = self.events.send(event);
     }
 
-    fn remove(&self, number: u32) -> bool {
-        let Some(packet) = self.packets.borrow_mut().remove(&number) else { return false };
+    /// Sends a packet soon, and waits so long for its acknowledgement.
+    fn transmit(&self, number: u32, wait: Duration) {
+        self.packets.borrow_mut().insert(number, Packet { wait, tries: 0, timer: None });
+        self.outgoing.borrow_mut().push_back(number);
+    }
+
+    /// The peer has a packet.
+    fn acknowledge(&self, number: u32) {
+        let Some(packet) = self.packets.borrow_mut().remove(&number) else { return };
         if let Some(timer) = packet.timer {
             self.shard.cancel(timer);
         }
-        true
+        self.report(Event::Acknowledged(number));
     }
 
     /// Sends a packet, and schedules the next try.
@@ -94,7 +101,7 @@ impl Part for Window {
         if self.outgoing.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+    fn deliver(self: Rc<Self>, _now: Instant) {
         let next = self.outgoing.borrow_mut().pop_front();
         if let Some(number) = next {
             self.send(number);
@@ -122,30 +129,6 @@ impl Part for Window {
     }
 }
 
-/// A message: send a packet, and wait so long for its acknowledgement.
-struct Transmit {
-    number: u32,
-    wait: Duration,
-}
-
-impl Receive<Transmit> for Window {
-    fn receive(self: Rc<Self>, Transmit { number, wait }: Transmit) {
-        self.packets.borrow_mut().insert(number, Packet { wait, tries: 0, timer: None });
-        self.outgoing.borrow_mut().push_back(number);
-    }
-}
-
-/// A message: the peer has this packet.
-struct Acknowledge(u32);
-
-impl Receive<Acknowledge> for Window {
-    fn receive(self: Rc<Self>, Acknowledge(number): Acknowledge) {
-        if self.remove(number) {
-            self.report(Event::Acknowledged(number));
-        }
-    }
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start()?;
     let shard = service.shards().next().ok_or("there is no shard")?;
@@ -158,7 +141,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Packet 1 is acknowledged, packet 2 never, and packet 3 waits until the end.
     let hour = Duration::from_hours(1);
     for (number, wait) in [(1, hour), (2, Duration::from_millis(5)), (3, hour)] {
-        sender.send(Transmit { number, wait }).map_err(|refused| refused.kind())?;
+        let transmit = move |window: Rc<Window>, wait| window.transmit(number, wait);
+        sender.send(wait, transmit).map_err(|refused| refused.kind())?;
     }
     let mut ends = Vec::new();
     let mut tries_of_2 = 0;
@@ -166,7 +150,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         match happened.recv()? {
             Event::Sent { packet: 1, .. } => {
                 // The acknowledgement comes on another thread.
-                let peer = thread::spawn(move || sender.send(Acknowledge(1)).is_ok());
+                let acknowledge = |window: Rc<Window>, number| window.acknowledge(number);
+                let peer = thread::spawn(move || sender.send(1, acknowledge).is_ok());
                 assert!(peer.join().is_ok_and(|is_sent| is_sent), "the shard runs");
             }
             Event::Sent { packet: 2, tries } => tries_of_2 = tries,

@@ -17,11 +17,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Wake, Waker};
+use std::time::Instant;
 
 use slab::Slab;
 
 use crate::directory::post::Front;
-use crate::face::part::{Part, PartHandle, TurnTime, Wants};
+use crate::face::part::{Part, PartHandle, Wants};
 use crate::face::timers::Timers;
 use crate::link::sync::{Mutex, MutexGuard};
 use crate::link::woken::WokenFlag;
@@ -121,7 +122,7 @@ impl Part for LoopTasks {
         if waits { Wants::Delivery } else { Wants::Nothing }
     }
 
-    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+    fn deliver(self: Rc<Self>, _now: Instant) {
         let place = self.woken.places().pop_front();
         if let Some(place) = place {
             self.poll(place);

@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
-//! use corewheel::part::{Gauges, Part, PartHandle, PartSender, PartTimer, Receive};
+//! use corewheel::part::{Gauges, Part, PartHandle, PartSender, PartTimer};
 //! use corewheel::{RefusedKind, ShutdownPolicy, TimerService};
 //! use std::cell::RefCell;
 //! use std::collections::BTreeMap;
@@ -60,15 +60,6 @@
 //!     }
 //! }
 //!
-//! /// A message: the holder gives a lease back.
-//! struct GiveBack(u32);
-//!
-//! impl Receive<GiveBack> for Leases {
-//!     fn receive(self: Rc<Self>, GiveBack(lease): GiveBack) {
-//!         self.end(lease);
-//!     }
-//! }
-//!
 //! let clock = ManualClock::new();
 //! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
 //! let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
@@ -79,9 +70,10 @@
 //! });
 //! (1..=3).try_for_each(|lease| leases.grant(lease))?;
 //!
-//! // From any thread.
+//! // From any thread: the holder gives a lease back.
 //! let sender: PartSender<Leases> = leases.shard.sender();
-//! std::thread::spawn(move || sender.send(GiveBack(2)).is_ok()).join().unwrap();
+//! let give_back = move |lease: u32| sender.send(lease, |leases, lease| leases.end(lease));
+//! std::thread::spawn(move || give_back(2).is_ok()).join().unwrap();
 //! let _next = shard.turn();
 //! assert_eq!(*leases.ended.borrow(), [2]);
 //! assert_eq!(service.stats().shards[0].gauges["leases"], 2);
@@ -125,9 +117,10 @@
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 use super::handle::thread_lanes;
-pub use crate::shard::part::{Gauges, Part, PartTimer, Receive, TurnTime, Wants};
+pub use crate::shard::part::{Gauges, Part, PartTimer, Wants};
 pub use crate::shard::part_handle::PartHandle;
 use crate::shard::parts::{Entry, Message, Parts};
 use crate::values::ids::{Home, ShardId};
@@ -143,22 +136,25 @@ pub struct PartSender<P> {
 }
 
 impl<P: Part> PartSender<P> {
-    /// Sends a message. It waits for no room: what the lane of this thread has no room for waits
-    /// beside it, in order. On the part's own thread the part receives it at once. A message to a
-    /// part that has left is dropped on the shard's thread.
+    /// Sends a message, with which the shard calls `receive` for the part: in one of its turns, or
+    /// at once if this is the part's own thread. If there is work to do for the message, let
+    /// [`wants`](Part::wants) say so, so that it is done within the budget of a turn.
+    ///
+    /// It waits for no room: what the lane of this thread has no room for waits beside it, in
+    /// order. A message to a part that has left is dropped on the shard's thread.
     ///
     /// # Errors
     ///
     /// `Closed` with the message, if the shard or the service has ended.
-    pub fn send<M>(&self, message: M) -> Result<(), Refused<M>>
+    pub fn send<M, F>(&self, message: M, receive: F) -> Result<(), Refused<M>>
     where
-        P: Receive<M>,
         M: Send + 'static,
+        F: FnOnce(Rc<P>, M) + Send + 'static,
     {
-        let sent = Sent { to: self.entry, message, part: self.part };
+        let sent = Sent { to: self.entry, message, receive, part: self.part };
         let (service, shard) = (self.home.service(), self.home.shard());
         thread_lanes::send_message(service, shard, Box::new(sent)).map_err(|message| {
-            let sent = message.into_any().downcast::<Sent<P, M>>();
+            let sent = message.into_any().downcast::<Sent<P, M, F>>();
             Refused::Closed(sent.expect("the message that was sent comes back").message)
         })
     }
@@ -197,17 +193,23 @@ impl PartHandle {
 }
 
 /// A message on its way.
-struct Sent<P, M> {
+struct Sent<P, M, F> {
     to: Entry,
     message: M,
+    receive: F,
     part: PhantomData<fn() -> P>,
 }
 
-impl<P: Receive<M>, M: Send + 'static> Message for Sent<P, M> {
+impl<P, M, F> Message for Sent<P, M, F>
+where
+    P: Part,
+    M: Send + 'static,
+    F: FnOnce(Rc<P>, M) + Send + 'static,
+{
     fn receive(self: Box<Self>, parts: &Parts) {
-        let Sent { to, message, .. } = *self;
+        let Sent { to, message, receive, .. } = *self;
         if let Some(part) = parts.find::<P>(to) {
-            part.receive(message);
+            receive(part, message);
         }
     }
 

@@ -8,7 +8,7 @@ use corewheel_shard::Tick;
 
 use super::core::{Core, Paused};
 use super::handler::{Fired, Values};
-use super::part::{Part, TurnTime};
+use super::part::Part;
 use super::stored::Stored;
 use super::timers::{Payload, SendCall, Taken, Timers};
 use crate::clock::nanos_after;
@@ -85,8 +85,6 @@ struct Delivering {
     /// When `time_max` is used up, in nanoseconds.
     end: u64,
     is_timed: bool,
-    /// The tick at the beginning.
-    tick: Tick,
     /// How many more deliveries the budget allows.
     left: usize,
     paused: Paused,
@@ -101,7 +99,6 @@ impl Delivering {
             now,
             end: nanos_after(now, time_max.unwrap_or(Duration::MAX)),
             is_timed: time_max.is_some(),
-            tick: core.time().floor(now),
             left: max,
             paused: state.paused,
         }
@@ -132,13 +129,11 @@ impl Delivering {
             if matches!(next, Coming::Nothing) {
                 return;
             }
-            let Self { now, tick, .. } = *self;
+            let now = self.now;
             core.contain(|| match next {
                 Coming::Timer(delivery) => host.deliver(delivery),
                 Coming::PartTimer(timer) => core.parts.expired(timer),
-                Coming::Work(part) => {
-                    part.deliver(TurnTime { time: core.time(), nanos: now, tick });
-                }
+                Coming::Work(part) => part.deliver(core.time().instant_of(now)),
                 Coming::Nothing => {}
             });
             let after = core.nanos_near();

@@ -12,9 +12,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::TimerKey;
 
-use crate::clock::Timeline;
 use crate::clock::when::Deadline;
 use crate::stats::ShardCounts;
 use crate::values::scale::Scale;
@@ -42,8 +41,8 @@ pub trait Part: Any {
         false
     }
 
-    /// A turn begins, before it receives requests.
-    fn turn_begins(&self, _turn: TurnTime<'_>) {}
+    /// A turn begins, before it receives requests, at the time `now`.
+    fn turn_begins(&self, _now: Instant) {}
 
     /// What the part wants of the shard. It is called several times a turn, and before the shard
     /// falls asleep, so it must be cheap and change nothing.
@@ -53,8 +52,9 @@ pub trait Part: Any {
 
     /// Delivers one item: called while the part [wants](Self::wants) a delivery. Deliveries of
     /// parts and of timers alternate, and both use up the budget of the turn. A shutdown that fires
-    /// all timers delivers until no part wants a delivery any more.
-    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {}
+    /// all timers delivers until no part wants a delivery any more. `now` is the time at which the
+    /// delivery begins.
+    fn deliver(self: Rc<Self>, _now: Instant) {}
 
     /// Until when a timer of the part that has expired is postponed; `None` if it is to be
     /// delivered now. After the shard has begun to shut down, no timer is postponed.
@@ -90,21 +90,14 @@ pub trait Part: Any {
     }
 }
 
-/// A part that other threads send messages of type `M`.
-pub trait Receive<M>: Part {
-    /// Receives a message: in a turn of the shard, or at once if it was sent on the shard's own
-    /// thread. If there is work to do for it, let [`wants`](Part::wants) say so, so that it is done
-    /// within the budget of a turn.
-    fn receive(self: Rc<Self>, message: M);
-}
-
 /// What a [`Part`] wants of its shard.
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel::part::{Gauges, Part, PartHandle, TurnTime, Wants};
+/// use corewheel::part::{Gauges, Part, PartHandle, Wants};
 /// use std::cell::RefCell;
 /// use std::rc::Rc;
+/// use std::time::Instant;
 ///
 /// /// Lines that are written one at a time, among the deliveries of timers.
 /// struct Lines {
@@ -128,7 +121,7 @@ pub trait Receive<M>: Part {
 ///         if self.waiting.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
 ///     }
 ///
-///     fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+///     fn deliver(self: Rc<Self>, _now: Instant) {
 ///         println!("{:?}", self.waiting.borrow_mut().pop());
 ///     }
 ///
@@ -157,41 +150,6 @@ pub enum Wants {
     /// To deliver an item in the next turn, which follows at once: the part has delivered enough in
     /// this one.
     NextTurn,
-}
-
-/// The time of the present turn of a shard.
-#[derive(Clone, Copy, Debug)]
-pub struct TurnTime<'a> {
-    pub(super) time: &'a Timeline,
-    /// In nanoseconds.
-    pub(super) nanos: u64,
-    /// The tick up to which this turn delivers.
-    pub(super) tick: Tick,
-}
-
-impl TurnTime<'_> {
-    /// The time at which the turn began, or at which the present delivery begins. It costs a
-    /// conversion, and no reading of a clock.
-    pub fn now(&self) -> Instant {
-        self.time.instant_of(self.nanos)
-    }
-
-    /// Whether a deadline is due in this turn.
-    pub fn is_due(&self, deadline: Deadline) -> bool {
-        deadline.0 <= self.tick
-    }
-
-    /// The time in nanoseconds.
-    #[inline]
-    pub(crate) fn nanos(&self) -> u64 {
-        self.nanos
-    }
-
-    /// The tick up to which this turn delivers.
-    #[inline]
-    pub(crate) fn tick(&self) -> Tick {
-        self.tick
-    }
 }
 
 /// Where a [`Part`] writes its gauges.

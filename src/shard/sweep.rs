@@ -21,11 +21,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use corewheel_shard::Tick;
 
 use super::core::Core;
-use super::part::{Part, TurnTime, Wants};
+use super::part::{Part, Wants};
 use super::part_handle::PartHandle;
 use super::parts::Parts;
 use crate::clock::Timeline;
@@ -290,8 +291,8 @@ impl Part for Sweep {
         true
     }
 
-    fn turn_begins(&self, turn: TurnTime<'_>) {
-        self.now.set(turn.nanos());
+    fn turn_begins(&self, now: Instant) {
+        self.now.set(self.time.nanos_at(now));
         self.visited.set(0);
     }
 
@@ -306,7 +307,7 @@ impl Part for Sweep {
     }
 
     /// One step.
-    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+    fn deliver(self: Rc<Self>, _now: Instant) {
         if self.is_drain_due() {
             self.drain();
         } else if !self.to_tell.borrow().is_empty() {

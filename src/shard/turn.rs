@@ -6,7 +6,6 @@ use super::core::{Core, State};
 use super::deliver::{Deliveries, deliver};
 use super::handler::Values;
 use super::lateness::TurnEnd;
-use super::part::TurnTime;
 use super::shutdown::shut_down;
 use super::timers::Timers;
 use crate::values::contain::contain;
@@ -99,9 +98,9 @@ impl<T: 'static> Core<T> {
 
     fn begin_turn_of_parts(&self, now: u64) {
         self.parts.forget_left();
-        let turn = TurnTime { time: self.time(), nanos: now, tick: self.time().floor(now) };
+        let now = self.time().instant_of(now);
         self.parts.each(|_, part| {
-            part.turn_begins(turn);
+            part.turn_begins(now);
             true
         });
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
-use corewheel::part::{Gauges, Part, PartHandle, TurnTime, Wants};
+use corewheel::part::{Gauges, Part, PartHandle, Wants};
 use corewheel::scaled::Scale;
 use corewheel::stats::ClassStats;
 use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
@@ -64,10 +64,10 @@ impl Part for Leases {
         self.due.set(self.taken.borrow().len() as u64);
     }
 
-    fn deliver(self: Rc<Self>, turn: TurnTime<'_>) {
+    fn deliver(self: Rc<Self>, now: Instant) {
         let taken = self.taken.borrow_mut().remove(0);
         self.due.set(self.due.get() - 1);
-        self.shard.begin_delivery(turn.now() - (taken + ms(10)));
+        self.shard.begin_delivery(now - (taken + ms(10)));
         self.note();
     }
 

@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 use std::thread;
+use std::time::Instant;
 
 use corewheel::attach::Turn;
-use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Receive, TurnTime, Wants};
+use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Wants};
 use corewheel::settings::TurnBudget;
 use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
 
@@ -60,6 +61,11 @@ impl Notes {
         self.calls.take().into_iter().filter(|call| *call != Call::TurnBegins).collect()
     }
 
+    /// Receives a message.
+    fn receive(self: Rc<Self>, number: u32) {
+        self.note(Call::Receives(number));
+    }
+
     fn schedule(&self, delay: u64, index: u32) -> PartTimer {
         self.shard.schedule(ms(delay), index).unwrap()
     }
@@ -70,7 +76,7 @@ impl Part for Notes {
         self.takes_turns
     }
 
-    fn turn_begins(&self, _turn: TurnTime<'_>) {
+    fn turn_begins(&self, _now: Instant) {
         self.note(Call::TurnBegins);
     }
 
@@ -78,7 +84,7 @@ impl Part for Notes {
         if self.items.get() > 0 { Wants::Delivery } else { self.wants.get() }
     }
 
-    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+    fn deliver(self: Rc<Self>, _now: Instant) {
         self.items.set(self.items.get() - 1);
         self.note(Call::Delivers);
     }
@@ -101,12 +107,6 @@ impl Part for Notes {
 
     fn closed(&self, is_dead: bool) {
         self.note(Call::Closed { is_dead });
-    }
-}
-
-impl Receive<u32> for Notes {
-    fn receive(self: Rc<Self>, number: u32) {
-        self.note(Call::Receives(number));
     }
 }
 
@@ -169,17 +169,19 @@ fn messages_reach_a_part_in_order_and_come_back_after_the_end() {
     let part = Notes::make(lab.timers(), false);
     let sender = part.shard.sender::<Notes>();
     assert_eq!(sender.shard_id(), SHARD);
-    let send = move |numbers: &[u32]| numbers.iter().all(|number| sender.send(*number).is_ok());
+    let send = move |numbers: &[u32]| {
+        numbers.iter().all(|number| sender.send(*number, Notes::receive).is_ok())
+    };
     assert!(thread::spawn(move || send(&[1, 2, 3])).join().unwrap());
     assert_eq!(part.take(), [], "no turn has come");
     lab.settle();
     assert_eq!(part.take(), [1, 2, 3].map(Call::Receives));
-    assert!(sender.send(4).is_ok());
+    assert!(sender.send(4, Notes::receive).is_ok());
     lab.settle();
     assert_eq!(part.take(), [Call::Receives(4)]);
     let _report = lab.end(ShutdownPolicy::Drop);
     assert_eq!(part.take(), [Call::Closing, Call::Closed { is_dead: false }]);
-    assert_eq!(sender.send(5), Err(Refused::Closed(5)));
+    assert_eq!(sender.send(5, Notes::receive), Err(Refused::Closed(5)));
     assert_eq!(part.shard.schedule(ms(1), 0), Err(RefusedKind::Closed));
 }
 
@@ -190,7 +192,7 @@ fn message_to_a_part_that_has_left_reaches_no_other_part() {
     let sender = part.shard.sender::<Notes>();
     drop(part);
     let other = Notes::make(lab.timers(), false);
-    assert!(thread::spawn(move || sender.send(1).is_ok()).join().unwrap());
+    assert!(thread::spawn(move || sender.send(1, Notes::receive).is_ok()).join().unwrap());
     lab.settle();
     assert_eq!(other.take(), []);
 }
@@ -278,7 +280,7 @@ fn panic_of_a_part_ends_only_that_call() {
     part.panics.set(true);
     part.schedule(2, 1);
     calm.schedule(2, 2);
-    let _ = part.shard.sender::<Notes>().send(3);
+    let _ = part.shard.sender::<Notes>().send(3, Notes::receive);
     part.items.set(1);
     lab.advance(ms(3));
     assert_eq!(part.take(), [Call::Receives(3), Call::Delivers, Call::Expires(1)]);
@@ -339,13 +341,13 @@ fn part_may_use_its_shard_and_make_parts_in_each_call() {
         fn takes_turns(&self) -> bool {
             true
         }
-        fn turn_begins(&self, _turn: TurnTime<'_>) {
+        fn turn_begins(&self, _now: Instant) {
             self.act();
         }
         fn wants(&self) -> Wants {
             if self.items.get() > 0 { Wants::Delivery } else { Wants::Nothing }
         }
-        fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+        fn deliver(self: Rc<Self>, _now: Instant) {
             self.items.set(self.items.get() - 1);
             self.act();
         }

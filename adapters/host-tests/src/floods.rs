@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::part::{Part, PartHandle, TurnTime, Wants};
+use corewheel::part::{Part, PartHandle, Wants};
 use corewheel::{ShutdownPolicy, Timers};
 
 use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
@@ -161,7 +161,7 @@ impl Part for Endless {
         true
     }
 
-    fn turn_begins(&self, _turn: TurnTime<'_>) {
+    fn turn_begins(&self, _now: Instant) {
         self.turns.set(self.turns.get() + 1);
     }
 

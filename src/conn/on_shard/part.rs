@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts};
@@ -14,7 +15,7 @@ use super::record_ref::RecordRef;
 use super::table::{Extras, OnEvent, Packed, Table};
 use crate::clock::when::Deadline;
 use crate::directory::orders::{Orders, Visit};
-use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
+use crate::face::part::{Gauges, Part, PartHandle, Wants};
 use crate::face::timers::Timers;
 use crate::shard::sweep::Population;
 use crate::values::contain::contain;
@@ -229,8 +230,8 @@ impl Part for Connections {
         true
     }
 
-    fn turn_begins(&self, turn: TurnTime<'_>) {
-        self.advance(turn.nanos());
+    fn turn_begins(&self, now: Instant) {
+        self.advance(self.shard.time().nanos_at(now));
     }
 
     fn wants(&self) -> Wants {

@@ -85,10 +85,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use self::part::{ClosureWaker, KeptPart, PollUntilReady, Released, Run, Sender};
+use self::part::{ClosureWaker, Command, KeptPart, PollUntilReady, Run, Sender};
 use self::room::{Permit, Room};
 use crate::face::handle::Handle;
-use crate::face::part::{PartSender, Receive};
+use crate::face::part::PartSender;
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
 use crate::shard::request::Control;
@@ -301,16 +301,14 @@ impl<C: 'static> Kept<C> {
         self.send(message, |message| message.call).map(|()| reply)
     }
 
-    /// Sends a message. `Closed` with what `take` takes out of it if the shard is closed.
-    fn send<M: Send + 'static, F>(
+    /// Sends a command. `Closed` with what `take` takes out of it if the shard is closed.
+    fn send<M: Command + Send + 'static, F>(
         &self,
-        message: M,
+        command: M,
         take: impl FnOnce(M) -> F,
-    ) -> Result<(), Refused<F>>
-    where
-        KeptPart: Receive<M>,
-    {
-        self.shared.part.send(message).map_err(|refused| refused.map(take))
+    ) -> Result<(), Refused<F>> {
+        let sent = self.shared.part.send(command, |part, command| part.accept(command));
+        sent.map_err(|refused| refused.map(take))
     }
 
     fn reply<R>() -> (Sender<R>, Reply<R>) {
@@ -416,7 +414,7 @@ impl<T: Send + 'static> Handle<T> {
 impl Drop for Shared {
     fn drop(&mut self) {
         // A shard that is closed has dropped the value.
-        drop(self.part.send(Released(self.place)));
+        let _ = self.part.send(self.place, |part, place| part.release(place));
     }
 }
 

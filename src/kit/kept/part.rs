@@ -7,12 +7,13 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use slab::Slab;
 
 use super::Shared;
 use super::room::Permit;
-use crate::face::part::{Part, PartHandle, PartSender, Receive, TurnTime, Wants};
+use crate::face::part::{Part, PartHandle, PartSender, Wants};
 use crate::face::timers::Timers;
 use crate::kit::scheduled::ResultSender;
 use crate::link::woken::WokenFlag;
@@ -46,7 +47,7 @@ enum Received {
 }
 
 /// A command to a value.
-trait Command {
+pub(super) trait Command {
     /// The place of its value.
     fn place(&self) -> usize;
     fn run(self: Box<Self>, part: &KeptPart, place: &Rc<Place>);
@@ -77,6 +78,16 @@ impl KeptPart {
     /// Sends messages to this part.
     pub(super) fn sender(&self) -> PartSender<Self> {
         self.shard.sender()
+    }
+
+    /// A command has come.
+    pub(super) fn accept(&self, command: impl Command + 'static) {
+        self.push(Received::Command(Box::new(command)));
+    }
+
+    /// No handle is left for the value in a place.
+    pub(super) fn release(&self, place: usize) {
+        self.push(Received::Released(place));
     }
 
     fn push(&self, received: Received) {
@@ -145,7 +156,7 @@ impl Part for KeptPart {
         if self.received.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn deliver(self: Rc<Self>, _turn: TurnTime<'_>) {
+    fn deliver(self: Rc<Self>, _now: Instant) {
         self.run_next();
     }
 
@@ -296,46 +307,7 @@ impl Wake for PollWaker {
         if self.is_sent.set() {
             let sender = self.sender;
             // A shard that is closed has dropped the closure.
-            drop(sender.send(Woken(self)));
+            drop(sender.send(self, |part, waker| part.push(Received::Woken(waker))));
         }
-    }
-}
-
-struct Woken(Arc<PollWaker>);
-
-/// No handle is left for the value in this place.
-pub(super) struct Released(pub(super) usize);
-
-impl Receive<Woken> for KeptPart {
-    fn receive(self: Rc<Self>, Woken(waker): Woken) {
-        self.push(Received::Woken(waker));
-    }
-}
-
-impl Receive<Released> for KeptPart {
-    fn receive(self: Rc<Self>, Released(place): Released) {
-        self.push(Received::Released(place));
-    }
-}
-
-impl<C, R, F> Receive<Run<C, F, R>> for KeptPart
-where
-    C: 'static,
-    R: Send + 'static,
-    F: FnOnce(&C) -> R + Send + 'static,
-{
-    fn receive(self: Rc<Self>, run: Run<C, F, R>) {
-        self.push(Received::Command(Box::new(run)));
-    }
-}
-
-impl<C, R, F> Receive<PollUntilReady<C, F, R>> for KeptPart
-where
-    C: 'static,
-    R: Send + 'static,
-    F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
-{
-    fn receive(self: Rc<Self>, poll: PollUntilReady<C, F, R>) {
-        self.push(Received::Command(Box::new(poll)));
     }
 }

@@ -7,10 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::time::Instant;
 
 use corewheel_shard::Tick;
 
-use crate::face::part::{Gauges, Part, PartHandle, TurnTime, Wants};
+use crate::face::part::{Gauges, Part, PartHandle, Wants};
 use crate::face::timers::Timers;
 use crate::values::scale::Scale;
 
@@ -113,9 +114,10 @@ impl Part for ScaledPart {
         if self.due.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn deliver(self: Rc<Self>, turn: TurnTime<'_>) {
-        if let Some(range) = self.pop_due(turn.tick()) {
-            range.deliver(turn.nanos());
+    fn deliver(self: Rc<Self>, now: Instant) {
+        let now = self.shard.time().nanos_at(now);
+        if let Some(range) = self.pop_due(self.shard.time().floor(now)) {
+            range.deliver(now);
         }
     }
 
