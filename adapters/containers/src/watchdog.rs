@@ -31,11 +31,10 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
 use corewheel::ShardId;
-use corewheel::clock::Clock;
 use corewheel::settings::WarningLimits;
 use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource, ThreadTimes};
 
@@ -243,13 +242,12 @@ pub fn watch(
     let (stop, stopped) = mpsc::channel();
     let name = format!("{}-watchdog", source.read().name);
     let work = move || {
-        let (mut looks, clock) = (Looks::default(), Clock::monotonic());
-        let mut last = clock.now();
+        let (mut looks, mut last) = (Looks::default(), Instant::now());
         let mut interval = Duration::ZERO;
         while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
             let stats = source.read();
             let stuck_after = stats.warning_limits.stuck;
-            let now = clock.now();
+            let now = Instant::now();
             let elapsed = now.saturating_duration_since(std::mem::replace(&mut last, now));
             let was_stopped = elapsed > interval.saturating_add(stuck_after);
             interval = (stuck_after / 10).clamp(*LOOKS.start(), *LOOKS.end());
