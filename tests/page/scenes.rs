@@ -233,8 +233,9 @@ fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
 /// A member of `attention` as `/stats.json` has it.
 fn attention_entry(id: &str, shard: u16, text: &str, is_consequence: bool) -> Value {
     json!({
-        "id": id, "shard": shard, "class": null, "text": text, "other_shards": 0, "since_ns": 0,
-        "explained_ns": 0, "is_consequence": is_consequence,
+        "id": id, "shard": shard, "class": null, "text": text, "advice": "",
+        "figures": ["late"], "other_shards": 0, "since_ns": 0, "explained_ns": 0,
+        "is_consequence": is_consequence,
     })
 }
 
@@ -349,6 +350,50 @@ fn card_of_a_stuck_shard_says_so_and_a_lane_that_was_deep_just_now_is_shown() {
     assert!(card.contains("deepest lane\n59 of 64"), "{card}");
     let why = "[...document.querySelectorAll('.card dt')].every((term) => term.title)";
     assert_eq!(browser.eval(why), true, "each figure says what it means");
+    browser.leave();
+}
+
+#[test]
+fn figures_that_the_server_names_are_drawn_as_alarms_and_no_others() {
+    let Some(mut browser) = Browser::start() else { return };
+    let stage = Stage::new();
+    // What is drawn as an alarm, in the order of the page.
+    let drawn = "[...document.querySelectorAll('.alarm')].map((one) => one.dataset.name
+        ?? one.closest('dl div')?.firstChild.textContent ?? one.textContent)";
+    let few =
+        "[...document.querySelectorAll('.parts')].map((one) => one.classList.contains('few'))";
+    browser.open(&stage.url());
+    browser.wait_for_numbers();
+    assert_eq!(browser.eval(drawn), json!([]));
+    assert_eq!(browser.eval(few), json!([true, true]));
+    browser.leave();
+    let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
+    let mut stats: Value = serde_json::from_str(&body).unwrap();
+    let all = json!(["stuck", "pending", "late", "waited", "overdue", "lane", "refused"]);
+    stats["alarms"] = json!([{ "shard": 0, "figures": ["state"] }, { "shard": 1, "figures": all }]);
+    stats["classes"][0]["alarms"] = json!(["overrun"]);
+    stats["late_deliveries"] = json!([{
+        "shard": 1, "at_ns": 0, "class": null, "lateness_ns": 60, "after_budget": false,
+        "parts_ns": { "arrival": 0, "poll_delay": 30, "handlers": 10, "backlog": 20 },
+        "main": "handlers",
+    }]);
+    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
+    browser.open(&server.url());
+    browser.wait_for_numbers();
+    let expected = [
+        "● running",
+        "▲ stuck for 0 ns",
+        "pending 0 of 1,048,576",
+        "late, last minute",
+        "waits for a processor",
+        "overdue now",
+        "deepest lane",
+        "refused, panicked",
+        "overrun",
+        "handlers",
+    ];
+    assert_eq!(browser.eval(drawn), json!(expected));
+    assert_eq!(browser.eval(few), json!([true, false]));
     browser.leave();
 }
 

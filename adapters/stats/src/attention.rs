@@ -8,7 +8,7 @@
 //! A late begin of a turn is explained by the host or by the executor, as the times of the thread
 //! say. The time from there to a delivery is explained by the host, the handlers or the budget.
 //!
-//! Cost: a pass over the steps of a minute for each answer with an active warning, else nothing.
+//! Cost: a pass over the warnings; while a shard is stuck, also one over the steps of a moment.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,12 +17,9 @@ use corewheel::ShardId;
 use corewheel::stats::{ServiceStats, ShardStats, Warning, WarningKind};
 use serde::Serialize;
 
+use super::alarms::{Figure, is_active, said_with};
 use super::history::Done;
 
-/// How long ago lateness is explained.
-const LATELY: u64 = 60_000_000_000;
-/// What a thread has done for at least so long says why its shard is stuck.
-const MOMENT: u64 = 500_000_000;
 /// A consequence may be seen before its cause, which is measured over some time.
 const CAUSE_SEEN_NS: u64 = 3_000_000_000;
 
@@ -35,6 +32,8 @@ pub(super) struct Attention {
     text: String,
     /// What to do; of a shard that is stuck, also what keeps it.
     advice: String,
+    /// The figures of the shard that the page says with it.
+    figures: &'static [Figure],
     /// How many other shards have it.
     other_shards: usize,
     /// Since when one of the shards has it, in nanoseconds from the start of the service.
@@ -45,11 +44,12 @@ pub(super) struct Attention {
     is_consequence: bool,
 }
 
-/// What needs attention. `done` returns what each shard did in at least so many nanoseconds before
-/// the present, and how long that was.
+/// What needs attention. `lately` has what each shard did in the last minute. `just_now` returns
+/// the length of a shorter span before the present, in nanoseconds, and what each shard did in it.
 pub(super) fn attention(
     stats: &ServiceStats,
-    done: impl Fn(u64) -> (u64, Vec<Done>),
+    lately: &[Done],
+    just_now: impl Fn() -> (u64, Vec<Done>),
 ) -> Vec<Attention> {
     let mut kinds = BTreeMap::<_, Vec<&Warning>>::new();
     for warning in stats.warnings.iter().filter(|warning| warning.is_active) {
@@ -58,7 +58,6 @@ pub(super) fn attention(
     if kinds.is_empty() {
         return Vec::new();
     }
-    let (_, lately) = done(LATELY);
     let explained = |warning: &Warning| {
         let index = stats.shards.iter().position(|shard| shard.shard == warning.shard);
         index
@@ -74,7 +73,8 @@ pub(super) fn attention(
                 shard: worst.shard,
                 class: worst.class,
                 text: worst.text.clone(),
-                advice: advice(stats, worst, &done),
+                advice: advice(stats, worst, &just_now),
+                figures: said_with(worst.kind),
                 other_shards: of_kind.len() - 1,
                 since_ns: of_kind.iter().map(|one| one.since_ns).min().unwrap_or(worst.since_ns),
                 explained_ns: explained(worst),
@@ -102,22 +102,16 @@ pub(super) fn attention(
 fn advice(
     stats: &ServiceStats,
     warning: &Warning,
-    done: impl Fn(u64) -> (u64, Vec<Done>),
+    just_now: impl Fn() -> (u64, Vec<Done>),
 ) -> String {
     let index = stats.shards.iter().position(|shard| shard.shard == warning.shard);
     match index.filter(|_| warning.kind == WarningKind::ShardStuck) {
         Some(index) => {
-            let (span, done) = done(MOMENT);
+            let (span, done) = just_now();
             stuck_by(stats, &stats.shards[index], (span, &done[index]))
         }
         None => warning.kind.remedy().to_owned(),
     }
-}
-
-/// Whether a shard has a warning now.
-fn is_active(stats: &ServiceStats, shard: &ShardStats, kind: WarningKind) -> bool {
-    let is_it = |one: &Warning| one.is_active && one.shard == shard.shard && one.kind == kind;
-    stats.warnings.iter().any(is_it)
 }
 
 /// What keeps a shard that is stuck, by what the system says of its thread: what it has done for so
@@ -210,7 +204,7 @@ mod tests {
         warnings: &[(WarningKind, u16, u64)],
         done: [Done; 2],
     ) -> Vec<(WarningKind, u16, bool)> {
-        let all = attention(&stats(warnings), |_| (LATELY, done.to_vec()));
+        let all = attention(&stats(warnings), &done, || (1, done.to_vec()));
         all.into_iter().map(|one| (one.id, one.shard.number(), one.is_consequence)).collect()
     }
 
@@ -255,7 +249,7 @@ mod tests {
     fn cause_of_most_lateness_comes_first_unless_another_is_urgent() {
         let warnings = [(ExecutorStalled, 0, 9), (HandlerSlow, 0, 9), (HandlerSlow, 1, 5)];
         let done = || [late([900, 30, 20, 5]), late([0, 0, 60, 1])];
-        let all = attention(&stats(&warnings), |_| (LATELY, done().into()));
+        let all = attention(&stats(&warnings), &done(), || (1, done().into()));
         let [slow, stalled] = &all[..] else { panic!("{all:?}") };
         assert_eq!((slow.id, slow.shard.number(), slow.explained_ns), (HandlerSlow, 1, 61));
         assert_eq!((slow.other_shards, slow.since_ns), (1, 5_000_000_000));

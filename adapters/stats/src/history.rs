@@ -20,6 +20,7 @@ use std::time::Duration;
 use corewheel::stats::{ServiceStats, ShardStats, Times, WarningKind};
 use serde::Serialize;
 
+use super::alarms::{ClassRow, LateRow, ShardAlarms, alarms, class_rows, late_rows};
 use super::attention::{Attention, attention};
 use super::warnings::WarningRow;
 
@@ -28,6 +29,10 @@ const STEPS_MAX: usize = 120;
 const STEP: u64 = 5_000_000_000;
 pub(super) const STEP_LENGTH: Duration = Duration::from_nanos(STEP);
 const KEPT: u64 = STEP * STEPS_MAX as u64;
+/// How long ago lateness is explained, in nanoseconds.
+const LATELY: u64 = 60_000_000_000;
+/// What a thread has done for at least so many nanoseconds says why its shard is stuck.
+const MOMENT: u64 = 500_000_000;
 /// The greatest length of a step, in nanoseconds.
 const STEP_LONGEST: u64 = 65_000_000_000;
 /// For so long a step has each shard, in nanoseconds: the page looks at the last minute of a shard.
@@ -187,7 +192,8 @@ pub(super) struct Report<'a> {
     stats: Served<'a>,
 }
 
-/// What `/stats.json` serves: a reading, with the table of the warnings and what needs attention.
+/// What `/stats.json` serves: a reading, with the table of the warnings, what needs attention, and
+/// which figures of the page are alarms.
 #[derive(Serialize)]
 pub(super) struct Served<'a> {
     #[serde(flatten)]
@@ -195,6 +201,11 @@ pub(super) struct Served<'a> {
     warning_kinds: [WarningRow; WarningKind::ALL.len()],
     /// The active warnings, the one that explains most lateness first.
     attention: Vec<Attention>,
+    alarms: Vec<ShardAlarms>,
+    /// The classes, all shards together.
+    classes: Vec<ClassRow>,
+    /// The last of all shards together, the latest first.
+    late_deliveries: Vec<LateRow<'a>>,
 }
 
 impl History {
@@ -220,8 +231,15 @@ impl History {
 
     /// What `/stats.json` serves of a reading that was noted.
     pub(super) fn served<'a>(&self, stats: &'a ServiceStats) -> Served<'a> {
-        let attention = attention(stats, |within| self.lately(stats, within));
-        Served { stats, warning_kinds: WarningRow::all(stats), attention }
+        let (_, lately) = self.lately(stats, LATELY);
+        Served {
+            stats,
+            warning_kinds: WarningRow::all(stats),
+            attention: attention(stats, &lately, || self.lately(stats, MOMENT)),
+            alarms: alarms(stats, &lately),
+            classes: class_rows(stats),
+            late_deliveries: late_rows(stats),
+        }
     }
 
     /// What each shard did in at least so many nanoseconds before a reading, as far as there are

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod alarms;
 mod attention;
 mod classic;
 mod collector;
@@ -75,7 +76,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// | route | answer |
 /// |---|---|
 /// | `/` | a page that says what needs attention, and shows the last ten minutes |
-/// | `/stats.json` | [`ServiceStats`](corewheel::stats::ServiceStats) and the warnings, as JSON |
+/// | `/stats.json` | [`ServiceStats`](corewheel::stats::ServiceStats) and what is urgent, as JSON |
 /// | `/history.json` | what the page draws of ten minutes, in steps of 5 s; its form may change |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
 /// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |

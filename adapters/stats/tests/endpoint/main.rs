@@ -7,6 +7,7 @@
 #![cfg(not(corewheel_loom))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
+mod alarms;
 mod client;
 mod formats;
 mod held_connections;
