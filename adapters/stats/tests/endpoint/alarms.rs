@@ -163,6 +163,25 @@ fn late_deliveries_are_listed_with_their_main_part_and_one_in_a_hundred_is_no_al
 }
 
 #[test]
+fn late_delivery_is_no_alarm_once_it_is_in_no_step_of_the_last_minute() {
+    let mut lab = Lab::with(|builder| builder);
+    lab.schedule(ms(5));
+    lab.turn();
+    lab.clock.advance(ms(25));
+    lab.turn();
+    lab.check(&["late"]);
+    // Each reading ends a step. The first step has the late delivery.
+    for _ in 0..12 {
+        lab.clock.advance(ms(5_000));
+        lab.turn();
+        lab.check(&["late"]);
+    }
+    lab.clock.advance(ms(5_000));
+    lab.turn();
+    lab.check(&[]);
+}
+
+#[test]
 fn script_of_the_page_decides_no_alarm() {
     let page = include_str!("../../src/page.html");
     let (_, script) = page.split_once("<script>").expect("the page has a script");
