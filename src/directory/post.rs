@@ -234,6 +234,7 @@ impl<R: Request, C> Post<R, C> {
         let is_running = state == ShardState::Running;
         let turn_ns = live.turn_since().filter(|_| is_running);
         let thread_id = live.thread().filter(|_| is_running);
+        let thread_times = thread_id.and_then(times_of);
         ShardStats {
             shard,
             state,
@@ -250,7 +251,8 @@ impl<R: Request, C> Post<R, C> {
             turn_ns: turn_ns.map(|since| now.saturating_sub(since)),
             delivering: turn_ns.and_then(|_| classes.name(live.delivering())),
             thread_id,
-            thread: thread_id.and_then(times_of),
+            thread_ran_ns: thread_times.map(|(ran, _)| ran),
+            thread_waited_ns: thread_times.map(|(_, waited)| waited),
             forecast: forecast.load(),
             memory_bytes: live.memory(),
             gauges: self.published.gauges.load(),

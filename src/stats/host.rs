@@ -10,24 +10,6 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
-/// How long a shard's thread has run and waited, by the system.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ThreadTimes {
-    /// For how long the thread has run, in nanoseconds.
-    pub ran_ns: u64,
-    /// For how long it was ready to run and waited for a processor, in nanoseconds.
-    pub waited_ns: u64,
-}
-
-impl ThreadTimes {
-    /// Times, in nanoseconds, for tests of what reads statistics.
-    pub const fn new(ran_ns: u64, waited_ns: u64) -> Self {
-        Self { ran_ns, waited_ns }
-    }
-}
-
 /// How many processors the process may use.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
@@ -40,8 +22,9 @@ pub(crate) fn this_thread() -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// The times of a thread of this process; `None` if the system does not say them.
-pub(crate) fn times_of(thread: u32) -> Option<ThreadTimes> {
+/// For how long a thread of this process has run, and for how long it was ready and waited for a
+/// processor, in nanoseconds; `None` if the system does not say it.
+pub(crate) fn times_of(thread: u32) -> Option<(u64, u64)> {
     parse(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
 }
 
@@ -50,10 +33,9 @@ pub(crate) fn is_counted(thread: u32) -> bool {
     fs::metadata(format!("/proc/self/task/{thread}")).is_ok()
 }
 
-fn parse(schedstat: &str) -> Option<ThreadTimes> {
+fn parse(schedstat: &str) -> Option<(u64, u64)> {
     let mut fields = schedstat.split_ascii_whitespace().map(str::parse);
-    let (ran_ns, waited_ns) = (fields.next()?.ok()?, fields.next()?.ok()?);
-    Some(ThreadTimes { ran_ns, waited_ns })
+    Some((fields.next()?.ok()?, fields.next()?.ok()?))
 }
 
 #[cfg(test)]
@@ -62,8 +44,7 @@ mod tests {
 
     #[test]
     fn schedstat_gives_the_first_two_fields() {
-        let times = parse("8314 77 12\n").unwrap();
-        assert_eq!((times.ran_ns, times.waited_ns), (8_314, 77));
+        assert_eq!(parse("8314 77 12\n"), Some((8_314, 77)));
         for malformed in ["", "5", "x 7 1", "5 x 1"] {
             assert_eq!(parse(malformed), None, "{malformed:?}");
         }
@@ -73,10 +54,10 @@ mod tests {
     #[test]
     fn thread_that_computes_has_run() {
         let Some(thread) = this_thread() else { return };
-        let Some(before) = times_of(thread) else { return };
+        let Some((before, _)) = times_of(thread) else { return };
         let mut state = 1_u64;
         // The kernel updates the time at its own ticks.
-        while times_of(thread).is_some_and(|now| now.ran_ns == before.ran_ns) {
+        while times_of(thread).is_some_and(|(ran, _)| ran == before) {
             state = std::hint::black_box(state.wrapping_mul(3));
         }
     }

@@ -80,10 +80,9 @@ use std::time::Duration;
 pub use self::class::ClassStats;
 pub use self::counts::{CountRow, ShardCounts};
 pub use self::forecast::{Forecast, ForecastSpan};
-pub use self::host::ThreadTimes;
 pub use self::late::{LateDelivery, LatenessParts};
 pub use self::tally::DeadlineStats;
-pub use self::times::{Bucket, Times};
+pub use self::times::Times;
 use self::warnings::brief;
 pub use self::warnings::{Warning, WarningKind};
 use crate::values::ids::ShardId;
@@ -156,11 +155,15 @@ pub struct ShardStats {
     /// The class of the timer that is delivered now; `None` if it has none, and between turns.
     pub delivering: Option<&'static str>,
     /// The number that the system has for the shard's thread, as tools such as `top -H` show it;
-    /// `None` where there is no [`thread`](Self::thread), and for several shards together.
+    /// `None` where it says none, for a shard that does not run or has a clock that a test moves,
+    /// and for several shards together.
     pub thread_id: Option<u32>,
-    /// What the system says about the shard's thread; `None` where it says nothing, and for a shard
-    /// that does not run or has a clock that a test moves.
-    pub thread: Option<ThreadTimes>,
+    /// For how long the shard's thread has run, in nanoseconds; `None` where the system does not
+    /// say it, and where there is no [`thread_id`](Self::thread_id).
+    pub thread_ran_ns: Option<u64>,
+    /// For how long it was ready to run and waited for a processor, in nanoseconds; `None` as
+    /// above.
+    pub thread_waited_ns: Option<u64>,
     /// How many timers are due soon, by the last forecast; `None` if there is none. A shard makes
     /// one when [`StatsSource::ask_forecast`] has asked for it.
     pub forecast: Option<Forecast>,

@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use super::class::ClassStats;
-use super::host::ThreadTimes;
 use super::warnings::{Warning, WarningKind, brief};
 use super::{ServiceStats, ShardStats};
 use crate::clock::saturating_nanos;
@@ -54,7 +53,7 @@ struct Base {
     lanes_flooded: u64,
     waited_ns: u64,
     /// When the measurement of the wait for a processor began, and the wait until then.
-    window: Option<(u64, ThreadTimes)>,
+    window: Option<(u64, u64)>,
     /// The wait for a processor in the last window, if it was beyond the limit.
     waits: Option<String>,
     classes: Vec<ClassBase>,
@@ -102,7 +101,7 @@ impl Base {
         let late = counts.late;
         let stalls = increase(&mut self.stalls, counts.stalls);
         let stalled = increase(&mut self.stalled_ns, counts.stalled_ns);
-        let waited = shard.thread.map(|thread| increase(&mut self.waited_ns, thread.waited_ns));
+        let waited = shard.thread_waited_ns.map(|waited| increase(&mut self.waited_ns, waited));
         // A turn that began late while its thread waited for a processor is the host's.
         let by_host = waited.is_some_and(|waited| waited >= stalled / 5 * 4);
         let last = brief(counts.stall_last_ns);
@@ -153,12 +152,12 @@ impl Base {
 
     /// What the system says about the shard's thread.
     fn find_host(&mut self, shard: &ShardStats, now: u64, limits: &Limits, found: &mut Vec<Found>) {
-        if let Some(times) = shard.thread {
-            let (begin, before) = *self.window.get_or_insert((now, times));
+        if let Some(waited_ns) = shard.thread_waited_ns {
+            let (begin, before) = *self.window.get_or_insert((now, waited_ns));
             let span = now.saturating_sub(begin);
             if span >= HOST_WINDOW {
                 // The system counts a wait when it is over, so it may have begun before.
-                let waited = times.waited_ns.saturating_sub(before.waited_ns).min(span);
+                let waited = waited_ns.saturating_sub(before).min(span);
                 let percent = waited.saturating_mul(100) / span;
                 let is_beyond = percent > limits.warnings.host_wait_percent.into();
                 self.waits = is_beyond.then(|| {
@@ -169,7 +168,7 @@ impl Base {
                         shard.shard.number()
                     )
                 });
-                self.window = Some((now, times));
+                self.window = Some((now, waited_ns));
             }
         }
         let kind = WarningKind::HostOvercommitted;
@@ -383,7 +382,9 @@ mod tests {
             overdue_ns: 0,
             turn_ns: None,
             delivering: None,
-            thread: Some(ThreadTimes { ran_ns: 0, waited_ns: 0 }),
+            thread_id: Some(1),
+            thread_ran_ns: Some(0),
+            thread_waited_ns: Some(0),
             forecast: None,
             memory_bytes: 0,
             gauges: BTreeMap::new(),
@@ -462,8 +463,7 @@ mod tests {
             shard.counts.stalls += 1;
             shard.counts.stalled_ns += 200_000_000;
             shard.counts.stall_last_ns = 200_000_000;
-            let thread = shard.thread.as_mut().unwrap();
-            thread.waited_ns += waited;
+            *shard.thread_waited_ns.as_mut().unwrap() += waited;
         };
         stall(bench.shard(), 10_000_000);
         assert_eq!(bench.read(), 1);
@@ -476,7 +476,7 @@ mod tests {
         bench.read();
         assert_eq!(bench.seen(), [("host-overcommitted", 1, true)]);
         let mut bench = Bench::new();
-        bench.shard().thread = None;
+        bench.shard().thread_waited_ns = None;
         bench.shard().counts.stalls = 1;
         bench.read();
         assert_eq!(bench.seen(), [("executor-stalled", 1, true)], "the system says nothing");
@@ -489,7 +489,7 @@ mod tests {
             [(200_000_000, vec![]), (210_000_000, vec![true]), (0, vec![false])]
         {
             bench.read();
-            bench.shard().thread.as_mut().unwrap().waited_ns += waited;
+            *bench.shard().thread_waited_ns.as_mut().unwrap() += waited;
             bench.read();
             let active: Vec<_> = bench.seen().iter().map(|(_, _, is_active)| *is_active).collect();
             assert_eq!(active, expected, "{:?}", bench.stats.warnings);
@@ -501,7 +501,7 @@ mod tests {
     fn wait_for_a_processor_is_at_most_the_time_in_which_it_was_counted() {
         let mut bench = Bench::new();
         bench.read();
-        bench.shard().thread.as_mut().unwrap().waited_ns += 5 * SECOND;
+        *bench.shard().thread_waited_ns.as_mut().unwrap() += 5 * SECOND;
         bench.read();
         let text = &bench.stats.warnings[0].text;
         assert!(text.ends_with("waited for a processor for 1s of 1s, 100 %"), "{text}");

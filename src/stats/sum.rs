@@ -2,7 +2,7 @@
 //!
 //! Counts add up by their kinds, and histograms by their buckets.
 
-use super::{ClassStats, Forecast, ShardStats, ThreadTimes, Times};
+use super::{ClassStats, Forecast, ShardStats, Times};
 
 impl ShardStats {
     /// The statistics of several shards of a service as those of one; `None` if there are none.
@@ -39,11 +39,8 @@ impl ShardStats {
             }
             add_forecast(&mut sum.forecast, shard.forecast.as_ref());
             sum.thread_id = None;
-            if let Some(ThreadTimes { ran_ns, waited_ns, .. }) = shard.thread {
-                let thread = sum.thread.get_or_insert(ThreadTimes { ran_ns: 0, waited_ns: 0 });
-                thread.ran_ns += ran_ns;
-                thread.waited_ns += waited_ns;
-            }
+            add_known(&mut sum.thread_ran_ns, shard.thread_ran_ns);
+            add_known(&mut sum.thread_waited_ns, shard.thread_waited_ns);
         }
         sum.classes = ClassStats::sum(shards.iter().map(|shard| &*shard.classes));
         Some(sum)
@@ -55,11 +52,18 @@ fn add(sum: &mut Times, other: &Times) {
     sum.count += other.count;
     sum.sum_ns = sum.sum_ns.saturating_add(other.sum_ns);
     let buckets = &mut sum.buckets;
-    for bucket in &other.buckets {
-        match buckets.binary_search_by_key(&bucket.up_to_ns, |bucket| bucket.up_to_ns) {
-            Ok(at) => buckets[at].count += bucket.count,
-            Err(at) => buckets.insert(at, *bucket),
+    for (up_to, count) in &other.buckets {
+        match buckets.binary_search_by_key(up_to, |(up_to, _)| *up_to) {
+            Ok(at) => buckets[at].1 += count,
+            Err(at) => buckets.insert(at, (*up_to, *count)),
         }
+    }
+}
+
+/// Adds a time that the system may not say.
+fn add_known(sum: &mut Option<u64>, more: Option<u64>) {
+    if let Some(more) = more {
+        *sum = Some(sum.unwrap_or(0) + more);
     }
 }
 

@@ -142,7 +142,7 @@ impl PublishedTimes {
 /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
 /// let lateness = service.stats().shards.remove(0).lateness;
 /// println!("p99 {} ns, at most {} ns", lateness.p99_ns, lateness.max_ns);
-/// let in_buckets: u64 = lateness.buckets.iter().map(|bucket| bucket.count).sum();
+/// let in_buckets: u64 = lateness.buckets.iter().map(|(_up_to_ns, count)| count).sum();
 /// assert_eq!(in_buckets, lateness.count);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -164,39 +164,29 @@ pub struct Times {
     pub p999_ns: u64,
     /// The longest time.
     pub max_ns: u64,
-    /// The buckets that are not empty, from the shortest times to the longest.
-    pub buckets: Vec<Bucket>,
-}
-
-/// The number of times in one bucket.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Bucket {
-    /// The longest time that the bucket counts, in nanoseconds.
-    pub up_to_ns: u64,
-    /// The number of times in the bucket.
-    pub count: u64,
+    /// The buckets that are not empty, from the shortest times to the longest: the longest time
+    /// that the bucket counts, in nanoseconds, and the number of times in it.
+    pub buckets: Vec<(u64, u64)>,
 }
 
 impl Times {
     /// The times by the counts of all buckets in their order.
     fn new(counts: impl Iterator<Item = u64>, sum_ns: u64) -> Self {
-        let buckets: Vec<Bucket> = counts
+        let buckets: Vec<(u64, u64)> = counts
             .enumerate()
             .filter(|(_, count)| *count > 0)
-            .map(|(bucket, count)| Bucket { up_to_ns: end_of(bucket), count })
+            .map(|(bucket, count)| (end_of(bucket), count))
             .collect();
-        let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         // The end of the bucket in which the time lies that so many of a thousand do not exceed.
         let quantile = |of_thousand: u128| {
             let rank = (u128::from(count) * of_thousand).div_ceil(1_000);
             let mut seen = 0;
-            let bucket = buckets.iter().find(|bucket| {
-                seen += u128::from(bucket.count);
+            let bucket = buckets.iter().find(|(_, count)| {
+                seen += u128::from(*count);
                 seen >= rank
             });
-            bucket.map_or(0, |bucket| bucket.up_to_ns)
+            bucket.map_or(0, |(up_to, _)| *up_to)
         };
         Self {
             count,
@@ -205,7 +195,7 @@ impl Times {
             p90_ns: quantile(900),
             p99_ns: quantile(990),
             p999_ns: quantile(999),
-            max_ns: buckets.last().map_or(0, |bucket| bucket.up_to_ns),
+            max_ns: buckets.last().map_or(0, |(up_to, _)| *up_to),
             buckets,
         }
     }

@@ -50,7 +50,7 @@ const TROUBLES: [(&str, &str, &str, Option<&str>); 6] = [
 fn counts_of(part: &str, shard: &Value) -> u64 {
     let count = |name: &str| shard[name].as_u64().unwrap();
     match part {
-        "poll_delay" => count("stalls") + shard["thread"]["waited_ns"].as_u64().unwrap_or(0),
+        "poll_delay" => count("stalls") + shard["thread_waited_ns"].as_u64().unwrap_or(0),
         "handlers" => count("overrun"),
         _ => panic!("no trouble leads to {part}"),
     }

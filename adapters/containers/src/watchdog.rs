@@ -36,7 +36,7 @@ use std::{fmt, fs, io};
 
 use corewheel::ShardId;
 use corewheel::settings::WarningLimits;
-use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource, ThreadTimes};
+use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource};
 
 /// How often it looks: ten times before a shard is stuck, within these bounds.
 const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(100);
@@ -121,7 +121,8 @@ pub struct Stuck {
 struct Last {
     /// Whether it was hung; `None` if it was not stuck.
     is_hung: Option<bool>,
-    thread: Option<ThreadTimes>,
+    /// For how long the thread had run and waited; `None` if the system did not say it.
+    thread: Option<(u64, u64)>,
 }
 
 /// The looks of the watchdog.
@@ -144,7 +145,7 @@ impl Looks {
                 since if since > stuck => Some(false),
                 _ => None,
             };
-            let before = std::mem::replace(&mut last.thread, shard.thread);
+            let before = std::mem::replace(&mut last.thread, times_of(shard));
             if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > last.is_hung) {
                 let thread = thread_state(before, shard, elapsed, state_of);
                 found.push(Stuck {
@@ -162,20 +163,26 @@ impl Looks {
     }
 }
 
+/// For how long the thread of a shard has run and waited, in nanoseconds.
+fn times_of(shard: &ShardStats) -> Option<(u64, u64)> {
+    shard.thread_ran_ns.zip(shard.thread_waited_ns)
+}
+
 /// What the thread of a shard has done since the look before. `state_of` gives the letter of the
 /// state of a thread.
 fn thread_state(
-    before: Option<ThreadTimes>,
+    before: Option<(u64, u64)>,
     shard: &ShardStats,
     elapsed: Duration,
     state_of: impl Fn(u32) -> Option<char>,
 ) -> ThreadState {
-    let (Some(before), Some(now)) = (before, shard.thread) else { return ThreadState::Unknown };
+    let (Some(before), Some(now)) = (before, times_of(shard)) else { return ThreadState::Unknown };
+    let (ran, waited) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
     let half = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / 2;
-    if now.waited_ns.saturating_sub(before.waited_ns) > half {
+    if waited > half {
         return ThreadState::Starves;
     }
-    if now.ran_ns.saturating_sub(before.ran_ns) > half / 2 {
+    if ran > half / 2 {
         // It runs, if a little less than it could.
         return ThreadState::Runs;
     }
@@ -348,11 +355,11 @@ mod tests {
         let mut shard = service.stats().shards.swap_remove(0);
         let times = |ran: u64, waited: u64| {
             let ms = 1_000_000;
-            Some(ThreadTimes::new(ran * ms, waited * ms))
+            Some((ran * ms, waited * ms))
         };
         shard.thread_id = Some(1);
         let mut check = |ran: u64, waited: u64, state: char, expected| {
-            shard.thread = times(500 + ran, 700 + waited);
+            (shard.thread_ran_ns, shard.thread_waited_ns) = times(500 + ran, 700 + waited).unzip();
             let state = thread_state(times(500, 700), &shard, LOOK, |_| Some(state));
             assert_eq!(state, expected, "{ran} {waited}");
         };

@@ -133,7 +133,7 @@ fn stuck_by(stats: &ServiceStats, shard: &ShardStats, (span, done): (u64, &Done)
     }
     let (ran, waited) = (done.counts.ran, done.counts.waited);
     let is_host = is_active(stats, shard, WarningKind::HostOvercommitted);
-    let text = if shard.thread.is_none() || span == 0 {
+    let text = if shard.thread_ran_ns.is_none() || span == 0 {
         "Its thread does not begin the turn."
     } else if is_host || waited > span / 2 {
         "Its thread waits for a processor: the host is overcommitted."
@@ -181,7 +181,6 @@ mod tests {
     };
 
     use corewheel::TimerService;
-    use corewheel::stats::ThreadTimes;
 
     use super::super::history::Counts;
     use super::*;
@@ -282,7 +281,7 @@ mod tests {
     fn stuck_shard_is_kept_by_what_its_thread_has_done_for_a_moment() {
         let by = |ran, waited, warnings: &[(WarningKind, u16, u64)]| {
             let mut stats = stats(warnings);
-            stats.shards[0].thread = Some(ThreadTimes::new(0, 0));
+            stats.shards[0].thread_ran_ns = Some(0);
             let mut done = Done::default();
             done.counts = Counts { waited, ran, ..Counts::default() };
             stuck_by(&stats, &stats.shards[0], (1_000, &done))

@@ -76,8 +76,8 @@ step_counts! {
     saved: |shard| shard.counts.wakeups_saved,
     exhausted: |shard| shard.counts.turns_exhausted,
     stalled: |shard| shard.counts.stalled_ns,
-    waited: |shard| shard.thread.map_or(0, |thread| thread.waited_ns),
-    ran: |shard| shard.thread.map_or(0, |thread| thread.ran_ns),
+    waited: |shard| shard.thread_waited_ns.unwrap_or(0),
+    ran: |shard| shard.thread_ran_ns.unwrap_or(0),
 }
 
 /// What a shard, or all of them, did in a step; also all that a shard has done.
@@ -140,9 +140,8 @@ impl Done {
 /// The histogram by powers of two.
 fn coarse(times: &Times) -> Vec<(u64, u64)> {
     let mut buckets = Vec::new();
-    for bucket in times.buckets.iter().filter(|bucket| bucket.count > 0) {
-        let up_to = u64::MAX >> bucket.up_to_ns.leading_zeros().min(63);
-        add_to(&mut buckets, up_to, bucket.count);
+    for (up_to, count) in &times.buckets {
+        add_to(&mut buckets, u64::MAX >> up_to.leading_zeros().min(63), *count);
     }
     buckets
 }

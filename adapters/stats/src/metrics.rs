@@ -239,18 +239,15 @@ fn encode_state(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::R
         gauges.map(|(name, value)| (row.with("gauge", name), Value::Gauge(*value)))
     });
     Family::gauge("part", "The gauges of parts of the shard").encode(encoder, parts)?;
-    let threads = || rows.iter().filter_map(|row| Some((row, row.stats.thread?)));
-    let times = |ns| Value::CountedSeconds(seconds(ns));
-    Family::counter("thread_ran", "How long the shard's thread has run").in_seconds().encode(
-        encoder,
-        threads().map(|(row, thread)| (row.labels.clone(), times(thread.ran_ns))),
-    )?;
-    Family::counter("thread_waited", "How long the shard's thread was ready and waited")
-        .in_seconds()
-        .encode(
-            encoder,
-            threads().map(|(row, thread)| (row.labels.clone(), times(thread.waited_ns))),
-        )
+    let mut threads = |family: Family<'_>, ns: fn(&ShardStats) -> Option<u64>| {
+        let known = rows.iter().filter_map(|row| Some((row.labels.clone(), ns(row.stats)?)));
+        let times = known.map(|(labels, ns)| (labels, Value::CountedSeconds(seconds(ns))));
+        family.in_seconds().encode(encoder, times)
+    };
+    let ran = Family::counter("thread_ran", "How long the shard's thread has run");
+    threads(ran, |shard| shard.thread_ran_ns)?;
+    let help = "How long the shard's thread was ready and waited";
+    threads(Family::counter("thread_waited", help), |shard| shard.thread_waited_ns)
 }
 
 /// The count of each warning of the closed list, and whether it is active.
@@ -437,7 +434,7 @@ fn encode_times<'a>(
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
     for (labels, times) in samples {
         let (sum, count) = (seconds(times.sum_ns), times.count);
-        let buckets = buckets(times.buckets.iter().map(|one| (one.up_to_ns, one.count)));
+        let buckets = buckets(times.buckets.iter().copied());
         let mut metric = family.encode_family(&labels)?;
         metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
     }
