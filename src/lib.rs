@@ -239,6 +239,7 @@ pub mod time;
 pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
 pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
+pub use crate::driver::runtime::Runtime;
 pub use crate::driver::{attach, host};
 pub use crate::face::handle::sleep::{Sleep, Timeout};
 pub use crate::face::handle::{AnyHandle, Handle};
@@ -255,7 +256,6 @@ pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, 
 pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
 pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
-pub use crate::values::runtime::Runtime;
 pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, settings};
 

@@ -12,61 +12,19 @@ pub(crate) mod limits;
 mod loop_tasks;
 mod manual;
 pub(crate) mod own_loop;
+pub(crate) mod runtime;
 pub(crate) mod spawn;
-pub(crate) mod thread;
+mod thread;
 #[cfg(feature = "tokio")]
 pub(crate) mod tokio;
 
 use std::rc::Rc;
 
-use self::host::{Engine, Needs, Shard};
 use crate::directory::here::OnShardThread;
 use crate::face::handle::here::OnThread;
 use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::shard::guard::DeadOnDrop;
-use crate::values::runtime::Runtime;
-
-impl Engine for Runtime {
-    fn name(&self) -> &'static str {
-        Runtime::name(*self)
-    }
-
-    fn has_executor(&self) -> bool {
-        *self == Self::Tokio
-    }
-
-    fn needs(&self) -> Needs {
-        match self {
-            #[cfg(feature = "tokio")]
-            Self::Tokio => tokio::NEEDS,
-            _ => Needs::default(),
-        }
-    }
-
-    fn probe(&self) -> Result<String, String> {
-        match self {
-            #[cfg(feature = "tokio")]
-            Self::Tokio => tokio::probe(),
-            #[cfg(not(feature = "tokio"))]
-            Self::Tokio => Err(NO_TOKIO.to_owned()),
-            Self::Thread => Ok("threads work everywhere".to_owned()),
-        }
-    }
-
-    fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
-        match self {
-            #[cfg(feature = "tokio")]
-            Self::Tokio => tokio::make(),
-            #[cfg(not(feature = "tokio"))]
-            Self::Tokio => Err(NO_TOKIO.to_owned()),
-            Self::Thread => Ok(Box::new(|shard| thread::run(shard.into_turns()))),
-        }
-    }
-}
-
-#[cfg(not(feature = "tokio"))]
-const NO_TOKIO: &str = "it needs the feature `tokio` of this crate";
 
 /// A shard that a driver drives. If the driver ends without a shutdown, the shard is dead.
 pub(crate) struct Driven<T: Send + 'static> {

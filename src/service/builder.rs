@@ -9,6 +9,8 @@ use corewheel_shard::WheelKind;
 use super::options::Options;
 use crate::clock::ManualClock;
 use crate::driver::host::Engine;
+#[cfg(doc)]
+use crate::driver::runtime::Runtime;
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
@@ -17,8 +19,6 @@ use crate::shard::handler::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-#[cfg(doc)]
-use crate::values::runtime::Runtime;
 use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 
 /// Collects the settings of a service; made by [`TimerService::builder`].

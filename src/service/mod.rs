@@ -27,6 +27,7 @@ use crossbeam_utils::atomic::AtomicCell;
 use crate::directory::here::is_shard_thread;
 use crate::directory::orders::Drain;
 use crate::driver::attach::Attachment;
+use crate::driver::runtime::Runtime;
 use crate::face::handle::{Handle, registry};
 use crate::face::reply::Reply;
 use crate::face::report::{ShardReport, ShutdownReport};
@@ -39,7 +40,6 @@ use crate::shard::timers::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
 use crate::values::error::{ReplyError, ShardError};
 use crate::values::ids::ShardId;
-use crate::values::runtime::Runtime;
 use crate::values::scale::Scale;
 use crate::values::shutdown::ShutdownPolicy;
 

@@ -8,12 +8,12 @@ use corewheel_shard::{ShardConfig, Tick, TickLength, WheelKind};
 
 use crate::clock::{Clock, saturating_nanos};
 use crate::driver::host::Engine;
+use crate::driver::runtime::Runtime;
 use crate::service::cpus;
 use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::ids::ShardId;
-use crate::values::runtime::Runtime;
 use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 
 /// The options that a builder collects.

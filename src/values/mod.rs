@@ -13,7 +13,6 @@ pub(crate) mod ids;
 pub(crate) mod outcome;
 pub(crate) mod random;
 pub(crate) mod refused;
-pub(crate) mod runtime;
 pub(crate) mod scale;
 pub mod settings;
 pub(crate) mod shutdown;
