@@ -21,10 +21,10 @@ impl<T: Send + 'static> Core<T> {
         if self.is_closed() {
             return Err(self.why_closed().of(call));
         }
-        let index = self.state().calls.insert(Call::Local(call)) as u32;
+        let index = self.state.borrow_mut().calls.insert(Call::Local(call)) as u32;
         match self.schedule(class, deadline, Stored::Call(index)) {
             Ok(key) => Ok(self.timer_of(key)),
-            Err(_) => match self.state().calls.remove(index as usize) {
+            Err(_) => match self.state.borrow_mut().calls.remove(index as usize) {
                 Call::Local(call) => Err(Refused::Full(call)),
                 _ => unreachable!("a refusal returns what was given"),
             },
@@ -43,10 +43,10 @@ impl<T: Send + 'static> Core<T> {
             return None;
         }
         let call = Call::Repeated(Rc::clone(call));
-        let index = self.state().calls.insert(call) as u32;
+        let index = self.state.borrow_mut().calls.insert(call) as u32;
         let key = self.schedule(class, deadline, Stored::Call(index)).ok();
         if key.is_none() {
-            let call = self.state().calls.remove(index as usize);
+            let call = self.state.borrow_mut().calls.remove(index as usize);
             drop(call);
         }
         key
@@ -56,7 +56,7 @@ impl<T: Send + 'static> Core<T> {
     /// as no caller asks what was left of its time.
     pub(crate) fn cancel_repeated(&self, key: TimerKey) {
         if let Some(Stored::Call(index)) = self.cancel_unread(key) {
-            let call = self.state().calls.remove(index as usize);
+            let call = self.state.borrow_mut().calls.remove(index as usize);
             drop(call);
         }
     }

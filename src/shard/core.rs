@@ -1,6 +1,6 @@
 //! A shard and its state, divided by what changes together. The other files have what it does.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
@@ -36,11 +36,11 @@ pub(crate) struct Core<T: 'static> {
 }
 
 /// The state of a shard, divided by what changes together.
-pub(crate) struct State<T: 'static> {
+pub(super) struct State<T: 'static> {
     pub(super) id: ShardId,
     pub(super) directory: Arc<Directory<T>>,
-    pub(crate) wheel: Shard<Stored<T>>,
-    pub(crate) calls: Calls<T>,
+    pub(super) wheel: Shard<Stored<T>>,
+    pub(super) calls: Calls<T>,
     pub(super) nurseries: Nurseries,
     pub(super) inbox: Inbox<T>,
     pub(super) mail: Mail<T>,
@@ -193,13 +193,6 @@ impl<T: 'static> Core<T> {
     /// The post where other threads reach this shard.
     pub(crate) fn post(&self) -> &Post<T> {
         self.directory.post(self.id).expect("a core is made for a shard of the service")
-    }
-
-    /// Borrows the state, for commands on the table of callbacks. No code of the user may run
-    /// meanwhile.
-    #[inline]
-    pub(crate) fn state(&self) -> RefMut<'_, State<T>> {
-        self.state.borrow_mut()
     }
 
     /// Gives an order from this core, at once. A scale replaces one that another thread has set and

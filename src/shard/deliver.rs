@@ -93,7 +93,7 @@ struct Delivering {
 impl Delivering {
     fn begin<T: 'static>(core: &Core<T>, time_max: Option<Duration>, max: usize) -> Self {
         let now = core.nanos();
-        let state = &mut *core.state();
+        let state = &mut *core.state.borrow_mut();
         state.measured.times.deliver_from(now);
         Self {
             now,
@@ -167,7 +167,7 @@ impl Delivering {
     }
 
     fn end<T: 'static>(mut self, core: &Core<T>) {
-        let state = &mut *core.state();
+        let state = &mut *core.state.borrow_mut();
         state.settle_all();
         self.paused.threads_last = self.left == 0 && !self.paused.threads_last;
         state.paused = self.paused;

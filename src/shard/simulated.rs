@@ -31,6 +31,8 @@ impl<T: 'static> Core<T> {
         let state = self.state.borrow();
         state.wheel.check_invariants();
         let shard = self.id;
+        let (calls, timers) = (state.calls.len(), state.wheel.len());
+        assert!(calls <= timers, "shard {shard} keeps {calls} callbacks for {timers} timers");
         assert!(!state.left.has_effects(), "shard {shard} has effects that nothing will run");
         assert!(
             state.mail.jobs.is_empty() || !self.is_closed(),

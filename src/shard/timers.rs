@@ -184,7 +184,7 @@ impl<T: fmt::Debug, C> fmt::Debug for Payload<T, C> {
 }
 
 /// The callbacks of a shard that wait for a timer of their own.
-pub(crate) type Calls<T> = Slab<Call<T>>;
+pub(super) type Calls<T> = Slab<Call<T>>;
 
 /// The payload of a timer that has ended, before it is known where it goes.
 pub(crate) type Taken<T> = Payload<T, Call<T>>;

@@ -24,15 +24,6 @@ impl<T: Send + 'static> Simulation<T> {
     pub(super) fn check_shard(&self, shard: &Shard<T>) {
         let core = shard.timers.core();
         core.check_invariants();
-        {
-            let state = core.state();
-            let (calls, timers) = (state.calls.len(), state.wheel.len());
-            assert!(
-                calls <= timers,
-                "shard {} keeps {calls} callbacks for {timers} timers",
-                core.id()
-            );
-        }
         if !self.executor.is_woken(shard.thread) && !self.executor.is_stalled(shard.thread) {
             core.check_asleep();
         }
