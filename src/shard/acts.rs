@@ -103,7 +103,8 @@ impl<T: 'static> Core<T> {
                 // All but the first have the time after the last one.
                 let at = if index == 0 { now } else { after };
                 let class = ClassId::from_bits(class);
-                self.begin_delivery_of(state, class, None, at.saturating_sub(*due), || at);
+                let late = at.saturating_sub(*due);
+                state.measured.begin_delivery((class, None), late, self.time(), || at);
             }
             now = after;
         }

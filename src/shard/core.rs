@@ -9,7 +9,6 @@ use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey};
 use hashbrown::HashMap;
 
 use super::base::Base;
-use super::classes::ClassTable;
 use super::measures::Measures;
 use super::nurseries::Nurseries;
 use super::parts::Message;
@@ -211,7 +210,6 @@ impl<T: 'static> State<T> {
             source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, error),
         })?;
         let post = directory.post(id).expect("a state is made for a shard of the service");
-        let classes = ClassTable::new(directory.settings.classes.len(), config.capacity);
         Ok(Self {
             id,
             wheel,
@@ -221,7 +219,7 @@ impl<T: 'static> State<T> {
             mail: Mail::default(),
             left: Left::default(),
             paused: Paused::default(),
-            measured: Measures::new(config.capacity, classes, Arc::clone(&post.published.live)),
+            measured: Measures::new(&directory.settings, Arc::clone(&post.published.live)),
             directory,
         })
     }

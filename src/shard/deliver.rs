@@ -203,7 +203,8 @@ impl<T: 'static> Core<T> {
         let class = state.measured.classes.take(expired.key.index());
         let deadline = self.time().start_of(expired.deadline);
         let late = now.saturating_sub(deadline);
-        self.begin_delivery_of(state, class, Some(expired.key), late, || now);
+        let of = (class, Some(expired.key));
+        state.measured.begin_delivery(of, late, self.time(), || now);
         if let Stored::Part(part, index) = expired.payload {
             return Coming::PartTimer(part.with_index(index));
         }

@@ -15,11 +15,11 @@ use corewheel_shard::{Tick, TimerKey};
 
 use super::base::Base;
 use super::core::Core;
+use super::measures::Measures;
 use super::part::PartId;
-use super::parts::{Entry, Message};
+use super::parts::Message;
 use super::stored::Stored;
 use super::timers::Timers;
-use crate::stats::class::ClassStats;
 use crate::values::class::ClassId;
 use crate::values::outcome::ResetOutcome;
 use crate::values::refused::RefusedKind;
@@ -27,16 +27,15 @@ use crate::values::refused::RefusedKind;
 /// One shard on its own thread, which is a [`Core`]. It dereferences to what a shard has whatever
 /// its timers carry.
 pub(crate) trait LocalShard: Deref<Target = Base> {
-    /// See [`Core::reset`].
+    /// See [`Core::reset`]. It reaches the wheel.
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
-    /// The deadline of a timer; `None` if it is not pending here.
+    /// The deadline of a timer; `None` if it is not pending here. It reaches the wheel.
     fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
-    /// The class of a timer that is pending here.
-    fn class_of(&self, key: TimerKey) -> ClassId;
-    /// Wakes the driver, which sleeps, if it sleeps past a tick.
+    /// Wakes the driver, which sleeps, if it sleeps past a tick. If not, publishes the counts: it
+    /// reaches those of the wheel, and the effects that a command has left.
     fn note_deadline_asleep(&self, deadline: Tick);
 
-    /// Schedules a timer of a part.
+    /// Schedules a timer of a part. It reaches the wheel.
     fn schedule_part(
         &self,
         class: ClassId,
@@ -44,21 +43,22 @@ pub(crate) trait LocalShard: Deref<Target = Base> {
         part: PartId,
         index: u32,
     ) -> Result<TimerKey, RefusedKind>;
-    /// Cancels a timer of a part. False if it is not pending.
+    /// Cancels a timer of a part. False if it is not pending. It reaches the wheel.
     fn cancel_part(&self, key: TimerKey) -> bool;
 
     /// Lends one more slot, for a future on the shard's own thread: it has the slots that are
     /// reserved for threads, too, and those of timers that have ended if the caller has borrowed
-    /// nothing. False if there is none.
+    /// nothing. False if there is none. It reaches the wheel, whose slots these are.
     fn lend_one(&self, is_borrowed: bool) -> bool;
 
     /// Begins the delivery of a value of a container, which is late by so many nanoseconds: counts
-    /// it as a timer that has fired, and its handler runs for its class.
+    /// it as a timer that has fired, and its handler runs for its class. It reaches the measures,
+    /// and takes fewer instructions than [`measure`](Self::measure).
     fn begin_delivery(&self, class: ClassId, late: u64);
-    /// Counts something for a class that there is.
-    fn count_class(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats));
-    /// Publishes the gauges of a part, if no turn will soon.
-    fn publish_part(&self, entry: Entry);
+    /// Calls `change` with what the shard has measured. It reaches the state, whose borrow covers
+    /// the wheel and the measures. If `change` returns true, the counts of classes are published,
+    /// unless a turn soon does so.
+    fn measure(&self, change: &mut dyn FnMut(&mut Measures) -> bool);
 }
 
 impl dyn LocalShard + '_ {
@@ -91,10 +91,6 @@ impl<T: 'static> LocalShard for Core<T> {
 
     fn deadline_of(&self, key: TimerKey) -> Option<Tick> {
         self.deadline_of(key)
-    }
-
-    fn class_of(&self, key: TimerKey) -> ClassId {
-        self.state.borrow().measured.classes.class_of(key.index())
     }
 
     fn note_deadline_asleep(&self, deadline: Tick) {
@@ -145,19 +141,15 @@ impl<T: 'static> LocalShard for Core<T> {
     }
 
     fn begin_delivery(&self, class: ClassId, late: u64) {
-        let state = &mut *self.state.borrow_mut();
-        state.measured.classes.count(class, |counts| counts.pending -= 1);
-        self.begin_delivery_of(state, class, None, late, || self.nanos_near());
+        let measured = &mut self.state.borrow_mut().measured;
+        measured.classes.count(class, |counts| counts.pending -= 1);
+        measured.begin_delivery((class, None), late, self.time(), || self.nanos_near());
     }
 
-    fn count_class(&self, class: ClassId, count: &mut dyn FnMut(&mut ClassStats)) {
-        self.state.borrow_mut().measured.classes.count(class, count);
-        self.publish_class();
-    }
-
-    fn publish_part(&self, entry: Entry) {
-        if self.is_asleep() || self.is_closed() {
-            self.publish_part_asleep(entry);
+    fn measure(&self, change: &mut dyn FnMut(&mut Measures) -> bool) {
+        let is_class = change(&mut self.state.borrow_mut().measured);
+        if is_class && (self.is_asleep() || self.is_closed()) {
+            self.publish_asleep();
         }
     }
 }

@@ -6,7 +6,6 @@ use std::task::Waker;
 use corewheel_shard::Tick;
 
 use super::core::{Core, Inbox};
-use super::parts::Entry;
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
@@ -99,30 +98,13 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// Publishes what was counted for a class, if no turn will soon.
-    pub(super) fn publish_class(&self) {
-        if self.is_asleep() || self.closed.get() {
-            self.publish_asleep();
-        }
-    }
-
     #[cold]
-    fn publish_asleep(&self) {
+    pub(super) fn publish_asleep(&self) {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
         let classes = &mut state.measured.classes;
         let published = &self.post().published;
         published.store_commands(&counters, |published| classes.publish(published));
-    }
-
-    /// Publishes the gauges of a part while the driver sleeps or is gone.
-    #[cold]
-    pub(super) fn publish_part_asleep(&self, entry: Entry) {
-        let Some(part) = self.parts.at(entry) else { return };
-        let state = &mut *self.state.borrow_mut();
-        part.publish(&mut state.measured.gauges_of(entry.id()));
-        self.post().published.store_parts(&state.measured.counts);
-        self.publish_gauges(state);
     }
 }
 

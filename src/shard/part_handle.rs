@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+use super::base::Base;
 use super::local::LocalShard;
 use super::part::{Part, PartTimer};
 use super::parts::Entry;
@@ -144,7 +145,12 @@ impl PartHandle {
 
     /// The class of a timer that is pending.
     pub(crate) fn class_of(&self, timer: PartTimer) -> ClassId {
-        self.shard.class_of(timer.0)
+        let mut class = ClassId::NONE;
+        self.shard.measure(&mut |measures| {
+            class = measures.classes.class_of(timer.0.index());
+            false
+        });
+        class
     }
 }
 
@@ -229,7 +235,23 @@ impl PartHandle {
     /// are published anyway.
     #[inline]
     pub fn publish(&self) {
-        self.shard.publish_part(self.entry);
+        let base: &Base = &self.shard;
+        if base.is_asleep() || base.is_closed() {
+            self.publish_asleep();
+        }
+    }
+
+    /// Publishes the gauges while the driver sleeps or is gone.
+    #[cold]
+    fn publish_asleep(&self) {
+        let Some(part) = self.shard.parts().at(self.entry) else { return };
+        let published = &self.shard.front.published;
+        self.shard.measure(&mut |measures| {
+            part.publish(&mut measures.gauges_of(self.entry.id()));
+            published.store_parts(&measures.counts);
+            measures.publish_gauges(published);
+            false
+        });
     }
 
     pub(crate) fn shard(&self) -> &Rc<dyn LocalShard> {
@@ -309,7 +331,10 @@ impl PartHandle {
     #[inline]
     pub fn count(&self, mut count: impl FnMut(&mut ClassStats)) {
         if self.has_class() {
-            self.shard.count_class(self.class, &mut count);
+            self.shard.measure(&mut |measures| {
+                measures.classes.count(self.class, &mut count);
+                true
+            });
         }
     }
 

@@ -79,17 +79,7 @@ impl<T: 'static> Core<T> {
             part.publish(&mut state.measured.gauges_of(id));
             true
         });
-        self.publish_gauges(state);
-    }
-
-    /// Publishes the gauges that parts have named, if any has changed.
-    #[inline]
-    pub(super) fn publish_gauges(&self, state: &mut State<T>) {
-        if state.measured.gauges != state.measured.gauges_shown {
-            let named = state.measured.gauges.iter().map(|(_, name, value)| (*name, *value));
-            self.post().published.gauges.store(named);
-            state.measured.gauges_shown.clone_from(&state.measured.gauges);
-        }
+        state.measured.publish_gauges(&self.post().published);
     }
 
     /// How many connections the shard has now.

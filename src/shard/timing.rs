@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use corewheel_shard::TimerKey;
-
-use super::core::{Core, State};
+use super::core::Core;
 use super::lateness::TurnEnd;
 use super::measures::Measures;
-use crate::values::class::ClassId;
 
 impl<T: 'static> Core<T> {
     /// Notes the beginning of a turn.
@@ -39,29 +36,6 @@ impl<T: 'static> Core<T> {
         }
     }
 
-    /// Begins the delivery of a timer of a class, `late` nanoseconds after its deadline. Counts the
-    /// timer as fired, and notes the delivery if it is beyond the service's bound. `now` returns
-    /// the time of the delivery.
-    #[inline]
-    pub(super) fn begin_delivery_of(
-        &self,
-        state: &mut State<T>,
-        class: ClassId,
-        key: Option<TimerKey>,
-        late: u64,
-        now: impl FnOnce() -> u64,
-    ) {
-        let is_late = late > self.directory.settings.lateness_bound;
-        state.measured.lateness.record(late);
-        if class.is_some() {
-            state.measured.classes.count_fired(class, late, is_late);
-        }
-        state.measured.live.deliver(class);
-        if is_late {
-            self.note_late(state, key, now(), late);
-        }
-    }
-
     /// Counts a delivery that took too long, also for the class of its timer. For a class it logs
     /// the first one and each that makes twice as many as were logged before.
     #[cold]
@@ -86,14 +60,5 @@ impl<T: 'static> Core<T> {
                 );
             }
         }
-    }
-
-    /// Writes a delivery at `now` down that is `late` nanoseconds late, beyond the bound.
-    #[cold]
-    fn note_late(&self, state: &mut State<T>, key: Option<TimerKey>, now: u64, late: u64) {
-        let deadline = now.saturating_sub(late);
-        let Measures { times, counts, live, .. } = &mut state.measured;
-        counts.late += 1;
-        times.note_late((live.delivering(), key), deadline, now, self.time().floor(deadline));
     }
 }
