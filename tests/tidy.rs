@@ -404,37 +404,6 @@ fn kit_modules_use_only_their_allowed_neighbours() {
     }
 }
 
-/// What connections and containers name of the room of shards beside callbacks. What they need of a
-/// shard is what a part of a user's has.
-const BESIDE_PARTS: [(&str, &str); 4] = [
-    ("src/conn/on_shard/part.rs", "sweep::Population"),
-    ("src/kit/guard.rs", "Core"),
-    ("src/kit/kept/mod.rs", "request::Control"),
-    ("src/kit/repeat/repeating.rs", "Core"),
-];
-
-#[test]
-fn connections_and_containers_use_a_shard_by_the_public_items_for_parts() {
-    let mut used = Vec::new();
-    let mut places = Vec::new();
-    for source in sources(&["src/conn", "src/kit"]) {
-        for (number, line) in source.code() {
-            let Some((_, name)) = line.split_once("crate::shard::") else { continue };
-            let is_of = |(path, of): &&(&str, &str)| {
-                source.path == *path && name.trim_end_matches([';', ',']) == *of
-            };
-            match BESIDE_PARTS.iter().find(is_of) {
-                Some(known) => used.push(*known),
-                None if name.starts_with("timers::") => {}
-                None => places.push((source.path.clone(), number)),
-            }
-        }
-    }
-    check("connections and containers use a shard as parts of users do", places);
-    used.dedup();
-    assert_eq!(used, BESIDE_PARTS, "the list is no longer than it has to be");
-}
-
 #[test]
 fn every_module_is_on_the_map() {
     let roots: Vec<_> =

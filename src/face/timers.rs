@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use corewheel_shard::Tick;
 
+use crate::clock::Timeline;
 use crate::clock::when::{Deadline, When};
 use crate::directory::orders::Drain;
 use crate::face::handle::Handle;
@@ -221,6 +222,11 @@ impl<T: Send + 'static> Timers<T> {
     /// The present, by the service's clock. It asks the system for the time.
     pub fn now(&self) -> Instant {
         self.core.time().now()
+    }
+
+    /// The conversions between ticks, nanoseconds and instants of the service.
+    pub(crate) fn time(&self) -> &Timeline {
+        self.core.time()
     }
 
     /// Which shard this is.

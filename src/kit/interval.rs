@@ -304,8 +304,8 @@ impl<T: Send + 'static> Timers<T> {
         first: W,
         period: Duration,
     ) -> Result<Interval, ConfigError> {
-        let start = self.core().time().instant_due(first);
-        let clock = self.core().time().clock().clone();
+        let start = self.time().instant_due(first);
+        let clock = self.time().clock().clone();
         Interval::at_rate(self.sleep(start), clock, start, period)
     }
 
@@ -316,7 +316,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// The delay is zero.
     pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
-        let clock = self.core().time().clock().clone();
+        let clock = self.time().clock().clone();
         let start = clock.after(self.now(), delay);
         Interval::with_delay(self.sleep(start), clock, start, delay)
     }

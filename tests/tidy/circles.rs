@@ -8,18 +8,24 @@ use super::{SERVICE, Source, sources};
 const CIRCLE_MAX: usize = 3;
 
 /// A path of names, without `crate`. The path of a module is that of its file.
-type Names = Vec<String>;
+pub(super) type Names = Vec<String>;
 
 /// A path that a file names.
-struct Use {
+pub(super) struct Use {
     /// As it is written.
-    path: Names,
+    pub(super) path: Names,
     /// The name under which the file exports it.
-    exported: Option<String>,
+    pub(super) exported: Option<String>,
+}
+
+/// The module of a file of the service; that of the root is empty.
+pub(super) fn module_of(path: &str) -> Names {
+    let path = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    path.split('/').filter(|name| *name != "lib").map(str::to_owned).collect()
 }
 
 /// The code of a file, without comments, its tests and the paths of visibilities.
-fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -103,21 +109,20 @@ fn uses(text: &str) -> Vec<Use> {
 }
 
 /// The modules of the service, each with the paths that its file names.
-struct Modules(BTreeMap<Names, Vec<Use>>);
+pub(super) struct Modules(pub(super) BTreeMap<Names, Vec<Use>>);
 
 impl Modules {
-    fn of(sources: &[Source]) -> Self {
+    pub(super) fn of(sources: &[Source]) -> Self {
         let is_test = |path: &str| path.ends_with("tests.rs") || path.contains("tests/");
-        let modules = sources.iter().filter(|source| !is_test(&source.path)).map(|source| {
-            let path = source.path.trim_start_matches("src/").trim_end_matches(".rs");
-            let path = path.trim_end_matches("/mod").split('/').map(str::to_owned);
-            (path.filter(|name| name != "lib").collect(), uses(&source.text))
-        });
+        let modules = sources
+            .iter()
+            .filter(|source| !is_test(&source.path))
+            .map(|source| (module_of(&source.path), uses(&source.text)));
         Self(modules.collect())
     }
 
     /// A path that a module names, from the root. `None` for a path of another crate.
-    fn absolute(&self, module: &Names, path: &Names) -> Option<Names> {
+    pub(super) fn absolute(&self, module: &Names, path: &Names) -> Option<Names> {
         let first = path.first()?.as_str();
         let mut base = module.clone();
         let mut rest = &path[..];

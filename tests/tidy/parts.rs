@@ -1,8 +1,9 @@
-//! What connections and the containers of this crate may call that a part of a user may not.
+//! What connections and the containers of this crate name and call that code of a user cannot.
 
 use std::collections::BTreeSet;
 
-use super::{SERVICE, sources};
+use super::circles::{Modules, Names, code, module_of};
+use super::{SERVICE, Source, has_word, rooms, sources};
 
 /// The methods of a part's handle that are not public, each with the reason.
 const NOT_PUBLIC: [(&str, &[&str]); 4] = [
@@ -47,4 +48,182 @@ fn part_of_a_user_can_call_what_parts_of_this_crate_call_except_a_known_few() {
     let known = NOT_PUBLIC.iter().flat_map(|(_, names)| *names);
     let known: BTreeSet<_> = known.map(|name| (*name).to_owned()).collect();
     assert_eq!(found(), known);
+}
+
+/// Rooms of plain values and of time, which reach no thread and no shard.
+const PLAIN_ROOMS: [&str; 2] = ["values", "clock"];
+
+/// What connections and the kit name of the rooms below that is not public, by the files, each with
+/// the reason. A path stands for all that lies below it.
+const NAMED: [(&str, &[(&str, &str)]); 10] = [
+    (
+        "the service tells all connections of its limits' scale, of a drain, and to end",
+        &[
+            ("conn/any_thread/inner", "directory::orders"),
+            ("conn/on_shard/part", "directory::orders"),
+            ("conn/on_shard/part", "shard::sweep::Population"),
+            ("conn/on_shard/table", "directory::orders::Terms"),
+            ("conn/rules", "directory::orders"),
+        ],
+    ),
+    (
+        "the statistics of the service count deadlines by their kinds",
+        &[
+            ("conn/any_thread/inner", "face::handle::registry"),
+            ("conn/any_thread/inner", "stats::tally::Tally"),
+            ("conn/kinds", "stats::tally::Tally"),
+        ],
+    ),
+    (
+        "a pass of many deadlines is taken apart, which `Pass` does as a whole for one",
+        &[
+            ("conn/any_thread/inner", "pass::is_simulated"),
+            ("conn/any_thread/proofs", "pass"),
+            ("conn/on_shard/record_ref", "pass::POLLS_MAX"),
+            ("conn/on_shard/record_ref", "pass::has_budget"),
+        ],
+    ),
+    (
+        "a model checks the atomics",
+        &[
+            ("conn/any_thread/inner", "link::owners::OwnerCount"),
+            ("conn/any_thread/proofs", "link::sync"),
+            ("conn/any_thread/stamp", "link::sync"),
+            ("conn/measured", "link::sync"),
+            ("kit/kept/part", "link::woken::WokenFlag"),
+            ("kit/repeat/remote", "link::stop_flag"),
+        ],
+    ),
+    (
+        "a closed shard is asked before a part of it is made",
+        &[("conn/on_shard", "shard::Core"), ("kit/kept", "shard::Core")],
+    ),
+    (
+        "the panic of a callback with a result counts for its shard",
+        &[("kit/scheduled", "shard::Core")],
+    ),
+    (
+        "a time is computed by the clock and the capacity of the shard",
+        &[
+            ("kit/herd", "shard::Core"),
+            ("kit/repeat", "shard::Core"),
+            ("kit/scaled", "shard::Core"),
+        ],
+    ),
+    ("a guard keeps its shard, and not the handler", &[("kit/guard", "shard::Core")]),
+    (
+        "one callback runs again and again, and a part would have to keep it",
+        &[
+            ("kit/repeat/repeating", "shard::Core"),
+            ("kit/repeat/repeating", "shard::timers::RepeatedCall"),
+        ],
+    ),
+    (
+        "a callback goes to a shard by its mailbox, or comes back by its boxed type",
+        &[
+            ("kit/kept", "shard::request::Control"),
+            ("kit/kept", "shard::timers::SendCall"),
+            ("kit/repeat/remote", "shard::timers::SendCall"),
+            ("kit/scheduled", "shard::timers::LocalCall"),
+            ("kit/scheduled", "shard::timers::SendCall"),
+        ],
+    ),
+];
+
+/// What the root of the service makes public: names, and modules with what is public in them.
+struct Public<'a> {
+    names: BTreeSet<Names>,
+    sources: &'a [Source],
+}
+
+impl<'a> Public<'a> {
+    fn of(modules: &Modules, sources: &'a [Source]) -> Self {
+        let root = Names::new();
+        let exported = modules.0[&root].iter().filter(|used| used.exported.is_some());
+        let exported = exported.filter_map(|used| modules.absolute(&root, &used.path));
+        let text = &sources.iter().find(|source| source.path == "src/lib.rs").unwrap().text;
+        let open = text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+        let open = open.map(|name| vec![name.to_owned()]);
+        Self { names: exported.chain(open).collect(), sources }
+    }
+
+    fn has(&self, path: &Names) -> bool {
+        let Some((name, module)) = path.split_last() else { return false };
+        let file = format!("src/{}", module.join("/"));
+        let files = [format!("{file}.rs"), format!("{file}/mod.rs")];
+        let is_pub = |line: &str| line.starts_with("pub ") && has_word(line, name);
+        let is_in = |source: &&Source| files.contains(&source.path);
+        let lies_open = || self.sources.iter().filter(is_in).any(|of| of.text.lines().any(is_pub));
+        self.names.contains(path) || (self.names.contains(module) && lies_open())
+    }
+}
+
+/// The paths of rooms below that connections and the kit name and that are not public, with the
+/// files that name them.
+fn named(sources: &[Source], rooms: &[String]) -> BTreeSet<(String, String)> {
+    let modules = Modules::of(sources);
+    let public = Public::of(&modules, sources);
+    let mut named = BTreeSet::new();
+    for (module, uses) in &modules.0 {
+        let Some(own) = module.first().filter(|room| ["conn", "kit"].contains(&room.as_str()))
+        else {
+            continue;
+        };
+        let file = module.join("/");
+        for path in uses.iter().filter_map(|used| modules.absolute(module, &used.path)) {
+            let Some(room) = path.first().filter(|room| rooms.contains(room)) else { continue };
+            if room != own && !PLAIN_ROOMS.contains(&room.as_str()) && !public.has(&path) {
+                named.insert((file.clone(), path.join("::")));
+            }
+        }
+        // The method stands for the type that it returns.
+        let is_it = |source: &&Source| module_of(&source.path) == *module;
+        let source = sources.iter().find(is_it).expect("a module has its file");
+        if code(&source.text).contains(".core()") {
+            named.insert((file, "shard::Core".to_owned()));
+        }
+    }
+    named
+}
+
+#[test]
+fn connections_and_the_kit_name_below_them_what_is_public_and_a_known_few() {
+    let found = named(&sources(&[SERVICE]), &rooms());
+    let known = NAMED.iter().flat_map(|(_, rows)| *rows);
+    let covers = |(file, path): &(&str, &str), (by, used): &(String, String)| {
+        let rest = used.strip_prefix(path);
+        file == by && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let unknown = found.iter().filter(|used| !known.clone().any(|row| covers(row, used)));
+    let stale = known.clone().filter(|row| !found.iter().any(|used| covers(row, used)));
+    let (unknown, stale): (Vec<_>, Vec<_>) = (unknown.collect(), stale.collect());
+    assert!(unknown.is_empty(), "these have no row with a reason: {unknown:#?}");
+    assert!(stale.is_empty(), "the list is no longer than it has to be: {stale:#?}");
+}
+
+#[test]
+fn use_of_a_room_below_is_found_unless_it_is_public_or_of_plain_values() {
+    let source = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+    let rooms = ["values", "shard", "pass", "kit"].map(str::to_owned);
+    let names = |text: &str| {
+        let sources = [
+            source(
+                "src/lib.rs",
+                "pub mod pass;\nmod kit;\npub use crate::shard::timers::Timers;\n",
+            ),
+            source("src/pass/mod.rs", "pub struct Pass;\npub(crate) fn ask() {}\n"),
+            source("src/kit/mod.rs", "mod a;\n"),
+            source("src/kit/a.rs", text),
+        ];
+        let found = named(&sources, &rooms).into_iter();
+        found.map(|(file, path)| format!("{file}: {path}")).collect::<Vec<_>>()
+    };
+    assert_eq!(names("use crate::shard::timers::{Timers, X};"), ["kit/a: shard::timers::X"]);
+    assert_eq!(names("fn a() { crate::shard::x::y() }"), ["kit/a: shard::x::y"]);
+    assert_eq!(names("use super::super::shard::x::Y;"), ["kit/a: shard::x::Y"]);
+    assert_eq!(names("use crate::pass::{Pass, ask};"), ["kit/a: pass::ask"]);
+    assert_eq!(names("fn a() { timers.core().x() }"), ["kit/a: shard::Core"]);
+    assert!(names("use crate::values::X;\nuse crate::kit::b::B;\nuse std::rc::Rc;").is_empty());
+    assert!(names("#[cfg(test)]\nmod tests {\n    use crate::shard::x::Y;\n}\n").is_empty());
+    assert!(names("// crate::shard::x::Y, and core()").is_empty());
 }
