@@ -2,6 +2,8 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/evidence.rs"]
+mod evidence;
 #[path = "tidy/interface.rs"]
 mod interface;
 #[path = "tidy/least_rust.rs"]
