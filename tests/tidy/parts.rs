@@ -95,8 +95,8 @@ const NAMED: [(&str, &[(&str, &str)]); 10] = [
         ],
     ),
     (
-        "a closed shard is asked before a part of it is made",
-        &[("conn/on_shard", "shard::Core"), ("kit/kept", "shard::Core")],
+        "a kept value has as much room as a lane, and panics of its callbacks count",
+        &[("kit/kept", "shard::Core")],
     ),
     (
         "the panic of a callback with a result counts for its shard",

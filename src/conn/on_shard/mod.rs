@@ -30,10 +30,9 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` if the shard has no room for another timer, `Closed` if it is shut down.
     pub fn connection(&self, limits: ConnLimits) -> Result<ConnTimers, RefusedKind> {
-        self.open(|connections| {
-            let (now, salt) = (self.core().nanos_near(), connections.next_salt());
-            connections.open(&Packed::new(limits, self.class(), now, salt))
-        })
+        let connections = Connections::of(self);
+        let (now, salt) = (connections.shard.nanos_near(), connections.next_salt());
+        connections.open(&Packed::new(limits, self.class(), now, salt))
     }
 
     /// Takes in the deadlines of a connection that comes from another shard of this service. They
@@ -43,18 +42,7 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the packed connection.
     pub fn adopt(&self, connection: PackedConn) -> Result<ConnTimers, Refused<PackedConn>> {
-        let opened = self.open(|connections| connections.open(&connection.0));
-        opened.map_err(|kind| kind.of(connection))
-    }
-
-    fn open(
-        &self,
-        open: impl FnOnce(Rc<Connections>) -> Result<ConnTimers, RefusedKind>,
-    ) -> Result<ConnTimers, RefusedKind> {
-        if self.core().is_closed() {
-            return Err(self.core().why_closed());
-        }
-        open(Connections::of(self))
+        Connections::of(self).open(&connection.0).map_err(|kind| kind.of(connection))
     }
 }
 
@@ -153,5 +141,25 @@ impl Sealed for Timers {
         match result {
             Ok(value) => value,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ShardId, ShutdownPolicy, TimerService};
+
+    #[test]
+    fn connection_that_a_closed_shard_refuses_keeps_nothing_of_the_shard() {
+        let service = TimerService::builder().shards(1).start_attached().unwrap();
+        let attachment = service.attach(ShardId::new(0)).unwrap();
+        let shard = attachment.into_loop(|_, _| {}).unwrap();
+        let timers = shard.timers().clone();
+        drop(shard.shutdown(ShutdownPolicy::Drop));
+        let refused = timers.connection(ConnLimits::default()).unwrap_err();
+        assert_eq!(refused, RefusedKind::Closed);
+        let core = timers.downgrade();
+        drop(timers);
+        assert!(core.upgrade().is_none());
     }
 }
