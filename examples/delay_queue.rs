@@ -15,9 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::queue::DelayQueue;
 use corewheel_glommio::Runtime;
+use corewheel_kit::TimersExt;
+use corewheel_kit::queue::DelayQueue;
 
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const TRIES_MAX: u32 = 5;

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use corewheel::kept::Kept;
 use corewheel::{ReplyError, ShutdownPolicy, TimerService, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::keyed::KeyedTimers;
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;

@@ -16,9 +16,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::keyed::KeyedTimers;
 use corewheel_glommio::Runtime;
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 
 const IDLE_MAX: Duration = Duration::from_millis(80);
 

@@ -30,7 +30,7 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::settings::WarningLimits;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
-use corewheel_containers::watchdog::watch;
+use corewheel_kit::watchdog::watch;
 use corewheel_stats::StatsEndpoint;
 
 const REQUEST: TimerClass = TimerClass::new("request");

@@ -73,7 +73,7 @@
 //!
 //! The types that hold many timers or values live on one shard and are `!Send`. Any thread reaches
 //! one that [`Handle::keep`] has made on its shard, by a [`kept::Kept`]: a handle
-//! that sends closures to it. The package `corewheel-containers` has a guide about a delayed job
+//! that sends closures to it. The package `corewheel-kit` has a guide about a delayed job
 //! queue beside tokio.
 //!
 //! | need | module or method |
@@ -85,10 +85,10 @@
 //! | a callback that runs again and again | [`repeat`] |
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
-//! | values that are taken out when they are due | `corewheel-containers`: `DelayQueue` |
+//! | values that are taken out when they are due | `corewheel-kit`: `DelayQueue` |
 //! | an actor on a shard: a container that any thread uses | [`kept`] |
-//! | timers and values by keys of your own | `corewheel-containers`: `KeyedTimers` |
-//! | operations that wait for a key, or their deadline | `corewheel-containers`: `Purgatory` |
+//! | timers and values by keys of your own | `corewheel-kit`: `KeyedTimers` |
+//! | operations that wait for a key, or their deadline | `corewheel-kit`: `Purgatory` |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
 //! | a structure of your own with many timers | [`part`] |
 //! | handlers whose work is long | [a channel](guide::choosing#handlers-whose-work-is-long) |

@@ -15,8 +15,8 @@ use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::scaled::ScaledTimeouts;
 use corewheel::{Fired, ShardId, TimerService, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::{Operation, OperationId};
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::{Operation, OperationId};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

@@ -14,7 +14,7 @@ fn sources() -> Vec<String> {
         "src",
         "shards/src",
         "adapters/compio/src",
-        "adapters/containers/src",
+        "adapters/kit/src",
         "adapters/glommio/src",
         "adapters/http/src",
         "adapters/quinn/src",

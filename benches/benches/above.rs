@@ -17,9 +17,9 @@ use corewheel::{Fired, TimerService};
 use corewheel_bench::peers::delay_queue::TokioQueue;
 use corewheel_bench::peers::hierarchical::Hierarchical;
 use corewheel_bench::{Case, Payload, Row, Timers, case, pin_to_one_core, verify};
-use corewheel_containers::Containers;
-use corewheel_containers::keyed::KeyedTimers;
-use corewheel_containers::queue::{DelayKey, DelayQueue, Expired};
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
+use corewheel_kit::queue::{DelayKey, DelayQueue, Expired};
 use criterion::{BenchmarkId, Criterion, SamplingMode, criterion_group, criterion_main};
 use hashbrown::HashMap;
 

@@ -14,8 +14,8 @@ use corewheel::attach::ShardLoop;
 use corewheel::scaled::{Scale, ScaledTimeouts};
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::Operation;
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::Operation;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 

@@ -12,8 +12,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use corewheel::Timers;
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::{Operation, Purgatory, PurgatoryStats};
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::{Operation, Purgatory, PurgatoryStats};
 use tokio::sync::Notify;
 
 use crate::connection::{self, Outbox};

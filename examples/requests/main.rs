@@ -1,5 +1,5 @@
 //! Requests and responses over real sockets, with a timeout for each request and retries: a client
-//! that keeps its attempts in a [`Purgatory`](corewheel_containers::purgatory::Purgatory), and a
+//! that keeps its attempts in a [`Purgatory`](corewheel_kit::purgatory::Purgatory), and a
 //! server that answers at once, late, or never.
 //!
 //! Server and client are on different shards if there are two, and talk over four connections. The

@@ -12,7 +12,7 @@
 //!    around `epoll` or mio; [`bare_wheel`]: the wheel alone.
 //! 4. [`stream`](stream/index.html): any socket, TLS or codec with its limits. The package
 //!    `corewheel-http` has guides for servers of hyper, axum and tower and for each state of an
-//!    HTTP connection, and `corewheel-quinn` has one for QUIC servers. `corewheel-containers` has
+//!    HTTP connection, and `corewheel-quinn` has one for QUIC servers. `corewheel-kit` has
 //!    one for work that comes later, from any thread.
 //! 5. [`overload_and_restarts`]: clients that are sent away, limits that shrink, clients in step.
 //! 6. [`testing`]: a manual clock, a paused runtime, and the simulation.

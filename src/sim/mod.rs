@@ -164,7 +164,7 @@
 //! ```
 //! use corewheel::sim::{Rng, Simulation, explore};
 //! use corewheel::{ShardId, TimerService};
-//! use corewheel_containers::Containers as _;
+//! use corewheel_kit::TimersExt as _;
 //! use std::time::Duration;
 //!
 //! #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use corewheel::repeat::Repeat;
 use corewheel::scaled::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
-use corewheel_containers::Containers;
+use corewheel_kit::TimersExt;
 
 use crate::operation_fn::OperationFn;
 use crate::support::{FAR, Lab, builder, ms};

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::repeat::Repeat;
-use corewheel_containers::Containers;
+use corewheel_kit::TimersExt;
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Lab, OTHER, SHARD, builder, check_law, ms};

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
 use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::Operation;
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::Operation;
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};

@@ -11,8 +11,8 @@ use corewheel::sim::Thread;
 use corewheel::{
     CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, ShutdownPolicy, TimerId, Timers,
 };
-use corewheel_containers::Containers;
 use corewheel_glommio::Runtime;
+use corewheel_kit::TimersExt;
 
 use crate::support::{FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms};
 

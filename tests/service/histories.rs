@@ -10,8 +10,8 @@ use corewheel::ShutdownPolicy;
 use corewheel::class::TimerClass;
 use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
 use corewheel::settings::TurnBudget;
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::{Operation, OperationId, Purgatory};
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::{Operation, OperationId, Purgatory};
 use fastrand::Rng;
 
 use crate::support::{Lab, builder, check_law, ms, seeds};

@@ -37,7 +37,7 @@ mod migrate;
 #[path = "../../examples/host/network/mod.rs"]
 mod network;
 mod nurseries;
-#[path = "../../adapters/containers/tests/containers/operation_fn.rs"]
+#[path = "../../adapters/kit/tests/kit/operation_fn.rs"]
 mod operation_fn;
 mod own_loop;
 mod part_values;

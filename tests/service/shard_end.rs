@@ -11,8 +11,8 @@ use corewheel::attach::Turn;
 use corewheel::scaled::{Scale, ScaledTimeouts};
 use corewheel::stats::ShardState;
 use corewheel::{Fired, Refused, ShutdownPolicy, TimerService, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::Purgatory;
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::Purgatory;
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{

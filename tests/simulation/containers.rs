@@ -7,9 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use corewheel::Timers;
-use corewheel_containers::Containers as _;
-use corewheel_containers::keyed::KeyedTimers;
-use corewheel_containers::queue::{DelayKey, DelayQueue, Expired};
+use corewheel_kit::TimersExt as _;
+use corewheel_kit::keyed::KeyedTimers;
+use corewheel_kit::queue::{DelayKey, DelayQueue, Expired};
 
 use crate::commands::{ContainerCommand, Due, Temper};
 use crate::ledger::{Id, Job, Ledger, State};

@@ -10,8 +10,8 @@ use std::time::Duration;
 use corewheel::kept::Kept;
 use corewheel::sim::{Rng, Simulation};
 use corewheel::{Fired, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::keyed::KeyedTimers;
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 
 const SHARD: ShardId = ShardId::new(0);
 const TASKS: u32 = 12;

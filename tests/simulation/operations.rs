@@ -10,8 +10,8 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use corewheel::Timers;
-use corewheel_containers::Containers;
-use corewheel_containers::purgatory::{Operation, OperationId, Purgatory};
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::{Operation, OperationId, Purgatory};
 
 use crate::commands::{Due, Temper};
 use crate::ledger::{Id, Job, Ledger, State};

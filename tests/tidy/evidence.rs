@@ -8,7 +8,7 @@ fn modules() -> Vec<Source> {
         let path = source.path.trim_start_matches("src/kit/").trim_end_matches("/mod.rs");
         path != "mod.rs" && !path.contains('/')
     });
-    let containers = sources(&["adapters/containers/src"]);
+    let containers = sources(&["adapters/kit/src"]);
     let root = containers.iter().find(|source| source.path.ends_with("src/lib.rs"));
     let root = root.map(|root| root.text.clone()).expect("the package has its root");
     let public = root.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
@@ -16,7 +16,7 @@ fn modules() -> Vec<Source> {
     let mut modules: Vec<_> = of_kit.collect();
     let count = modules.len() + public.len();
     modules.extend(containers.into_iter().filter(|source| {
-        let path = source.path.trim_start_matches("adapters/containers/src/");
+        let path = source.path.trim_start_matches("adapters/kit/src/");
         public.contains(&path.trim_end_matches(".rs").trim_end_matches("/mod"))
     }));
     assert_eq!(modules.len(), count, "each public module has its file");

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
-//! use corewheel_containers::Containers;
+//! use corewheel_kit::TimersExt;
 //! use std::time::Duration;
 //!
 //! let service = TimerService::beside_runtime().start()?;
@@ -169,7 +169,7 @@ impl<C: 'static> Kept<C> {
     ///
     /// ```
     /// use corewheel::{TimerService, Timers};
-    /// use corewheel_containers::Containers;
+    /// use corewheel_kit::TimersExt;
     /// use std::time::Duration;
     ///
     /// let service = TimerService::beside_runtime().start()?;
@@ -215,7 +215,7 @@ impl<C: 'static> Kept<C> {
     ///
     /// ```
     /// use corewheel::{TimerService, Timers};
-    /// use corewheel_containers::Containers;
+    /// use corewheel_kit::TimersExt;
     /// use std::time::Duration;
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -341,7 +341,7 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// use corewheel::attach::ShardLoop;
     /// use corewheel::{Fired, TimerService, Timers};
-    /// use corewheel_containers::Containers;
+    /// use corewheel_kit::TimersExt;
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
@@ -351,7 +351,7 @@ impl<T: Send + 'static> Timers<T> {
     /// let sessions = shard.timers().keyed::<u32, &str>(|_expired, _sessions| {});
     /// let handle = shard.timers().keep(sessions.clone())?;
     /// std::thread::scope(|scope| {
-    ///     let insert = |sessions: &corewheel_containers::keyed::KeyedTimers<u32, &str>| {
+    ///     let insert = |sessions: &corewheel_kit::keyed::KeyedTimers<u32, &str>| {
     ///         sessions.insert(7, "red", Duration::from_secs(60)).is_ok()
     ///     };
     ///     scope.spawn(move || drop(handle.try_run(insert)));

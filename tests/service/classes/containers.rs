@@ -1,6 +1,6 @@
 //! Classes of connections, periodic callbacks, keyed timers and operations.
 
-use corewheel_containers::Containers;
+use corewheel_kit::TimersExt;
 
 use super::*;
 

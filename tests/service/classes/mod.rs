@@ -18,7 +18,7 @@ use corewheel::{
     CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError, TimerId,
     TimerService, TimerServiceBuilder, Timers,
 };
-use corewheel_containers::purgatory::Operation;
+use corewheel_kit::purgatory::Operation;
 use fastrand::Rng;
 
 use crate::log::logged;

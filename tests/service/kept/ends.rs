@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use corewheel::{Fired, Refused, ReplyError, ShutdownPolicy, Timers};
-use corewheel_containers::keyed::KeyedTimers;
+use corewheel_kit::keyed::KeyedTimers;
 
 use super::{count, jobs, kept};
 use crate::support::{

@@ -5,8 +5,8 @@ use std::task::Poll;
 use std::thread;
 
 use corewheel::{Fired, ShutdownPolicy, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::keyed::KeyedTimers;
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms};

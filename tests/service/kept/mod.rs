@@ -17,8 +17,8 @@ use std::thread;
 use corewheel::attach::Turn;
 use corewheel::kept::Kept;
 use corewheel::{Refused, Reply, ReplyError, ShardError, ShardId, ShutdownPolicy, Timers};
-use corewheel_containers::Containers;
-use corewheel_containers::keyed::KeyedTimers;
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 
 use crate::support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, check_law, look, ms};
 

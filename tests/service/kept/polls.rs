@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use corewheel::{Refused, Reply, ReplyError, ShutdownPolicy};
-use corewheel_containers::Containers;
-use corewheel_containers::queue::DelayQueue;
+use corewheel_kit::TimersExt;
+use corewheel_kit::queue::DelayQueue;
 
 use super::{count, kept};
 use crate::support::{Alarm, Guard, Lab, builder, check_law, look, ms, poll};
@@ -23,7 +23,7 @@ fn next(queue: &corewheel::kept::Kept<DelayQueue<u32>>) -> Reply<u32> {
 #[test]
 fn closure_is_polled_when_its_queue_has_a_value_and_not_between() {
     let mut lab = Lab::new(builder(1));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let mut first = next(&queue);
     lab.settle();
     drop(queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).unwrap());
@@ -90,7 +90,7 @@ fn closure_that_wakes_itself_is_polled_again_and_leaves_time_for_timers() {
 #[test]
 fn closure_that_waits_takes_room_until_it_is_ready() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let (guard, dropped) = Guard::new();
     let empty = queue.try_poll_fn(move |queue, cx| {
         let _captured = &guard;
@@ -111,7 +111,7 @@ fn closure_that_waits_takes_room_until_it_is_ready() {
 #[test]
 fn poll_fn_waits_for_room_and_returns_the_result() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let mut taken = queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).unwrap();
     let (alarm, waker) = Alarm::new();
     let mut next = Box::pin(queue.poll_fn(DelayQueue::poll_recv));
@@ -140,7 +140,7 @@ fn poll_fn_waits_for_room_and_returns_the_result() {
 #[test]
 fn future_of_poll_fn_keeps_the_value_and_ends_the_polls_when_it_is_dropped() {
     let mut lab = Lab::new(builder(1));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     drop(queue.try_run(|queue| queue.insert(7, ms(5)).is_ok()).unwrap());
     let mut next = Box::pin(queue.poll_fn(DelayQueue::poll_recv));
     assert!(look(&mut next).is_none());
@@ -149,7 +149,7 @@ fn future_of_poll_fn_keeps_the_value_and_ends_the_polls_when_it_is_dropped() {
     lab.advance(ms(5));
     assert!(look(&mut next).is_some_and(|due| due.unwrap().unwrap().value == 7));
 
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let mut waits = Box::pin(queue.poll_fn(DelayQueue::poll_recv));
     assert!(look(&mut waits).is_none());
     lab.settle();
@@ -165,7 +165,7 @@ fn future_of_poll_fn_keeps_the_value_and_ends_the_polls_when_it_is_dropped() {
 #[test]
 fn room_of_a_future_of_poll_fn_that_is_dropped_is_free_after_a_turn() {
     let mut lab = Lab::new(builder(1).lane_capacity(2));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     // The second one replaces the waker of the first in the queue, so the queue wakes neither.
     for _ in 0..10 {
         for is_sent in [true, false] {
@@ -185,7 +185,7 @@ fn room_of_a_future_of_poll_fn_that_is_dropped_is_free_after_a_turn() {
 #[test]
 fn future_that_waits_for_room_is_woken_though_closures_keep_most_of_it() {
     let mut lab = Lab::new(builder(1).lane_capacity(3));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let mut waiting = [(); 2].map(|()| Box::pin(queue.poll_fn(DelayQueue::poll_recv)));
     assert!(waiting.iter_mut().all(|one| look(one).is_none()));
     lab.settle();
@@ -210,7 +210,7 @@ fn future_that_waits_for_room_is_woken_though_closures_keep_most_of_it() {
 #[test]
 fn futures_of_poll_fn_are_closed_with_their_shard() {
     let mut lab = Lab::new(builder(1).lane_capacity(1));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let [mut polls, mut waits, mut unpolled] =
         [(); 3].map(|()| Box::pin(queue.poll_fn(|queue, cx| queue.poll_recv(cx).map(|_| ()))));
     assert!(look(&mut polls).is_none());
@@ -227,7 +227,7 @@ fn futures_of_poll_fn_are_closed_with_their_shard() {
 #[test]
 fn closure_whose_reply_is_dropped_takes_nothing() {
     let mut lab = Lab::new(builder(1));
-    let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+    let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
     let waiting = next(&queue);
     lab.settle();
     drop(waiting);
@@ -263,7 +263,7 @@ fn panicking_closure_replies_and_is_dropped() {
 fn waiting_closure_is_closed_with_its_shard() {
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         let mut lab = Lab::new(builder(1));
-        let queue = kept(&mut lab, Containers::delay_queue::<u32>);
+        let queue = kept(&mut lab, TimersExt::delay_queue::<u32>);
         let mut waiting = next(&queue);
         lab.settle();
         lab.end(policy);

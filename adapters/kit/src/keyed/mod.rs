@@ -1,0 +1,483 @@
+//! Timers that are known by keys of the caller's own, and lend the values that they hold.
+//!
+//! For a cache with a time to live, sessions, leases, requests by their correlation id. By hand it
+//! is a map from keys to ids beside timers that carry their keys: each key twice, where here it is
+//! once.
+//!
+//! ```
+//! use corewheel::clock::ManualClock;
+//! use corewheel::{Fired, TimerService, Timers};
+//! use corewheel_kit::TimersExt;
+//! use std::time::Duration;
+//!
+//! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
+//! let clock = ManualClock::new();
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached_with()?;
+//! let attachment = service.attach(service.shards().next().unwrap())?;
+//! let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
+//!
+//! // A cache of addresses, each for a minute. The handler is given the entries that expire.
+//! const TTL: Duration = Duration::from_secs(60);
+//! let cache = shard.timers().keyed::<String, u32>(|entry, cache| {
+//!     println!("{} has expired, {} are left", entry.key, cache.len());
+//! });
+//! cache.insert("a.example".to_owned(), 0xC000_0201, TTL)?;
+//! cache.insert("b.example".to_owned(), 0xC000_0202, TTL)?;
+//!
+//! // A hit reads the value where it lies; another lookup extends its life as well.
+//! clock.advance(TTL / 2);
+//! assert_eq!(cache.with("a.example", |address| *address), Some(0xC000_0201));
+//! assert!(cache.reset("b.example", TTL));
+//!
+//! clock.advance(TTL / 2);
+//! let _next = shard.turn();
+//! assert_eq!(cache.with("a.example", |address| *address), None);
+//! assert!(cache.contains("b.example"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A caller that has the key resets and removes the timer, and keeps no id. Why not a map from
+//! keys to ids beside the timers: the map would have to follow each timer that fires, and a
+//! timer that is scheduled again while the old one is due would fire for the new one.
+//!
+//! # Cost
+//!
+//! A timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
+//! hash table at its fullest; 24 bytes more for a key in a group. Each method is O(1), except the
+//! methods that end or visit several timers, which are O(those).
+#![doc = ""]
+#![doc = include_str!("other_threads.md")]
+
+// Invariants: a key has at most one timer, and it is free again before the handler is called for
+// it. Nothing is borrowed while the handler or a `Drop` of the user runs; the table is borrowed
+// while a closure is lent a value. Absent by design: a clone of a key.
+
+mod lend;
+mod table;
+
+use std::borrow::Borrow;
+use std::cell::{Cell, RefCell, RefMut};
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use corewheel::part::{Part, PartHandle, PartTimer};
+use corewheel::{ConfigError, Deadline, Refused, Timers, When};
+use hashbrown::DefaultHashBuilder;
+
+use self::lend::used_while_lent;
+use self::table::{Entry, Hashed, Put, Table};
+use crate::capacity::check;
+#[doc(no_inline)]
+pub use crate::queue::Expired;
+
+/// The timers of one shard that are known by keys, one timer for each key; made by
+/// [`TimersExt::keyed`](crate::TimersExt::keyed). See the [module](self) for an example.
+///
+/// `!Send`, and as cheap to clone as an [`Rc`]: all clones are the same timers. Other threads use
+/// them by a [`Kept`](corewheel::kept::Kept). `K` is the key, `V`
+/// is what a timer holds, `G` is the name of a group. A key is looked up by any type that it can be
+/// borrowed as: a `String` by a `&str`.
+///
+/// **Firing.** When a timer fires, the handler is called with its key, value and deadline, in the
+/// turn in which any timer would fire: never early, and in the order of the deadlines. The key is
+/// free by then, and the handler may use these timers in every way, which it is given for that. A
+/// panic of the handler is counted by the shard and ends only that call. A handler that owns a
+/// clone of its own timers keeps them alive for ever.
+///
+/// **Lending.** [`with`](Self::with) and [`for_each`](Self::for_each) lend values to a closure. The
+/// closure must not use these timers, and neither may `Hash` and `Eq` of keys and names: each
+/// method panics then, and changes nothing. Other timers of the shard may be used. A timer that
+/// would fire while the closure runs, because the closure takes a turn of the shard, fires in the
+/// next turn after it.
+///
+/// **Class.** Timers that are made with a view [of a class](Timers::of_class) count for the class.
+///
+/// **Shutdown.** `ShutdownPolicy::Fire` fires all timers at once. With the other policies keys and
+/// values stay, to be removed or [drained](Self::drain). When the last clone is dropped, keys,
+/// values and their timers are dropped.
+pub struct KeyedTimers<K: 'static, V: 'static, G: 'static = ()>(Rc<Inner<K, V, G>>);
+
+type KeyedHandler<K, V, G> = Box<dyn FnMut(Expired<V, K>, &KeyedTimers<K, V, G>)>;
+
+struct Inner<K: 'static, V: 'static, G: 'static> {
+    shard: PartHandle,
+    /// None while it runs.
+    handler: Cell<Option<KeyedHandler<K, V, G>>>,
+    table: RefCell<Table<K, V, G>>,
+    /// Entries whose timers have fired while a value was lent, each with the timer that holds its
+    /// place on the shard.
+    deferred: RefCell<Vec<(u32, PartTimer)>>,
+    hasher: DefaultHashBuilder,
+    capacity: usize,
+}
+
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    pub(crate) fn new<T: Send + 'static>(
+        timers: &Timers<T>,
+        capacity: u32,
+        handler: impl FnMut(Expired<V, K>, &Self) + 'static,
+    ) -> Result<Self, ConfigError> {
+        let capacity = check("capacity", capacity)?;
+        let table = Table::with_capacity(capacity)?;
+        let handler: KeyedHandler<K, V, G> = Box::new(handler);
+        Ok(Self(timers.add_part(|shard| Inner {
+            shard,
+            handler: Cell::new(Some(handler)),
+            table: RefCell::new(table),
+            deferred: RefCell::default(),
+            hasher: DefaultHashBuilder::default(),
+            capacity,
+        })))
+    }
+}
+
+/// Inserting, resetting and removing.
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    /// Inserts a key with a value and a timer, for which the handler is called when it is due.
+    ///
+    /// A key that has a timer already keeps that timer, which is reset: the timer holds the new key
+    /// and value, and the key leaves its group. The entry that was there before is returned.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with key and value. Nothing has changed then.
+    #[expect(clippy::type_complexity, reason = "an alias would hide what is returned")]
+    pub fn insert<W: When>(
+        &self,
+        key: K,
+        value: V,
+        when: W,
+    ) -> Result<Option<Expired<V, K>>, Refused<(K, V)>> {
+        let deadline = self.0.shard.deadline(when);
+        let refuse = |refused: NotInserted<K, V, G>| refused.map(|(_, key, value)| (key, value));
+        self.put(None, key, value, deadline).map_err(refuse)
+    }
+
+    /// Inserts a key into a group, with a value and a timer. A key that is in this group already
+    /// keeps its place there; a key that is in another group leaves that. The entry that was there
+    /// before is returned.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with group, key and value. Nothing has changed then.
+    #[expect(clippy::type_complexity, reason = "an alias would hide what is returned")]
+    pub fn insert_in<W: When>(
+        &self,
+        group: G,
+        key: K,
+        value: V,
+        when: W,
+    ) -> Result<Option<Expired<V, K>>, Refused<(G, K, V)>> {
+        let deadline = self.0.shard.deadline(when);
+        self.put(Some(group), key, value, deadline).map_err(|refused| {
+            refused.map(|(group, key, value)| {
+                (group.expect("the group is refused with its key"), key, value)
+            })
+        })
+    }
+
+    /// Changes the deadline of a key; its value and its group stay. False if there is no such key,
+    /// or if the shard is closed. A key that is due and not delivered yet is reset like any other.
+    pub fn reset<Q, W>(&self, key: &Q, when: W) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        W: When,
+    {
+        let deadline = self.0.shard.deadline(when);
+        let shard = &self.0.shard;
+        let Some(entry) = self.find(key).filter(|_| !shard.is_closed()) else { return false };
+        let timer = {
+            let mut table = self.table();
+            let Some(known) = table.get(entry) else { return false };
+            known.deadline = deadline;
+            known.timer
+        };
+        shard.reset(timer, deadline)
+    }
+
+    /// Takes a key out with its value, and ends its timer. A key whose timer is due but not
+    /// delivered yet can still be removed. `None` if there is no such key.
+    pub fn remove<Q>(&self, key: &Q) -> Option<Expired<V, K>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entry = self.find(key)?;
+        let (ended, name) = self.table().remove(entry);
+        self.cancel_timer(&ended);
+        self.drop_name(name);
+        Some(self.expired(ended))
+    }
+
+    /// Takes all keys of a group out, in the order in which they came to the group. O(its keys).
+    pub fn remove_group<Q>(&self, group: &Q) -> Vec<Expired<V, K>>
+    where
+        G: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.0.hasher.hash_one(group);
+        let members = self.table().members(hash, |known| known.borrow() == group);
+        self.remove_all(members)
+    }
+
+    /// Takes all keys out, in the order of their deadlines. The order of keys of one tick is not
+    /// defined.
+    pub fn drain(&self) -> Vec<Expired<V, K>> {
+        let all = self.table().all();
+        let mut drained = self.remove_all(all);
+        drained.sort_by_key(|expired| expired.deadline);
+        drained
+    }
+
+    /// Drops all keys with their values, and ends their timers.
+    pub fn clear(&self) {
+        for Expired { key, value, .. } in self.drain() {
+            self.0.shard.drop_each([key]);
+            self.0.shard.drop_each([value]);
+        }
+    }
+}
+
+/// Queries.
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    /// Whether there is such a key.
+    ///
+    /// A key is there until its timer is delivered, which is later than its deadline by the shard's
+    /// lateness: a turn delivers only as many timers as its budget allows. A cache that must not
+    /// return a value after its deadline also looks whether [`remaining`](Self::remaining) is zero.
+    pub fn contains<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.find(key).is_some()
+    }
+
+    /// When the timer of a key is due: its deadline, rounded up to a tick. `None` if there is no
+    /// such key.
+    pub fn due<Q>(&self, key: &Q) -> Option<Instant>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let deadline = self.deadline_of(key)?;
+        Some(self.0.shard.instant_of(deadline))
+    }
+
+    /// How long it is until the timer of a key is due; zero if it is due. `None` if there is no
+    /// such key. Of a key that was inserted with `Duration::MAX`, which means never, 584 years
+    /// remain.
+    pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let deadline = self.deadline_of(key)?;
+        Some(self.0.shard.time_left(deadline))
+    }
+
+    /// The number of keys in a group.
+    pub fn group_len<Q>(&self, group: &Q) -> usize
+    where
+        G: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.0.hasher.hash_one(group);
+        self.table().group_len(hash, |known| known.borrow() == group)
+    }
+
+    /// The number of groups that have keys.
+    pub fn groups(&self) -> usize {
+        self.table().groups()
+    }
+
+    /// The number of keys.
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most keys that these timers hold.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+}
+
+/// The refusal of a group's name, if there is one, a key and a value.
+type NotInserted<K, V, G> = Refused<(Option<G>, K, V)>;
+
+impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
+    fn put(
+        &self,
+        group: Option<G>,
+        key: K,
+        value: V,
+        deadline: Deadline,
+    ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
+        let shard = &self.0.shard;
+        if shard.is_closed() {
+            return Err(shard.why_closed().of((group, key, value)));
+        }
+        // The driver is woken when the entry is complete.
+        let _compound = shard.compound();
+        let hash = self.0.hasher.hash_one(&key);
+        let group = group.map(|group| (self.0.hasher.hash_one(&group), group));
+        let mut table = self.table();
+        let schedule = |entry| shard.schedule(deadline, entry).ok();
+        let put = table.put((hash, key), value, deadline, self.0.capacity, schedule);
+        let name = match put {
+            Put::New(entry) => group.and_then(|group| table.join_group(entry, group)),
+            Put::Known(entry, key, value) => {
+                drop(table);
+                return Ok(Some(self.replace(entry, group, (key, value), deadline)));
+            }
+            Put::Refused(key, value) => {
+                return Err(Refused::Full((group.map(|(_, group)| group), key, value)));
+            }
+        };
+        drop(table);
+        self.drop_name(name);
+        Ok(None)
+    }
+
+    /// Replaces key, value, deadline and group of an entry, and returns the old entry.
+    fn replace(
+        &self,
+        entry: u32,
+        group: Option<Hashed<G>>,
+        (key, value): (K, V),
+        deadline: Deadline,
+    ) -> Expired<V, K> {
+        let mut table = self.table();
+        let names = if table.is_in_group(entry, group.as_ref()) {
+            [None, group.map(|(_, group)| group)]
+        } else {
+            let left = table.leave_group(entry);
+            [left, group.and_then(|group| table.join_group(entry, group))]
+        };
+        let known = table.get(entry).expect("the entry has just been found");
+        let key = std::mem::replace(&mut known.key, key);
+        let value = std::mem::replace(&mut known.value, value);
+        let before = std::mem::replace(&mut known.deadline, deadline);
+        let timer = known.timer;
+        drop(table);
+        let is_reset = self.0.shard.reset(timer, deadline);
+        debug_assert!(is_reset, "the timer of an entry is pending");
+        for name in names {
+            self.drop_name(name);
+        }
+        Expired { key, deadline: self.0.shard.instant_of(before), value }
+    }
+
+    fn find<Q>(&self, key: &Q) -> Option<u32>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.0.hasher.hash_one(key);
+        self.table().find(hash, |known| known.borrow() == key)
+    }
+
+    fn deadline_of<Q>(&self, key: &Q) -> Option<Deadline>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entry = self.find(key)?;
+        self.table().get(entry).map(|known| known.deadline)
+    }
+}
+
+impl<K, V, G> KeyedTimers<K, V, G> {
+    /// Borrows the table, for a time in which no code of the user runs but `Hash` and `Eq`.
+    #[inline]
+    fn table(&self) -> RefMut<'_, Table<K, V, G>> {
+        self.0.table.try_borrow_mut().unwrap_or_else(|_| used_while_lent())
+    }
+
+    /// The timer of an entry has fired.
+    fn fire(&self, entry: u32) {
+        let Ok(mut table) = self.0.table.try_borrow_mut() else { return self.defer(entry) };
+        let (ended, name) = table.remove(entry);
+        drop(table);
+        self.drop_name(name);
+        let ended = self.expired(ended);
+        let mut handler = self.0.handler.take().expect("a turn is not taken within a turn");
+        self.0.shard.contain(|| handler(ended, self));
+        self.0.handler.set(Some(handler));
+    }
+
+    /// Takes entries out. All of them are gone before a `Drop` of the user runs.
+    fn remove_all(&self, entries: impl IntoIterator<Item = u32>) -> Vec<Expired<V, K>> {
+        let removed: Vec<_> = {
+            let mut table = self.table();
+            entries.into_iter().map(|entry| table.remove(entry)).collect()
+        };
+        for (ended, _) in &removed {
+            self.cancel_timer(ended);
+        }
+        let end = |(ended, name)| {
+            self.drop_name(name);
+            self.expired(ended)
+        };
+        removed.into_iter().map(end).collect()
+    }
+
+    fn cancel_timer(&self, ended: &Entry<K, V>) {
+        self.0.shard.cancel(ended.timer);
+    }
+
+    /// Drops the name of a group that has no key left, or a second copy of a name.
+    fn drop_name(&self, name: Option<G>) {
+        self.0.shard.drop_each(name);
+    }
+
+    fn expired(&self, ended: Entry<K, V>) -> Expired<V, K> {
+        let Entry { key, value, deadline, .. } = ended;
+        Expired { key, deadline: self.0.shard.instant_of(deadline), value }
+    }
+}
+
+impl<K, V, G> Part for Inner<K, V, G> {
+    fn expired(self: Rc<Self>, entry: u32) {
+        KeyedTimers(self).fire(entry);
+    }
+}
+
+impl<K, V, G> Drop for Inner<K, V, G> {
+    fn drop(&mut self) {
+        let table = self.table.get_mut();
+        for entry in table.all() {
+            let (ended, name) = table.remove(entry);
+            self.shard.cancel(ended.timer);
+            self.shard.drop_each([ended.key]);
+            self.shard.drop_each([ended.value]);
+            self.shard.drop_each(name);
+        }
+        self.shard.drop_each(self.handler.take());
+    }
+}
+
+impl<K, V, G> Clone for KeyedTimers<K, V, G> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<K, V, G> fmt::Debug for KeyedTimers<K, V, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("KeyedTimers");
+        // A closure that is lent a value may print the timers.
+        if let Ok(table) = self.0.table.try_borrow() {
+            debug.field("len", &table.len()).field("groups", &table.groups());
+        }
+        debug.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,227 @@
+//! What is built from the timers of [`corewheel`]: containers of many values, each with a deadline.
+//!
+//! | need | module |
+//! |---|---|
+//! | values that are taken out when they are due | [`queue`] |
+//! | timers and values by keys of your own, alone or in groups | [`keyed`] |
+//! | operations that wait for a key, or their deadline | [`purgatory`] |
+//! | a thread that sees a stuck shard | [`watchdog`] |
+//!
+//! The trait [`TimersExt`] makes them, as methods of [`Timers`]. A container lives on one shard
+//! and is `!Send`; any thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made.
+//! The [guide] has a whole server, with a delayed job queue beside tokio.
+//!
+//! ```
+//! use corewheel::clock::ManualClock;
+//! use corewheel::TimerService;
+//! use corewheel_kit::TimersExt;
+//! use std::time::Duration;
+//!
+//! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
+//! let clock = ManualClock::new();
+//! let service = TimerService::builder().shards(1).clock(&clock).start_attached()?;
+//! let mut shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+//!
+//! let queue = shard.timers().delay_queue();
+//! queue.insert("GET /a, again", Duration::from_millis(100))?;
+//! let sessions = shard.timers().keyed::<u32, &str>(|ended, _sessions| {
+//!     println!("session {} of {} has ended", ended.key, ended.value);
+//! });
+//! let _new = sessions.insert(7, "red", Duration::from_millis(100));
+//!
+//! clock.advance(Duration::from_millis(100));
+//! let _next = shard.turn();
+//! assert_eq!(queue.try_next().map(|due| due.value), Some("GET /a, again"));
+//! assert!(sessions.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Why not in `corewheel` itself: they use what [`part`](corewheel::part) makes public, and nothing
+//! else, as a container of your own does. A server without them does not compile them.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod capacity;
+pub mod keyed;
+pub mod purgatory;
+pub mod queue;
+pub mod watchdog;
+
+pub mod guide {
+    #![doc = include_str!("guide.md")]
+}
+
+use std::hash::Hash;
+
+use corewheel::{ConfigError, Timers};
+
+use self::capacity::CAPACITY;
+use self::keyed::KeyedTimers;
+use self::purgatory::{Operation, Purgatory};
+use self::queue::{DelayQueue, Expired};
+
+/// Makes containers on a shard, as methods of its [`Timers`]. The trait is sealed.
+///
+/// The values and timers of a container that is made with a view
+/// [of a class](Timers::of_class) count for the class.
+pub trait TimersExt: sealed::Sealed {
+    /// Makes a [`DelayQueue`] on this shard for up to 65,536 values.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for that many.
+    fn delay_queue<V>(&self) -> DelayQueue<V> {
+        self.delay_queue_with_capacity(CAPACITY).expect("there is memory for 65,536 values")
+    }
+
+    /// Makes a [`DelayQueue`] on this shard for up to `capacity` values, 1 to 2³⁰. The memory is
+    /// reserved now, and touched as it comes into use.
+    ///
+    /// # Errors
+    ///
+    /// The capacity is out of its range, or there is no memory for it.
+    fn delay_queue_with_capacity<V>(&self, capacity: u32) -> Result<DelayQueue<V>, ConfigError>;
+
+    /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, without groups.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for that many.
+    fn keyed<K: Hash + Eq, V>(
+        &self,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V>) + 'static,
+    ) -> KeyedTimers<K, V> {
+        self.keyed_in_groups(handler)
+    }
+
+    /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, which may be in groups with names
+    /// of type `G`.
+    ///
+    /// ```
+    /// # use corewheel::{Fired, TimerService, Timers};
+    /// # use corewheel_kit::TimersExt;
+    /// # use std::time::Duration;
+    /// # let service = TimerService::builder().shards(1).start_attached_with()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
+    /// # let timers = shard.timers();
+    /// // Sessions by their tokens, in groups by the numbers of their users.
+    /// let sessions = timers.keyed_in_groups::<&str, (), u32>(|_expired, _sessions| {});
+    /// let idle = timers.deadline(Duration::from_secs(60));
+    /// for (user, token) in [(1, "red"), (2, "green"), (2, "blue")] {
+    ///     sessions.insert_in(user, token, (), idle)?;
+    /// }
+    /// // A user logs out everywhere.
+    /// let ended = sessions.remove_group(&2);
+    /// assert!(ended.into_iter().map(|session| session.key).eq(["green", "blue"]));
+    /// assert_eq!(sessions.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for that many.
+    fn keyed_in_groups<K: Hash + Eq, V, G: Hash + Eq>(
+        &self,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
+    ) -> KeyedTimers<K, V, G> {
+        let keyed = self.keyed_in_groups_with_capacity(CAPACITY, handler);
+        keyed.expect("there is memory for 65,536 keys")
+    }
+
+    /// Makes [`KeyedTimers`] on this shard, without groups, for up to `capacity` keys, 1 to 2³⁰.
+    /// The memory is reserved now, and touched as it comes into use, except the hash table: 5 to 10
+    /// bytes for each key.
+    ///
+    /// # Errors
+    ///
+    /// The capacity is out of its range, or there is no memory for it.
+    fn keyed_with_capacity<K: Hash + Eq, V>(
+        &self,
+        capacity: u32,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V>) + 'static,
+    ) -> Result<KeyedTimers<K, V>, ConfigError> {
+        self.keyed_in_groups_with_capacity(capacity, handler)
+    }
+
+    /// Makes [`KeyedTimers`] on this shard for up to `capacity` keys, which may be in groups with
+    /// names of type `G`. Memory and errors are those of
+    /// [`keyed_with_capacity`](Self::keyed_with_capacity).
+    ///
+    /// # Errors
+    ///
+    /// The capacity is out of its range, or there is no memory for it.
+    fn keyed_in_groups_with_capacity<K: Hash + Eq, V, G: Hash + Eq>(
+        &self,
+        capacity: u32,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
+    ) -> Result<KeyedTimers<K, V, G>, ConfigError>;
+
+    /// A purgatory on this shard, for up to 65,536 operations with four keys each on average.
+    ///
+    /// # Panics
+    ///
+    /// There is no memory for so many; [`purgatory_with_capacity`](Self::purgatory_with_capacity)
+    /// returns an error instead.
+    fn purgatory<K, Op>(&self) -> Purgatory<K, Op>
+    where
+        K: Hash + Eq + 'static,
+        Op: Operation,
+    {
+        let purgatory = self.purgatory_with_capacity(CAPACITY, Purgatory::<K, Op>::WATCHES);
+        purgatory.expect("there is memory for 65,536 operations")
+    }
+
+    /// A purgatory on this shard, for up to `operations_max` operations that wait at once and up to
+    /// `watches_max` keys that they watch, summed over all operations. Each limit is 1 to 2³⁰.
+    /// Memory is reserved when the purgatory is made, and touched when it is used.
+    ///
+    /// # Errors
+    ///
+    /// A limit is out of its range, or there is no memory for it.
+    fn purgatory_with_capacity<K, Op>(
+        &self,
+        operations_max: u32,
+        watches_max: u32,
+    ) -> Result<Purgatory<K, Op>, ConfigError>
+    where
+        K: Hash + Eq + 'static,
+        Op: Operation;
+}
+
+impl<T: Send + 'static> TimersExt for Timers<T> {
+    fn delay_queue_with_capacity<V>(&self, capacity: u32) -> Result<DelayQueue<V>, ConfigError> {
+        DelayQueue::new(self, capacity)
+    }
+
+    fn keyed_in_groups_with_capacity<K: Hash + Eq, V, G: Hash + Eq>(
+        &self,
+        capacity: u32,
+        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
+    ) -> Result<KeyedTimers<K, V, G>, ConfigError> {
+        KeyedTimers::new(self, capacity, handler)
+    }
+
+    fn purgatory_with_capacity<K, Op>(
+        &self,
+        operations_max: u32,
+        watches_max: u32,
+    ) -> Result<Purgatory<K, Op>, ConfigError>
+    where
+        K: Hash + Eq + 'static,
+        Op: Operation,
+    {
+        Purgatory::new(self, operations_max, watches_max)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<T: Send + 'static> sealed::Sealed for Timers<T> {}
+
+/// The README's code, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

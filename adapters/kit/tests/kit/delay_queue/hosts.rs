@@ -1,0 +1,92 @@
+//! Queues on every host that a shard can run on.
+
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel_kit::TimersExt;
+
+use crate::support::{
+    FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
+};
+
+#[test]
+fn next_and_recv_work_on_every_executor() {
+    for host in Host::executors() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let start = running.service.now();
+        let taken = running.service.spawn_on(SHARD, |timers| async move {
+            let queue = Rc::new(timers.delay_queue());
+            for (value, delay) in [(3, 30), (1, 10), (9, 3_600_000), (2, 20)] {
+                queue.insert(value, ms(delay)).unwrap();
+            }
+            // A callback takes the part of another task.
+            let shared = Rc::clone(&queue);
+            let put = move |_: &Timers<()>| {
+                shared.insert(4, Duration::ZERO).unwrap();
+                shared.insert(5, ms(40)).unwrap();
+            };
+            timers.schedule_fn(ms(1), put).unwrap();
+            let mut taken = Vec::new();
+            while taken.len() < 5 {
+                let expired = queue.next().await.unwrap();
+                assert!(expired.deadline <= timers.now(), "a value is early");
+                taken.push(expired.value);
+            }
+            assert_eq!((queue.len(), timers.len()), (1, 1));
+            (taken, timers.now())
+        });
+        let (mut taken, end) = block_on(taken.unwrap()).unwrap();
+        // The callback may have run late.
+        assert!(taken.contains(&4), "{host:?}");
+        taken.retain(|value| *value != 4);
+        assert_eq!(taken, [1, 2, 3, 5], "{host:?}");
+        assert!(end >= start + ms(40), "{host:?}: a value is early");
+        wait_until("no timer is left", || running.service.stats().shards[0].counts.pending == 0);
+        // A shutdown wakes a task that waits.
+        let (sender, ended) = mpsc::channel();
+        let waits = running.service.spawn_on(SHARD, |timers| async move {
+            let queue = timers.delay_queue::<u8>();
+            queue.insert(1, FAR).unwrap();
+            timers.schedule_fn(ms(1), move |_| sender.send(()).unwrap()).unwrap();
+            queue.recv().await
+        });
+        ended.recv_timeout(PATIENCE).unwrap();
+        let waits = waits.unwrap();
+        running.service.shutdown(ShutdownPolicy::Drop).unwrap();
+        let end = block_on(waits);
+        assert!(matches!(end, Ok(None) | Err(_)), "{host:?}");
+        running.stop();
+    }
+}
+
+#[test]
+fn callbacks_take_values_on_every_host() {
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let client = running.client();
+        let (sender, taken) = mpsc::channel();
+        let fill = move |timers: &Timers<()>| {
+            let queue = timers.delay_queue();
+            for n in 0..3 {
+                queue.insert(n, ms(10)).unwrap();
+            }
+            let take = move |_: &Timers<()>| {
+                let mut buffer = Vec::new();
+                assert_eq!(queue.drain_expired_into(&mut buffer, 10), 3);
+                for expired in buffer {
+                    sender.send(expired.value).unwrap();
+                }
+            };
+            timers.schedule_fn(ms(20), take).unwrap();
+        };
+        client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
+        for n in 0..3 {
+            assert_eq!(taken.recv_timeout(PATIENCE), Ok(n), "{host:?}");
+        }
+        let report = running.end(ShutdownPolicy::Drop);
+        check_law(&report.shards[0].counts);
+        assert_eq!(report.shards[0].counts.panicked, 0, "{host:?}");
+    }
+}

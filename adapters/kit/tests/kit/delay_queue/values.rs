@@ -1,0 +1,218 @@
+//! Values that are inserted, reset, removed and taken without waiting.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use corewheel::{Refused, ShutdownPolicy};
+use corewheel_kit::TimersExt;
+use corewheel_kit::queue::Expired;
+
+use super::{due, lab, poll, queue};
+use crate::support::{Alarm, FAR, Lab, builder, check_law, ms};
+
+#[test]
+fn values_expire_by_deadline_never_early_and_in_order_within_a_tick() {
+    let lab = lab();
+    let queue = queue(&lab);
+    for (value, delay) in [("c", 7), ("a", 5), ("d", 7), ("b", 5), ("e", 100_000)] {
+        queue.insert(value, ms(delay)).unwrap();
+    }
+    assert_eq!((queue.len(), due(&queue)), (5, vec![]));
+    lab.clock.advance(Duration::from_nanos(4_999_999));
+    assert_eq!(due(&queue), [""; 0]);
+    lab.clock.advance(Duration::from_nanos(1));
+    assert_eq!(due(&queue), ["a", "b"]);
+    lab.clock.advance(ms(10));
+    let first = queue.try_next().unwrap();
+    assert_eq!(first.value, "c");
+    assert_eq!(lab.clock.now() - first.deadline, ms(8), "the deadline, not the time of taking");
+    assert_eq!(due(&queue), ["d"]);
+    lab.clock.advance(FAR);
+    assert_eq!(due(&queue), ["e"]);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn insert_with_past_deadline_is_due_at_once_after_values_due_before() {
+    let lab = lab();
+    let queue = queue(&lab);
+    let epoch = lab.clock.now();
+    queue.insert("now", Duration::ZERO).unwrap();
+    assert_eq!(due(&queue), ["now"]);
+    queue.insert("a", ms(5)).unwrap();
+    queue.insert("b", ms(5)).unwrap();
+    lab.clock.advance(ms(5));
+    assert_eq!(queue.try_next().unwrap().value, "a");
+    queue.insert("past", epoch).unwrap();
+    queue.insert("past too", epoch + ms(1)).unwrap();
+    assert_eq!(due(&queue), ["b", "past", "past too"]);
+}
+
+#[test]
+fn late_inserts_of_two_ticks_expire_before_values_of_the_next_tick() {
+    let lab = lab();
+    let queue = queue(&lab);
+    let epoch = lab.clock.now();
+    // More values than one advance of the queue looks at.
+    for value in 0..3_000 {
+        queue.insert(value, ms(1)).unwrap();
+    }
+    queue.insert(6_000, ms(2)).unwrap();
+    lab.clock.advance(ms(1));
+    let mut taken = Vec::new();
+    for late in [5_000, 5_001] {
+        taken.extend((0..700).map(|_| queue.try_next().unwrap().value));
+        queue.insert(late, epoch + ms(1)).unwrap();
+    }
+    lab.clock.advance(ms(1));
+    while !queue.is_empty() {
+        let named = queue.peek();
+        let Some(expired) = queue.try_next() else { continue };
+        assert_eq!(named, Some(expired.key));
+        taken.push(expired.value);
+    }
+    assert!(taken.iter().take(3_000).copied().eq(0..3_000), "values of one tick are in order");
+    assert_eq!(taken[3_000..], [5_000, 5_001, 6_000]);
+}
+
+#[test]
+fn stale_key_is_refused_by_every_method() {
+    let lab = lab();
+    let (queue, other) = (queue(&lab), queue::<u32>(&lab));
+    let taken = queue.insert(1, ms(1)).unwrap();
+    let removed = queue.insert(2, ms(1)).unwrap();
+    let expired = queue.remove(removed).unwrap();
+    let deadline = lab.clock.now() + ms(1);
+    assert_eq!(expired, Expired { key: removed, deadline, value: 2 });
+    lab.clock.advance(ms(1));
+    assert_eq!(due(&queue), [1]);
+    // Both slots hold another value now.
+    let keys = [queue.insert(3, FAR).unwrap(), queue.insert(4, FAR).unwrap()];
+    for key in [taken, removed] {
+        assert_eq!(queue.remove(key), None);
+        assert!(!queue.reset(key, ms(1)) && !queue.reset(key, lab.clock.now()));
+        assert_eq!((queue.due(key), other.due(key)), (None, None));
+    }
+    assert_eq!(keys.map(|key| queue.remove(key).unwrap().value), [3, 4]);
+}
+
+#[test]
+fn delay_that_does_not_fit_never_expires() {
+    let lab = Lab::at_windows(builder(1));
+    let queue = queue(&lab);
+    let never = queue.insert("never", Duration::MAX).unwrap();
+    let century = Duration::from_hours(24 * 365 * 100);
+    let late = queue.insert("late", century).unwrap();
+    assert!(queue.due(never).unwrap() >= lab.clock.now() + century);
+    lab.clock.advance(century);
+    assert_eq!(due(&queue), ["late"]);
+    assert!(!queue.reset(late, Duration::MAX));
+    assert!(queue.reset(never, Duration::MAX));
+    lab.clock.advance(century);
+    assert_eq!(due(&queue), [""; 0]);
+    assert!(queue.reset(never, Duration::ZERO));
+    assert_eq!(due(&queue), ["never"]);
+}
+
+#[test]
+fn due_value_can_be_removed_and_reset() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    let keys = ["a", "b", "c", "d"].map(|value| queue.insert(value, ms(3)).unwrap());
+    lab.advance(ms(10));
+    assert_eq!(queue.try_next().unwrap().value, "a");
+    assert_eq!(queue.peek(), Some(keys[1]));
+    assert_eq!(queue.remove(keys[1]).unwrap().value, "b");
+    assert!(queue.reset(keys[2], ms(5)));
+    assert_eq!(queue.peek(), Some(keys[3]));
+    assert_eq!(due(&queue), ["d"]);
+    assert_eq!(queue.peek(), Some(keys[2]));
+    assert_eq!(queue.due(keys[2]), Some(lab.clock.now() + ms(5)));
+    lab.advance(ms(5));
+    assert_eq!(due(&queue), ["c"]);
+}
+
+#[test]
+fn insert_without_room_returns_the_value_and_changes_nothing() {
+    let mut lab = Lab::<()>::new(builder(1).capacity(64));
+    let queue = lab.timers().delay_queue_with_capacity(2).unwrap();
+    assert_eq!((queue.capacity(), queue.len()), (2, 0));
+    let a = queue.insert("a", ms(1)).unwrap();
+    queue.insert("b", ms(2)).unwrap();
+    assert_eq!(queue.insert("c", ms(1)), Err(Refused::Full("c")));
+    assert_eq!(queue.remove(a).unwrap().value, "a");
+    queue.insert("d", ms(3)).unwrap();
+    let message = queue.insert("e", ms(1)).unwrap_err().to_string();
+    assert!(message.contains("capacity"), "{message}");
+    // A queue with values has its timer; an empty queue may get none from a full shard.
+    let other = lab.timers().delay_queue();
+    let timers = lab.timers().clone();
+    while timers.schedule(FAR, ()).is_ok() {}
+    assert_eq!(other.insert("f", ms(1)), Err(Refused::Full("f")));
+    assert!(other.is_empty() && other.peek().is_none());
+    lab.advance(ms(2));
+    assert_eq!(due(&queue), ["b"]);
+    queue.insert("g", ms(1)).unwrap();
+    let (alarm, waker) = Alarm::new();
+    {
+        let mut next = pin!(queue.next());
+        assert!(poll(next.as_mut(), &waker).is_none());
+        lab.advance(ms(1));
+        assert_eq!(alarm.count(), 1, "the queue keeps its timer while the shard is full");
+        assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, "d");
+    }
+    let report = lab.end(ShutdownPolicy::Drop);
+    check_law(&report.counts);
+    assert_eq!(queue.insert("h", ms(1)), Err(Refused::Closed("h")));
+    assert_eq!(Refused::Closed("h").into_value(), "h");
+}
+
+#[test]
+fn capacity_out_of_range_is_refused_by_name() {
+    let lab = lab();
+    for capacity in [0, (1 << 30) + 1, u32::MAX] {
+        let error = lab.timers().delay_queue_with_capacity::<u8>(capacity).unwrap_err();
+        assert_eq!(error.field(), "capacity");
+        let message = error.to_string();
+        assert!(message.contains(&capacity.to_string()), "{message}");
+        assert!(message.contains("between 1 and"), "{message}");
+    }
+}
+
+#[test]
+fn capacity_without_memory_is_refused() {
+    let lab = lab();
+    let error = lab.timers().delay_queue_with_capacity::<[u64; 1 << 20]>(1 << 30).unwrap_err();
+    assert_eq!(error.field(), "capacity");
+    assert!(error.to_string().contains("memory"), "{error}");
+}
+
+#[test]
+fn drain_expired_stops_at_its_maximum_and_drain_takes_all() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    for n in 0..10 {
+        queue.insert(n, ms(1 + n / 5)).unwrap();
+    }
+    let mut buffer = Vec::new();
+    assert_eq!(queue.drain_expired_into(&mut buffer, 100), 0);
+    lab.advance(ms(1));
+    assert_eq!(queue.drain_expired_into(&mut buffer, 3), 3);
+    assert_eq!(queue.drain_expired_into(&mut buffer, 3), 2);
+    lab.advance(ms(1));
+    assert_eq!(queue.drain_expired_into(&mut buffer, 0), 0);
+    assert_eq!(queue.drain_expired_into(&mut buffer, 2), 2);
+    let values = |buffer: &[Expired<u64>]| -> Vec<_> {
+        buffer.iter().map(|expired| expired.value).collect()
+    };
+    assert_eq!(values(&buffer), [0, 1, 2, 3, 4, 5, 6]);
+    queue.insert(10, ms(1)).unwrap();
+    let drained = queue.drain();
+    assert!(drained.is_sorted_by_key(|expired| expired.deadline));
+    let mut values = values(&drained);
+    values.sort_unstable();
+    assert_eq!(values, [7, 8, 9, 10], "due or not");
+    queue.insert(11, FAR).unwrap();
+    queue.clear();
+    assert_eq!((queue.len(), queue.peek(), queue.drain().len()), (0, None, 0));
+}

@@ -1,0 +1,345 @@
+//! Tasks that wait for a value.
+
+use std::cell::{Cell, RefCell};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use corewheel::attach::Turn;
+use corewheel_kit::TimersExt;
+use corewheel_kit::queue::DelayQueue;
+use futures_core::Stream;
+
+use super::{due, lab, poll, queue};
+use crate::support::{Alarm, FAR, Lab, builder, look, ms};
+
+#[test]
+fn all_values_share_one_timer_that_is_reset_for_earlier_deadlines_only() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    let mut next = Box::pin(queue.recv());
+    let (alarm, waker) = Alarm::new();
+    assert!(poll(next.as_mut(), &waker).is_none());
+    assert_eq!(lab.timers().len(), 0, "an empty queue has no timer");
+    let keys: Vec<_> = (0..1_000).map(|n| queue.insert(n, ms(100 + n)).unwrap()).collect();
+    let timer = |lab: &mut Lab<()>| {
+        lab.settle();
+        let counts = lab.counts();
+        (counts.pending, counts.scheduled_local, counts.reset_relinked + counts.reset_lazy)
+    };
+    assert_eq!(timer(&mut lab), (1, 1, 0));
+    assert!(queue.reset(keys[700], ms(50)));
+    assert!(queue.reset(keys[700], ms(60)));
+    assert_eq!(timer(&mut lab), (1, 1, 1));
+    assert!(queue.remove(keys[700]).is_some());
+    lab.advance(ms(99));
+    assert!(poll(next.as_mut(), &waker).is_none());
+    lab.advance(ms(1));
+    assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, 0);
+    assert!(alarm.count() <= 3, "woken {} times", alarm.count());
+    drop(next);
+    // No task waits any more, so the alarm need not ring.
+    let fired = lab.counts().fired;
+    lab.advance(FAR);
+    assert!(lab.counts().fired <= fired + 1);
+    assert_eq!(due(&queue).len(), 998);
+    drop(queue);
+    assert_eq!(lab.timers().len(), 0);
+}
+
+#[test]
+fn task_is_woken_when_a_value_is_due_and_not_by_inserts() {
+    let mut lab = Lab::at_windows(builder(1));
+    let queue = queue(&lab);
+    let (alarm, waker) = Alarm::new();
+    queue.insert("late", ms(200)).unwrap();
+    let mut next = pin!(queue.next());
+    assert!(poll(next.as_mut(), &waker).is_none());
+    queue.insert("soon", ms(20)).unwrap();
+    queue.insert("later", FAR).unwrap();
+    lab.advance(ms(19));
+    assert_eq!(alarm.count(), 0);
+    lab.advance(ms(1));
+    assert_eq!(alarm.count(), 1);
+    assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, "soon");
+    // A value that is due at once.
+    let mut next = pin!(queue.next());
+    assert!(poll(next.as_mut(), &waker).is_none());
+    queue.insert("now", Duration::ZERO).unwrap();
+    lab.settle();
+    assert_eq!(alarm.count(), 2);
+    assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, "now");
+}
+
+#[test]
+fn next_ends_on_an_empty_queue_and_recv_waits() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    assert!(look(&mut pin!(queue.next())).unwrap().is_none());
+    let (alarm, waker) = Alarm::new();
+    let key = queue.insert(1, FAR).unwrap();
+    let (mut next, mut recv) = (pin!(queue.next()), pin!(queue.recv()));
+    assert!(poll(next.as_mut(), &waker).is_none());
+    assert!(poll(recv.as_mut(), &waker).is_none());
+    assert_eq!(queue.remove(key).unwrap().value, 1);
+    assert!(alarm.count() >= 1, "the tasks look again");
+    assert!(poll(next.as_mut(), &waker).unwrap().is_none());
+    assert!(poll(recv.as_mut(), &waker).is_none());
+    queue.insert(2, ms(3)).unwrap();
+    lab.advance(ms(3));
+    assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, 2);
+}
+
+#[test]
+fn stream_ends_on_an_empty_queue_and_goes_on_after_an_insert() {
+    let mut lab = lab();
+    let mut queue = queue(&lab);
+    let (alarm, waker) = Alarm::new();
+    let mut context = Context::from_waker(&waker);
+    let mut next = |queue: &mut DelayQueue<u32>| Pin::new(queue).poll_next(&mut context);
+    assert_eq!(next(&mut queue), Poll::Ready(None));
+    queue.insert(1, ms(2)).unwrap();
+    queue.insert(2, ms(2)).unwrap();
+    assert_eq!(next(&mut queue), Poll::Pending);
+    lab.advance(ms(2));
+    assert_eq!(alarm.count(), 1);
+    for value in [1, 2] {
+        let Poll::Ready(Some(expired)) = next(&mut queue) else { panic!("a value is due") };
+        assert_eq!(expired.value, value);
+    }
+    assert_eq!(next(&mut queue), Poll::Ready(None));
+    let mut shared = &queue;
+    let mut context = Context::from_waker(&waker);
+    assert_eq!(Pin::new(&mut shared).poll_next(&mut context), Poll::Ready(None));
+}
+
+#[test]
+fn waiting_tasks_share_the_values_that_are_due() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    let alarms: Vec<_> = (0..3).map(|_| Alarm::new()).collect();
+    let mut tasks: Vec<_> = alarms.iter().map(|_| Box::pin(queue.next())).collect();
+    for value in [1, 2, 3] {
+        queue.insert(value, ms(5 * value)).unwrap();
+    }
+    for (task, (_, waker)) in tasks.iter_mut().zip(&alarms) {
+        assert!(poll(task.as_mut(), waker).is_none());
+    }
+    // A task that gives up leaves the value to the other tasks.
+    lab.advance(ms(5));
+    assert!(alarms.iter().all(|(alarm, _)| alarm.count() == 1));
+    drop(tasks.remove(0));
+    assert_eq!(poll(tasks[0].as_mut(), &alarms[1].1).unwrap().unwrap().value, 1);
+    assert!(poll(tasks[1].as_mut(), &alarms[2].1).is_none());
+    lab.advance(ms(5));
+    assert_eq!(alarms[2].0.count(), 2, "a task that found no value is woken again");
+    assert_eq!(poll(tasks[1].as_mut(), &alarms[2].1).unwrap().unwrap().value, 2);
+    drop(tasks);
+    assert_eq!(due(&queue), [0; 0]);
+    assert_eq!(queue.len(), 1);
+}
+
+#[test]
+fn dropped_future_is_not_woken() {
+    let mut lab = lab();
+    let queue = queue::<u32>(&lab);
+    queue.insert(1, FAR).unwrap();
+    let (alarm, waker) = Alarm::new();
+    for _ in 0..100 {
+        let mut next = Box::pin(queue.next());
+        assert!(poll(next.as_mut(), &waker).is_none());
+    }
+    lab.advance(FAR);
+    assert_eq!(alarm.count(), 0);
+    assert_eq!(due(&queue), [1]);
+}
+
+#[test]
+fn task_that_is_always_behind_yields_after_512_values() {
+    let lab = lab();
+    let queue = queue(&lab);
+    for n in 0..1_200 {
+        queue.insert(n, Duration::ZERO).unwrap();
+    }
+    let (alarm, waker) = Alarm::new();
+    let mut task = pin!(async {
+        for n in 0..1_200 {
+            assert_eq!(queue.next().await.unwrap().value, n);
+        }
+    });
+    assert!(poll(task.as_mut(), &waker).is_none());
+    assert_eq!((queue.len(), alarm.count()), (688, 1), "the task is woken at once");
+    assert!(poll(task.as_mut(), &waker).is_none());
+    assert!(poll(task.as_mut(), &waker).is_some());
+}
+
+#[test]
+fn long_advance_is_spread_over_several_polls() {
+    const COUNT: u64 = 20_000;
+    let mut lab = lab();
+    let queue = queue(&lab);
+    // The values share a slot, which is sorted before the first value can be taken.
+    for n in 0..COUNT {
+        queue.insert(n, Duration::from_mins(5) + ms(n % 50)).unwrap();
+    }
+    lab.clock.advance(Duration::from_mins(6));
+    let (alarm, waker) = Alarm::new();
+    let mut next = Box::pin(queue.next());
+    let mut polls = 1;
+    while poll(next.as_mut(), &waker).is_none() {
+        assert_eq!(alarm.count(), polls, "the task is woken to go on");
+        polls += 1;
+    }
+    assert!(polls > 5, "{polls}");
+    assert_eq!(due(&queue).len() as u64, COUNT - 1);
+    lab.settle();
+}
+
+thread_local! {
+    static SLEEPING: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
+    static WOKEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The waker of a loop that takes its turns as soon as it is woken.
+struct Eager;
+
+impl std::task::Wake for Eager {
+    fn wake(self: std::sync::Arc<Self>) {
+        let Some(mut lab) = SLEEPING.take() else { return };
+        lab.settle();
+        SLEEPING.set(Some(lab));
+        WOKEN.set(WOKEN.get() + 1);
+    }
+}
+
+/// Turns until there is nothing to do, and goes to sleep.
+fn fall_asleep(eager: &Waker) {
+    let mut lab = SLEEPING.take().unwrap();
+    lab.settle();
+    let turn = lab.turn();
+    let _ = lab.shards[0].prepare_to_sleep(turn, eager);
+    SLEEPING.set(Some(lab));
+}
+
+#[test]
+fn driver_that_turns_as_soon_as_it_is_woken_loses_no_wake() {
+    let lab = lab();
+    let (queue, clock) = (queue(&lab), lab.clock.clone());
+    SLEEPING.set(Some(lab));
+    WOKEN.set(0);
+    let eager = Waker::from(std::sync::Arc::new(Eager));
+    let (alarm, waker) = Alarm::new();
+    let mut recv = Box::pin(queue.recv());
+    assert!(poll(recv.as_mut(), &waker).is_none());
+    fall_asleep(&eager);
+    // The alarm rings before the insert returns.
+    queue.insert(1, Duration::ZERO).unwrap();
+    assert_eq!((alarm.count(), WOKEN.get()), (1, 1));
+    assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, 1);
+    for value in 2..5 {
+        let mut recv = Box::pin(queue.recv());
+        assert!(poll(recv.as_mut(), &waker).is_none());
+        fall_asleep(&eager);
+        let key = queue.insert(value, ms(5)).unwrap();
+        if value == 4 {
+            queue.reset(key, ms(1));
+        }
+        clock.advance(ms(5));
+        fall_asleep(&eager);
+        assert_eq!(alarm.count(), value, "the task is woken");
+        assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, value);
+    }
+    SLEEPING.take();
+}
+
+#[test]
+fn emptied_queue_asks_for_no_turn() {
+    let mut lab = lab();
+    let queue = queue(&lab);
+    for _ in 0..100 {
+        let key = queue.insert((), ms(5)).unwrap();
+        assert!(queue.remove(key).is_some());
+    }
+    lab.advance(FAR);
+    lab.advance(FAR);
+    let turn = lab.turn();
+    assert!(matches!(turn, Turn::Idle | Turn::Next(_)));
+    assert!(lab.counts().scheduled_local <= 1, "one timer for all values");
+}
+
+#[test]
+fn waker_that_panics_loses_no_value_and_no_wake() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("a waker panics");
+        }
+    }
+    let mut lab = lab();
+    let queue = queue(&lab);
+    let bad = Waker::from(std::sync::Arc::new(Panics));
+    let (alarm, waker) = Alarm::new();
+    let key = queue.insert(1, ms(5)).unwrap();
+    let (mut first, mut second) = (Box::pin(queue.next()), Box::pin(queue.next()));
+    assert!(poll(first.as_mut(), &bad).is_none());
+    assert!(poll(second.as_mut(), &waker).is_none());
+    lab.advance(ms(5));
+    assert_eq!((alarm.count(), lab.counts().panicked), (1, 1));
+    assert!(poll(first.as_mut(), &bad).is_some());
+    // A waker that is woken by a method of the queue.
+    queue.insert(2, FAR).unwrap();
+    let mut first = Box::pin(queue.next());
+    assert!(poll(first.as_mut(), &bad).is_none());
+    assert!(poll(second.as_mut(), &waker).is_none());
+    let key_of_two = queue.peek().unwrap();
+    assert!(queue.remove(key).is_none());
+    assert_eq!(queue.remove(key_of_two).unwrap().value, 2);
+    assert_eq!(alarm.count(), 2);
+    lab.settle();
+    assert_eq!(lab.counts().panicked, 2);
+    assert!(poll(second.as_mut(), &waker).unwrap().is_none());
+}
+
+#[test]
+fn own_loop_that_only_looks_is_woken_for_each_deadline() {
+    let mut lab = lab();
+    let queue = lab.timers().delay_queue::<u32>();
+    for (value, delay) in [(2, 50), (3, 90), (1, 20)] {
+        queue.insert(value, ms(delay)).unwrap();
+    }
+    let (start, mut taken) = (lab.clock.now(), Vec::new());
+    while taken.len() < 3 {
+        let turn = lab.turn();
+        if let Some(value) = queue.try_next() {
+            taken.push((value.value, lab.clock.now() - start));
+            continue;
+        }
+        match lab.shards[0].prepare_to_sleep(turn, Waker::noop()) {
+            Turn::More => {}
+            Turn::Next(at) => lab.clock.advance(at - lab.clock.now()),
+            other => panic!("the loop would sleep for ever: {other:?}"),
+        }
+    }
+    assert_eq!(taken, [(1, ms(20)), (2, ms(50)), (3, ms(90))]);
+}
+
+#[test]
+fn value_that_is_due_and_not_taken_causes_no_further_turns() {
+    let mut lab = lab();
+    let queue = lab.timers().delay_queue::<u32>();
+    queue.insert(1, ms(5)).unwrap();
+    lab.advance(ms(5));
+    let turn = lab.turn();
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, Waker::noop()), Turn::Idle);
+    assert!(queue.try_next().is_some());
+}
+
+#[test]
+fn queue_whose_values_never_become_due_leaves_the_loop_idle() {
+    let mut lab = lab();
+    let queue = lab.timers().delay_queue::<u32>();
+    queue.insert(1, Duration::MAX).unwrap();
+    lab.timers().schedule(Duration::MAX, ()).unwrap();
+    let turn = lab.turn();
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, Waker::noop()), Turn::Idle);
+}

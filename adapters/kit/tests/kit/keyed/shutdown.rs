@@ -1,0 +1,53 @@
+//! Keyed timers whose shard is shut down, or ends without a shutdown.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use corewheel::{Refused, ShutdownPolicy};
+use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::{Expired, KeyedTimers};
+
+use super::{Scene, keys};
+use crate::support::{FAR, Lab, builder, check_law, ms};
+
+#[test]
+fn shutdown_fires_or_keeps_entries_by_its_policy() {
+    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        let mut lab = Lab::<()>::new(builder(1));
+        let fired = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&fired);
+        let handler = move |one: Expired<u32, u32>, timers: &KeyedTimers<u32, u32, u32>| {
+            let again = timers.insert(one.key, 0, ms(1));
+            assert_eq!(again, Err(Refused::Closed((one.key, 0))));
+            noted.borrow_mut().push(one.key);
+        };
+        let timers = lab.timers().keyed_in_groups(handler);
+        assert_eq!(timers.insert_in(1, 1, 0, FAR), Ok(None));
+        assert_eq!(timers.insert_in(1, 2, 0, ms(5)), Ok(None));
+        let report = lab.end(policy);
+        check_law(&report.counts);
+        if policy == ShutdownPolicy::Fire {
+            assert_eq!((fired.take(), timers.len()), (vec![2, 1], 0));
+            continue;
+        }
+        assert_eq!((report.unfired, timers.len()), (2, 2), "{policy:?}");
+        assert!(!timers.reset(&1, ms(1)), "{policy:?}: it does not fire any more");
+        drop(report);
+        let drained = timers.drain();
+        assert_eq!(drained.iter().map(|one| one.key).collect::<Vec<_>>(), [2, 1], "{policy:?}");
+    }
+}
+
+#[test]
+fn death_of_the_shard_keeps_entries_and_refuses_new_ones() {
+    let mut scene = Scene::new();
+    let _ = scene.put_in(1, "a", 5, 1);
+    let _ = scene.put("b", 5, 2);
+    drop(scene.lab.shards.remove(0));
+    assert!(!scene.timers.reset("a", ms(1)));
+    let refused = scene.timers.insert("b".to_owned(), 3, ms(1));
+    assert_eq!(refused, Err(Refused::Closed(("b".to_owned(), 3))));
+    assert_eq!(keys(&scene.timers.remove_group(&1)), ["a"]);
+    assert_eq!(keys(&scene.timers.drain()), ["b"]);
+    assert_eq!(scene.fired(), []);
+}

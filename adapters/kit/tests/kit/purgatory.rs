@@ -1,0 +1,614 @@
+//! Purgatories: operations complete by an event or by their deadline, exactly once.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use corewheel::class::TimerClass;
+use corewheel::stats::ClassStats;
+use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::{Operation, OperationId, Purgatory, PurgatoryStats};
+use fastrand::Rng;
+
+use crate::operation_fn::{Completion, OperationFn};
+use crate::support::{
+    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, seeds, ticks_of, wait_until,
+};
+
+pub(crate) type Keys = &'static str;
+
+/// The lines that operations log, in order.
+#[derive(Clone, Default)]
+struct Log(Rc<RefCell<Vec<String>>>);
+
+impl Log {
+    fn note(&self, line: impl Into<String>) {
+        self.0.borrow_mut().push(line.into());
+    }
+
+    fn take(&self) -> Vec<String> {
+        self.0.take()
+    }
+}
+
+/// Complete when its flag is set. Its end runs `then`.
+struct Op {
+    name: &'static str,
+    ready: Rc<Cell<bool>>,
+    log: Log,
+    then: Option<Box<dyn FnOnce()>>,
+}
+
+impl Operation for Op {
+    fn try_complete(&mut self) -> bool {
+        self.log.note(format!("{} tried", self.name));
+        self.ready.get()
+    }
+
+    fn completed(mut self) {
+        self.log.note(format!("{} completed", self.name));
+        if let Some(then) = self.then.take() {
+            then();
+        }
+    }
+
+    fn expired(mut self) {
+        self.log.note(format!("{} expired", self.name));
+        if let Some(then) = self.then.take() {
+            then();
+        }
+    }
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+struct Scene {
+    lab: Lab<()>,
+    purgatory: Rc<Purgatory<Keys, Op>>,
+    log: Log,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let lab = Lab::new(builder(1));
+        let purgatory = Rc::new(lab.timers().purgatory());
+        Self { lab, purgatory, log: Log::default() }
+    }
+
+    fn op(&self, name: &'static str) -> (Op, Rc<Cell<bool>>) {
+        let ready = Rc::new(Cell::new(false));
+        (Op { name, ready: Rc::clone(&ready), log: self.log.clone(), then: None }, ready)
+    }
+
+    fn watch(
+        &self,
+        name: &'static str,
+        delay: Duration,
+        keys: &[Keys],
+        then: impl FnOnce() + 'static,
+    ) -> Rc<Cell<bool>> {
+        let (mut op, ready) = self.op(name);
+        op.then = Some(Box::new(then));
+        let watch = self.purgatory.try_complete_else_watch(op, delay, keys.iter().copied());
+        assert!(watch.unwrap().is_some());
+        ready
+    }
+
+    /// The log without the tries.
+    fn ends(&self) -> Vec<String> {
+        self.log.take().into_iter().filter(|line| !line.ends_with("tried")).collect()
+    }
+}
+
+#[track_caller]
+pub(crate) fn check_stats(stats: PurgatoryStats) {
+    let PurgatoryStats { delayed, accepted, completed, expired, cancelled, .. } = stats;
+    assert_eq!(accepted, delayed + completed + expired + cancelled, "{stats:?}");
+}
+
+#[track_caller]
+fn check_empty(scene: &mut Scene) {
+    let stats = scene.purgatory.stats();
+    assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
+    check_stats(stats);
+    assert_eq!(scene.lab.timers().len(), 0, "no timer is left");
+    scene.lab.advance(FAR * 2);
+    assert_eq!(scene.ends(), [""; 0], "nothing happens any more");
+    check_law(&scene.lab.counts());
+}
+
+#[test]
+fn operation_complete_when_it_comes_never_waits() {
+    let mut scene = Scene::new();
+    let (op, ready) = scene.op("a");
+    ready.set(true);
+    let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
+    assert_eq!(watch.unwrap(), None);
+    assert_eq!(scene.log.take(), ["a tried", "a completed"]);
+    let stats = scene.purgatory.stats();
+    assert_eq!((stats.completed_at_once, stats.accepted), (1, 0));
+    check_empty(&mut scene);
+}
+
+#[test]
+fn check_of_any_key_completes_operation_and_removes_it_from_all_lists() {
+    for event in ["k", "l", "m"] {
+        let mut scene = Scene::new();
+        let ready = scene.watch("a", ms(5), &["k", "l", "m", "k"], || {});
+        let stats = scene.purgatory.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.keys), (1, 3, 3), "a key counts once");
+        assert_eq!(scene.purgatory.check_and_complete(event), 0, "it is not ready");
+        ready.set(true);
+        assert_eq!(scene.purgatory.check_and_complete("unknown"), 0);
+        assert_eq!(scene.purgatory.check_and_complete(event), 1);
+        assert_eq!(scene.log.take(), ["a tried", "a tried", "a tried", "a completed"]);
+        assert_eq!(scene.purgatory.stats().watched, 0, "promptly, and not by a sweep");
+        for key in ["k", "l", "m"] {
+            assert_eq!(scene.purgatory.check_and_complete(key), 0, "exactly once");
+        }
+        check_empty(&mut scene);
+    }
+}
+
+#[test]
+fn operation_expires_at_its_deadline_and_leaves_all_lists() {
+    let mut scene = Scene::new();
+    scene.watch("b", ms(7), &["k", "l"], || {});
+    scene.watch("a", ms(5), &["k"], || {});
+    let (op, _) = scene.op("past");
+    let at = scene.lab.clock.now();
+    let watch = scene.purgatory.try_complete_else_watch(op, at, ["l"]).unwrap();
+    assert!(watch.is_some());
+    scene.lab.settle();
+    assert_eq!(scene.ends(), ["past expired"]);
+    scene.lab.advance(Duration::from_nanos(4_999_999));
+    assert_eq!(scene.ends(), [""; 0]);
+    scene.lab.advance(Duration::from_nanos(1));
+    assert_eq!(scene.ends(), ["a expired"]);
+    let stats = scene.purgatory.stats();
+    assert_eq!((stats.watched, stats.keys), (2, 2), "only b watches them");
+    scene.lab.advance(ms(2));
+    assert_eq!(scene.ends(), ["b expired"], "without another try");
+    assert_eq!(scene.purgatory.stats().expired, 3);
+    check_empty(&mut scene);
+}
+
+#[test]
+fn operation_without_keys_waits_for_its_deadline_and_huge_delay_means_never() {
+    let mut scene = Scene::new();
+    scene.watch("a", ms(1), &[], || {});
+    let ready = scene.watch("b", Duration::MAX, &["k"], || {});
+    scene.lab.advance(Duration::from_hours(24 * 365 * 100));
+    assert_eq!(scene.ends(), ["a expired"]);
+    ready.set(true);
+    assert_eq!(scene.purgatory.check_and_complete("k"), 1);
+    scene.ends();
+    check_empty(&mut scene);
+}
+
+#[test]
+fn check_tries_operations_in_order_of_arrival_up_to_its_maximum() {
+    let mut scene = Scene::new();
+    let flags: Vec<_> = ["a", "b", "c", "d"]
+        .into_iter()
+        .map(|name| scene.watch(name, FAR, &["k", "l"], || {}))
+        .collect();
+    scene.log.take();
+    for n in [0, 2, 3] {
+        flags[n].set(true);
+    }
+    assert_eq!(scene.purgatory.check_and_complete_up_to("k", 2), 2);
+    let tried = ["a tried", "a completed", "b tried", "c tried", "c completed"];
+    assert_eq!(scene.log.take(), tried, "and no more than were asked for");
+    scene.watch("e", FAR, &["l"], || {}).set(true);
+    flags[1].set(true);
+    assert_eq!(scene.purgatory.check_and_complete("l"), 3);
+    assert_eq!(scene.ends(), ["b completed", "d completed", "e completed"]);
+    check_empty(&mut scene);
+}
+
+#[test]
+fn cancel_for_key_returns_operations_in_order_and_frees_their_other_keys() {
+    let mut scene = Scene::new();
+    for (name, keys) in [("a", &["k", "l"][..]), ("b", &["l"]), ("c", &["m", "k"])] {
+        scene.watch(name, ms(5), keys, || {});
+    }
+    let cancelled = scene.purgatory.cancel_for_key("k");
+    assert_eq!(cancelled.iter().map(|op| op.name).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(scene.purgatory.stats().watched, 1);
+    assert_eq!(scene.purgatory.cancel_for_key("k").len(), 0);
+    scene.lab.advance(ms(5));
+    assert_eq!(scene.ends(), ["b expired"], "a cancelled operation does not expire");
+    // A single operation, by its id.
+    let (op, _) = scene.op("d");
+    let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
+    let id = watch.unwrap().expect("it waits");
+    assert_eq!(scene.purgatory.cancel(id).unwrap().name, "d");
+    scene.watch("e", ms(5), &["k"], || {});
+    assert!(scene.purgatory.cancel(id).is_none(), "the id names no other operation");
+    scene.watch("f", FAR, &["k"], || {});
+    let drained = scene.purgatory.drain();
+    assert_eq!(drained.iter().map(|op| op.name).collect::<Vec<_>>(), ["e", "f"]);
+    assert_eq!(scene.purgatory.stats().cancelled, 5);
+    scene.ends();
+    check_empty(&mut scene);
+}
+
+#[test]
+fn completed_operation_may_watch_check_and_cancel_under_its_key() {
+    let mut scene = Scene::new();
+    let purgatory = Rc::downgrade(&scene.purgatory);
+    let (mut late, late_is_ready) = scene.op("late");
+    late.then = None;
+    late_is_ready.set(false);
+    let ready = scene.watch("a", FAR, &["k"], move || {
+        let purgatory = purgatory.upgrade().unwrap();
+        // "b" is next in the walk that this runs in.
+        let cancelled = purgatory.cancel_for_key("b's");
+        assert_eq!(cancelled[0].name, "b");
+        let watch = purgatory.try_complete_else_watch(late, FAR, ["k"]);
+        assert!(watch.unwrap().is_some());
+        assert_eq!(purgatory.check_and_complete("k"), 1, "that is c");
+    });
+    scene.watch("b", FAR, &["k", "b's"], || {}).set(true);
+    scene.watch("c", FAR, &["k"], || {}).set(true);
+    let d = scene.watch("d", FAR, &["k"], || {});
+    scene.log.take();
+    ready.set(true);
+    assert_eq!(scene.purgatory.check_and_complete("k"), 1, "c was completed further in");
+    let log = scene.log.take();
+    let expected = [
+        "a tried",
+        "a completed",
+        "late tried",
+        "c tried",
+        "c completed",
+        "d tried",
+        "late tried",
+        "d tried",
+    ];
+    assert_eq!(
+        log, expected,
+        "an operation that comes meanwhile is not in the walk that began before"
+    );
+    d.set(true);
+    late_is_ready.set(true);
+    assert_eq!(scene.purgatory.check_and_complete("k"), 2);
+    scene.ends();
+    check_empty(&mut scene);
+}
+
+#[test]
+fn expired_operation_may_watch_again_and_complete_others() {
+    let mut scene = Scene::new();
+    let purgatory = Rc::downgrade(&scene.purgatory);
+    let (again, _) = scene.op("again");
+    let b = scene.watch("b", FAR, &["k"], || {});
+    scene.watch("a", ms(3), &["k"], move || {
+        let purgatory = purgatory.upgrade().unwrap();
+        b.set(true);
+        assert_eq!(purgatory.check_and_complete("k"), 1);
+        let watch = purgatory.try_complete_else_watch(again, Duration::ZERO, ["k"]);
+        assert!(watch.unwrap().is_some(), "and it expires in the next turn");
+    });
+    scene.lab.clock.advance(ms(3));
+    let _ = scene.lab.turn();
+    assert_eq!(scene.ends(), ["a expired", "b completed"]);
+    let _ = scene.lab.turn();
+    assert_eq!(scene.ends(), ["again expired"]);
+    check_empty(&mut scene);
+}
+
+#[test]
+fn operation_cancelled_by_another_in_its_tick_does_not_expire() {
+    let mut scene = Scene::new();
+    let purgatory = Rc::downgrade(&scene.purgatory);
+    scene.watch("a", ms(3), &["k"], move || {
+        assert_eq!(purgatory.upgrade().unwrap().cancel_for_key("k").len(), 1);
+    });
+    scene.watch("b", ms(3), &["k"], || {});
+    scene.lab.advance(ms(3));
+    assert_eq!(scene.ends(), ["a expired"], "b was due and not delivered yet");
+    check_empty(&mut scene);
+}
+
+/// The event comes within the operation's own try, after that has read the flag.
+#[test]
+fn check_during_a_try_leads_to_another_try() {
+    for watched_before in [false, true] {
+        let lab = Lab::<()>::new(builder(1));
+        let purgatory = Rc::new(lab.timers().purgatory::<Keys, OperationFn>());
+        let ready = Rc::new(Cell::new(false));
+        let fires = Rc::new(Cell::new(!watched_before));
+        let done = Rc::new(Cell::new(None));
+        let op = {
+            let (purgatory, ready, fires) =
+                (Rc::downgrade(&purgatory), Rc::clone(&ready), Rc::clone(&fires));
+            let (done, cancel) = (Rc::clone(&done), purgatory.clone());
+            let is_complete = move || {
+                let was_ready = ready.get();
+                if fires.take() {
+                    ready.set(true);
+                    let purgatory = purgatory.upgrade().unwrap();
+                    assert_eq!(purgatory.check_and_complete("k"), 0, "it is being tried");
+                    assert!(cancel.upgrade().unwrap().cancel_for_key("k").is_empty());
+                }
+                was_ready
+            };
+            OperationFn::new(is_complete, move |how| done.set(Some(how)))
+        };
+        let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
+        assert_eq!(watch.is_none(), !watched_before);
+        fires.set(true);
+        assert_eq!(purgatory.check_and_complete("k"), usize::from(watched_before));
+        assert_eq!(done.get(), Some(Completion::Event));
+        assert!(purgatory.is_empty());
+        check_stats(purgatory.stats());
+    }
+}
+
+#[test]
+fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times() {
+    let lab = Lab::<()>::new(builder(1));
+    let purgatory = Rc::new(lab.timers().purgatory::<Keys, OperationFn>());
+    let tries = Rc::new(Cell::new(0));
+    let op = {
+        let (weak, tries) = (Rc::downgrade(&purgatory), Rc::clone(&tries));
+        let is_complete = move || {
+            tries.set(tries.get() + 1);
+            weak.upgrade().unwrap().check_and_complete("k");
+            false
+        };
+        OperationFn::new(is_complete, |_| panic!("it never ends"))
+    };
+    let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
+    assert!(watch.is_some());
+    assert_eq!(purgatory.check_and_complete("k"), 0);
+    assert!(tries.get() < 200);
+    assert_eq!(purgatory.drain().len(), 1);
+}
+
+#[test]
+fn lock_is_handed_down_a_queue_of_any_length() {
+    const QUEUE: usize = 20_000;
+    let lab = Lab::<()>::new(builder(1));
+    let purgatory = Rc::new(lab.timers().purgatory::<u8, OperationFn>());
+    let (free, order) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
+    for n in 0..QUEUE {
+        let (weak, order) = (Rc::downgrade(&purgatory), Rc::clone(&order));
+        let (take, give) = (Rc::clone(&free), Rc::clone(&free));
+        let op = OperationFn::new(
+            move || take.replace(false),
+            move |_| {
+                order.borrow_mut().push(n);
+                // Done with the lock.
+                give.set(true);
+                weak.upgrade().unwrap().check_and_complete_up_to(&1, 1);
+            },
+        );
+        assert!(purgatory.try_complete_else_watch(op, FAR, [1]).unwrap().is_some());
+    }
+    free.set(true);
+    assert!(purgatory.check_and_complete_up_to(&1, 1) > 0);
+    assert!(order.borrow().iter().copied().eq(0..QUEUE), "one after the other, none left");
+    assert!(purgatory.is_empty());
+}
+
+#[test]
+fn refused_operation_is_returned_and_leaves_nothing_behind() {
+    let mut lab = Lab::<()>::new(builder(1).capacity(64));
+    let log = Log::default();
+    let op = |name| Op { name, ready: Rc::default(), log: log.clone(), then: None };
+    let check = |refused: Result<Option<OperationId>, Refused<Op>>, name| match refused {
+        Err(Refused::Full(op)) => assert_eq!(op.name, name),
+        other => panic!("{other:?}"),
+    };
+    let purgatory = lab.timers().purgatory_with_capacity::<u32, Op>(2, 4).unwrap();
+    check(purgatory.try_complete_else_watch(op("many keys"), FAR, 0..), "many keys");
+    let _ = purgatory.try_complete_else_watch(op("a"), FAR, [1, 2, 3]).unwrap();
+    check(purgatory.try_complete_else_watch(op("watches"), FAR, [1, 2]), "watches");
+    let _ = purgatory.try_complete_else_watch(op("b"), FAR, [1]).unwrap();
+    check(purgatory.try_complete_else_watch(op("operations"), FAR, []), "operations");
+    let stats = purgatory.stats();
+    assert_eq!((stats.delayed, stats.watched, stats.keys, stats.refused), (2, 4, 3, 3));
+    check_stats(stats);
+    // The shard is full.
+    let timers = lab.timers().clone();
+    purgatory.drain();
+    while timers.schedule(FAR, ()).is_ok() {}
+    check(purgatory.try_complete_else_watch(op("no timer"), FAR, [1, 2]), "no timer");
+    let stats = purgatory.stats();
+    assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
+    // Closed.
+    let report = lab.end(ShutdownPolicy::Drop);
+    check_law(&report.counts);
+    let closed = purgatory.try_complete_else_watch(op("closed"), FAR, [1]);
+    assert!(matches!(closed, Err(Refused::Closed(op)) if op.name == "closed"));
+}
+
+#[test]
+fn timers_of_operations_count_for_the_class_of_the_view() {
+    const FETCH: TimerClass = TimerClass::new("fetch");
+    let mut lab = Lab::<()>::new(builder(1).class(FETCH).capacity(3));
+    let purgatory = lab.timers().of_class(FETCH).unwrap().purgatory::<Keys, OperationFn>();
+    let watch = |delay, key| {
+        let op = OperationFn::new(|| false, |_| {});
+        purgatory.try_complete_else_watch(op, delay, [key])
+    };
+    for (delay, key) in [(ms(5), "k"), (FAR, "l"), (FAR, "m")] {
+        watch(delay, key).unwrap();
+    }
+    assert!(watch(FAR, "k").is_err(), "the shard is full");
+    assert_eq!(purgatory.cancel_for_key("l").len(), 1);
+    lab.advance(ms(5));
+    let class = lab.service.stats().shards[0].classes[0];
+    let ClassStats { pending, scheduled, fired, cancelled, refused, .. } = class;
+    assert_eq!((pending, scheduled, fired, cancelled, refused), (1, 3, 1, 1, 1));
+}
+
+#[test]
+fn shutdown_expires_or_keeps_operations_by_its_policy() {
+    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        let mut scene = Scene::new();
+        let ready = scene.watch("a", ms(5), &["k"], || {});
+        scene.watch("b", FAR, &["k"], || {});
+        let report = scene.lab.end(policy);
+        check_law(&report.counts);
+        if policy == ShutdownPolicy::Fire {
+            assert_eq!(scene.ends(), ["a expired", "b expired"]);
+            assert!(scene.purgatory.is_empty());
+            continue;
+        }
+        assert_eq!(report.unfired, 2);
+        ready.set(true);
+        assert_eq!(scene.purgatory.check_and_complete("k"), 1, "{policy:?}");
+        assert_eq!(scene.ends(), ["a completed"]);
+        assert_eq!(scene.purgatory.drain().len(), 1);
+        drop(report);
+        check_stats(scene.purgatory.stats());
+    }
+}
+
+/// The twin is a list of operations, each with its keys and its deadline. With the code it shares
+/// the order of operations that one turn ends, by their deadlines and then as they came, which is a
+/// promise. Delays are whole ticks, so that nothing is rounded.
+#[test]
+fn random_history_of_operations_equals_that_of_a_list() {
+    struct Twin {
+        number: u64,
+        keys: Vec<u32>,
+        due: u64,
+        ready: Rc<Cell<bool>>,
+    }
+    seeds::each(40, |seed| {
+        let mut rng = Rng::with_seed(seed);
+        let mut lab = Lab::<()>::new(builder(1));
+        let purgatory = Rc::new(lab.timers().purgatory::<u32, OperationFn>());
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let mut twin: Vec<Twin> = Vec::new();
+        for number in 0..400 {
+            let key = rng.u32(..8);
+            let mut expected = Vec::new();
+            match rng.u32(..10) {
+                0..5 => {
+                    let keys: Vec<_> = (0..rng.usize(..4)).map(|_| rng.u32(..8)).collect();
+                    let delay = rng.u64(..60);
+                    let (ready, ends) = (Rc::new(Cell::new(false)), Rc::clone(&ends));
+                    let flag = Rc::clone(&ready);
+                    let op = OperationFn::new(
+                        move || flag.get(),
+                        move |how| ends.borrow_mut().push((number, how)),
+                    );
+                    let watch = purgatory.try_complete_else_watch(op, ms(delay), keys.clone());
+                    assert!(watch.unwrap().is_some());
+                    let due = ticks_of(lab.timers()) + delay;
+                    twin.push(Twin { number, keys, due, ready });
+                }
+                5 | 6 => {
+                    for op in &twin {
+                        op.ready.set(op.ready.get() || rng.bool());
+                    }
+                    let completed = purgatory.check_and_complete(&key);
+                    twin.retain(|op| {
+                        let ends = op.ready.get() && op.keys.contains(&key);
+                        if ends {
+                            expected.push((op.number, Completion::Event));
+                        }
+                        !ends
+                    });
+                    assert_eq!(completed, expected.len(), "seed {seed}");
+                }
+                7 => {
+                    let cancelled = purgatory.cancel_for_key(&key).len();
+                    let before = twin.len();
+                    twin.retain(|op| !op.keys.contains(&key));
+                    assert_eq!(cancelled, before - twin.len(), "seed {seed}");
+                }
+                _ => {
+                    lab.advance(ms(rng.u64(1..20)));
+                    let now = ticks_of(lab.timers());
+                    let mut due: Vec<_> = twin.extract_if(.., |op| op.due <= now).collect();
+                    due.sort_by_key(|op| op.due);
+                    expected = due.iter().map(|op| (op.number, Completion::Deadline)).collect();
+                }
+            }
+            assert_eq!(ends.take(), expected, "seed {seed}, step {number}");
+            let stats = purgatory.stats();
+            check_stats(stats);
+            let mut all: Vec<_> =
+                twin.iter().flat_map(|op| op.keys.iter().map(|key| (op.number, *key))).collect();
+            all.sort_unstable();
+            all.dedup();
+            let mut keys: Vec<_> = all.iter().map(|(_, key)| *key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(
+                (stats.delayed, stats.watched, stats.keys),
+                (twin.len() as u64, all.len() as u64, keys.len() as u64),
+                "seed {seed}, step {number}"
+            );
+            assert_eq!(lab.timers().len(), twin.len(), "one timer for each, seed {seed}");
+        }
+    });
+}
+
+#[test]
+fn operations_end_by_event_and_by_deadline_on_every_host() {
+    thread_local! {
+        static PURGATORY: RefCell<Option<Purgatory<Keys, OperationFn>>> =
+            const { RefCell::new(None) };
+    }
+    for host in Host::all() {
+        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let client = running.client();
+        let (sender, ends) = mpsc::channel();
+        let start = running.service.now();
+        let watch = move |timers: &Timers<()>| {
+            let purgatory = timers.purgatory();
+            let ready = Rc::new(Cell::new(false));
+            for (name, key, delay) in [("late", "never", ms(30)), ("soon", "k", FAR)] {
+                let (ready, sender, timers) = (Rc::clone(&ready), sender.clone(), timers.clone());
+                let op = OperationFn::new(
+                    move || name == "soon" && ready.get(),
+                    move |how| sender.send((name, how, timers.now())).unwrap(),
+                );
+                assert!(purgatory.try_complete_else_watch(op, delay, [key, "both"]).is_ok());
+            }
+            ready.set(true);
+            PURGATORY.set(Some(purgatory));
+        };
+        client.on(SHARD).schedule_fn(Duration::ZERO, watch).unwrap();
+        let check = |_: &Timers<()>| {
+            let purgatory = PURGATORY.with_borrow(Option::clone).unwrap();
+            assert_eq!(purgatory.check_and_complete("k"), 1);
+        };
+        client.on(SHARD).schedule_fn(ms(1), check).unwrap();
+        for _ in 0..2 {
+            let (name, how, at) = ends.recv_timeout(PATIENCE).unwrap();
+            if name == "soon" {
+                assert_eq!(how, Completion::Event, "{host:?}");
+            } else {
+                assert_eq!(how, Completion::Deadline, "{host:?}");
+                assert!(at >= start + ms(30), "{host:?}: it is early");
+            }
+        }
+        let (sender, stats) = mpsc::channel();
+        let look = move |_: &Timers<()>| {
+            let purgatory = PURGATORY.take().unwrap();
+            sender.send(purgatory.stats()).unwrap();
+        };
+        client.on(SHARD).schedule_fn(Duration::ZERO, look).unwrap();
+        let stats = stats.recv_timeout(PATIENCE).unwrap();
+        assert_eq!((stats.completed, stats.expired, stats.delayed), (1, 1, 0), "{host:?}");
+        wait_until("no timer is left", || running.service.stats().shards[0].counts.pending == 0);
+        let report = running.end(ShutdownPolicy::Drop);
+        check_law(&report.shards[0].counts);
+        assert_eq!(report.shards[0].counts.panicked, 0, "{host:?}");
+    }
+}

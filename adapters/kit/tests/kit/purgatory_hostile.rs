@@ -1,0 +1,265 @@
+//! Purgatories with operations that panic, and with keys and wakers that use the purgatory.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use corewheel::attach::Turn;
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::{Operation, Purgatory};
+
+use crate::operation_fn::OperationFn;
+use crate::purgatory::{Keys, check_stats};
+use crate::support::{FAR, Lab, builder, check_law, ms};
+
+/// Panics in the method of this name.
+struct Bomb(&'static str, Rc<Cell<u32>>);
+
+impl Bomb {
+    fn at(&self, place: &str) {
+        assert_ne!(self.0, place, "it panics");
+    }
+}
+
+impl Operation for Bomb {
+    fn try_complete(&mut self) -> bool {
+        self.at("try");
+        self.0 != "expired"
+    }
+
+    fn completed(self) {
+        self.at("completed");
+        self.1.set(self.1.get() + 1);
+    }
+
+    fn expired(self) {
+        self.at("expired");
+        self.1.set(self.1.get() + 100);
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.at("drop");
+        }
+    }
+}
+
+#[test]
+fn operation_that_panics_is_counted_and_others_end() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
+    let (armed, calm) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    for bomb in [true, false] {
+        let (armed, calm) = (Rc::clone(&armed), Rc::clone(&calm));
+        let op = OperationFn::new(
+            move || armed.get(),
+            move |_| {
+                assert!(!bomb, "it panics when it is complete");
+                calm.set(calm.get() + 1);
+            },
+        );
+        assert!(purgatory.try_complete_else_watch(op, FAR, ["k"]).is_ok());
+    }
+    armed.set(true);
+    assert_eq!(purgatory.check_and_complete("k"), 2);
+    assert_eq!(calm.get(), 1, "the other operation is completed");
+
+    let purgatory = lab.timers().purgatory::<Keys, Bomb>();
+    let ended = Rc::new(Cell::new(0));
+    for place in ["try", "completed", "expired", "drop", "nowhere"] {
+        let bomb = Bomb(place, Rc::clone(&ended));
+        let watch = purgatory.try_complete_else_watch(bomb, ms(1), ["k"]).unwrap();
+        assert_eq!(watch.is_some(), ["try", "expired"].contains(&place), "{place}");
+    }
+    lab.advance(ms(1));
+    let stats = purgatory.stats();
+    assert_eq!((stats.expired, stats.completed_at_once), (2, 3));
+    assert_eq!(ended.get(), 100 + 2, "one that panics when it is tried expires");
+    assert_eq!(lab.counts().panicked, 1 + 4);
+    check_law(&lab.counts());
+}
+
+/// A key whose drop uses the purgatory that held it.
+#[derive(PartialEq, Eq, Hash)]
+struct Nosy(u32);
+
+type NosyPurgatory = Purgatory<Nosy, OperationFn>;
+
+thread_local! {
+    static NOSY: RefCell<Option<NosyPurgatory>> = const { RefCell::new(None) };
+    static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Drop for Nosy {
+    fn drop(&mut self) {
+        LOOKS.set(LOOKS.get() + 1);
+        let purgatory = NOSY.with_borrow(Option::clone);
+        if let Some(purgatory) = purgatory {
+            check_stats(purgatory.stats());
+            purgatory.check_and_complete("nothing");
+        }
+    }
+}
+
+impl std::borrow::Borrow<str> for Nosy {
+    fn borrow(&self) -> &'static str {
+        "not this one"
+    }
+}
+
+#[test]
+fn keys_are_dropped_while_nothing_is_borrowed() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let purgatory: NosyPurgatory = lab.timers().purgatory();
+    NOSY.set(Some(purgatory.clone()));
+    let op = || OperationFn::new(|| false, |_| {});
+    let watch = |keys: [u32; 3], delay| {
+        let keys = keys.map(Nosy);
+        assert!(purgatory.try_complete_else_watch(op(), delay, keys).is_ok());
+    };
+    watch([1, 2, 1], ms(1));
+    watch([2, 3, 4], ms(2));
+    assert_eq!(LOOKS.get(), 2, "the second copies of 1 and 2");
+    lab.advance(ms(2));
+    assert_eq!(LOOKS.get(), 6);
+    watch([1, 2, 3], FAR);
+    drop(purgatory.drain());
+    assert_eq!(LOOKS.get(), 9);
+    NOSY.take();
+}
+
+/// A key whose drop cancels all the rest, and puts another one in their place.
+#[derive(PartialEq, Eq, Hash)]
+struct Greedy(u32);
+
+type GreedyPurgatory = Purgatory<Greedy, OperationFn>;
+
+thread_local! {
+    static GREEDY: RefCell<Option<GreedyPurgatory>> = const { RefCell::new(None) };
+    static ENDED: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Drop for Greedy {
+    fn drop(&mut self) {
+        let purgatory = GREEDY.take();
+        if let Some(purgatory) = purgatory {
+            ENDED.set(purgatory.drain().len());
+            let op = OperationFn::new(|| false, |_| {});
+            let watch = purgatory.try_complete_else_watch(op, FAR, [Greedy(9)]);
+            assert!(watch.unwrap().is_some());
+        }
+    }
+}
+
+#[test]
+fn key_dropped_by_a_cancel_may_cancel_the_rest() {
+    for for_key in [true, false] {
+        let lab = Lab::<()>::new(builder(1));
+        let purgatory: GreedyPurgatory = lab.timers().purgatory();
+        for n in 0..4 {
+            let op = OperationFn::new(|| false, |_| {});
+            let keys = [Greedy(n), Greedy(9)];
+            assert!(purgatory.try_complete_else_watch(op, FAR, keys).is_ok());
+        }
+        GREEDY.set(Some(purgatory.clone()));
+        let cancelled =
+            if for_key { purgatory.cancel_for_key(&Greedy(9)) } else { purgatory.drain() };
+        assert_eq!((cancelled.len(), ENDED.get()), (1, 3), "each comes back once");
+        let stats = purgatory.stats();
+        assert_eq!((stats.delayed, stats.watched, stats.cancelled), (1, 1, 4));
+        check_stats(stats);
+        assert_eq!(lab.timers().len(), 1, "the operation that came meanwhile waits");
+    }
+}
+
+#[test]
+fn driver_woken_by_a_watch_may_check_at_once() {
+    thread_local! {
+        static SLEEPING: RefCell<Option<Purgatory<Keys, OperationFn>>> =
+            const { RefCell::new(None) };
+        static CHECKED: Cell<bool> = const { Cell::new(false) };
+    }
+    struct CheckWhenWoken;
+    impl std::task::Wake for CheckWhenWoken {
+        fn wake(self: std::sync::Arc<Self>) {
+            let purgatory = SLEEPING.with_borrow(Option::clone).unwrap();
+            purgatory.check_and_complete("k");
+            CHECKED.set(true);
+        }
+    }
+    let mut lab = Lab::<()>::new(builder(1));
+    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
+    SLEEPING.set(Some(purgatory.clone()));
+    let turn = lab.turn();
+    let waker = std::sync::Arc::new(CheckWhenWoken).into();
+    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Idle);
+    let tries = Rc::new(Cell::new(0));
+    let count = Rc::clone(&tries);
+    let op = OperationFn::new(
+        move || {
+            count.set(count.get() + 1);
+            false
+        },
+        |_| {},
+    );
+    assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
+    assert!(CHECKED.get());
+    assert_eq!(tries.get(), 2, "the check in between is not missed");
+    SLEEPING.take();
+}
+
+#[test]
+fn drop_of_last_clone_drops_operations_and_timers() {
+    let mut lab = Lab::<()>::new(builder(1));
+    let purgatory = lab.timers().purgatory::<Keys, Bomb>();
+    let ended = Rc::new(Cell::new(0));
+    let op = Bomb("expired", Rc::clone(&ended));
+    assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
+    let clone = purgatory.clone();
+    drop(purgatory);
+    assert_eq!(clone.len(), 1);
+    drop(clone);
+    assert_eq!(Rc::strong_count(&ended), 1, "it is dropped");
+    assert_eq!(lab.timers().len(), 0);
+    lab.advance(ms(5));
+    assert_eq!((lab.counts().fired, lab.counts().cancelled), (0, 1));
+    check_law(&lab.counts());
+}
+
+#[test]
+fn limit_out_of_range_is_refused_by_field() {
+    let lab = Lab::<()>::new(builder(1));
+    let check = |operations, watches, field| {
+        let timers = lab.timers();
+        let made = timers.purgatory_with_capacity::<u8, OperationFn>(operations, watches);
+        let error = made.unwrap_err();
+        assert_eq!(error.field(), field);
+        assert!(error.to_string().contains("between 1 and"), "{error}");
+    };
+    check(0, 1, "operations_max");
+    check(u32::MAX, 1, "operations_max");
+    check(1, 0, "watches_max");
+    check(1, (1 << 30) + 1, "watches_max");
+}
+
+#[test]
+fn purgatory_without_memory_is_refused_by_field() {
+    struct Huge {
+        _bytes: [u8; 1 << 20],
+    }
+    impl Operation for Huge {
+        fn try_complete(&mut self) -> bool {
+            true
+        }
+
+        fn completed(self) {}
+
+        fn expired(self) {}
+    }
+    let lab = Lab::<()>::new(builder(1));
+    // More than a processor can address.
+    let error = lab.timers().purgatory_with_capacity::<u8, Huge>(1 << 30, 1).unwrap_err();
+    assert_eq!(error.field(), "operations_max");
+    assert!(error.to_string().contains("memory"), "{error}");
+}
