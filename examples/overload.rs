@@ -22,9 +22,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
-use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+use corewheel::settings::Scale;
 use corewheel::{Handle, ShardId, ShutdownPolicy, TimerService, Timers};
 use corewheel_glommio::Runtime;
+use corewheel_kit::TimersExt;
+use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 const SHARD: ShardId = ShardId::new(0);
 const IDLE: TimerClass = TimerClass::new("idle");

@@ -89,7 +89,7 @@
 //! | an actor on a shard: a container that any thread uses | [`kept`] |
 //! | timers and values by keys of your own | `corewheel-kit`: `KeyedTimers` |
 //! | operations that wait for a key, or their deadline | `corewheel-kit`: `Purgatory` |
-//! | timeouts that shrink under pressure, all at once | [`scaled`] |
+//! | timeouts that shrink under pressure, all at once | `corewheel-kit`: `ScaledTimeouts` |
 //! | a structure of your own with many timers | [`part`] |
 //! | handlers whose work is long | [a channel](guide::choosing#handlers-whose-work-is-long) |
 //! | deadlines that must not come together, as a thundering herd | [`herd`] |
@@ -247,7 +247,7 @@ pub use crate::face::part;
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::timers::Timers;
-pub use crate::kit::{guard, herd, interval, kept, repeat, scaled};
+pub use crate::kit::{guard, herd, interval, kept, repeat};
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::shard::handler::{Fired, Handler};

@@ -13,10 +13,10 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
-use corewheel::scaled::ScaledTimeouts;
 use corewheel::{Fired, ShardId, TimerService, Timers};
 use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::{Operation, OperationId};
+use corewheel_kit::scaled::ScaledTimeouts;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
 use corewheel::attach::Turn;
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::{ConnLimits, ConnTimers, Fired, Handle, ResetOutcome};
 use corewheel::{TimerId, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core, random_order};

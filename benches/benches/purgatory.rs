@@ -11,11 +11,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
-use corewheel::scaled::{Scale, ScaledTimeouts};
+use corewheel::settings::Scale;
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
 use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::Operation;
+use corewheel_kit::scaled::ScaledTimeouts;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::{ConnLimits, ConnTimers, RefusedKind, Runtime, TimerService, Timers};
 
 use crate::PATIENCE;

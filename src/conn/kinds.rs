@@ -328,7 +328,7 @@ macro_rules! limits_struct {
                          under pressure. Zero if pressure does not shorten it."
                     )]
                     ///
-                    /// It is in effect at [`Scale::ZERO`](crate::scaled::Scale::ZERO).
+                    /// It is in effect at [`Scale::ZERO`](crate::settings::Scale::ZERO).
                     pub $least: $type,
                 )?
             )*

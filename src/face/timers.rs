@@ -192,10 +192,10 @@ impl<T: Send + 'static> Timers<T> {
         Handle::new(self.core.directory().service)
     }
 
-    /// Sets the scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
-    /// limits of its connections, at once. Timeouts that the change makes due are delivered from
-    /// the next turn on. O(ranges); see [`TimerService::set_scale`](crate::TimerService::set_scale)
-    /// for connections.
+    /// Sets the scale of this shard at once: of the limits of its connections, of `ScaledTimeouts`
+    /// of the package `corewheel-kit`, and of [parts](crate::part::Part::scale_changed). Timeouts
+    /// that the change makes due are delivered from the next turn on. O(parts); see
+    /// [`TimerService::set_scale`](crate::TimerService::set_scale) for connections.
     pub fn set_scale(&self, scale: Scale) {
         self.core.order(|orders| orders.set_scale(scale));
     }
@@ -213,8 +213,7 @@ impl<T: Send + 'static> Timers<T> {
         self.core.order(|orders| orders.add_idlest(n));
     }
 
-    /// The scale of this shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
-    /// limits of its connections.
+    /// The [scale](Self::set_scale) of this shard.
     pub fn scale(&self) -> Scale {
         self.core.scale()
     }
@@ -285,6 +284,11 @@ impl<T: Send + 'static> Timers<T> {
             return None;
         }
         self.core.deadline_of(timer.key())
+    }
+
+    /// The most timers that this shard holds.
+    pub fn capacity(&self) -> u32 {
+        self.core.capacity()
     }
 
     /// How many timers of this shard are pending.

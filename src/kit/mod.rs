@@ -6,5 +6,4 @@ pub mod herd;
 pub mod interval;
 pub mod kept;
 pub mod repeat;
-pub mod scaled;
 pub(crate) mod scheduled;

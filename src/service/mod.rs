@@ -200,10 +200,9 @@ impl<T: Send + 'static> TimerService<T> {
         StatsSource::new(move || directory.stats(), move || asked.ask_forecast())
     }
 
-    /// Sets the scale of all [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) of all shards, and
-    /// of the limits of all connections, as
-    /// [`Handle::set_scale`](crate::Handle::set_scale) does for one shard. Shards that
-    /// have ended are skipped.
+    /// Sets the [scale](crate::Timers::set_scale) of all shards, as
+    /// [`Handle::set_scale`](crate::Handle::set_scale) does for one shard. Shards that have ended
+    /// are skipped.
     ///
     /// A limit of a connection for which [`ConnLimits`](crate::ConnLimits) names a least time, such
     /// as [`read_idle_least`](crate::ConnLimits::read_idle_least), lasts for

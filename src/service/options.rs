@@ -10,7 +10,6 @@ use crate::clock::{Clock, saturating_nanos};
 use crate::driver::host::Engine;
 use crate::driver::runtime::Runtime;
 use crate::service::cpus;
-use crate::values::capacity::no_memory;
 use crate::values::class::{Classes, TimerClass, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::ids::ShardId;
@@ -257,7 +256,9 @@ fn from_shard(error: corewheel_shard::ConfigError) -> ConfigError {
             let remedy = if field == "slots" { "256 suits" } else { "1048576 suits" };
             ConfigError::new(field, value, limit, format!("{remedy} most servers"))
         }
-        Shard::OutOfMemory { capacity } => no_memory("capacity", capacity as usize),
+        Shard::OutOfMemory { capacity } => {
+            ConfigError::new("capacity", capacity, "it must fit into memory", "set it lower")
+        }
         // It says all of it.
         error => ConfigError::new("capacity", error, "a shard cannot be made so", "change it"),
     }

@@ -33,7 +33,7 @@ pub(crate) struct Base {
     clock: NearClock,
     pub(super) parts: Parts,
     pub(super) closed: Cell<bool>,
-    /// The factor of the shard's scaled timeouts.
+    /// The shard's scale.
     pub(super) scale: Cell<Scale>,
     pub(super) front: Arc<Front>,
     /// Whether the service was dropped, and not shut down.
@@ -220,7 +220,7 @@ impl Base {
         self.closed.get()
     }
 
-    /// The factor of the shard's scaled timeouts.
+    /// The shard's scale.
     pub(crate) fn scale(&self) -> Scale {
         self.scale.get()
     }

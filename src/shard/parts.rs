@@ -190,6 +190,11 @@ impl Parts {
         self.turning.borrow().is_empty()
     }
 
+    /// Whether the shard has ended, and keeps no part.
+    pub(super) fn have_ended(&self) -> bool {
+        self.ended.get()
+    }
+
     /// Forgets the parts that have left.
     #[inline]
     pub(super) fn forget_left(&self) {

@@ -94,7 +94,9 @@ impl<T: 'static> Core<T> {
     pub(crate) fn publish(&self) {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
-        if !self.parts.none_turns() || !state.measured.gauges.is_empty() {
+        // The gauges with which a shard has ended stay.
+        let is_changed = !state.measured.gauges.is_empty() && !self.parts.have_ended();
+        if !self.parts.none_turns() || is_changed {
             self.set_gauges(state);
         }
         let counts = &mut state.measured.counts;

@@ -89,15 +89,9 @@ impl ClassStats {
     #[inline]
     pub fn count_cancelled(&mut self, delay: Duration, left: Duration) {
         let (delay, left) = (saturating_nanos(delay), saturating_nanos(left));
-        self.cancel_held(0, delay, delay.saturating_sub(left));
-    }
-
-    /// Counts a value of a container that was cancelled at `now`. It has come at `since` and was
-    /// due at `deadline`, in nanoseconds.
-    pub(crate) fn cancel_held(&mut self, since: u64, deadline: u64, now: u64) {
         self.pending -= 1;
         self.cancelled += 1;
-        self.cancelled_at[tenths_left(since, deadline, now)] += 1;
+        self.cancelled_at[tenths_left(0, delay, delay.saturating_sub(left))] += 1;
     }
 
     /// Adds the counts of the class on another shard.

@@ -250,11 +250,6 @@ counts! {
     wakeups_made: sum,
     /// Sends of other threads without a wake-up, as the shard was awake or would be awake in time.
     wakeups_saved: sum,
-    /// Scaled timeouts pending now. All timeouts of one `ScaledTimeouts` share one timer of the
-    /// shard.
-    scaled_pending: gauge part,
-    /// Scaled timeouts delivered. The timers that they have count under `fired`.
-    scaled_fired: sum part,
     /// Connections that have a handle ([`ConnTimers`](crate::ConnTimers)) now. Each open connection
     /// has one timer.
     connections: gauge part,

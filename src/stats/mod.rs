@@ -125,7 +125,7 @@ pub struct ShardStats {
     /// Whether its connections are told to end, since a
     /// [`drain`](crate::TimerService::drain) has begun. A drain does not end.
     pub is_draining: bool,
-    /// The scale of its scaled timeouts.
+    /// The [scale](crate::Timers::set_scale) of its timeouts.
     pub scale: Scale,
     /// The counts of the shard.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -170,8 +170,8 @@ pub struct ShardStats {
     /// The bytes that the shard's timers have touched: slots and entries, without the side tables,
     /// and without the timers of futures.
     pub memory_bytes: u64,
-    /// The gauges that [parts](crate::part::Part::publish) of the shard have set, by their names.
-    /// As JSON, an object.
+    /// The gauges that [parts](crate::part::Part::publish) of the shard have set, by their names;
+    /// after its end, those with which it has ended. As JSON, an object.
     pub gauges: BTreeMap<&'static str, u64>,
 }
 

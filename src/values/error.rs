@@ -95,7 +95,7 @@ impl std::error::Error for ReplyError {}
 /// and a remedy.
 ///
 /// ```
-/// let error = corewheel::scaled::Scale::new(1.5).unwrap_err();
+/// let error = corewheel::settings::Scale::new(1.5).unwrap_err();
 /// assert_eq!(error.field(), "scale");
 /// let message = error.to_string();
 /// assert!(message.starts_with("scale is 1.5, but it must be between 0, for the minimum, and 1"));

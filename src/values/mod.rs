@@ -5,7 +5,6 @@
 #[macro_use]
 mod debug;
 
-pub(crate) mod capacity;
 pub mod class;
 pub(crate) mod contain;
 pub(crate) mod error;

@@ -1,17 +1,18 @@
 //! How far the timeouts of a shard are from their minimum to their maximum.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::values::error::ConfigError;
 
-/// How long the [`ScaledTimeouts`] of a shard last: a number from 0 to 1.
+/// How long the limits of a shard's connections last, and timeouts between a minimum and a maximum:
+/// a number from 0 to 1.
 ///
 /// At 1, where every shard begins, they last for their maximum; at 0 for their minimum.
-///
-/// [`ScaledTimeouts`]: crate::scaled::ScaledTimeouts
+/// [`Part::scale_changed`](crate::part::Part::scale_changed) tells a structure of your own.
 ///
 /// ```
-/// use corewheel::scaled::Scale;
+/// use corewheel::settings::Scale;
 ///
 /// // Three quarters of the memory are in use; from a half on, timeouts shrink.
 /// let in_use = 0.75_f64;
@@ -49,6 +50,24 @@ impl Scale {
     /// The number, from 0 to 1.
     pub fn get(self) -> f64 {
         self.0
+    }
+
+    /// How long a timeout from `min` to `max` lasts: `min + (max - min) × scale`, rounded to a
+    /// nanosecond. A `max` that is less than `min` counts as `min`, and a time that does not fit
+    /// (584 years) as that long.
+    ///
+    /// ```
+    /// use corewheel::settings::Scale;
+    /// use std::time::Duration;
+    ///
+    /// let [min, max] = [5, 60].map(Duration::from_secs);
+    /// assert_eq!(Scale::new(0.25)?.between(min, max), Duration::from_millis(18_750));
+    /// assert_eq!(Scale::ZERO.between(min, max), min);
+    /// # Ok::<(), corewheel::ConfigError>(())
+    /// ```
+    pub fn between(self, min: Duration, max: Duration) -> Duration {
+        let [min, max] = [min, max].map(|it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
+        Duration::from_nanos(min + self.of(max.saturating_sub(min)))
     }
 
     pub(crate) fn to_bits(self) -> u64 {

@@ -1,5 +1,5 @@
 //! Settings of a service that are seldom changed: how much one turn may do, and which wheel it
-//! has.
+//! has. The scale of its timeouts is set while it runs.
 //!
 //! ```
 //! use corewheel::settings::{TurnBudget, WheelKind};
@@ -25,6 +25,7 @@ pub use corewheel_shard::WheelKind;
 use corewheel_shard::{Budget, ShardConfig, TickLength};
 
 use super::class::Classes;
+pub use super::scale::Scale;
 pub use super::warning_limits::WarningLimits;
 
 /// How much later than the activity of a connection on a shard its stamp may be, apart from a tick

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corewheel::class::TimerClass;
 use corewheel::repeat::Repeat;
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
 use corewheel_kit::TimersExt;

@@ -10,6 +10,7 @@ use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::stats::{ClassStats, LateDelivery, ShardStats};
 use corewheel::{Fired, Handle, Sleep, Timers};
+use corewheel_kit::TimersExt;
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 

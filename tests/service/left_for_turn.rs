@@ -11,8 +11,9 @@ use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::conn::ConnLimits;
 use corewheel::kept::Kept;
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel_kit::TimersExt;
 
 use crate::support::{
     Alarm, FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, look, ms,

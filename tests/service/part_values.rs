@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::part::{Gauges, Part, PartHandle, Wants};
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::stats::ClassStats;
 use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
 

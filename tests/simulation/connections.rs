@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::conn::InProgress;
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::sim::{Simulation, Time};
 use corewheel::{
     ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Fired, Handle, RefusedKind, ShardId,

@@ -8,7 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use corewheel::Timers;
-use corewheel::scaled::{Scale, ScaledTimeout, ScaledTimeouts};
+use corewheel::settings::Scale;
+use corewheel_kit::TimersExt;
+use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 use crate::commands::Temper;
 use crate::ledger::{Id, Job, Ledger, State};

@@ -1,6 +1,6 @@
 //! Streams that are told to end by a drain or as the idlest, over both sides.
 
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{AgeGrace, Drained, Idle, Told};
 

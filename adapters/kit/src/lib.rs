@@ -5,6 +5,7 @@
 //! | values that are taken out when they are due | [`queue`] |
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
+//! | timeouts that shrink under pressure, all at once | [`scaled`] |
 //! | a thread that sees a stuck shard | [`watchdog`] |
 //!
 //! The trait [`TimersExt`] makes them, as methods of [`Timers`]. A container lives on one shard
@@ -42,9 +43,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod capacity;
+mod epoch;
 pub mod keyed;
 pub mod purgatory;
 pub mod queue;
+pub mod scaled;
 pub mod watchdog;
 
 pub mod guide {
@@ -52,6 +55,7 @@ pub mod guide {
 }
 
 use std::hash::Hash;
+use std::time::Duration;
 
 use corewheel::{ConfigError, Timers};
 
@@ -59,6 +63,7 @@ use self::capacity::CAPACITY;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
+use self::scaled::ScaledTimeouts;
 
 /// Makes containers on a shard, as methods of its [`Timers`]. The trait is sealed.
 ///
@@ -187,6 +192,40 @@ pub trait TimersExt: sealed::Sealed {
     where
         K: Hash + Eq + 'static,
         Op: Operation;
+
+    /// Timeouts on this shard that last from `min` to `max` by the shard's
+    /// [scale](Timers::set_scale), for as many values as the shard can have timers. A `max` that
+    /// does not fit (584 years) means never.
+    ///
+    /// The handler runs on this core with nothing borrowed, and is given the timeouts too, so it
+    /// may start, reset and cancel timeouts. If it panics, the shard logs and counts the panic, and
+    /// the handler is called for the next timeout.
+    ///
+    /// # Errors
+    ///
+    /// `min` is more than `max`, `max` is zero, or the shard has 1,024 [`ScaledTimeouts`] already;
+    /// the error then names `scaled_timeouts`.
+    fn scaled<V: 'static>(
+        &self,
+        min: Duration,
+        max: Duration,
+        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
+    ) -> Result<ScaledTimeouts<V>, ConfigError>;
+
+    /// Timeouts on this shard that last from `min` to `max` by the shard's
+    /// [scale](Timers::set_scale), for up to `capacity` values at once, 1 to 2³⁰. Memory is taken
+    /// when it is needed, and kept. The handler is as for [`scaled`](Self::scaled).
+    ///
+    /// # Errors
+    ///
+    /// The capacity is out of its range, or an error of [`scaled`](Self::scaled).
+    fn scaled_with_capacity<V: 'static>(
+        &self,
+        min: Duration,
+        max: Duration,
+        capacity: u32,
+        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
+    ) -> Result<ScaledTimeouts<V>, ConfigError>;
 }
 
 impl<T: Send + 'static> TimersExt for Timers<T> {
@@ -212,6 +251,25 @@ impl<T: Send + 'static> TimersExt for Timers<T> {
         Op: Operation,
     {
         Purgatory::new(self, operations_max, watches_max)
+    }
+
+    fn scaled<V: 'static>(
+        &self,
+        min: Duration,
+        max: Duration,
+        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
+    ) -> Result<ScaledTimeouts<V>, ConfigError> {
+        self.scaled_with_capacity(min, max, self.capacity(), handler)
+    }
+
+    fn scaled_with_capacity<V: 'static>(
+        &self,
+        min: Duration,
+        max: Duration,
+        capacity: u32,
+        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
+    ) -> Result<ScaledTimeouts<V>, ConfigError> {
+        ScaledTimeouts::new(self, min, max, capacity, handler)
     }
 }
 

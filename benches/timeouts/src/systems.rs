@@ -175,7 +175,7 @@ impl Timeouts for Corewheel {
     }
 
     fn counts(self) -> Vec<(&'static str, u64)> {
-        const GAUGES: [&str; 9] = [
+        const GAUGES: [&str; 8] = [
             "pending",
             "pending_max",
             "granted",
@@ -183,7 +183,6 @@ impl Timeouts for Corewheel {
             "lanes",
             "nurseries",
             "lane_depth",
-            "scaled_pending",
             "connections",
         ];
         let mut sums: Vec<(&'static str, u64)> = Vec::new();

@@ -267,9 +267,9 @@ impl<T: Send + 'static> Handle<T> {
         lanes.directory().order(shard, give)
     }
 
-    /// Sets the scale of the shard's [`ScaledTimeouts`](crate::scaled::ScaledTimeouts) and of the
-    /// limits of its connections. It takes effect in the shard's next turn, for which the shard is
-    /// woken; if several scales are set before, the last one applies. Costs the locks of the
+    /// Sets the [scale](crate::Timers::set_scale) of the shard. It takes effect in the shard's next
+    /// turn, for which the shard is woken; if several scales are set before, the last one applies.
+    /// Costs the locks of the
     /// shard's mailbox and of the list of its connections on any thread. A turn takes them only if
     /// it has mail or orders. Nothing more if the scale does not change.
     ///

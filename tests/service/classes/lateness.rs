@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
 use corewheel::stats::ClassStats;
+use corewheel_kit::TimersExt;
 
 use super::{IDLE, LEASE, REQUEST, classed, counts, of};
 use crate::support::{FAR, Lab, OTHER, SHARD, ms};

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 
 use super::drain::{Conn, pass};
 use super::*;

@@ -7,7 +7,7 @@
 use corewheel::Handle;
 use corewheel::TimerService;
 use corewheel::conn::InProgress;
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use fastrand::Rng;
 
 use super::*;

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Instant;
 
 use corewheel::conn::Raced;
-use corewheel::scaled::Scale;
+use corewheel::settings::Scale;
 use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_glommio::Runtime;
 use socket2::{Domain, Socket, Type};

@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use corewheel::part::{Part, PartHandle, PartTimer};
 use corewheel::stats::ClassStats;
@@ -26,6 +26,7 @@ use corewheel_shard::{
 
 use super::waiters::Waiters;
 use super::{DelayKey, Expired};
+use crate::epoch::Epoch;
 
 /// The work of one poll. The shard's other tasks have their turn after it.
 const POLL_BUDGET: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
@@ -50,7 +51,7 @@ pub(super) struct Inner<V: 'static> {
 /// Since when each value of a queue with a class has been there, oldest first.
 struct Ages {
     /// When the queue was made. What the slots say counts from there.
-    epoch: Instant,
+    epoch: Epoch,
     slots: Slots,
     order: List,
 }
@@ -73,13 +74,13 @@ impl Links for Slots {
 
 impl Ages {
     fn new(epoch: Instant, capacity: usize) -> Self {
+        let epoch = Epoch(epoch);
         Self { epoch, slots: Slots(vec![[0; 2]; capacity].into()), order: List::default() }
     }
 
     /// A value has come. Returns whether it is the oldest.
     fn begin(&mut self, key: TimerKey, now: Instant) -> bool {
-        let since = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        self.slots.0[key.index() as usize][1] = since;
+        self.slots.0[key.index() as usize][1] = self.epoch.nanos(now);
         self.order.append(&mut self.slots, key.index());
         self.is_first(key)
     }
@@ -101,7 +102,7 @@ impl Ages {
     }
 
     fn since(&self, index: u32) -> Instant {
-        self.epoch + Duration::from_nanos(self.slots.0[index as usize][1])
+        self.epoch.instant(self.slots.0[index as usize][1])
     }
 }
 

@@ -1,12 +1,17 @@
-//! Containers on every host that works on this machine, and in a lab that drives shards itself.
+//! What is built from timers, on every host that works on this machine, and in a lab that drives
+//! shards itself.
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
 mod delay_queue;
+mod histories;
 mod keyed;
 mod operation_fn;
 mod purgatory;
 mod purgatory_hostile;
+mod scaled;
+mod scaled_hostile;
+mod shard_end;
 #[path = "../../../../tests/service/support/mod.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
 mod support;

@@ -1,4 +1,5 @@
-//! Values in the order in which they came or were last restarted, each with the time of that.
+//! Values in the order in which they came or were last restarted, each with the time of that, in
+//! nanoseconds since an epoch of the caller's.
 //!
 //! All timeouts of a queue last equally long at any time, so this is also the order in which they
 //! are due: no change of the scale changes it.

@@ -8,13 +8,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewheel::attach::Turn;
-use corewheel::scaled::{Scale, ScaledTimeouts};
+use corewheel::settings::Scale;
 use corewheel::stats::ShardState;
 use corewheel::{Fired, Refused, ShutdownPolicy, TimerService, Timers};
 use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::Purgatory;
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use crate::operation_fn::{Completion, OperationFn};
+use crate::scaled::gauges;
 use crate::support::{
     FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
 };
@@ -144,7 +146,7 @@ fn dead_shard_keeps_operations_and_timeouts_until_they_are_drained() {
     assert_eq!(operations.check_and_complete_up_to("k", 2), 2);
     assert_eq!(operations.drain().len(), 1);
     let counts = lab.counts();
-    assert_eq!((counts.scaled_pending, counts.scaled_fired), (0, u64::from(fired)));
+    assert_eq!(gauges(&lab.service), (0, u64::from(fired)));
     assert_eq!((ended.get(), counts.panicked), (fired, 0));
     check_law(&counts);
 }

@@ -8,9 +8,10 @@
 //! use std::cell::RefCell;
 //! use std::rc::Rc;
 //! use std::time::Duration;
-//! use corewheel::scaled::{Scale, ScaledTimeouts};
 //! use corewheel::clock::ManualClock;
+//! use corewheel::settings::Scale;
 //! use corewheel::{Fired, TimerService};
+//! use corewheel_kit::TimersExt;
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
@@ -47,7 +48,8 @@
 //! ```
 //!
 //! A server that runs short of memory or of file descriptors closes idle connections sooner. Its
-//! timeouts have a minimum and a maximum, and the shard has a [`Scale`]. A timeout lasts for
+//! timeouts have a minimum and a maximum, and the shard has a
+//! [`Scale`](corewheel::settings::Scale). A timeout lasts for
 //! `min + (max - min) × scale` from its start or its last reset, by the present scale and not by
 //! that at its start. The idea is that of Envoy's overload manager, where a timer looks at the
 //! scale when its minimum is over; here, a change of the scale changes pending timeouts, too.
@@ -64,8 +66,9 @@
 //!
 //! # Statistics
 //!
-//! [`ShardCounts`](crate::stats::ShardCounts) shows how many scaled timeouts are pending on a shard
-//! and how many were delivered, and the histogram of lateness includes them. If the [`Timers`] that
+//! Two [gauges](corewheel::stats::ShardStats::gauges) of a shard, `scaled_pending` and
+//! `scaled_fired`, show how many scaled timeouts are pending there and how many were delivered. The
+//! histogram of lateness includes them. If the [`Timers`] that
 //! the timeouts were made with have a class, each timeout counts for it as a timer does: scheduled,
 //! fired, cancelled (drained and dropped ones included), refused, late, overrun and pending. Resets
 //! are not counted, and the age of a timeout counts from its last one.
@@ -78,26 +81,24 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use corewheel::{ConfigError, Refused, Timers};
+
 use self::part::{RANGES_MAX, ScaledPart};
 use self::range::Inner;
-use crate::clock::saturating_nanos;
-use crate::face::timers::Timers;
-use crate::values::capacity::check;
-use crate::values::error::ConfigError;
-use crate::values::refused::Refused;
-pub use crate::values::scale::Scale;
+use crate::capacity::check;
 
 /// Timeouts of one shard that last for a minimum, a maximum or a time in between, by the shard's
-/// [`Scale`]; made by [`Timers::scaled`]. See the [module](self).
+/// [`Scale`](corewheel::settings::Scale); made by [`TimersExt::scaled`](crate::TimersExt::scaled).
+/// See the [module](self).
 ///
 /// `V` is the type of the values, such as a connection; the handler is given the value when its
 /// timeout ends. It is `!Send`; a clone shares the timeouts, and other threads use them by a
-/// [`Kept`](crate::kept::Kept).
+/// [`Kept`](corewheel::kept::Kept).
 ///
 /// The scale belongs to the shard, and applies to all of its `ScaledTimeouts`. It is set with
 /// [`Timers::set_scale`] on the shard, and with
-/// [`Handle::set_scale`](crate::Handle::set_scale) or
-/// [`TimerService::set_scale`](crate::TimerService::set_scale) from any thread. Timeouts that a
+/// [`Handle::set_scale`](corewheel::Handle::set_scale) or
+/// [`TimerService::set_scale`](corewheel::TimerService::set_scale) from any thread. Timeouts that a
 /// change makes due are delivered in the order in which they were started, alternating with the
 /// shard's other timers, up to the budget of a turn in each turn. If the scale is set back
 /// meanwhile, the rest stays.
@@ -120,42 +121,14 @@ pub struct ScaledTimeout {
     index: u32,
 }
 
-/// Timeouts between a minimum and a maximum.
-impl<T: Send + 'static> Timers<T> {
-    /// Timeouts on this shard that last from `min` to `max` by the shard's [`Scale`], for as many
-    /// values as the shard can have timers. A `max` that does not fit (584 years) means never.
-    ///
-    /// The handler runs on this core with nothing borrowed, and is given the timeouts too, so it
-    /// may start, reset and cancel timeouts. If it panics, the shard logs and counts the panic, and
-    /// the handler is called for the next timeout.
-    ///
-    /// # Errors
-    ///
-    /// `min` is more than `max`, `max` is zero, or the shard has 1,024 `ScaledTimeouts` already;
-    /// the error then names `scaled_timeouts`.
-    pub fn scaled<V: 'static>(
-        &self,
-        min: Duration,
-        max: Duration,
-        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError> {
-        self.scaled_with_capacity(min, max, self.core().capacity(), handler)
-    }
-
-    /// Timeouts on this shard that last from `min` to `max` by the shard's [`Scale`], for up to
-    /// `capacity` values at once, 1 to 2³⁰. Memory is taken when it is needed, and kept. The
-    /// handler is as for [`scaled`](Self::scaled).
-    ///
-    /// # Errors
-    ///
-    /// The capacity is out of its range, or an error of [`scaled`](Self::scaled).
-    pub fn scaled_with_capacity<V: 'static>(
-        &self,
+impl<V> ScaledTimeouts<V> {
+    pub(crate) fn new<T: Send + 'static>(
+        timers: &Timers<T>,
         min: Duration,
         max: Duration,
         capacity: u32,
-        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError> {
+        handler: impl FnMut(V, &Self) + 'static,
+    ) -> Result<Self, ConfigError> {
         if max.is_zero() {
             let limit = "a timeout must last for some time when nothing is scarce";
             return Err(ConfigError::new("max", max, limit, "use one tick or more"));
@@ -164,21 +137,18 @@ impl<T: Send + 'static> Timers<T> {
             let limit = format!("max is {max:?}");
             return Err(ConfigError::new("min", min, limit, "make it no more than that"));
         }
-        let capacity = check("capacity", capacity)?;
-        let range = (saturating_nanos(min), saturating_nanos(max));
-        let all = ScaledPart::of(self);
+        let (range, capacity) = ((min, max), check("capacity", capacity)?);
+        let all = ScaledPart::of(timers);
         let inner =
-            self.add_part(|shard| Inner::new(shard, all, range, capacity, Box::new(handler)));
+            timers.add_part(|shard| Inner::new(shard, all, range, capacity, Box::new(handler)));
         if !inner.register() {
             let limit = format!("a shard has at most {RANGES_MAX} of them");
             let remedy = "share one among all that have the same min and max";
             return Err(ConfigError::new("scaled_timeouts", RANGES_MAX + 1, limit, remedy));
         }
-        Ok(ScaledTimeouts(inner))
+        Ok(Self(inner))
     }
-}
 
-impl<V: 'static> ScaledTimeouts<V> {
     /// Starts a timeout, now.
     ///
     /// # Errors
@@ -194,7 +164,7 @@ impl<V: 'static> ScaledTimeouts<V> {
     /// A clock reading and a few stores: the wheel is not touched.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let ScaledTimeout { serial, index } = timeout;
-        let now = self.0.shard.nanos_near();
+        let now = self.0.now();
         let is_reset = self.0.queue.borrow_mut().restart(index, serial, now);
         self.0.note_first();
         is_reset
@@ -234,15 +204,14 @@ impl<V: 'static> ScaledTimeouts<V> {
     /// When a timeout is due by the present scale, rounded up to a tick. `None` if it has ended.
     pub fn due(&self, timeout: ScaledTimeout) -> Option<Instant> {
         let start = self.0.queue.borrow().get(timeout.index, timeout.serial)?;
-        Some(self.0.shard.time().instant(self.0.deadline(start)))
+        Some(self.0.shard.instant_of(self.0.deadline(start)))
     }
 
     /// How much time is left of a timeout by the present scale; zero if it is due. `None` if it has
     /// ended.
     pub fn remaining(&self, timeout: ScaledTimeout) -> Option<Duration> {
         let start = self.0.queue.borrow().get(timeout.index, timeout.serial)?;
-        let shard = &self.0.shard;
-        Some(shard.time().remaining(self.0.deadline(start), shard.nanos_near()))
+        Some(self.0.shard.time_left(self.0.deadline(start)))
     }
 
     /// How many timeouts wait.
@@ -262,7 +231,11 @@ impl<V: 'static> Clone for ScaledTimeouts<V> {
     }
 }
 
-debug_fields!([V: 'static] ScaledTimeouts<V>, |it| len: it.len());
+impl<V> fmt::Debug for ScaledTimeouts<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScaledTimeouts").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
 
 impl fmt::Debug for ScaledTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,16 +7,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use corewheel::part::{Part, PartHandle, PartTimer};
+use corewheel::{Deadline, Refused};
 use corewheel_shard::Tick;
 
 use super::ScaledTimeouts;
 use super::part::{Range, ScaledPart};
 use super::queue::Queue;
-use crate::clock::when::Deadline;
-use crate::face::part::{Part, PartHandle, PartTimer};
-use crate::values::refused::Refused;
+use crate::epoch::Epoch;
 
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
@@ -30,13 +30,14 @@ pub(super) struct Inner<V: 'static> {
     is_due: Cell<bool>,
     /// `None` while it runs.
     handler: Cell<Option<Handler<V>>>,
-    /// In nanoseconds.
-    min: u64,
-    max: u64,
+    /// The shortest and the longest time of a timeout.
+    range: (Duration, Duration),
+    /// Starts count from there.
+    pub(super) epoch: Epoch,
     /// How long a timeout lasts by the present scale, in nanoseconds.
     span: Cell<u64>,
-    /// When the span last became shorter, in nanoseconds.
-    shrunk_at: Cell<u64>,
+    /// When the span last became shorter.
+    shrunk_at: Cell<Instant>,
     capacity: usize,
 }
 
@@ -44,20 +45,21 @@ impl<V: 'static> Inner<V> {
     pub(super) fn new(
         shard: PartHandle,
         part: Rc<ScaledPart>,
-        (min, max): (u64, u64),
+        range: (Duration, Duration),
         capacity: usize,
         handler: Handler<V>,
     ) -> Self {
+        let now = shard.now();
         Self {
             part,
             queue: RefCell::new(Queue::new()),
             timer: Cell::new(None),
             is_due: Cell::new(false),
             handler: Cell::new(Some(handler)),
-            min,
-            max,
-            span: Cell::new(span(min, max, &shard)),
-            shrunk_at: Cell::new(0),
+            range,
+            epoch: Epoch(now),
+            span: Cell::new(span(range, &shard)),
+            shrunk_at: Cell::new(now),
             capacity,
             shard,
         }
@@ -77,7 +79,7 @@ impl<V: 'static> Inner<V> {
         if self.shard.is_closed() {
             return Err(self.shard.why_closed().of(value));
         }
-        let now = self.shard.nanos_near();
+        let now = self.now();
         let (index, serial) = {
             let mut queue = self.queue.borrow_mut();
             if queue.len() >= self.capacity {
@@ -108,7 +110,7 @@ impl<V: 'static> Inner<V> {
     pub(super) fn note_first(&self) {
         if self.shard.has_class() {
             let first = self.queue.borrow().first_start();
-            self.shard.set_oldest(first.map(|start| self.shard.time().instant_of(start)));
+            self.shard.set_oldest(first.map(|start| self.epoch.instant(start)));
         }
     }
 
@@ -128,28 +130,35 @@ impl<V: 'static> Inner<V> {
     fn count_cancelled(&self, starts: &[u64]) {
         self.part.note_cancelled(starts.len());
         if self.shard.has_class() {
-            let (now, span) = (self.shard.nanos_near(), self.span.get());
+            let (now, span) = (self.now(), self.span.get());
             self.shard.count(|counts| {
                 for start in starts {
-                    counts.cancel_held(*start, start.saturating_add(span), now);
+                    let left = start.saturating_add(span).saturating_sub(now);
+                    counts.count_cancelled(Duration::from_nanos(span), Duration::from_nanos(left));
                 }
             });
         }
     }
 
     /// When a timeout is due that started at `start`.
-    pub(super) fn deadline(&self, start: u64) -> Tick {
-        self.shard.time().ceil(start.saturating_add(self.span.get()))
+    pub(super) fn deadline(&self, start: u64) -> Deadline {
+        self.shard.deadline(self.epoch.instant(start.saturating_add(self.span.get())))
     }
 
-    fn first_deadline(&self) -> Option<Tick> {
+    /// The present, in nanoseconds since the epoch.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.epoch.nanos(self.shard.now())
+    }
+
+    fn first_deadline(&self) -> Option<Deadline> {
         let start = self.queue.borrow().first_start()?;
         Some(self.deadline(start))
     }
 
-    fn schedule(&self, deadline: Tick) -> Option<PartTimer> {
+    fn schedule(&self, deadline: Deadline) -> Option<PartTimer> {
         // The timeouts count for the class, and not their timer.
-        self.shard.schedule_uncounted(Deadline(deadline), 0).ok()
+        self.shard.schedule_uncounted(deadline, 0).ok()
     }
 
     /// Schedules the timer of the first timeout. False if the shard has no room for it.
@@ -168,10 +177,10 @@ impl<V: 'static> Inner<V> {
             // The shutdown delivers all that is pending.
             return self.set_due();
         }
-        let is_due = deadline <= self.shard.time().floor(self.shard.nanos_near());
+        let is_due = self.shard.time_left(deadline).is_zero();
         // The slot of the timer that has just fired is free, and the range takes it at once. So the
         // timeouts that wait have a timer even when the shard is full.
-        self.timer.set(self.schedule(if is_due { Tick::NEVER } else { deadline }));
+        self.timer.set(self.schedule(if is_due { Tick::NEVER.into() } else { deadline }));
         debug_assert!(self.timer.get().is_some(), "a slot is free, and nothing has run since");
         if is_due || self.timer.get().is_none() {
             self.set_due();
@@ -195,8 +204,8 @@ impl<V: 'static> Inner<V> {
 
 /// How long a timeout lasts by the shard's scale. At least a nanosecond, so that a timeout that the
 /// handler starts is not due in the same turn.
-fn span(min: u64, max: u64, shard: &PartHandle) -> u64 {
-    (min + shard.scale().of(max - min)).max(1)
+fn span((min, max): (Duration, Duration), shard: &PartHandle) -> u64 {
+    (shard.scale().between(min, max).as_nanos() as u64).max(1)
 }
 
 impl<V: 'static> Part for Inner<V> {
@@ -207,26 +216,26 @@ impl<V: 'static> Part for Inner<V> {
 
 impl<V: 'static> Range for Inner<V> {
     fn rescale(&self) {
-        let span = span(self.min, self.max, &self.shard);
-        let now = self.shard.nanos_near();
+        let span = span(self.range, &self.shard);
         if self.span.replace(span) > span {
-            self.shrunk_at.set(now);
+            self.shrunk_at.set(self.shard.now());
         }
         if !self.is_due.get() {
             if let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline()) {
                 // A timeout that the change makes due is not late yet, and nor is its timer.
-                let earliest = self.shard.time().floor(now);
-                let _moved = self.shard.reset(timer, Deadline(deadline.max(earliest)));
+                let earliest = self.shard.deadline(Duration::ZERO);
+                let _moved = self.shard.reset(timer, deadline.max(earliest));
             }
         }
     }
 
-    fn is_due(&self, tick: Tick) -> bool {
+    fn is_due(&self, turn: Instant) -> bool {
+        let is_over = |deadline| self.shard.instant_of(deadline) <= turn;
         match self.first_deadline() {
-            Some(deadline) if deadline <= tick || self.shard.is_closed() => return true,
+            Some(deadline) if is_over(deadline) || self.shard.is_closed() => return true,
             Some(deadline) => {
                 if let Some(timer) = self.timer.get() {
-                    let _moved = self.shard.reset(timer, Deadline(deadline));
+                    let _moved = self.shard.reset(timer, deadline);
                 }
             }
             None => {}
@@ -235,14 +244,14 @@ impl<V: 'static> Range for Inner<V> {
         false
     }
 
-    fn deliver(self: Rc<Self>, now: u64) {
+    fn deliver(self: Rc<Self>, now: Instant) {
         let popped = self.queue.borrow_mut().pop();
         let Some((start, value)) = popped else { return };
-        let deadline = self.shard.time().start_of(self.deadline(start));
+        let deadline = self.shard.instant_of(self.deadline(start));
         // A timeout that a change of the scale has made due was not due before the change.
         let due = deadline.max(self.shrunk_at.get());
         self.part.note_fired();
-        self.shard.begin_delivery(Duration::from_nanos(now.saturating_sub(due)));
+        self.shard.begin_delivery(now.saturating_duration_since(due));
         self.note_first();
         self.cancel_timer_if_empty();
         // Before the handler, which may panic.

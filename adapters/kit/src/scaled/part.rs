@@ -9,21 +9,19 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-use corewheel_shard::Tick;
-
-use crate::face::part::{Gauges, Part, PartHandle, Wants};
-use crate::face::timers::Timers;
-use crate::values::scale::Scale;
+use corewheel::Timers;
+use corewheel::part::{Gauges, Part, PartHandle, Wants};
+use corewheel::settings::Scale;
 
 /// Timeouts of one minimum and one maximum. Nothing is borrowed while a method runs.
 pub(super) trait Range {
     /// The shard's scale has changed.
     fn rescale(&self);
-    /// Whether a timeout is due by this tick. If not, the range has a timer for its first one and
-    /// leaves the queue of ranges that are due.
-    fn is_due(&self, tick: Tick) -> bool;
+    /// Whether a timeout is due in the turn that began at this time. If not, the range has a timer
+    /// for its first one and leaves the queue of ranges that are due.
+    fn is_due(&self, turn: Instant) -> bool;
     /// Delivers the first timeout, and puts the range into the queue again.
-    fn deliver(self: Rc<Self>, now: u64);
+    fn deliver(self: Rc<Self>, now: Instant);
 }
 
 /// The most ranges of a shard. A change of the scale visits all of them.
@@ -36,6 +34,8 @@ pub(super) struct ScaledPart {
     ranges: RefCell<Vec<Weak<dyn Range>>>,
     /// The ranges in which a timeout is due, in the order in which they deliver.
     due: RefCell<VecDeque<Weak<dyn Range>>>,
+    /// When the present turn began.
+    turn: Cell<Instant>,
     pending: Cell<u64>,
     fired: Cell<u64>,
 }
@@ -44,6 +44,7 @@ impl ScaledPart {
     /// The scaled timeouts of a shard.
     pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
         timers.shared_part(|shard| Self {
+            turn: Cell::new(shard.now()),
             shard,
             ranges: RefCell::default(),
             due: RefCell::default(),
@@ -69,11 +70,11 @@ impl ScaledPart {
     }
 
     /// Takes the next range out of the queue in which a timeout is due.
-    fn pop_due(&self, tick: Tick) -> Option<Rc<dyn Range>> {
+    fn pop_due(&self) -> Option<Rc<dyn Range>> {
         loop {
             let range = self.due.borrow_mut().pop_front()?;
             if let Some(range) = range.upgrade() {
-                if range.is_due(tick) {
+                if range.is_due(self.turn.get()) {
                     return Some(range);
                 }
             }
@@ -110,20 +111,23 @@ impl Part for ScaledPart {
         true
     }
 
+    fn turn_begins(&self, now: Instant) {
+        self.turn.set(now);
+    }
+
     fn wants(&self) -> Wants {
         if self.due.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
     fn deliver(self: Rc<Self>, now: Instant) {
-        let now = self.shard.time().nanos_at(now);
-        if let Some(range) = self.pop_due(self.shard.time().floor(now)) {
+        if let Some(range) = self.pop_due() {
             range.deliver(now);
         }
     }
 
     fn publish(&self, gauges: &mut Gauges<'_>) {
-        let counts = gauges.counts();
-        (counts.scaled_pending, counts.scaled_fired) = (self.pending.get(), self.fired.get());
+        gauges.set("scaled_pending", self.pending.get());
+        gauges.set("scaled_fired", self.fired.get());
     }
 
     /// O(ranges), however many timeouts are pending.
