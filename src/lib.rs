@@ -95,7 +95,7 @@
 //! | deadlines that must not come together, as a thundering herd | [`herd`] |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many) |
-//! | a timer that ends with a value | [`guard`] |
+//! | a timer that ends with a value | `corewheel-kit`: `TimerGuard` |
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
@@ -247,7 +247,7 @@ pub use crate::face::part;
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::timers::Timers;
-pub use crate::kit::{guard, herd, interval, kept, repeat};
+pub use crate::kit::{herd, interval, kept, repeat};
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::shard::handler::{Fired, Handler};

@@ -381,7 +381,7 @@ fn every_upward_use_between_rooms_is_found() {
 }
 
 /// The modules of the kit: the types that are built from timers.
-const KIT: [&str; 5] = ["guard", "herd", "interval", "repeat", "scheduled"];
+const KIT: [&str; 4] = ["herd", "interval", "repeat", "scheduled"];
 
 #[test]
 fn kit_modules_use_only_their_allowed_neighbours() {

@@ -166,16 +166,6 @@ impl Timeline {
         when.tick(TickFrom { time: self, now })
     }
 
-    /// The tick of a stored time, by the rules of [`tick_of`](Self::tick_of).
-    #[inline]
-    pub(crate) fn tick_of_due(&self, due: Due, now: impl FnOnce() -> u64) -> Tick {
-        match due {
-            Due::After(delay) => self.deadline_after(now(), delay),
-            Due::At(at) => self.deadline_at(at),
-            Due::Tick(tick) => tick,
-        }
-    }
-
     /// The time at which a timer is due, in nanoseconds. Only a [`Deadline`] is rounded to a tick.
     /// Calls `now`, which returns nanoseconds, only for a delay.
     #[inline]

@@ -5,4 +5,5 @@ pub(crate) mod handle;
 pub mod part;
 pub(crate) mod reply;
 pub mod report;
+pub(crate) mod slack;
 pub(crate) mod timers;

@@ -48,8 +48,9 @@ struct Gathered<O> {
 }
 
 impl<O> Reply<O> {
-    /// A reply that is there already.
-    pub(crate) fn ready(outcome: O) -> Self {
+    /// A reply that is there already, for a method of your own that sends a command only where it
+    /// must.
+    pub fn ready(outcome: O) -> Self {
         Self(State::Ready(Ok(outcome)))
     }
 

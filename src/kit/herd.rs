@@ -1,5 +1,4 @@
-//! Against a thundering herd: keeps timers from expiring all at once, or lets timers share a tick
-//! where that is cheaper.
+//! Against a thundering herd: keeps timers from expiring all at once.
 //!
 //! For servers that restart with many sessions, and clients that reconnect. By hand it is a random
 //! time that is added to each delay, at the same cost; a window that is filled evenly is more work.
@@ -28,22 +27,15 @@
 //! clock.advance(Duration::from_secs(3_630));
 //! while shard.turn() == Turn::More {}
 //! assert!((450..550).contains(&timers.len()), "half of the sessions are left");
-//!
-//! // These two timers may wait up to 2 seconds, so that they can share a tick with others.
-//! for delay in [30, 31].map(Duration::from_secs) {
-//!     timers.schedule(timers.deadline_with_slack(delay, Duration::from_secs(2)), 0)?;
-//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Timers that were scheduled together expire together: after a restart all sessions expire in one
 //! second, and all clients that lost their server reconnect in another. [`Jitter`] makes such
-//! timers later by different times. Timers that may wait a little are the opposite case: each of
-//! them alone wakes its shard, and [slack](Timers::deadline_with_slack) lets those that are close
-//! to one another share a tick.
+//! timers later by different times. Timers that may wait a little are the opposite case: see
+//! [`deadline_with_slack`](crate::Timers::deadline_with_slack).
 //!
-//! Why values that make durations, and not options of each method: the result is a delay or a
-//! [`Deadline`], which every method takes.
+//! Why a value that makes durations, and not an option of each method: every method takes a delay.
 //!
 //! Invariants: nothing here makes a timer earlier; the same seed makes the same times. Absent by
 //! design: a random seed, since a service whose seeds are given can be replayed.
@@ -52,12 +44,8 @@
 
 use std::time::Duration;
 
-use corewheel_shard::Tick;
-
-use crate::clock::Timeline;
-use crate::clock::when::{Deadline, When};
-use crate::clock::{nanos_after, saturating_nanos};
-use crate::face::timers::Timers;
+use crate::clock::saturating_nanos;
+pub(crate) use crate::face::slack::slacken;
 
 /// Times to add to delays, so that timers that would expire together do not: at random, or spread
 /// evenly over a window.
@@ -140,78 +128,9 @@ impl Iterator for Jitter {
     }
 }
 
-/// Deadlines that timers share.
-impl<T: Send + 'static> Timers<T> {
-    /// The deadline of a timer that is due at `when`, or up to `slack` later where that lets timers
-    /// share a tick: of the ticks in between the one that the highest power of two divides.
-    ///
-    /// A shard wakes up for each tick in which a timer is due. Timers with the same slack, even
-    /// those of different shards, are due in one tick out of about as many as the slack is long,
-    /// instead of each in its own tick. The deadline is never early, and never later than the slack
-    /// allows. A slack that is shorter than a tick changes nothing, and neither does a slack of a
-    /// timer that is never due.
-    ///
-    /// ```
-    /// # use corewheel::{Fired, TimerService};
-    /// # use std::time::Duration;
-    /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
-    /// # let shard = service.attach(service.shards().next().unwrap())?;
-    /// # let shard = shard.into_loop(|_: Fired<u64>, _: &_| {})?;
-    /// # let timers = shard.timers();
-    /// let keep_alive = Duration::from_secs(30);
-    /// let deadline = timers.deadline_with_slack(keep_alive, Duration::from_secs(2));
-    /// timers.schedule(deadline, 7)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[doc(alias = "slack")]
-    #[inline]
-    pub fn deadline_with_slack<W: When>(&self, when: W, slack: Duration) -> Deadline {
-        let (core, now) = (self.core(), self.core().nanos_near());
-        let earliest = core.time().tick_of(when, || now);
-        Deadline(slacken(core.time(), earliest, core.time().nanos_of(when, || now), slack))
-    }
-}
-
-/// The roundest tick from `earliest` to the end of the slack that begins at `nanos`.
-pub(crate) fn slacken(time: &Timeline, earliest: Tick, nanos: u64, slack: Duration) -> Tick {
-    if earliest == Tick::NEVER {
-        return earliest;
-    }
-    roundest(earliest, time.floor(nanos_after(nanos, slack)))
-}
-
-/// The tick that the highest power of two divides, from `earliest` to `latest`.
-fn roundest(earliest: Tick, latest: Tick) -> Tick {
-    let (low, high) = (earliest.index(), latest.index());
-    if low >= high {
-        return earliest;
-    }
-    // Above the highest bit in which they differ they are the same, and at it `high` has a one.
-    let bit = (low ^ high).ilog2();
-    let below = (1 << bit) - 1;
-    // Without anything below that bit, `low` is rounder still: it does not have the bit.
-    if low & below == 0 { earliest } else { Tick::new(high & !below) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn roundest_tick_equals_the_tick_found_by_search() {
-        for low in 0..150_u64 {
-            for high in 0..150 {
-                let roundness = |tick: &u64| if *tick == 0 { 64 } else { tick.trailing_zeros() };
-                // Of those that are equally round there is one.
-                let expected = (low..=high).max_by_key(roundness).unwrap_or(low);
-                let found = roundest(Tick::new(low), Tick::new(high));
-                assert_eq!(found, Tick::new(expected), "from {low} to {high}");
-            }
-        }
-        let last = Tick::new(Tick::NEVER.index() - 1);
-        assert_eq!(roundest(Tick::new(5), last), Tick::new(1 << 63));
-        assert_eq!(roundest(last, last), last);
-    }
 
     #[test]
     fn random_jitter_stays_within_its_longest_is_uniform_and_repeats_with_its_seed() {

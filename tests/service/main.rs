@@ -56,7 +56,6 @@ mod starved;
 mod statistics;
 mod support;
 mod thread_ends;
-mod timer_guard;
 mod tokio_attached;
 mod wake_up;
 mod wakes;

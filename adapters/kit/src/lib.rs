@@ -6,6 +6,7 @@
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
+//! | a timer that ends with a value | [`guard`] |
 //! | a thread that sees a stuck shard | [`watchdog`] |
 //!
 //! The trait [`TimersExt`] makes them, as methods of [`Timers`]. A container lives on one shard
@@ -44,6 +45,7 @@
 
 mod capacity;
 mod epoch;
+pub mod guard;
 pub mod keyed;
 pub mod purgatory;
 pub mod queue;
@@ -57,9 +59,10 @@ pub mod guide {
 use std::hash::Hash;
 use std::time::Duration;
 
-use corewheel::{ConfigError, Timers};
+use corewheel::{ConfigError, Handle, TimerId, Timers};
 
 use self::capacity::CAPACITY;
+use self::guard::TimerGuard;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
@@ -226,6 +229,17 @@ pub trait TimersExt: sealed::Sealed {
         capacity: u32,
         handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
     ) -> Result<ScaledTimeouts<V>, ConfigError>;
+
+    /// Makes a guard that cancels a timer when it is dropped. A timer of another shard of the
+    /// service is cancelled by a message.
+    fn guard(&self, timer: TimerId) -> TimerGuard<'static>;
+}
+
+/// What is built from the timers that any thread reaches, as methods of its [`Handle`]. The trait
+/// is sealed.
+pub trait HandleExt: sealed::Sealed {
+    /// Makes a guard that cancels a timer when it is dropped. The guard borrows this handle.
+    fn guard(&self, timer: TimerId) -> TimerGuard<'_>;
 }
 
 impl<T: Send + 'static> TimersExt for Timers<T> {
@@ -271,6 +285,16 @@ impl<T: Send + 'static> TimersExt for Timers<T> {
     ) -> Result<ScaledTimeouts<V>, ConfigError> {
         ScaledTimeouts::new(self, min, max, capacity, handler)
     }
+
+    fn guard(&self, timer: TimerId) -> TimerGuard<'static> {
+        TimerGuard::of_shard(timer, self)
+    }
+}
+
+impl<T: Send + 'static> HandleExt for Handle<T> {
+    fn guard(&self, timer: TimerId) -> TimerGuard<'_> {
+        TimerGuard::of_handle(timer, self)
+    }
 }
 
 mod sealed {
@@ -278,6 +302,7 @@ mod sealed {
 }
 
 impl<T: Send + 'static> sealed::Sealed for Timers<T> {}
+impl<T: Send + 'static> sealed::Sealed for Handle<T> {}
 
 /// The README's code, compiled.
 #[cfg(doctest)]

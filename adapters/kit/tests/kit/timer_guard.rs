@@ -5,8 +5,11 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
-use corewheel::guard::TimerGuard;
+use corewheel::class::TimerClass;
 use corewheel::{Fired, ReplyError, ResetOutcome, ShutdownPolicy, TimerId, Timers};
+
+use corewheel_kit::guard::TimerGuard;
+use corewheel_kit::{HandleExt, TimersExt};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, ms,
@@ -30,6 +33,19 @@ fn drop_of_a_guard_cancels_its_timer_and_drops_its_payload() {
     lab.advance(FAR);
     assert_eq!((lab.fired(), lab.counts().cancelled), (vec![], 2));
     check_law(&lab.counts());
+}
+
+#[test]
+fn drop_of_a_guard_counts_for_the_class_by_what_was_left() {
+    const CLASS: TimerClass = TimerClass::new("request");
+    let mut lab = Lab::<u8>::new(builder(1).class(CLASS));
+    let timers = lab.timers().of_class(CLASS).unwrap();
+    let guard = timers.guard(timers.schedule(ms(10), 1).unwrap());
+    lab.advance(ms(8));
+    drop(guard);
+    lab.settle();
+    let at = lab.service.stats().shards[0].classes[0].cancelled_at;
+    assert_eq!((at[2], at.iter().sum::<u64>()), (1, 1), "{at:?}");
 }
 
 #[test]
