@@ -72,7 +72,7 @@ use self::scaled::ScaledTimeouts;
 ///
 /// The values and timers of a container that is made with a view
 /// [of a class](Timers::of_class) count for the class.
-pub trait TimersExt: sealed::Sealed {
+pub trait TimersExt: sealed::OfShard {
     /// Makes a [`DelayQueue`] on this shard for up to 65,536 values.
     ///
     /// # Panics
@@ -88,7 +88,9 @@ pub trait TimersExt: sealed::Sealed {
     /// # Errors
     ///
     /// The capacity is out of its range, or there is no memory for it.
-    fn delay_queue_with_capacity<V>(&self, capacity: u32) -> Result<DelayQueue<V>, ConfigError>;
+    fn delay_queue_with_capacity<V>(&self, capacity: u32) -> Result<DelayQueue<V>, ConfigError> {
+        DelayQueue::new(self.timers(), capacity)
+    }
 
     /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, without groups.
     ///
@@ -163,7 +165,9 @@ pub trait TimersExt: sealed::Sealed {
         &self,
         capacity: u32,
         handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
-    ) -> Result<KeyedTimers<K, V, G>, ConfigError>;
+    ) -> Result<KeyedTimers<K, V, G>, ConfigError> {
+        KeyedTimers::new(self.timers(), capacity, handler)
+    }
 
     /// A purgatory on this shard, for up to 65,536 operations with four keys each on average.
     ///
@@ -194,7 +198,10 @@ pub trait TimersExt: sealed::Sealed {
     ) -> Result<Purgatory<K, Op>, ConfigError>
     where
         K: Hash + Eq + 'static,
-        Op: Operation;
+        Op: Operation,
+    {
+        Purgatory::new(self.timers(), operations_max, watches_max)
+    }
 
     /// Timeouts on this shard that last from `min` to `max` by the shard's
     /// [scale](Timers::set_scale), for as many values as the shard can have timers. A `max` that
@@ -213,7 +220,9 @@ pub trait TimersExt: sealed::Sealed {
         min: Duration,
         max: Duration,
         handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError>;
+    ) -> Result<ScaledTimeouts<V>, ConfigError> {
+        self.scaled_with_capacity(min, max, self.timers().capacity(), handler)
+    }
 
     /// Timeouts on this shard that last from `min` to `max` by the shard's
     /// [scale](Timers::set_scale), for up to `capacity` values at once, 1 to 2³⁰. Memory is taken
@@ -228,68 +237,25 @@ pub trait TimersExt: sealed::Sealed {
         max: Duration,
         capacity: u32,
         handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError>;
+    ) -> Result<ScaledTimeouts<V>, ConfigError> {
+        ScaledTimeouts::new(self.timers(), min, max, capacity, handler)
+    }
 
     /// Makes a guard that cancels a timer when it is dropped. A timer of another shard of the
     /// service is cancelled by a message.
-    fn guard(&self, timer: TimerId) -> TimerGuard<'static>;
+    fn guard(&self, timer: TimerId) -> TimerGuard<'static> {
+        TimerGuard::of_shard(timer, self.timers())
+    }
 }
 
 /// What is built from the timers that any thread reaches, as methods of its [`Handle`]. The trait
 /// is sealed.
-pub trait HandleExt: sealed::Sealed {
+pub trait HandleExt: sealed::OfHandle {
     /// Makes a guard that cancels a timer when it is dropped. The guard borrows this handle.
     fn guard(&self, timer: TimerId) -> TimerGuard<'_>;
 }
 
-impl<T: Send + 'static> TimersExt for Timers<T> {
-    fn delay_queue_with_capacity<V>(&self, capacity: u32) -> Result<DelayQueue<V>, ConfigError> {
-        DelayQueue::new(self, capacity)
-    }
-
-    fn keyed_in_groups_with_capacity<K: Hash + Eq, V, G: Hash + Eq>(
-        &self,
-        capacity: u32,
-        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
-    ) -> Result<KeyedTimers<K, V, G>, ConfigError> {
-        KeyedTimers::new(self, capacity, handler)
-    }
-
-    fn purgatory_with_capacity<K, Op>(
-        &self,
-        operations_max: u32,
-        watches_max: u32,
-    ) -> Result<Purgatory<K, Op>, ConfigError>
-    where
-        K: Hash + Eq + 'static,
-        Op: Operation,
-    {
-        Purgatory::new(self, operations_max, watches_max)
-    }
-
-    fn scaled<V: 'static>(
-        &self,
-        min: Duration,
-        max: Duration,
-        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError> {
-        self.scaled_with_capacity(min, max, self.capacity(), handler)
-    }
-
-    fn scaled_with_capacity<V: 'static>(
-        &self,
-        min: Duration,
-        max: Duration,
-        capacity: u32,
-        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError> {
-        ScaledTimeouts::new(self, min, max, capacity, handler)
-    }
-
-    fn guard(&self, timer: TimerId) -> TimerGuard<'static> {
-        TimerGuard::of_shard(timer, self)
-    }
-}
+impl<T: Send + 'static> TimersExt for Timers<T> {}
 
 impl<T: Send + 'static> HandleExt for Handle<T> {
     fn guard(&self, timer: TimerId) -> TimerGuard<'_> {
@@ -298,11 +264,26 @@ impl<T: Send + 'static> HandleExt for Handle<T> {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    use super::Timers;
+
+    pub trait OfShard {
+        type Value: Send + 'static;
+
+        fn timers(&self) -> &Timers<Self::Value>;
+    }
+
+    pub trait OfHandle {}
 }
 
-impl<T: Send + 'static> sealed::Sealed for Timers<T> {}
-impl<T: Send + 'static> sealed::Sealed for Handle<T> {}
+impl<T: Send + 'static> sealed::OfShard for Timers<T> {
+    type Value = T;
+
+    fn timers(&self) -> &Timers<T> {
+        self
+    }
+}
+
+impl<T: Send + 'static> sealed::OfHandle for Handle<T> {}
 
 /// The README's code, compiled.
 #[cfg(doctest)]

@@ -254,25 +254,11 @@ impl<V: 'static> Range for Inner<V> {
         self.shard.begin_delivery(now.saturating_duration_since(due));
         self.note_first();
         self.cancel_timer_if_empty();
-        // Before the handler, which may panic.
         self.part.push_due(self.weak());
+        let mut handler = self.handler.take().expect("a turn is not taken within a turn");
         let this = ScaledTimeouts(self);
-        let mut running = Running { place: &this.0.handler, handler: this.0.handler.take() };
-        if let Some(handler) = &mut running.handler {
-            handler(value, &this);
-        }
-    }
-}
-
-/// A handler that is put back when it returns or panics.
-struct Running<'a, H> {
-    place: &'a Cell<Option<H>>,
-    handler: Option<H>,
-}
-
-impl<H> Drop for Running<'_, H> {
-    fn drop(&mut self) {
-        self.place.set(self.handler.take());
+        this.0.shard.contain(|| handler(value, &this));
+        this.0.handler.set(Some(handler));
     }
 }
 
