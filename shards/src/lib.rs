@@ -31,7 +31,7 @@ mod wheel;
 pub use config::{ConfigError, ShardConfig, WheelKind};
 pub use counters::Counters;
 pub use key::TimerKey;
-pub use list::{Link, Links, List, Node};
+pub use list::{Link, Links, List, MarkedLinks, Node};
 pub use outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
 pub use shard::{Drain, Occupancy, Shard};
 pub use tick::{Tick, TickLength};

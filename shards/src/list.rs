@@ -11,6 +11,8 @@
 //!
 //! Cost: 8 bytes a node. Appending and removing write the node and its neighbours.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ops::IndexMut;
 
 /// The neighbours of a node in its list, each as its index plus 1; 0 if there is none.
@@ -29,13 +31,13 @@ impl Link {
 
     /// Both neighbours in one number, 0 for a node that is in no list.
     #[inline]
-    pub fn to_bits(self) -> u64 {
+    fn to_bits(self) -> u64 {
         u64::from(self.previous) | u64::from(self.next) << 32
     }
 
     /// The link of which [`to_bits`](Self::to_bits) has made this number.
     #[inline]
-    pub fn from_bits(bits: u64) -> Self {
+    fn from_bits(bits: u64) -> Self {
         Self { previous: bits as u32, next: (bits >> 32) as u32 }
     }
 }
@@ -153,49 +155,107 @@ impl List {
     }
 }
 
+/// A table of links with a mark of 64 bits for each, for nodes of which few are in a list, or which
+/// must not grow.
+///
+/// The table is zero at first. The system maps zeroed memory only when it is written, so the table
+/// takes memory only for nodes that were in a list, however large it is.
+///
+/// ```
+/// use corewheel_shard::{List, MarkedLinks};
+///
+/// // Since when three sessions have been there.
+/// let (mut since, mut by_age) = (MarkedLinks::default(), List::default());
+/// since.reserve(3);
+/// for (index, seconds) in [(2, 7), (0, 8), (1, 9)] {
+///     since.set_mark(index, seconds);
+///     by_age.append(&mut since, index);
+/// }
+/// by_age.remove(&mut since, 2);
+/// assert_eq!(by_age.first().map(|oldest| since.mark(oldest)), Some(8));
+/// ```
+///
+/// Cost: 16 bytes a node.
+#[derive(Default, Debug)]
+pub struct MarkedLinks(Vec<[u64; 2]>);
+
+impl MarkedLinks {
+    /// Makes the table as large as `len` nodes at least. O(nodes), so `len` should double.
+    #[inline]
+    pub fn reserve(&mut self, len: usize) {
+        if self.0.len() < len {
+            self.grow(len);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        let mut grown = vec![[0; 2]; len];
+        grown[..self.0.len()].copy_from_slice(&self.0);
+        self.0 = grown;
+    }
+
+    /// The mark of a node: 0 if none was set, also if the table has no such node yet.
+    #[inline]
+    pub fn mark(&self, index: u32) -> u64 {
+        self.0.get(index as usize).map_or(0, |node| node[1])
+    }
+
+    /// Replaces the mark of a node.
+    ///
+    /// # Panics
+    ///
+    /// If the table has no such node.
+    #[inline]
+    pub fn set_mark(&mut self, index: u32, mark: u64) {
+        self.0[index as usize][1] = mark;
+    }
+}
+
+impl Links for MarkedLinks {
+    #[inline]
+    fn link(&self, index: u32) -> Link {
+        Link::from_bits(self.0[index as usize][0])
+    }
+
+    #[inline]
+    fn set_link(&mut self, index: u32, link: Link) {
+        self.0[index as usize][0] = link.to_bits();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
-
-    use alloc::vec::Vec;
 
     use super::*;
     use fastrand::Rng;
 
     const SLOTS: usize = 32;
 
-    /// For each node its list, `None` if it is in none, and its link.
-    struct Table([(Option<usize>, Link); SLOTS]);
-
-    impl Links for Table {
-        fn link(&self, index: u32) -> Link {
-            self.0[index as usize].1
-        }
-
-        fn set_link(&mut self, index: u32, link: Link) {
-            self.0[index as usize].1 = link;
-        }
-    }
-
     #[test]
     fn list_after_random_appends_and_removals_equals_a_vector() {
         let given = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| fastrand::u64(..));
         let mut rng = Rng::with_seed(seed);
-        let mut links = Table([(None, Link::default()); SLOTS]);
+        // The mark of a node is the number of its list from 1 on, or 0 if it is in none.
+        let mut links = MarkedLinks::default();
+        assert_eq!(links.mark(7), 0);
         let mut lists = [List::default(); 3];
         let mut twins = [const { Vec::<u32>::new() }; 3];
         for _ in 0..10_000 {
             let index = rng.u32(..SLOTS as u32);
-            match links.0[index as usize].0.take() {
+            links.reserve(index as usize + 1);
+            match (links.mark(index) as usize).checked_sub(1) {
                 None => {
                     let list = rng.usize(..lists.len());
                     lists[list].append(&mut links, index);
-                    links.0[index as usize].0 = Some(list);
+                    links.set_mark(index, list as u64 + 1);
                     twins[list].push(index);
                 }
                 Some(list) => {
                     lists[list].remove(&mut links, index);
+                    links.set_mark(index, 0);
                     twins[list].retain(|known| *known != index);
                 }
             }

@@ -3,12 +3,11 @@
 //! Each class has a list of its timers in the order of scheduling, so that the first timer of the
 //! list is always the oldest. Cost: see [`crate::values::class`].
 
-use corewheel_shard::List;
+use corewheel_shard::{List, MarkedLinks};
 
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
 use crate::values::class::{ClassId, TimerClass, tenths_left};
-use crate::values::slots::SlotLinks;
 
 /// The way in which a timer has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +28,7 @@ pub(super) enum Ended {
 pub(super) struct ClassTable {
     /// For each slot the time when its timer was scheduled, and the class of the timer. Empty until
     /// the first timer of any class is scheduled.
-    links: SlotLinks,
+    links: MarkedLinks,
     classes: Box<[Class]>,
     /// One bit for each class, set if its counts have changed since they were published.
     changed: u64,
@@ -68,7 +67,7 @@ const MICROS_MAX: u64 = (1 << 56) - 1;
 impl ClassTable {
     pub(super) fn new(classes: usize, capacity: u32) -> Self {
         let classes = vec![Class::default(); classes].into_boxed_slice();
-        Self { links: SlotLinks::default(), classes, changed: 0, capacity: capacity as usize }
+        Self { links: MarkedLinks::default(), classes, changed: 0, capacity: capacity as usize }
     }
 
     /// The class of the timer in a slot.

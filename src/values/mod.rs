@@ -15,6 +15,5 @@ pub(crate) mod refused;
 pub(crate) mod scale;
 pub mod settings;
 pub(crate) mod shutdown;
-pub(crate) mod slots;
 pub(crate) mod state;
 pub(crate) mod warning_limits;

@@ -43,8 +43,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod ages;
 mod capacity;
-mod epoch;
 pub mod guard;
 pub mod keyed;
 pub mod purgatory;

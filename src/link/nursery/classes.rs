@@ -3,13 +3,12 @@
 //! Few timers are measured when they end, so that most read no clock. Cost: a timer without a class
 //! costs a comparison. One with a class has 16 bytes more, for as many slots as there are.
 
-use corewheel_shard::List;
+use corewheel_shard::{List, MarkedLinks};
 
 use super::Counts;
 use super::slots::Slot;
 use super::timers::Timers;
 use crate::values::class::{LeftAt, tenths_left};
-use crate::values::slots::SlotLinks;
 
 /// One in so many timers of a class is measured when it ends. Odd, so that both kinds are measured
 /// of a program that ends timers of two kinds in turn.
@@ -19,7 +18,7 @@ const SAMPLED: u64 = 63;
 #[derive(Debug)]
 pub(super) struct Classes {
     /// For each slot with a timer of a class, when that was armed.
-    links: SlotLinks,
+    links: MarkedLinks,
     all: Box<[OfClass]>,
 }
 
@@ -36,7 +35,7 @@ struct OfClass {
 
 impl Classes {
     pub(super) fn new(classes: usize) -> Self {
-        Self { links: SlotLinks::default(), all: vec![OfClass::default(); classes].into() }
+        Self { links: MarkedLinks::default(), all: vec![OfClass::default(); classes].into() }
     }
 
     /// A timer was armed at `since`, in one of so many slots.

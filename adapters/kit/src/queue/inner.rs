@@ -20,13 +20,12 @@ use corewheel::part::{Part, PartHandle, PartTimer};
 use corewheel::stats::ClassStats;
 use corewheel::{Deadline, Refused};
 use corewheel_shard::{
-    Budget, Expired as ShardExpired, Link, Links, List, ResetOutcome as ShardReset, Shard, Tick,
-    TimerKey,
+    Budget, Expired as ShardExpired, ResetOutcome as ShardReset, Shard, Tick, TimerKey,
 };
 
 use super::waiters::Waiters;
 use super::{DelayKey, Expired};
-use crate::epoch::Epoch;
+use crate::ages::Ages;
 
 /// The work of one poll. The shard's other tasks have their turn after it.
 const POLL_BUDGET: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
@@ -46,64 +45,6 @@ pub(super) struct Inner<V: 'static> {
     alarm: Cell<Option<(PartTimer, Deadline)>>,
     /// How many values tasks have taken in a row, up to [`TAKEN_MAX`].
     taken: Cell<u32>,
-}
-
-/// Since when each value of a queue with a class has been there, oldest first.
-struct Ages {
-    /// When the queue was made. What the slots say counts from there.
-    epoch: Epoch,
-    slots: Slots,
-    order: List,
-}
-
-/// For each slot the bits of its link, and since when its value has been there, in nanoseconds. The
-/// system maps zeroed memory only when it is written, so a slot without a value takes none.
-struct Slots(Box<[[u64; 2]]>);
-
-impl Links for Slots {
-    #[inline]
-    fn link(&self, index: u32) -> Link {
-        Link::from_bits(self.0[index as usize][0])
-    }
-
-    #[inline]
-    fn set_link(&mut self, index: u32, link: Link) {
-        self.0[index as usize][0] = link.to_bits();
-    }
-}
-
-impl Ages {
-    fn new(epoch: Instant, capacity: usize) -> Self {
-        let epoch = Epoch(epoch);
-        Self { epoch, slots: Slots(vec![[0; 2]; capacity].into()), order: List::default() }
-    }
-
-    /// A value has come. Returns whether it is the oldest.
-    fn begin(&mut self, key: TimerKey, now: Instant) -> bool {
-        self.slots.0[key.index() as usize][1] = self.epoch.nanos(now);
-        self.order.append(&mut self.slots, key.index());
-        self.is_first(key)
-    }
-
-    /// Whether a value is the oldest.
-    fn is_first(&self, key: TimerKey) -> bool {
-        self.order.first() == Some(key.index())
-    }
-
-    /// A value has left the queue. Returns since when it was there.
-    fn end(&mut self, key: TimerKey) -> Instant {
-        self.order.remove(&mut self.slots, key.index());
-        self.since(key.index())
-    }
-
-    /// When the oldest value was inserted.
-    fn first(&self) -> Option<Instant> {
-        self.order.first().map(|first| self.since(first))
-    }
-
-    fn since(&self, index: u32) -> Instant {
-        self.epoch.instant(self.slots.0[index as usize][1])
-    }
 }
 
 /// The next value, if it is due.
@@ -136,8 +77,11 @@ impl<V> Inner<V> {
         // The wheel comes to the present, as long as it is empty.
         values.advance(shard.tick(), POLL_BUDGET);
         let _none = values.pop_expired();
-        let ages = || RefCell::new(Ages::new(shard.now(), values.capacity()));
-        let ages = shard.has_class().then(ages);
+        let ages = shard.has_class().then(|| {
+            let mut ages = Ages::new(shard.now());
+            ages.reserve(values.capacity());
+            RefCell::new(ages)
+        });
         Self {
             shard,
             values: RefCell::new(values),
@@ -224,8 +168,8 @@ impl<V> Inner<V> {
         let next = self.pop();
         if let Next::Due(Expired { key, .. }) = &next {
             if let Some(mut ages) = self.ages() {
-                let is_first = ages.is_first(key.0);
-                ages.end(key.0);
+                let is_first = ages.first() == Some(key.0.index());
+                ages.end(key.0.index());
                 if is_first {
                     self.note_first(&ages);
                 }
@@ -383,7 +327,8 @@ impl<V> Inner<V> {
     #[inline]
     fn begin(&self, key: TimerKey) -> TimerKey {
         if let Some(mut ages) = self.ages() {
-            if ages.begin(key, self.shard.now()) {
+            ages.begin(key.index(), self.shard.now());
+            if ages.first() == Some(key.index()) {
                 self.note_first(&ages);
             }
             self.count(|counts| {
@@ -401,7 +346,7 @@ impl<V> Inner<V> {
         self.count(|counts| {
             for (key, deadline) in removed.by_ref() {
                 let due = self.shard.instant_of(deadline.into());
-                let delay = due.saturating_duration_since(ages.end(key));
+                let delay = due.saturating_duration_since(ages.end(key.index()));
                 counts.count_cancelled(delay, due.saturating_duration_since(now));
             }
         });
@@ -410,7 +355,7 @@ impl<V> Inner<V> {
 
     /// The oldest value may be another one.
     fn note_first(&self, ages: &Ages) {
-        self.shard.set_oldest(ages.first());
+        self.shard.set_oldest(ages.oldest());
     }
 
     /// `None` without a class, and when the shard has ended.

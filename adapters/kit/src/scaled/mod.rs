@@ -164,7 +164,7 @@ impl<V> ScaledTimeouts<V> {
     /// A clock reading and a few stores: the wheel is not touched.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let ScaledTimeout { serial, index } = timeout;
-        let now = self.0.now();
+        let now = self.0.shard.now();
         let is_reset = self.0.queue.borrow_mut().restart(index, serial, now);
         self.0.note_first();
         is_reset
@@ -175,23 +175,15 @@ impl<V> ScaledTimeouts<V> {
     pub fn cancel(&self, timeout: ScaledTimeout) -> Option<V> {
         let ScaledTimeout { serial, index } = timeout;
         let (start, value) = self.0.queue.borrow_mut().remove(index, serial)?;
-        self.0.note_cancelled([start]);
+        self.0.note_cancelled(&[start]);
         Some(value)
     }
 
     /// Cancels all timeouts and returns their values, the one that is due first at the beginning.
     /// O(timeouts).
     pub fn drain(&self) -> Vec<V> {
-        let mut starts = Vec::with_capacity(self.len());
-        let mut values = Vec::with_capacity(self.len());
-        {
-            let mut queue = self.0.queue.borrow_mut();
-            while let Some((start, value)) = queue.pop() {
-                starts.push(start);
-                values.push(value);
-            }
-        }
-        self.0.note_cancelled(starts);
+        let (starts, values) = self.0.queue.borrow_mut().drain();
+        self.0.note_cancelled(&starts);
         values
     }
 

@@ -16,7 +16,6 @@ use corewheel_shard::Tick;
 use super::ScaledTimeouts;
 use super::part::{Range, ScaledPart};
 use super::queue::Queue;
-use crate::epoch::Epoch;
 
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
@@ -32,10 +31,8 @@ pub(super) struct Inner<V: 'static> {
     handler: Cell<Option<Handler<V>>>,
     /// The shortest and the longest time of a timeout.
     range: (Duration, Duration),
-    /// Starts count from there.
-    pub(super) epoch: Epoch,
-    /// How long a timeout lasts by the present scale, in nanoseconds.
-    span: Cell<u64>,
+    /// How long a timeout lasts by the present scale.
+    span: Cell<Duration>,
     /// When the span last became shorter.
     shrunk_at: Cell<Instant>,
     capacity: usize,
@@ -52,12 +49,11 @@ impl<V: 'static> Inner<V> {
         let now = shard.now();
         Self {
             part,
-            queue: RefCell::new(Queue::new()),
+            queue: RefCell::new(Queue::new(now)),
             timer: Cell::new(None),
             is_due: Cell::new(false),
             handler: Cell::new(Some(handler)),
             range,
-            epoch: Epoch(now),
             span: Cell::new(span(range, &shard)),
             shrunk_at: Cell::new(now),
             capacity,
@@ -79,7 +75,7 @@ impl<V: 'static> Inner<V> {
         if self.shard.is_closed() {
             return Err(self.shard.why_closed().of(value));
         }
-        let now = self.now();
+        let now = self.shard.now();
         let (index, serial) = {
             let mut queue = self.queue.borrow_mut();
             if queue.len() >= self.capacity {
@@ -110,7 +106,7 @@ impl<V: 'static> Inner<V> {
     pub(super) fn note_first(&self) {
         if self.shard.has_class() {
             let first = self.queue.borrow().first_start();
-            self.shard.set_oldest(first.map(|start| self.epoch.instant(start)));
+            self.shard.set_oldest(first);
         }
     }
 
@@ -121,34 +117,27 @@ impl<V: 'static> Inner<V> {
     }
 
     /// Timeouts with these starts were taken out of the queue, undelivered.
-    pub(super) fn note_cancelled(&self, starts: impl AsRef<[u64]>) {
-        self.count_cancelled(starts.as_ref());
+    pub(super) fn note_cancelled(&self, starts: &[Instant]) {
+        self.count_cancelled(starts);
         self.note_first();
         self.cancel_timer_if_empty();
     }
 
-    fn count_cancelled(&self, starts: &[u64]) {
+    fn count_cancelled(&self, starts: &[Instant]) {
         self.part.note_cancelled(starts.len());
         if self.shard.has_class() {
-            let (now, span) = (self.now(), self.span.get());
+            let (now, span) = (self.shard.now(), self.span.get());
             self.shard.count(|counts| {
                 for start in starts {
-                    let left = start.saturating_add(span).saturating_sub(now);
-                    counts.count_cancelled(Duration::from_nanos(span), Duration::from_nanos(left));
+                    counts.count_cancelled(span, (*start + span).saturating_duration_since(now));
                 }
             });
         }
     }
 
     /// When a timeout is due that started at `start`.
-    pub(super) fn deadline(&self, start: u64) -> Deadline {
-        self.shard.deadline(self.epoch.instant(start.saturating_add(self.span.get())))
-    }
-
-    /// The present, in nanoseconds since the epoch.
-    #[inline]
-    pub(super) fn now(&self) -> u64 {
-        self.epoch.nanos(self.shard.now())
+    pub(super) fn deadline(&self, start: Instant) -> Deadline {
+        self.shard.deadline(start + self.span.get())
     }
 
     fn first_deadline(&self) -> Option<Deadline> {
@@ -204,8 +193,8 @@ impl<V: 'static> Inner<V> {
 
 /// How long a timeout lasts by the shard's scale. At least a nanosecond, so that a timeout that the
 /// handler starts is not due in the same turn.
-fn span((min, max): (Duration, Duration), shard: &PartHandle) -> u64 {
-    (shard.scale().between(min, max).as_nanos() as u64).max(1)
+fn span((min, max): (Duration, Duration), shard: &PartHandle) -> Duration {
+    shard.scale().between(min, max).max(Duration::from_nanos(1))
 }
 
 impl<V: 'static> Part for Inner<V> {
@@ -267,8 +256,7 @@ impl<V: 'static> Drop for Inner<V> {
         if let Some(timer) = self.timer.take() {
             self.shard.cancel(timer);
         }
-        let queue = std::mem::replace(self.queue.get_mut(), Queue::new());
-        let (starts, values): (Vec<_>, Vec<_>) = queue.into_values().unzip();
+        let (starts, values) = self.queue.get_mut().drain();
         self.count_cancelled(&starts);
         self.shard.drop_each(values);
         self.shard.drop_each(self.handler.take());
