@@ -6,7 +6,6 @@ mod causes;
 mod classes;
 mod config_errors;
 mod connections;
-mod containers;
 mod cross_core;
 mod deadlines;
 mod death;

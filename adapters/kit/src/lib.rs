@@ -45,6 +45,7 @@
 
 mod ages;
 mod capacity;
+mod chains;
 pub mod guard;
 pub mod keyed;
 pub mod purgatory;

@@ -1,24 +1,23 @@
 //! The keys of keyed timers, what each holds, and the groups that they belong to.
 //!
 //! A key is stored once, with its value and its timer, in a slab; the hash table holds the numbers
-//! of the entries. The keys of a group are chained through a slab of memberships, so removing a
-//! group is O(its keys), and a key leaves its group in O(1).
+//! of the entries. The keys of a group are chained, so removing a group is O(its keys), and a key
+//! leaves its group in O(1).
 //!
 //! Why not a hash table that holds each number with its hash, which finds a key with one cache line
 //! less: the table is three times as large, and with many keys its misses cost more than that line.
 //!
-//! Invariants: a chain is in the order in which the keys came to the group, and a group exists only
-//! while it has keys. Absent by design: code of the user, except `Hash` and `Eq` of keys and names
-//! and the closures that are lent entries.
+//! Absent by design: code of the user, except `Hash` and `Eq` of keys and names and the closures
+//! that are lent entries.
 
 use corewheel::part::PartTimer;
 use corewheel::{ConfigError, Deadline};
-use corewheel_shard::{Link, List, Node};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Spot;
 use slab::Slab;
 
 use crate::capacity::{no_memory, slab};
+use crate::chains::Chains;
 
 /// The membership of a key that is in no group.
 const NONE: u32 = u32::MAX;
@@ -26,9 +25,8 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Table<K, V, G> {
     entries: Slab<Entry<K, V>>,
     by_key: HashTable<u32>,
-    members: Slab<Member>,
-    groups: Slab<Group<G>>,
-    by_group: HashTable<u32>,
+    /// The members of a group are the numbers of its entries.
+    groups: Chains<G, u32>,
 }
 
 /// One key with its value and its timer.
@@ -42,30 +40,6 @@ pub(super) struct Entry<K, V> {
 }
 
 const _: () = assert!(size_of::<Option<Entry<u64, u64>>>() == 40);
-
-/// The membership of a key in a group: a node of the group's chain.
-struct Member {
-    entry: u32,
-    group: u32,
-    link: Link,
-}
-
-impl Node for Member {
-    fn link(&self) -> Link {
-        self.link
-    }
-
-    fn set_link(&mut self, link: Link) {
-        self.link = link;
-    }
-}
-
-struct Group<G> {
-    name: G,
-    hash: u64,
-    members: List,
-    len: u32,
-}
 
 /// The name of a group, with its hash.
 pub(super) type Hashed<G> = (u64, G);
@@ -96,8 +70,7 @@ impl<K, V, G> Table<K, V, G> {
         by_key
             .try_reserve(capacity, |_| unreachable!("the table is empty"))
             .map_err(|_| no_memory("capacity", capacity))?;
-        let (members, groups, by_group) = (Slab::new(), Slab::new(), HashTable::new());
-        Ok(Self { entries, by_key, members, groups, by_group })
+        Ok(Self { entries, by_key, groups: Chains::with_capacity("groups", 0)? })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -106,7 +79,7 @@ impl<K, V, G> Table<K, V, G> {
 
     /// How many groups have keys.
     pub(super) fn groups(&self) -> usize {
-        self.groups.len()
+        self.groups.lists()
     }
 
     #[inline]
@@ -175,23 +148,7 @@ impl<K, V, G> Table<K, V, G> {
     #[inline]
     pub(super) fn leave_group(&mut self, number: u32) -> Option<G> {
         let member = std::mem::replace(&mut self.entries[number as usize].member, NONE);
-        if member == NONE { None } else { self.end_membership(member) }
-    }
-
-    fn end_membership(&mut self, member: u32) -> Option<G> {
-        let group = self.members[member as usize].group;
-        let known = &mut self.groups[group as usize];
-        known.members.remove(&mut self.members, member);
-        self.members.remove(member as usize);
-        known.len -= 1;
-        if known.len > 0 {
-            return None;
-        }
-        let gone = self.groups.remove(group as usize);
-        if let Ok(place) = self.by_group.find_entry(gone.hash, |known| *known == group) {
-            place.remove();
-        }
-        Some(gone.name)
+        if member == NONE { None } else { self.groups.remove(member).1 }
     }
 
     /// Puts a key that is in no group at the end of a group. If the group exists, the name is
@@ -200,22 +157,13 @@ impl<K, V, G> Table<K, V, G> {
     where
         G: Eq,
     {
-        let found = self.find_group(hash, |known| *known == name);
+        let found = self.groups.find(hash, |known| *known == name);
         let (group, left) = if let Some(group) = found {
             (group, Some(name))
         } else {
-            let group = Group { name, hash, members: List::default(), len: 0 };
-            let group = self.groups.insert(group) as u32;
-            let groups = &self.groups;
-            self.by_group.insert_unique(hash, group, |group| groups[*group as usize].hash);
-            (group, None)
+            (self.groups.add(hash, name), None)
         };
-        let known = &mut self.groups[group as usize];
-        let member = Member { entry: number, group, link: Link::default() };
-        let member = self.members.insert(member) as u32;
-        known.members.append(&mut self.members, member);
-        known.len += 1;
-        self.entries[number as usize].member = member;
+        self.entries[number as usize].member = self.groups.append(group, number);
         left
     }
 
@@ -224,28 +172,19 @@ impl<K, V, G> Table<K, V, G> {
     where
         G: Eq,
     {
-        let member = self.members.get(self.entries[number as usize].member as usize);
-        let group = member.map(|member| &self.groups[member.group as usize].name);
+        let member = self.entries[number as usize].member;
+        let group = (member != NONE).then(|| self.groups.name_of(member));
         group == name.map(|(_, name)| name)
     }
 
     pub(super) fn group_len(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> usize {
-        let group = self.find_group(hash, is_group);
-        group.map_or(0, |group| self.groups[group as usize].len as usize)
+        self.groups.find(hash, is_group).map_or(0, |group| self.groups.len_of(group))
     }
 
     /// The numbers of the entries of a group, in the order in which their keys came to it.
     pub(super) fn members(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> Vec<u32> {
-        let Some(group) = self.find_group(hash, is_group) else { return Vec::new() };
-        let Group { members: list, len, .. } = self.groups[group as usize];
-        let mut members = Vec::with_capacity(len as usize);
-        let mut next = list.first();
-        while let Some(member) = next {
-            let Member { entry, link, .. } = self.members[member as usize];
-            members.push(entry);
-            next = link.next();
-        }
-        members
+        let group = self.groups.find(hash, is_group);
+        group.map_or_else(Vec::new, |group| self.groups.members(group).copied().collect())
     }
 
     /// Visits all entries, in no particular order.
@@ -256,9 +195,5 @@ impl<K, V, G> Table<K, V, G> {
     /// The numbers of all entries, in no particular order.
     pub(super) fn all(&self) -> Vec<u32> {
         self.entries.iter().map(|(number, _)| number as u32).collect()
-    }
-
-    fn find_group(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> Option<u32> {
-        self.by_group.find(hash, |group| is_group(&self.groups[*group as usize].name)).copied()
     }
 }

@@ -1,12 +1,11 @@
 //! The operations of a purgatory and the lists in which they watch their keys.
 //!
-//! A list is chained through a slab of watches, and so are the watches of one operation: an
-//! operation that watches `n` keys leaves all its lists in `n` steps. Why not a vector for each key
-//! that is swept now and then, as in Kafka: operations that have completed would stay in it until
-//! then, and the sweep visits every watch.
+//! The watches of a list are chained, and so are those of one operation: an operation that watches
+//! `n` keys leaves all its lists in `n` steps. Why not a vector for each key that is swept now and
+//! then, as in Kafka: operations that have completed would stay in it until then, and the sweep
+//! visits every watch.
 //!
-//! Invariants: a list is in the order in which its operations came, and it exists only while it is
-//! not empty. A walk stands at the next watch to be visited; removing that watch moves the walk to
+//! Invariant: a walk stands at the next watch to be visited; removing that watch moves the walk to
 //! the one after it. Absent by design: running an operation. Keys without a list are left in
 //! `spent`, for the caller to drop when nothing is borrowed.
 //!
@@ -16,11 +15,10 @@ use std::collections::VecDeque;
 
 use corewheel::ConfigError;
 use corewheel::part::PartTimer;
-use corewheel_shard::{Link, List, Node};
-use hashbrown::HashTable;
 use slab::Slab;
 
 use crate::capacity::slab;
+use crate::chains::Chains;
 
 /// Where the chain of an operation's watches ends.
 const NONE: u32 = u32::MAX;
@@ -30,10 +28,7 @@ pub(super) type Hashed<K> = (u64, Option<K>);
 
 pub(super) struct Lists<K, Op> {
     pub(super) operations: Slab<Waiting<Op>>,
-    watches: Slab<Watch>,
-    by_number: Slab<Watched<K>>,
-    /// The lists by the hashes of their keys: indices into `by_number`.
-    by_key: HashTable<u32>,
+    watches: Chains<Watched<K>, Watch>,
     /// The next watch of each walk, the innermost walk last. `None` at the end of the list.
     walks: Vec<Option<u32>>,
     /// Lists whose walks begin when the outermost walk is over.
@@ -63,28 +58,13 @@ pub(super) struct Waiting<Op> {
 #[derive(Clone, Copy)]
 struct Watch {
     operation: u32,
-    list: u32,
-    link: Link,
     /// The next watch of the same operation, or [`NONE`].
     sibling: u32,
 }
 
-impl Node for Watch {
-    fn link(&self) -> Link {
-        self.link
-    }
-
-    fn set_link(&mut self, link: Link) {
-        self.link = link;
-    }
-}
-
-/// The operations that watch one key.
+/// A key that operations watch.
 struct Watched<K> {
     key: K,
-    hash: u64,
-    watches: List,
-    len: u32,
     /// How many operations the deferred walk may complete; 0 if no walk is deferred.
     deferred: usize,
 }
@@ -102,9 +82,7 @@ impl<K, Op> Lists<K, Op> {
     pub(super) fn with_capacity(operations: usize, watches: usize) -> Result<Self, ConfigError> {
         Ok(Self {
             operations: slab("operations_max", operations)?,
-            watches: slab("watches_max", watches)?,
-            by_number: Slab::new(),
-            by_key: HashTable::new(),
+            watches: Chains::with_capacity("watches_max", watches)?,
             walks: Vec::new(),
             deferred: VecDeque::new(),
             spent: Vec::new(),
@@ -119,7 +97,7 @@ impl<K, Op> Lists<K, Op> {
 
     /// How many keys are watched.
     pub(super) fn keys(&self) -> usize {
-        self.by_number.len()
+        self.watches.lists()
     }
 
     /// Makes a place for an operation that is being tried, at the end of the lists of its keys. A
@@ -167,13 +145,9 @@ impl<K, Op> Lists<K, Op> {
         hash: u64,
         is_key: impl Fn(&K) -> bool,
     ) -> impl Iterator<Item = (u32, u64)> {
-        let list = self.find(hash, is_key);
-        let mut next = list.and_then(|list| self.by_number[list as usize].watches.first());
-        std::iter::from_fn(move || {
-            let Watch { operation, link, .. } = self.watches[next? as usize];
-            next = link.next();
-            Some((operation, self.operations[operation as usize].serial))
-        })
+        let list = self.find(hash, is_key).into_iter();
+        list.flat_map(|list| self.watches.members(list))
+            .map(|watch| (watch.operation, self.operations[watch.operation as usize].serial))
     }
 
     /// Begins a walk along the list of a key. Walks end in the reverse order of their beginnings.
@@ -188,11 +162,11 @@ impl<K, Op> Lists<K, Op> {
             return;
         }
         let Some(list) = self.find(hash, is_key) else { return };
-        let deferred = &mut self.by_number[list as usize].deferred;
-        if *deferred == 0 {
+        let Some(known) = self.watches.name(list) else { return };
+        if known.deferred == 0 {
             self.deferred.push_back(list);
         }
-        *deferred = deferred.saturating_add(max);
+        known.deferred = known.deferred.saturating_add(max);
     }
 
     /// Begins the next deferred walk. Returns it with how many operations it may complete.
@@ -200,7 +174,7 @@ impl<K, Op> Lists<K, Op> {
         loop {
             let list = self.deferred.pop_front()?;
             // The list may have been removed, and another list may have its index.
-            if let Some(known) = self.by_number.get_mut(list as usize) {
+            if let Some(known) = self.watches.name(list) {
                 if known.deferred > 0 {
                     let max = std::mem::take(&mut known.deferred);
                     return Some((self.walk_along(list), max));
@@ -219,12 +193,12 @@ impl<K, Op> Lists<K, Op> {
     pub(super) fn step(&mut self, walk: Walk) -> Option<(u32, Op)> {
         loop {
             let watch = self.walks[walk.place]?;
-            let Watch { operation: index, link, .. } = self.watches[watch as usize];
+            let index = self.watches.get(watch).operation;
             let waiting = &mut self.operations[index as usize];
             if waiting.serial >= walk.before {
                 return None;
             }
-            self.walks[walk.place] = link.next();
+            self.walks[walk.place] = self.watches.next(watch);
             match waiting.operation.take() {
                 Some(operation) => return Some((index, operation)),
                 None => waiting.again = true,
@@ -238,19 +212,18 @@ impl<K, Op> Lists<K, Op> {
 
     /// Takes all keys, when the purgatory is dropped.
     pub(super) fn take_keys(&mut self) -> Vec<K> {
-        self.by_key.clear();
         let mut keys = std::mem::take(&mut self.spent);
-        keys.extend(self.by_number.drain().map(|list| list.key));
+        keys.extend(self.watches.take_names().map(|known| known.key));
         keys
     }
 
     fn walk_along(&mut self, list: u32) -> Walk {
-        self.walks.push(self.by_number[list as usize].watches.first());
+        self.walks.push(self.watches.first(list));
         Walk { place: self.walks.len() - 1, before: self.serial }
     }
 
     fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<u32> {
-        self.by_key.find(hash, |list| is_key(&self.by_number[*list as usize].key)).copied()
+        self.watches.find(hash, |known| is_key(&known.key))
     }
 
     /// The list of a key. A new list takes the key.
@@ -262,49 +235,28 @@ impl<K, Op> Lists<K, Op> {
             return list;
         }
         let key = key.take().expect("a key is moved into the lists once");
-        let watched = Watched { key, hash, watches: List::default(), len: 0, deferred: 0 };
-        let list = self.by_number.insert(watched) as u32;
-        let lists = &self.by_number;
-        self.by_key.insert_unique(hash, list, |list| lists[*list as usize].hash);
-        list
+        self.watches.add(hash, Watched { key, deferred: 0 })
     }
 
     fn append(&mut self, operation: u32, list: u32) {
-        let known = &mut self.by_number[list as usize];
         // An operation that watches this key already is the last in the list: it has just come.
-        let newest = known.watches.last();
-        if newest.is_some_and(|newest| self.watches[newest as usize].operation == operation) {
+        if self.watches.last(list).is_some_and(|newest| newest.operation == operation) {
             return;
         }
         let waiting = &mut self.operations[operation as usize];
-        let watch = self.watches.insert(Watch {
-            operation,
-            list,
-            link: Link::default(),
-            sibling: waiting.first,
-        }) as u32;
-        waiting.first = watch;
-        known.watches.append(&mut self.watches, watch);
-        known.len += 1;
+        let watch = Watch { operation, sibling: waiting.first };
+        waiting.first = self.watches.append(list, watch);
     }
 
     /// Removes a watch from its list, and the list if it is empty. Returns the next watch of the
     /// same operation, or [`NONE`].
     fn unlink(&mut self, watch: u32) -> u32 {
-        let Watch { list, link, sibling, .. } = self.watches[watch as usize];
+        let next = self.watches.next(watch);
         for walk in self.walks.iter_mut().filter(|walk| **walk == Some(watch)) {
-            *walk = link.next();
+            *walk = next;
         }
-        let Watched { watches, len, hash, .. } = &mut self.by_number[list as usize];
-        watches.remove(&mut self.watches, watch);
-        self.watches.remove(watch as usize);
-        *len -= 1;
-        if *len == 0 {
-            if let Ok(entry) = self.by_key.find_entry(*hash, |known| *known == list) {
-                entry.remove();
-                self.spent.push(self.by_number.remove(list as usize).key);
-            }
-        }
+        let (Watch { sibling, .. }, spent) = self.watches.remove(watch);
+        self.spent.extend(spent.map(|known| known.key));
         sibling
     }
 }

@@ -3,6 +3,7 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+mod containers;
 mod delay_queue;
 mod histories;
 mod keyed;
