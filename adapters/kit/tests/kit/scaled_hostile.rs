@@ -19,6 +19,17 @@ use crate::scaled::{
 use crate::support::{FAR, Guard, Lab, check_law, ms, ticks_of};
 
 #[test]
+fn timeouts_without_a_capacity_have_that_of_their_shard() {
+    let lab = Lab::<()>::new(of_capacity(2));
+    assert_eq!(lab.timers().capacity(), 2);
+    let (timeouts, _) = timeouts(&lab, 1, 5);
+    for number in 1..=2 {
+        timeouts.start(number).unwrap();
+    }
+    assert!(matches!(timeouts.start(3), Err(Refused::Full(3))));
+}
+
+#[test]
 fn refused_start_returns_the_value() {
     let mut lab = Lab::<()>::new(of_capacity(2));
     let few = of_class(&lab).scaled_with_capacity(ms(1), ms(5), 2, |_: &str, _| {}).unwrap();
