@@ -1,8 +1,8 @@
 //! A container of your own on a shard: a part of the shard, with timers, gauges and messages.
 //!
-//! Connections and the containers of this crate are such parts. A part lives on the shard's thread
-//! and may be `!Send`. Its timers carry an index of the part's choice and no value, so that they
-//! need no allocation and have the size of the shard's other timers.
+//! Connections and kept values are such parts. A part lives on the shard's thread and may be
+//! `!Send`. Its timers carry an index of the part's choice and no value, so that they need no
+//! allocation and have the size of the shard's other timers.
 //!
 //! Why not a callback for each timer: it is boxed, it takes part in no turn, and it has to hold
 //! what it works on.

@@ -162,6 +162,18 @@ impl PartHandle {
         self.time().instant_of(self.nanos_near())
     }
 
+    /// How long the service's clock has run, by the near clock: the present in a form that needs
+    /// eight bytes, as nanoseconds.
+    #[inline]
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.nanos_near())
+    }
+
+    /// The instant at which the service's clock has run for so long.
+    pub fn instant_after(&self, elapsed: Duration) -> Instant {
+        self.time.instant_of(saturating_nanos(elapsed))
+    }
+
     /// The tick that has begun, by the service's clock: the present of a wheel of the part's own.
     /// By the near clock a tick may begin some microseconds early.
     #[inline]

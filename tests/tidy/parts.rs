@@ -1,4 +1,4 @@
-//! What connections and the containers of this crate name and call that code of a user cannot.
+//! What connections and the kit of this crate name and call that code of a user cannot.
 
 use std::collections::BTreeSet;
 

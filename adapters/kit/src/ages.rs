@@ -4,14 +4,15 @@
 //!
 //! Cost: 16 bytes for each value. Each method is O(1).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewheel_shard::{List, MarkedLinks};
 
-/// For each value, by its index, since when it has been there; oldest first.
+/// For each value, by its index, since when it has been there, oldest first: a reading of
+/// [`elapsed`](corewheel::part::PartHandle::elapsed).
+#[derive(Default)]
 pub(crate) struct Ages {
-    /// The marks are nanoseconds since then.
-    epoch: Instant,
+    /// The marks are nanoseconds.
     since: MarkedLinks,
     order: List,
     /// The last mark.
@@ -19,33 +20,26 @@ pub(crate) struct Ages {
 }
 
 impl Ages {
-    pub(crate) fn new(epoch: Instant) -> Self {
-        let (since, order) = (MarkedLinks::default(), List::default());
-        Self { epoch, since, order, latest: 0 }
-    }
-
     /// Makes room for the values with indices below `len`.
     #[inline]
     pub(crate) fn reserve(&mut self, len: usize) {
         self.since.reserve(len);
     }
 
-    /// A value has come. No value is younger than one that came later, whatever the clock does.
+    /// A value has come. None is older than one that came before it, whatever the clock does.
     #[inline]
-    pub(crate) fn begin(&mut self, index: u32, now: Instant) {
+    pub(crate) fn begin(&mut self, index: u32, now: Duration) {
         // `as_nanos` computes with 128 bits and takes three times as long.
-        let since = now.saturating_duration_since(self.epoch);
-        let since = since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos());
-        self.latest = self.latest.max(since);
+        let now = now.as_secs() * 1_000_000_000 + u64::from(now.subsec_nanos());
+        self.latest = self.latest.max(now);
         self.since.set_mark(index, self.latest);
         self.order.append(&mut self.since, index);
     }
 
-    /// A value has left. Returns since when it was there.
+    /// A value has left. It can still be asked [since](Self::since) when it was there.
     #[inline]
-    pub(crate) fn end(&mut self, index: u32) -> Instant {
+    pub(crate) fn end(&mut self, index: u32) {
         self.order.remove(&mut self.since, index);
-        self.since(index)
     }
 
     /// The oldest value.
@@ -54,15 +48,15 @@ impl Ages {
         self.order.first()
     }
 
-    /// Since when the oldest value has been there.
+    /// Since when a value has been there, or was when it left.
     #[inline]
-    pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.first().map(|first| self.since(first))
+    pub(crate) fn since(&self, index: u32) -> Duration {
+        Duration::from_nanos(self.since.mark(index))
     }
 
-    /// Since when a value has been there that has not left.
+    /// Since when the oldest value has been there.
     #[inline]
-    pub(crate) fn since(&self, index: u32) -> Instant {
-        self.epoch + Duration::from_nanos(self.since.mark(index))
+    pub(crate) fn oldest(&self) -> Option<Duration> {
+        self.first().map(|first| self.since(first))
     }
 }

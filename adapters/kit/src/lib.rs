@@ -9,9 +9,9 @@
 //! | a timer that ends with a value | [`guard`] |
 //! | a thread that sees a stuck shard | [`watchdog`] |
 //!
-//! The trait [`TimersExt`] makes them, as methods of [`Timers`]. A container lives on one shard
-//! and is `!Send`; any thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made.
-//! The [guide] has a whole server, with a delayed job queue beside tokio.
+//! The trait [`TimersExt`] makes them, as methods of [`Timers`], and [`HandleExt`] makes those that
+//! any thread can, as methods of a [`Handle`]. A container lives on one shard and is `!Send`; any
+//! thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made. The [guide] has a whole server, with a delayed job queue beside tokio.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
@@ -38,8 +38,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Why not in `corewheel` itself: they use what [`part`](corewheel::part) makes public, and nothing
-//! else, as a container of your own does. A server without them does not compile them.
+//! Why not in `corewheel` itself: they use what it makes public, and nothing else. A container is a
+//! [`part`](corewheel::part), as one of your own is. A server without them does not compile them.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -78,7 +78,7 @@ impl<V> Inner<V> {
         values.advance(shard.tick(), POLL_BUDGET);
         let _none = values.pop_expired();
         let ages = shard.has_class().then(|| {
-            let mut ages = Ages::new(shard.now());
+            let mut ages = Ages::default();
             ages.reserve(values.capacity());
             RefCell::new(ages)
         });
@@ -327,7 +327,7 @@ impl<V> Inner<V> {
     #[inline]
     fn begin(&self, key: TimerKey) -> TimerKey {
         if let Some(mut ages) = self.ages() {
-            ages.begin(key.index(), self.shard.now());
+            ages.begin(key.index(), self.shard.elapsed());
             if ages.first() == Some(key.index()) {
                 self.note_first(&ages);
             }
@@ -346,7 +346,9 @@ impl<V> Inner<V> {
         self.count(|counts| {
             for (key, deadline) in removed.by_ref() {
                 let due = self.shard.instant_of(deadline.into());
-                let delay = due.saturating_duration_since(ages.end(key.index()));
+                ages.end(key.index());
+                let since = self.shard.instant_after(ages.since(key.index()));
+                let delay = due.saturating_duration_since(since);
                 counts.count_cancelled(delay, due.saturating_duration_since(now));
             }
         });
@@ -355,7 +357,7 @@ impl<V> Inner<V> {
 
     /// The oldest value may be another one.
     fn note_first(&self, ages: &Ages) {
-        self.shard.set_oldest(ages.oldest());
+        self.shard.set_oldest(ages.oldest().map(|since| self.shard.instant_after(since)));
     }
 
     /// `None` without a class, and when the shard has ended.

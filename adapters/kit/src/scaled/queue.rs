@@ -5,7 +5,7 @@
 //!
 //! Cost: 32 bytes and the value for each. Every method is O(1).
 
-use std::time::Instant;
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -14,19 +14,20 @@ use crate::ages::Ages;
 pub(super) struct Queue<V> {
     /// The values with their serials.
     values: Slab<(u64, V)>,
-    /// When each value came or was last restarted.
+    /// When each value came or was last restarted, by the handle's
+    /// [`elapsed`](corewheel::part::PartHandle::elapsed).
     starts: Ages,
     /// The serial of the next value.
     serial: u64,
 }
 
 impl<V> Queue<V> {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { values: Slab::new(), starts: Ages::new(now), serial: 0 }
+    pub(super) fn new() -> Self {
+        Self { values: Slab::new(), starts: Ages::default(), serial: 0 }
     }
 
     /// Adds a value at the end. Returns its index and serial.
-    pub(super) fn push(&mut self, value: V, now: Instant) -> (u32, u64) {
+    pub(super) fn push(&mut self, value: V, now: Duration) -> (u32, u64) {
         let serial = self.serial;
         self.serial += 1;
         let index = self.values.insert((serial, value)) as u32;
@@ -36,47 +37,50 @@ impl<V> Queue<V> {
     }
 
     /// Puts a value at the end. False if it is not in the queue.
-    pub(super) fn restart(&mut self, index: u32, serial: u64, now: Instant) -> bool {
-        if self.get(index, serial).is_none() {
-            return false;
+    pub(super) fn restart(&mut self, index: u32, serial: u64, now: Duration) -> bool {
+        let is_there = self.has(index, serial);
+        if is_there {
+            self.starts.end(index);
+            self.starts.begin(index, now);
         }
-        self.starts.end(index);
-        self.starts.begin(index, now);
-        true
+        is_there
     }
 
     /// Takes a value out, with its start.
-    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<(Instant, V)> {
-        self.get(index, serial)?;
-        Some(self.take(index))
+    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<(Duration, V)> {
+        self.has(index, serial).then(|| self.take(index))
     }
 
     /// Takes the first value out, with its start.
-    pub(super) fn pop(&mut self) -> Option<(Instant, V)> {
+    pub(super) fn pop(&mut self) -> Option<(Duration, V)> {
         let first = self.starts.first()?;
         Some(self.take(first))
     }
 
     /// Takes all values out with their starts, in order.
-    pub(super) fn drain(&mut self) -> (Vec<Instant>, Vec<V>) {
+    pub(super) fn drain(&mut self) -> (Vec<Duration>, Vec<V>) {
         std::iter::from_fn(|| self.pop()).unzip()
     }
 
-    fn take(&mut self, index: u32) -> (Instant, V) {
+    fn take(&mut self, index: u32) -> (Duration, V) {
         let (_, value) = self.values.remove(index as usize);
-        (self.starts.end(index), value)
+        self.starts.end(index);
+        (self.starts.since(index), value)
     }
 
     /// The start of the first value.
     #[inline]
-    pub(super) fn first_start(&self) -> Option<Instant> {
+    pub(super) fn first_start(&self) -> Option<Duration> {
         self.starts.oldest()
     }
 
     /// The start of a value. `None` if it is not in the queue.
-    pub(super) fn get(&self, index: u32, serial: u64) -> Option<Instant> {
-        let (known, _) = self.values.get(index as usize)?;
-        (*known == serial).then(|| self.starts.since(index))
+    pub(super) fn get(&self, index: u32, serial: u64) -> Option<Duration> {
+        self.has(index, serial).then(|| self.starts.since(index))
+    }
+
+    fn has(&self, index: u32, serial: u64) -> bool {
+        self.values.get(index as usize).is_some_and(|(known, _)| *known == serial)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -33,8 +33,8 @@ pub(super) struct Inner<V: 'static> {
     range: (Duration, Duration),
     /// How long a timeout lasts by the present scale.
     span: Cell<Duration>,
-    /// When the span last became shorter.
-    shrunk_at: Cell<Instant>,
+    /// When the span last became shorter. `None` if it never has.
+    shrunk_at: Cell<Option<Instant>>,
     capacity: usize,
 }
 
@@ -46,16 +46,15 @@ impl<V: 'static> Inner<V> {
         capacity: usize,
         handler: Handler<V>,
     ) -> Self {
-        let now = shard.now();
         Self {
             part,
-            queue: RefCell::new(Queue::new(now)),
+            queue: RefCell::new(Queue::new()),
             timer: Cell::new(None),
             is_due: Cell::new(false),
             handler: Cell::new(Some(handler)),
             range,
             span: Cell::new(span(range, &shard)),
-            shrunk_at: Cell::new(now),
+            shrunk_at: Cell::new(None),
             capacity,
             shard,
         }
@@ -75,7 +74,7 @@ impl<V: 'static> Inner<V> {
         if self.shard.is_closed() {
             return Err(self.shard.why_closed().of(value));
         }
-        let now = self.shard.now();
+        let now = self.shard.elapsed();
         let (index, serial) = {
             let mut queue = self.queue.borrow_mut();
             if queue.len() >= self.capacity {
@@ -106,7 +105,7 @@ impl<V: 'static> Inner<V> {
     pub(super) fn note_first(&self) {
         if self.shard.has_class() {
             let first = self.queue.borrow().first_start();
-            self.shard.set_oldest(first);
+            self.shard.set_oldest(first.map(|start| self.shard.instant_after(start)));
         }
     }
 
@@ -117,27 +116,27 @@ impl<V: 'static> Inner<V> {
     }
 
     /// Timeouts with these starts were taken out of the queue, undelivered.
-    pub(super) fn note_cancelled(&self, starts: &[Instant]) {
+    pub(super) fn note_cancelled(&self, starts: &[Duration]) {
         self.count_cancelled(starts);
         self.note_first();
         self.cancel_timer_if_empty();
     }
 
-    fn count_cancelled(&self, starts: &[Instant]) {
+    fn count_cancelled(&self, starts: &[Duration]) {
         self.part.note_cancelled(starts.len());
         if self.shard.has_class() {
-            let (now, span) = (self.shard.now(), self.span.get());
+            let (now, span) = (self.shard.elapsed(), self.span.get());
             self.shard.count(|counts| {
                 for start in starts {
-                    counts.count_cancelled(span, (*start + span).saturating_duration_since(now));
+                    counts.count_cancelled(span, start.saturating_add(span).saturating_sub(now));
                 }
             });
         }
     }
 
     /// When a timeout is due that started at `start`.
-    pub(super) fn deadline(&self, start: Instant) -> Deadline {
-        self.shard.deadline(start + self.span.get())
+    pub(super) fn deadline(&self, start: Duration) -> Deadline {
+        self.shard.deadline(self.shard.instant_after(start.saturating_add(self.span.get())))
     }
 
     fn first_deadline(&self) -> Option<Deadline> {
@@ -207,7 +206,7 @@ impl<V: 'static> Range for Inner<V> {
     fn rescale(&self) {
         let span = span(self.range, &self.shard);
         if self.span.replace(span) > span {
-            self.shrunk_at.set(self.shard.now());
+            self.shrunk_at.set(Some(self.shard.now()));
         }
         if !self.is_due.get() {
             if let (Some(timer), Some(deadline)) = (self.timer.get(), self.first_deadline()) {
@@ -238,7 +237,7 @@ impl<V: 'static> Range for Inner<V> {
         let Some((start, value)) = popped else { return };
         let deadline = self.shard.instant_of(self.deadline(start));
         // A timeout that a change of the scale has made due was not due before the change.
-        let due = deadline.max(self.shrunk_at.get());
+        let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
         self.part.note_fired();
         self.shard.begin_delivery(now.saturating_duration_since(due));
         self.note_first();
