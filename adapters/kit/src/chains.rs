@@ -57,6 +57,7 @@ impl<N, M> Chains<N, M> {
     }
 
     /// Makes a list whose name has none, for a member that is appended next.
+    #[inline]
     pub(crate) fn add(&mut self, hash: u64, name: N) -> u32 {
         let list = Named { name, hash, members: List::default(), len: 0 };
         let list = self.lists.insert(list) as u32;
@@ -66,6 +67,7 @@ impl<N, M> Chains<N, M> {
     }
 
     /// Appends a member to a list.
+    #[inline]
     pub(crate) fn append(&mut self, list: u32, value: M) -> u32 {
         let member = Member { value, list, link: Link::default() };
         let member = self.members.insert(member) as u32;
@@ -76,6 +78,7 @@ impl<N, M> Chains<N, M> {
     }
 
     /// Takes a member out of its list. With the last member, the list's name is returned.
+    #[inline]
     pub(crate) fn remove(&mut self, member: u32) -> (M, Option<N>) {
         let list = self.members[member as usize].list;
         let known = &mut self.lists[list as usize];
