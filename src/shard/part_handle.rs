@@ -165,13 +165,13 @@ impl PartHandle {
     /// How long the service's clock has run, by the near clock: the present in a form that needs
     /// eight bytes, as nanoseconds.
     #[inline]
-    pub fn elapsed(&self) -> Duration {
+    pub fn since_start(&self) -> Duration {
         Duration::from_nanos(self.nanos_near())
     }
 
-    /// The instant at which the service's clock has run for so long.
-    pub fn instant_after(&self, elapsed: Duration) -> Instant {
-        self.time.instant_of(saturating_nanos(elapsed))
+    /// The instant of a reading of [`since_start`](Self::since_start).
+    pub fn instant_after(&self, since_start: Duration) -> Instant {
+        self.time.instant_of(saturating_nanos(since_start))
     }
 
     /// The tick that has begun, by the service's clock: the present of a wheel of the part's own.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewheel_shard::{List, MarkedLinks};
 
 /// For each value, by its index, since when it has been there, oldest first: a reading of
-/// [`elapsed`](corewheel::part::PartHandle::elapsed).
+/// [`since_start`](corewheel::part::PartHandle::since_start).
 #[derive(Default)]
 pub(crate) struct Ages {
     /// The marks are nanoseconds.

@@ -11,7 +11,8 @@
 //!
 //! The trait [`TimersExt`] makes them, as methods of [`Timers`], and [`HandleExt`] makes those that
 //! any thread can, as methods of a [`Handle`]. A container lives on one shard and is `!Send`; any
-//! thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made. The [guide] has a whole server, with a delayed job queue beside tokio.
+//! thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made. The [guide] has a
+//! whole server, with a delayed job queue beside tokio.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;

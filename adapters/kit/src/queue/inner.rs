@@ -327,7 +327,7 @@ impl<V> Inner<V> {
     #[inline]
     fn begin(&self, key: TimerKey) -> TimerKey {
         if let Some(mut ages) = self.ages() {
-            ages.begin(key.index(), self.shard.elapsed());
+            ages.begin(key.index(), self.shard.since_start());
             if ages.first() == Some(key.index()) {
                 self.note_first(&ages);
             }

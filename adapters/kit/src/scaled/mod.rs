@@ -164,7 +164,7 @@ impl<V> ScaledTimeouts<V> {
     /// A clock reading and a few stores: the wheel is not touched.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let ScaledTimeout { serial, index } = timeout;
-        let now = self.0.shard.elapsed();
+        let now = self.0.shard.since_start();
         let is_reset = self.0.queue.borrow_mut().restart(index, serial, now);
         self.0.note_first();
         is_reset

@@ -15,7 +15,7 @@ pub(super) struct Queue<V> {
     /// The values with their serials.
     values: Slab<(u64, V)>,
     /// When each value came or was last restarted, by the handle's
-    /// [`elapsed`](corewheel::part::PartHandle::elapsed).
+    /// [`since_start`](corewheel::part::PartHandle::since_start).
     starts: Ages,
     /// The serial of the next value.
     serial: u64,

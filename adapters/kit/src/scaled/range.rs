@@ -74,7 +74,7 @@ impl<V: 'static> Inner<V> {
         if self.shard.is_closed() {
             return Err(self.shard.why_closed().of(value));
         }
-        let now = self.shard.elapsed();
+        let now = self.shard.since_start();
         let (index, serial) = {
             let mut queue = self.queue.borrow_mut();
             if queue.len() >= self.capacity {
@@ -125,7 +125,7 @@ impl<V: 'static> Inner<V> {
     fn count_cancelled(&self, starts: &[Duration]) {
         self.part.note_cancelled(starts.len());
         if self.shard.has_class() {
-            let (now, span) = (self.shard.elapsed(), self.span.get());
+            let (now, span) = (self.shard.since_start(), self.span.get());
             self.shard.count(|counts| {
                 for start in starts {
                     counts.count_cancelled(span, start.saturating_add(span).saturating_sub(now));
