@@ -236,7 +236,7 @@ pub mod stream;
 #[cfg(feature = "tokio")]
 pub mod time;
 
-pub use crate::clock::when::{Deadline, When};
+pub use crate::clock::when::{Deadline, Due, When};
 #[doc(no_inline)]
 pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::runtime::Runtime;

@@ -109,8 +109,9 @@ impl Clock {
         instant_after(self.epoch, nanos)
     }
 
-    /// The moment `after` another moment, or the latest moment that the clock has.
-    pub(crate) fn after(&self, moment: Instant, after: Duration) -> Instant {
+    /// The moment `after` another moment, or the latest moment that the clock has, centuries from
+    /// now.
+    pub fn after(&self, moment: Instant, after: Duration) -> Instant {
         moment.checked_add(after).unwrap_or_else(|| self.instant(u64::MAX))
     }
 

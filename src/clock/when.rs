@@ -7,7 +7,8 @@ use corewheel_shard::Tick;
 use super::Timeline;
 
 /// The time when a timer is due: a [`Duration`] from now, an [`Instant`], or a [`Deadline`] that
-/// was computed before. Every method that takes a time accepts all of these types.
+/// was computed before. Every method that takes a time accepts all of these types, and a [`Due`],
+/// which is one of them.
 ///
 /// | type | due | reads a clock |
 /// |---|---|---|
@@ -46,11 +47,74 @@ use super::Timeline;
     label = "expected a `Duration` from now, an `Instant` or a `Deadline`",
     note = "a number has no unit: `Duration::from_millis(5)` has one"
 )]
-pub trait When: Copy + Send + Sync + 'static + Sealed {}
+pub trait When: Copy + Send + Sync + 'static + Sealed {
+    /// The time as a value of one type, for code that stores it: see [`Due`].
+    fn due(self) -> Due;
+}
 
-impl When for Duration {}
-impl When for Instant {}
-impl When for Deadline {}
+/// A time of any type, stored until it is used. A delay is counted from its use.
+///
+/// ```
+/// use corewheel::{Due, Timers, When};
+/// # use corewheel::TimerService;
+/// # use std::time::Duration;
+///
+/// /// The settings of a container.
+/// struct Settings {
+///     first: Due,
+/// }
+///
+/// impl Settings {
+///     fn first(when: impl When) -> Self {
+///         Self { first: when.due() }
+///     }
+///
+///     fn begin(&self, timers: &Timers<u64>) -> bool {
+///         timers.schedule(self.first, 0).is_ok()
+///     }
+/// }
+/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
+/// # let shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
+/// assert!(Settings::first(Duration::from_secs(5)).begin(shard.timers()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Due {
+    /// So long after it is used.
+    After(Duration),
+    /// At an instant.
+    At(Instant),
+    /// At a deadline that was computed before.
+    Deadline(Deadline),
+}
+
+impl When for Duration {
+    #[inline]
+    fn due(self) -> Due {
+        Due::After(self)
+    }
+}
+
+impl When for Instant {
+    #[inline]
+    fn due(self) -> Due {
+        Due::At(self)
+    }
+}
+
+impl When for Deadline {
+    #[inline]
+    fn due(self) -> Due {
+        Due::Deadline(self)
+    }
+}
+
+impl When for Due {
+    #[inline]
+    fn due(self) -> Due {
+        self
+    }
+}
 
 /// A deadline, computed once for all timers that share it. [`Timers::deadline`] makes it. It has no
 /// meaning in another service.
@@ -75,18 +139,10 @@ impl From<Deadline> for Tick {
     }
 }
 
-pub(crate) use self::sealed::{Due, Sealed, ToTick};
+pub(crate) use self::sealed::{Sealed, ToTick};
 
 mod sealed {
     use super::{Duration, Instant, Tick};
-
-    /// The three forms of a time.
-    #[derive(Clone, Copy, Debug)]
-    pub enum Due {
-        After(Duration),
-        At(Instant),
-        Tick(Tick),
-    }
 
     /// Converts a time to a tick.
     pub trait ToTick {
@@ -95,19 +151,13 @@ mod sealed {
     }
 
     pub trait Sealed {
-        fn due(self) -> Due;
-        /// The tick of the time. Not by way of [`Due`], so that each form compiles to its own
-        /// conversion: a reset takes a third fewer instructions.
+        /// The tick of the time. Not by way of [`Due`](super::Due), so that each type compiles to
+        /// its own conversion: a reset takes a third fewer instructions.
         fn tick(self, to_tick: impl ToTick) -> Tick;
     }
 }
 
 impl Sealed for Duration {
-    #[inline]
-    fn due(self) -> Due {
-        Due::After(self)
-    }
-
     // A call of it costs a third of what a reset costs.
     #[allow(clippy::inline_always, reason = "counted in instructions")]
     #[inline(always)]
@@ -118,11 +168,6 @@ impl Sealed for Duration {
 
 impl Sealed for Instant {
     #[inline]
-    fn due(self) -> Due {
-        Due::At(self)
-    }
-
-    #[inline]
     fn tick(self, to_tick: impl ToTick) -> Tick {
         to_tick.at(self)
     }
@@ -130,13 +175,18 @@ impl Sealed for Instant {
 
 impl Sealed for Deadline {
     #[inline]
-    fn due(self) -> Due {
-        Due::Tick(self.0)
-    }
-
-    #[inline]
     fn tick(self, _: impl ToTick) -> Tick {
         self.0
+    }
+}
+
+impl Sealed for Due {
+    fn tick(self, to_tick: impl ToTick) -> Tick {
+        match self {
+            Self::After(delay) => to_tick.after(delay),
+            Self::At(at) => to_tick.at(at),
+            Self::Deadline(Deadline(tick)) => tick,
+        }
     }
 }
 
@@ -173,7 +223,7 @@ impl Timeline {
         match when.due() {
             Due::After(delay) => super::nanos_after(now(), delay),
             Due::At(at) => self.nanos_at(at),
-            Due::Tick(tick) => self.start_of(tick),
+            Due::Deadline(Deadline(tick)) => self.start_of(tick),
         }
     }
 
@@ -190,15 +240,10 @@ impl Timeline {
     /// The instant at which something is due: an instant as it is, a delay from the present, which
     /// is read from the clock, and the beginning of a tick.
     pub(crate) fn instant_due(&self, when: impl When) -> Instant {
-        self.instant_of_due(when.due())
-    }
-
-    /// The instant of a stored time, by the rules of [`instant_due`](Self::instant_due).
-    pub(crate) fn instant_of_due(&self, due: Due) -> Instant {
-        match due {
+        match when.due() {
             Due::After(delay) => self.clock().after(self.now(), delay),
             Due::At(at) => at,
-            Due::Tick(tick) => self.instant(tick),
+            Due::Deadline(Deadline(tick)) => self.instant(tick),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::shard::local::LocalShard;
 use crate::shard::stored::Stored;
 pub use crate::shard::timers::Timers;
 use crate::shard::timers::{LocalCall, Payload};
-use crate::values::class::TimerClass;
+use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::{ConfigError, TimeoutError};
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
@@ -37,6 +37,15 @@ impl<T: Send + 'static> Timers<T> {
     pub fn of_class(&self, class: TimerClass) -> Result<Self, ConfigError> {
         let class = self.core.directory().settings.classes.find(class)?;
         Ok(Self { core: Rc::clone(&self.core), class })
+    }
+
+    /// A view of this shard that schedules timers of the class of a handle, for work that came here
+    /// by the handle. Without a class if the handle has none, or is of another service.
+    #[must_use]
+    pub fn with_class_of(&self, handle: Handle<T>) -> Self {
+        let is_own = handle.is_of(self.core.directory().service);
+        let class = if is_own { handle.class() } else { ClassId::NONE };
+        Self { core: Rc::clone(&self.core), class }
     }
 
     /// Schedules a timer that carries a value, which is given to the service's handler on this core

@@ -92,6 +92,50 @@ pub enum MissedTickBehavior {
     Skip,
 }
 
+impl MissedTickBehavior {
+    /// When the next tick is due after one that was due at `due` and has come at `now`, and how
+    /// many ticks in between are left out. `late` is how late that one has come: less than `now`
+    /// says if it was put off on purpose.
+    ///
+    /// ```
+    /// use corewheel::interval::MissedTickBehavior;
+    /// use std::time::Duration;
+    ///
+    /// let service = corewheel::TimerService::builder().shards(1).start_attached()?;
+    /// let clock = service.handle().clock();
+    /// let (due, second) = (clock.now(), Duration::from_secs(1));
+    /// let late = second * 7 / 2;
+    /// let next = MissedTickBehavior::Skip.next_tick(&clock, due, (due + late, late), second);
+    /// assert_eq!(next, (due + second * 4, 3));
+    /// # Ok::<(), corewheel::StartError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the period is zero.
+    pub fn next_tick(
+        self,
+        clock: &Clock,
+        due: Instant,
+        (now, late): (Instant, Duration),
+        period: Duration,
+    ) -> (Instant, u64) {
+        // The first tick may have been due before the service started, so this need not fit.
+        let behind = u64::try_from(late.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX);
+        if behind == 0 || self == Self::Burst {
+            return (clock.after(due, period), 0);
+        }
+        if self == Self::Delay {
+            return (clock.after(now, period), behind);
+        }
+        let rest = late.as_nanos() % period.as_nanos();
+        // Less than a period.
+        let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
+        let last = clock.after(due, late.saturating_sub(rest));
+        (clock.after(last, period), behind)
+    }
+}
+
 /// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Handle::interval`],
 /// [`Handle::interval_at`] and [`Handle::fixed_delay`] for every thread. On a shard's own thread
 /// [`Timers::interval`], [`Timers::interval_at`] and [`Timers::fixed_delay`] make one.
@@ -131,7 +175,8 @@ impl Interval {
         period: Duration,
     ) -> Result<Self, ConfigError> {
         let kind = Kind::Rate(MissedTickBehavior::default());
-        check("period", period).map(|()| Self::new(sleep, clock, start, period, kind))
+        ConfigError::if_zero("period", period)?;
+        Ok(Self::new(sleep, clock, start, period, kind))
     }
 
     fn with_delay(
@@ -141,7 +186,8 @@ impl Interval {
         delay: Duration,
     ) -> Result<Self, ConfigError> {
         let kind = Kind::Delay { seen: false };
-        check("delay", delay).map(|()| Self::new(sleep, clock, start, delay, kind))
+        ConfigError::if_zero("delay", delay)?;
+        Ok(Self::new(sleep, clock, start, delay, kind))
     }
 
     /// Waits for the next tick, and returns when it was due. A future that is dropped before it is
@@ -193,9 +239,14 @@ impl Interval {
     /// # }
     /// ```
     pub fn phase(mut self, seed: u64) -> Self {
-        let after = random::part_of(saturating_nanos(self.period), seed);
-        self.reset_to(self.after_now(Duration::from_nanos(after)));
+        self.reset_to(self.after_now(Self::phase_of(self.period, seed)));
         self
+    }
+
+    /// The random moment within a period that [`phase`](Self::phase) makes of a seed, as a time
+    /// from the beginning of the period.
+    pub fn phase_of(period: Duration, seed: u64) -> Duration {
+        Duration::from_nanos(random::part_of(saturating_nanos(period), seed))
     }
 
     /// Makes the next tick due a period from now, and the later ones a period after one another.
@@ -206,7 +257,7 @@ impl Interval {
     /// Makes the next tick due at `when`, and the later ones a period after one another from then
     /// on. With `Duration::ZERO` the next tick comes without a wait.
     pub fn reset_at<W: When>(&mut self, when: W) {
-        self.reset_to(self.sleep.handle().instant_due(when));
+        self.reset_to(self.sleep.handle().instant_of(when));
     }
 
     fn reset_to(&mut self, due: Instant) {
@@ -267,17 +318,10 @@ impl Interval {
     fn next_after(&mut self, due: Instant, behavior: MissedTickBehavior) -> Instant {
         let now = self.now();
         let late = now.saturating_duration_since(due);
-        let next = next_tick(&self.clock, due, (now, late), self.period, behavior);
-        self.missed = self.missed.saturating_add(next.missed);
-        next.due
+        let (next, missed) = behavior.next_tick(&self.clock, due, (now, late), self.period);
+        self.missed = self.missed.saturating_add(missed);
+        next
     }
-}
-
-/// The tick after one that has just come.
-pub(crate) struct NextTick {
-    pub(crate) due: Instant,
-    /// How many ticks in between are left out.
-    pub(crate) missed: u64,
 }
 
 debug_fields!([] Interval, |it| period: it.period, kind: it.kind, missed: it.missed);
@@ -343,7 +387,7 @@ impl<T: 'static> Handle<T> {
         first: W,
         period: Duration,
     ) -> Result<Interval, ConfigError> {
-        let start = self.instant_due(first);
+        let start = self.instant_of(first);
         Interval::at_rate(self.sleep(start), self.clock(), start, period)
     }
 
@@ -358,36 +402,4 @@ impl<T: 'static> Handle<T> {
         let start = clock.after(clock.now(), delay);
         Interval::with_delay(self.sleep(start), clock, start, delay)
     }
-}
-
-/// The tick after the one that was due at `due` and has come `late`, at `now`.
-pub(crate) fn next_tick(
-    clock: &Clock,
-    due: Instant,
-    (now, late): (Instant, Duration),
-    period: Duration,
-    behavior: MissedTickBehavior,
-) -> NextTick {
-    // The first tick may have been due before the service started, so this need not fit.
-    let behind = u64::try_from(late.as_nanos() / period.as_nanos()).unwrap_or(u64::MAX);
-    if behind == 0 || behavior == MissedTickBehavior::Burst {
-        return NextTick { due: clock.after(due, period), missed: 0 };
-    }
-    if behavior == MissedTickBehavior::Delay {
-        return NextTick { due: clock.after(now, period), missed: behind };
-    }
-    let rest = late.as_nanos() % period.as_nanos();
-    // Less than a period.
-    let rest = Duration::new((rest / 1_000_000_000) as u64, (rest % 1_000_000_000) as u32);
-    let last = clock.after(due, late.saturating_sub(rest));
-    NextTick { due: clock.after(last, period), missed: behind }
-}
-
-/// Refuses a period or a delay of zero, by the name of the parameter.
-pub(crate) fn check(field: &'static str, time: Duration) -> Result<(), ConfigError> {
-    if time.is_zero() {
-        let limit = "it must be longer than zero";
-        return Err(ConfigError::new(field, time, limit, "use one tick or more"));
-    }
-    Ok(())
 }

@@ -6,3 +6,4 @@ pub mod interval;
 pub mod kept;
 pub mod repeat;
 pub(crate) mod scheduled;
+mod slack;

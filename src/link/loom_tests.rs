@@ -14,7 +14,6 @@ mod mailbox_tests;
 mod marks_tests;
 mod nursery_tests;
 mod owners_tests;
-mod stop_flag_tests;
 mod woken_tests;
 
 use std::future::poll_fn;

@@ -12,7 +12,6 @@ pub(crate) mod mailbox;
 pub(crate) mod nursery;
 pub(crate) mod overflow;
 pub(crate) mod owners;
-pub(crate) mod stop_flag;
 pub(crate) mod sync;
 pub(crate) mod version;
 pub(crate) mod waiters;

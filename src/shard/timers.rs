@@ -108,13 +108,9 @@ pub(crate) type LocalCall<T> = Box<dyn FnOnce(&Timers<T>)>;
 /// A callback that may be sent from one core to another.
 pub(crate) type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
-/// A callback that is run again and again, by one timer after the other.
-pub(crate) type RepeatedCall<T> = Rc<dyn Fn(&Timers<T>)>;
-
 pub(crate) enum Call<T: 'static> {
     Local(LocalCall<T>),
     Send(SendCall<T>),
-    Repeated(RepeatedCall<T>),
 }
 
 impl<T> Call<T> {
@@ -122,18 +118,16 @@ impl<T> Call<T> {
         match self {
             Self::Local(call) => call(timers),
             Self::Send(call) => call(timers),
-            Self::Repeated(call) => call(timers),
         }
     }
 }
 
 impl<T> Call<T> {
-    /// The callback, boxed anew if it runs again and again.
+    /// The callback, for its own core.
     pub(crate) fn into_local(self) -> LocalCall<T> {
         match self {
             Self::Local(call) => call,
             Self::Send(call) => call,
-            Self::Repeated(call) => Box::new(move |timers| call(timers)),
         }
     }
 }
@@ -145,9 +139,9 @@ pub enum Payload<T: 'static, C = LocalCall<T>> {
     Value(T),
     /// A callback, which has not run.
     Callback(C),
-    /// The payload cannot be returned. A connection or a container waited for the timer, and has
-    /// received the outcome itself; or, on another thread, a callback that must not leave its core
-    /// was dropped there.
+    /// The payload cannot be returned. A connection, a container or a periodic callback waited for
+    /// the timer, and has received the outcome itself; or, on another thread, a callback that must
+    /// not leave its core was dropped there.
     Local,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::values::ids::ShardId;
 use crate::values::refused::{CLOSED, RefusedKind};
@@ -126,6 +127,19 @@ impl ConfigError {
         remedy: impl Into<String>,
     ) -> Self {
         Self { field, value: format!("{value:?}"), limit: limit.into(), remedy: remedy.into() }
+    }
+
+    /// Refuses a period or a delay of zero, by the name of the parameter.
+    ///
+    /// # Errors
+    ///
+    /// The time is zero.
+    pub fn if_zero(field: &'static str, time: Duration) -> Result<(), Self> {
+        if time.is_zero() {
+            let limit = "it must be longer than zero";
+            return Err(Self::new(field, time, limit, "use one tick or more"));
+        }
+        Ok(())
     }
 
     /// The setting's name: that of the builder's method or of the parameter.

@@ -265,6 +265,11 @@ impl<T: 'static> Handle<T> {
         ShardId::new((hash % count as u64) as u16)
     }
 
+    /// Whether this is a handle of a service.
+    pub(crate) fn is_of(self, service: ServiceId) -> bool {
+        self.service == service
+    }
+
     /// The class of the timers of this handle.
     pub(crate) fn class(self) -> ClassId {
         self.class
@@ -351,8 +356,9 @@ impl<T: 'static> Handle<T> {
         self.time().map_or_else(Clock::monotonic, |time| time.clock().clone())
     }
 
-    /// The instant at which something is due.
-    pub(crate) fn instant_due(&self, when: impl When) -> Instant {
+    /// The instant at which something is due: a delay from now, an instant as it is, or the
+    /// beginning of the tick of a deadline. The present if the service has ended.
+    pub fn instant_of<W: When>(&self, when: W) -> Instant {
         let now = || self.clock().now();
         self.time().map_or_else(now, |time| time.instant_due(when))
     }

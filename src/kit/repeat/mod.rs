@@ -45,50 +45,27 @@
 //! stopped, or has ended for another reason, it has no timer and is dropped. The shard borrows
 //! nothing of its own while it runs. Absent by design: a task or a thread for each.
 //!
-//! Cost: three allocations when it begins, four from another thread, and none after; a timer; and
-//! for each run a clock reading more than a callback that runs once.
+//! Cost: one allocation when it begins, four from another thread, and none after. It is a
+//! [part](crate::part) of the shard with one timer. A run costs a clock reading more than that of a
+//! callback that runs once.
 
 mod options;
+mod phase;
 mod remote;
 mod repeating;
 
+use std::convert::Infallible;
+use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
 use self::options::Body;
 pub use self::options::Repeat;
+use self::phase::Phase;
+pub use self::phase::StopOutcome;
 pub use self::remote::RemotePeriodic;
-use self::repeating::{OnShard, Phase, Repeating, State, deadline};
-use crate::clock::when::When;
-use crate::face::timers::Timers;
-use crate::values::refused::{RefusedCall, RefusedKind};
-
-/// The outcome of stopping a periodic callback.
-///
-/// ```
-/// use corewheel::repeat::{Repeat, StopOutcome};
-/// # use corewheel::TimerService;
-/// # use std::time::Duration;
-/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
-/// # let shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
-///
-/// let every_second = Repeat::at_fixed_rate(Duration::from_secs(1))?;
-/// let heartbeat = shard.timers().repeat(every_second, |_| println!("heartbeat"))?;
-/// assert_eq!(heartbeat.stop(), StopOutcome::Stopped);
-/// assert_eq!(heartbeat.stop(), StopOutcome::AlreadyOver);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use = "it says whether the callback is still running"]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StopOutcome {
-    /// The callback was waiting for its next run, and will not run again.
-    Stopped,
-    /// The callback is running right now, further up the stack or on its shard, and this run is its
-    /// last.
-    LastRun,
-    /// The callback had ended before.
-    AlreadyOver,
-}
+use self::repeating::{OnShard, Repeating, State};
+use crate::{RefusedCall, Timers, When};
 
 /// A callback that runs periodically, on its own core; made by [`Timers::repeat`] and
 /// [`Timers::repeat_by_plan`].
@@ -101,7 +78,7 @@ pub struct Periodic {
 }
 
 /// One run of a periodic callback: its argument.
-pub struct PeriodicRun<'a, T: Send + 'static = std::convert::Infallible> {
+pub struct PeriodicRun<'a, T: Send + 'static = Infallible> {
     timers: &'a Timers<T>,
     state: &'a State,
     due: Instant,
@@ -127,8 +104,7 @@ impl<T: Send + 'static> Timers<T> {
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
     {
-        let due = repeat.first_due(self.core().time());
-        self.begin(due, repeat.with(call))
+        Repeating::begin(self, repeat.first_due(), repeat.with(call))
     }
 
     /// Runs a callback when `first` is due, and then at each instant that `next` returns, until it
@@ -174,25 +150,7 @@ impl<T: Send + 'static> Timers<T> {
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
     {
-        self.begin(self.core().time().instant_due(first), Body::planned(next, call))
-    }
-
-    fn begin<F, N>(&self, due: Instant, mut body: Body<F, N>) -> Result<Periodic, RefusedCall<F>>
-    where
-        F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-        N: FnMut(Instant) -> Option<Instant> + 'static,
-    {
-        let aim = body.aim(self.core().time().clock(), due);
-        let deadline = deadline(self.core(), aim, self.now(), body.slack);
-        let (repeating, call) = Repeating::new(body, self.class(), (due, aim), None);
-        if repeating.arm(self.core(), deadline) {
-            return Ok(Periodic { repeating: Rc::new((self.clone(), repeating)) });
-        }
-        let body = repeating.take_body().expect("the callback has not run");
-        drop(call);
-        let core = self.core();
-        let kind = if core.is_closed() { core.why_closed() } else { RefusedKind::Full };
-        Err(kind.of(body.call).into())
+        Repeating::begin(self, first, Body::planned(next, call))
     }
 }
 
@@ -200,25 +158,17 @@ impl Periodic {
     /// Stops the callback. If it was waiting for its next run it is dropped here, and its timer is
     /// free.
     pub fn stop(&self) -> StopOutcome {
-        let state = self.state();
-        match state.phase() {
-            Phase::Over => StopOutcome::AlreadyOver,
-            Phase::Runs | Phase::Stopping => {
-                state.set_phase(Phase::Stopping);
-                StopOutcome::LastRun
-            }
-            Phase::Waits => {
-                state.set_phase(Phase::Over);
-                self.repeating.disarm();
-                StopOutcome::Stopped
-            }
+        let (_, outcome) = self.state().phase.stop();
+        if outcome == StopOutcome::Stopped {
+            self.repeating.end();
         }
+        outcome
     }
 
     /// Whether the callback will not run again: it was stopped, its plan or its shard has ended, or
     /// it has panicked and [ends on a panic](Repeat::end_on_panic).
     pub fn is_over(&self) -> bool {
-        self.state().phase() == Phase::Over
+        self.state().phase.load() == Phase::Over
     }
 
     /// When the next run is due; `None` when the callback is over. While a callback with a fixed
@@ -248,9 +198,16 @@ impl Periodic {
     }
 }
 
-debug_fields!([] Periodic, |it|
-    over: it.is_over(), runs: it.runs(), missed: it.missed(), panicked: it.panicked()
-);
+impl fmt::Debug for Periodic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Periodic")
+            .field("over", &self.is_over())
+            .field("runs", &self.runs())
+            .field("missed", &self.missed())
+            .field("panicked", &self.panicked())
+            .finish_non_exhaustive()
+    }
+}
 
 impl<T: Send + 'static> PeriodicRun<'_, T> {
     /// The shard's timers.
@@ -288,7 +245,7 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
 
     /// Makes this run the last.
     pub fn stop(&mut self) {
-        self.state.set_phase(Phase::Stopping);
+        self.state.phase.replace(Phase::Runs, Phase::Stopping);
     }
 
     /// Ends the callback if it panics, in this run or a later one. See [`Repeat::end_on_panic`].
@@ -297,6 +254,12 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
     }
 }
 
-debug_fields!([T: Send + 'static] PeriodicRun<'_, T>, |it|
-    number: it.number(), due: it.due, missed: it.missed
-);
+impl<T: Send + 'static> fmt::Debug for PeriodicRun<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeriodicRun")
+            .field("number", &self.number())
+            .field("due", &self.due)
+            .field("missed", &self.missed)
+            .finish_non_exhaustive()
+    }
+}

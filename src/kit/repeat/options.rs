@@ -1,14 +1,12 @@
 //! When a periodic callback runs.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crate::clock::when::{Due, When};
-use crate::clock::{Clock, Timeline, saturating_nanos};
-use crate::kit::herd::Jitter;
-use crate::kit::interval::{MissedTickBehavior, check};
-use crate::values::contain::Contained;
-use crate::values::error::ConfigError;
-use crate::values::random;
+use crate::clock::Clock;
+use crate::herd::Jitter;
+use crate::interval::{Interval, MissedTickBehavior};
+use crate::{ConfigError, Due, When};
 
 /// When a periodic callback runs: at a fixed rate or with a fixed delay, from when on, and how
 /// exactly.
@@ -68,8 +66,7 @@ pub(super) type NoPlan = fn(Instant) -> Option<Instant>;
 /// A callback with all that says when it runs.
 pub(super) struct Body<F, N> {
     pub(super) call: F,
-    /// Contained, as a plan may hold something that panics when it is dropped, beside the callback.
-    pub(super) pattern: Contained<Pattern<N>>,
+    pub(super) pattern: Apart<Pattern<N>>,
     pub(super) ends_on_panic: bool,
     pub(super) slack: Duration,
     jitter: Option<Jitter>,
@@ -77,13 +74,38 @@ pub(super) struct Body<F, N> {
 
 impl<F, N> Body<F, N> {
     pub(super) fn planned(next: N, call: F) -> Self {
-        let pattern = Contained::new(Pattern::Plan(next));
+        let pattern = Apart(Some(Pattern::Plan(next)));
         Self { call, pattern, ends_on_panic: false, slack: Duration::ZERO, jitter: None }
     }
 
     /// The instant to aim at for a run: when it is due, and later by the jitter.
     pub(super) fn aim(&mut self, clock: &Clock, due: Instant) -> Instant {
-        self.jitter.as_mut().map_or(due, |jitter| clock.after(due, jitter.sample()))
+        self.jitter.as_mut().map_or(due, |jitter| clock.after(due, jitter.after(Duration::ZERO)))
+    }
+}
+
+/// A value that may panic when it is dropped, beside another one that may: two panics at a time
+/// would abort the process.
+pub(super) struct Apart<V>(Option<V>);
+
+impl<V> Apart<V> {
+    pub(super) fn get_mut(&mut self) -> &mut V {
+        self.0.as_mut().expect("the value is there until it is taken or dropped")
+    }
+
+    /// Gives the value away.
+    pub(super) fn take(&mut self) -> Option<V> {
+        self.0.take()
+    }
+}
+
+impl<V> Drop for Apart<V> {
+    fn drop(&mut self) {
+        let value = self.0.take();
+        if let Err(message) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            // It may panic, too.
+            std::mem::forget(message);
+        }
     }
 }
 
@@ -96,7 +118,7 @@ impl Repeat {
     /// The period is zero.
     #[doc(alias = "schedule_at_fixed_rate")]
     pub fn at_fixed_rate(period: Duration) -> Result<Self, ConfigError> {
-        check("period", period)?;
+        ConfigError::if_zero("period", period)?;
         Ok(Self::of(Pattern::Rate { period, behavior: MissedTickBehavior::default() }))
     }
 
@@ -108,7 +130,7 @@ impl Repeat {
     /// The delay is zero.
     #[doc(alias = "schedule_with_fixed_delay")]
     pub fn with_fixed_delay(delay: Duration) -> Result<Self, ConfigError> {
-        check("delay", delay)?;
+        ConfigError::if_zero("delay", delay)?;
         Ok(Self::of(Pattern::Delay(delay)))
     }
 
@@ -133,8 +155,7 @@ impl Repeat {
     #[must_use]
     pub fn phase(mut self, seed: u64) -> Self {
         if let Pattern::Rate { period: time, .. } | Pattern::Delay(time) = self.pattern {
-            let after = random::part_of(saturating_nanos(time), seed);
-            self.first = Some(Due::After(Duration::from_nanos(after)));
+            self.first = Some(Due::After(Interval::phase_of(time, seed)));
         }
         self
     }
@@ -175,19 +196,15 @@ impl Repeat {
     }
 
     /// When the first run is due if the callback is handed over now.
-    pub(super) fn first_due(&self, time: &Timeline) -> Instant {
-        let first = match (self.first, &self.pattern) {
-            (Some(first), _) => first,
-            (None, Pattern::Rate { period: delay, .. } | Pattern::Delay(delay)) => {
-                Due::After(*delay)
-            }
-            (None, Pattern::Plan(_)) => Due::After(Duration::ZERO),
-        };
-        time.instant_of_due(first)
+    pub(super) fn first_due(&self) -> Due {
+        self.first.unwrap_or(match self.pattern {
+            Pattern::Rate { period: delay, .. } | Pattern::Delay(delay) => Due::After(delay),
+            Pattern::Plan(_) => Due::After(Duration::ZERO),
+        })
     }
 
     pub(super) fn with<F>(self, call: F) -> Body<F, NoPlan> {
         let Self { pattern, ends_on_panic, jitter, slack, .. } = self;
-        Body { call, pattern: Contained::new(pattern), ends_on_panic, slack, jitter }
+        Body { call, pattern: Apart(Some(pattern)), ends_on_panic, slack, jitter }
     }
 }

@@ -1,28 +1,21 @@
-//! A callback that runs again and again, on its shard: its runs, and the timer of the next one.
+//! A periodic callback on its shard: a part of the shard, with the timer of the next run.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::{Rc, Weak};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use corewheel_shard::{Tick, TimerKey};
-
-use super::PeriodicRun;
 use super::options::{Body, Pattern};
-use super::remote::EndedOnDrop;
-use crate::face::timers::Timers;
-use crate::kit::herd::slacken;
-use crate::kit::interval::next_tick;
-use crate::shard::Core;
-use crate::shard::timers::RepeatedCall;
-use crate::values::class::ClassId;
-
-type WeakCall<T> = Weak<dyn Fn(&Timers<T>)>;
+use super::phase::{Own, Phase, Shared};
+use super::{Periodic, PeriodicRun};
+use crate::clock::Clock;
+use crate::part::{Part, PartHandle, PartTimer, Receive};
+use crate::{Deadline, RefusedCall, RefusedKind, Timers, When};
 
 /// What a periodic callback shares with its handles and its runs.
 pub(super) struct State {
-    phase: Cell<Phase>,
+    pub(super) phase: Own,
     /// The timer of the next run; `None` while the plan has no next run, and when it is over.
-    timer: Cell<Option<TimerKey>>,
+    timer: Cell<Option<PartTimer>>,
     /// When the next run is due, and the instant that its timer aims at: later by the jitter.
     due: Cell<Instant>,
     aim: Cell<Instant>,
@@ -30,74 +23,28 @@ pub(super) struct State {
     missed: Cell<u64>,
     panicked: Cell<u64>,
     ends_on_panic: Cell<bool>,
-    /// `None` if the callback was not sent from another thread.
-    stop_flag: Option<EndedOnDrop>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
-    Waits,
-    Runs,
-    /// Runs for the last time.
-    Stopping,
-    Over,
 }
 
 /// A periodic callback of any type, on its shard.
 pub(super) trait OnShard {
     fn state(&self) -> &State;
-    /// Cancels the timer of the next run. If no run is on the stack, that drops the callback.
-    fn disarm(&self);
+    /// Frees the timer of the next run and, if no run is on the stack, drops the callback.
+    fn end(&self);
 }
 
-impl<T: Send + 'static, F, N> OnShard for (Timers<T>, Rc<Repeating<T, F, N>>) {
-    fn state(&self) -> &State {
-        &self.1.state
-    }
+/// A message: a handle on another thread has stopped the callback.
+struct Stopped;
 
-    fn disarm(&self) {
-        self.1.state.disarm(self.0.core());
-    }
-}
-
-pub(super) struct Repeating<T: 'static, F, N> {
+pub(super) struct Repeating<T: Send + 'static, F, N> {
     state: State,
-    class: ClassId,
-    /// What the timers call. It keeps the callback alive, and not the other way round.
-    call: OnceCell<WeakCall<T>>,
+    shard: PartHandle,
+    /// The shard's timers, of no class, for the runs.
+    timers: Timers<T>,
+    clock: Clock,
     /// `None` when it has ended.
     body: RefCell<Option<Body<F, N>>>,
-}
-
-/// Ends the callback when the last of its timers is gone.
-struct Owner<T: 'static, F, N>(Rc<Repeating<T, F, N>>);
-
-impl<T: 'static, F, N> Drop for Owner<T, F, N> {
-    fn drop(&mut self) {
-        self.0.state.end();
-        drop(self.0.take_body());
-    }
-}
-
-/// The deadline of a run that aims at an instant, which may have passed.
-pub(super) fn deadline<T: Send + 'static>(
-    core: &Core<T>,
-    aim: Instant,
-    now: Instant,
-    slack: Duration,
-) -> Tick {
-    let earliest = if aim <= now { core.tick_of(Duration::ZERO) } else { core.tick_of(aim) };
-    if slack.is_zero() {
-        return earliest;
-    }
-    slacken(core.time(), earliest, core.time().nanos_at(aim), slack)
-}
-
-impl<T: 'static, F, N> Repeating<T, F, N> {
-    /// Takes the callback out. `None` if it runs, or has ended.
-    pub(super) fn take_body(&self) -> Option<Body<F, N>> {
-        self.body.try_borrow_mut().ok()?.take()
-    }
+    /// Itself, until it has ended. No handle keeps it alive.
+    own: Cell<Option<Rc<Self>>>,
 }
 
 impl<T, F, N> Repeating<T, F, N>
@@ -106,15 +53,52 @@ where
     F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
     N: FnMut(Instant) -> Option<Instant> + 'static,
 {
-    /// A callback whose first run is due and aims at these instants, and what its timers call.
-    pub(super) fn new(
+    /// Begins a callback whose first run is due at `first`.
+    pub(super) fn begin<W: When>(
+        timers: &Timers<T>,
+        first: W,
+        mut body: Body<F, N>,
+    ) -> Result<Periodic, RefusedCall<F>> {
+        let handle = timers.handle();
+        let (clock, due) = (handle.clock(), handle.instant_of(first));
+        let aim = body.aim(&clock, due);
+        let slack = body.slack;
+        let repeating = Self::add(timers, body, clock, (due, aim), Own::here());
+        let deadline = repeating.deadline(aim, repeating.timers.now(), slack);
+        if let Err(kind) = repeating.arm(deadline) {
+            let body = repeating.body.take().expect("the callback has not run");
+            return Err(kind.of(body.call).into());
+        }
+        repeating.own.set(Some(Rc::clone(&repeating)));
+        Ok(Periodic { repeating })
+    }
+
+    /// Begins a callback that has come from another thread, with its first run.
+    pub(super) fn begin_now(
+        timers: &Timers<T>,
         body: Body<F, N>,
-        class: ClassId,
+        clock: Clock,
+        instants: (Instant, Instant),
+        phase: Own,
+    ) {
+        let repeating = Self::add(timers, body, clock, instants, phase);
+        if let Own::AnyThread(shared) = &repeating.state.phase {
+            repeating.receive_from(shared);
+        }
+        repeating.own.set(Some(Rc::clone(&repeating)));
+        repeating.run();
+    }
+
+    /// A part of the shard for a callback whose first run is due and aims at these instants.
+    fn add(
+        timers: &Timers<T>,
+        body: Body<F, N>,
+        clock: Clock,
         (due, aim): (Instant, Instant),
-        stop_flag: Option<EndedOnDrop>,
-    ) -> (Rc<Self>, RepeatedCall<T>) {
+        phase: Own,
+    ) -> Rc<Self> {
         let state = State {
-            phase: Cell::new(Phase::Waits),
+            phase,
             timer: Cell::new(None),
             due: Cell::new(due),
             aim: Cell::new(aim),
@@ -122,78 +106,87 @@ where
             missed: Cell::new(0),
             panicked: Cell::new(0),
             ends_on_panic: Cell::new(body.ends_on_panic),
-            stop_flag,
         };
-        let (call, body) = (OnceCell::new(), RefCell::new(Some(body)));
-        let repeating = Rc::new(Self { state, class, call, body });
-        let owner = Owner(Rc::clone(&repeating));
-        let call: RepeatedCall<T> = Rc::new(move |timers| {
-            let owner = &owner;
-            owner.0.run(timers);
-        });
-        repeating.call.set(Rc::downgrade(&call)).expect("it is set here alone");
-        (repeating, call)
+        timers.add_part(|shard| Self {
+            state,
+            shard,
+            timers: timers.with_class_of(timers.handle()),
+            clock,
+            body: RefCell::new(Some(body)),
+            own: Cell::new(None),
+        })
+    }
+
+    /// Lets the handles on other threads end the callback.
+    fn receive_from(&self, handles: &Shared) {
+        let sender = self.shard.sender::<Self>();
+        // If the shard has ended, so has the callback.
+        handles.end.get_or_init(|| Box::new(move || drop(sender.send(Stopped))));
     }
 
     /// Its timer has fired.
-    fn run(&self, timers: &Timers<T>) {
-        let (state, core) = (&self.state, timers.core());
+    fn run(&self) {
+        if !self.run_once() {
+            self.end();
+        }
+    }
+
+    /// Runs the callback, unless it must not run. False if it will not run again.
+    fn run_once(&self) -> bool {
+        let (state, timers) = (&self.state, &self.timers);
         state.timer.set(None);
-        // It is borrowed only by a run further up the stack.
-        let Ok(mut body) = self.body.try_borrow_mut() else { return };
-        let Some(body) = &mut *body else { return };
-        if !state.begin() {
-            return;
+        let mut body = self.body.borrow_mut();
+        let Some(body) = &mut *body else { return false };
+        if !state.phase.begin() {
+            return false;
         }
         let (due, now) = (state.due.get(), timers.now());
         let mut run = PeriodicRun { timers, state, due, now, next_due: None, missed: 0 };
         self.arm_next(body, &mut run);
         state.runs.set(state.runs.get() + 1);
-        let calm = core.contain(|| (body.call)(&mut run));
-        state.note_panic(calm);
+        let calm = self.shard.contain(|| (body.call)(&mut run));
         if !calm && state.ends_on_panic.get() {
-            state.phase.set(Phase::Stopping);
+            run.stop();
         }
+        state.note_panic(calm);
         if let Pattern::Delay(delay) = *body.pattern.get_mut() {
             if state.timer.get().is_some() {
                 let now = timers.now();
-                let next = core.time().clock().after(now, delay);
-                let deadline = state.aim_at(core, body, next, now);
-                state.reset(core, deadline);
+                let deadline = self.aim_at(body, self.clock.after(now, delay), now);
+                self.reset(deadline);
             }
         }
-        state.rest(core);
+        state.timer.get().is_some() && state.phase.rest()
     }
 
     /// Schedules the timer of the next run before this run, so that there is room for it.
     fn arm_next(&self, body: &mut Body<F, N>, run: &mut PeriodicRun<'_, T>) {
-        let (state, core, due, now) = (&self.state, run.timers.core(), run.due, run.now);
-        let clock = core.time().clock();
+        let (state, due, now) = (&self.state, run.due, run.now);
         match body.pattern.get_mut() {
             Pattern::Rate { period, behavior } => {
                 let late = now.saturating_duration_since(state.aim.get());
-                let next = next_tick(clock, due, (now, late), *period, *behavior);
-                run.missed = next.missed;
-                state.missed.set(state.missed.get().saturating_add(next.missed));
-                run.next_due = Some(next.due);
-                let deadline = state.aim_at(core, body, next.due, now);
-                self.arm_again(core, deadline);
+                let (next, missed) = behavior.next_tick(&self.clock, due, (now, late), *period);
+                run.missed = missed;
+                state.missed.set(state.missed.get().saturating_add(missed));
+                run.next_due = Some(next);
+                let deadline = self.aim_at(body, next, now);
+                self.arm_again(deadline);
             }
             Pattern::Delay(delay) => {
                 // It is reset at the end of the run, to a later deadline.
-                let next = clock.after(now, *delay);
-                self.arm_again(core, core.tick_of(next));
+                let next = self.clock.after(now, *delay);
+                self.arm_again(self.shard.deadline(next));
             }
             Pattern::Plan(next) => {
                 // Keeps the room while the plan is called.
-                self.arm_again(core, core.tick_of(Duration::ZERO));
-                state.note_panic(core.contain(|| run.next_due = next(due)));
+                self.arm_again(self.shard.deadline(Duration::ZERO));
+                state.note_panic(self.shard.contain(|| run.next_due = next(due)));
                 match run.next_due {
                     Some(next) => {
-                        let deadline = state.aim_at(core, body, next, now);
-                        state.reset(core, deadline);
+                        let deadline = self.aim_at(body, next, now);
+                        self.reset(deadline);
                     }
-                    None => state.disarm(core),
+                    None => self.disarm(),
                 }
             }
         }
@@ -202,20 +195,38 @@ where
         }
     }
 
-    /// Schedules the timer of the next run. False if the shard is full or closed, or the callback
-    /// is dropped.
-    pub(super) fn arm(&self, core: &Core<T>, deadline: Tick) -> bool {
-        let call = self.call.get().and_then(Weak::upgrade);
-        let arm = |call| core.schedule_repeated(self.class, deadline, &call);
-        self.state.timer.set(call.and_then(arm));
-        self.state.timer.get().is_some()
+    /// Notes when the next run is due, and returns its deadline.
+    fn aim_at(&self, body: &mut Body<F, N>, due: Instant, now: Instant) -> Deadline {
+        let aim = body.aim(&self.clock, due);
+        self.state.due.set(due);
+        self.state.aim.set(aim);
+        self.deadline(aim, now, body.slack)
+    }
+
+    /// The deadline of a run that aims at an instant, which may have passed.
+    fn deadline(&self, aim: Instant, now: Instant, slack: Duration) -> Deadline {
+        let earliest =
+            if aim <= now { self.shard.deadline(Duration::ZERO) } else { self.shard.deadline(aim) };
+        if slack.is_zero() {
+            return earliest;
+        }
+        let left = aim.checked_add(slack).map_or(Duration::MAX, |latest| {
+            latest.saturating_duration_since(self.shard.instant_of(earliest))
+        });
+        self.timers.deadline_with_slack(earliest, left)
+    }
+
+    fn arm(&self, deadline: Deadline) -> Result<(), RefusedKind> {
+        let timer = self.shard.schedule(deadline, 0)?;
+        self.state.timer.set(Some(timer));
+        Ok(())
     }
 
     /// Schedules the timer of a later run. The slot of the timer that has just fired is free for
     /// it, unless the shard is closed or that slot's generations are used up.
-    fn arm_again(&self, core: &Core<T>, deadline: Tick) {
-        if !self.arm(core, deadline) && !core.is_closed() {
-            let shard = core.id().number();
+    fn arm_again(&self, deadline: Deadline) {
+        if self.arm(deadline).is_err() && !self.shard.is_closed() {
+            let shard = self.shard.shard_id().number();
             tracing::error!(
                 name: "repeat-without-timer",
                 target: "corewheel::kit",
@@ -223,17 +234,70 @@ where
             );
         }
     }
+
+    fn reset(&self, deadline: Deadline) {
+        if let Some(timer) = self.state.timer.get() {
+            self.shard.reset(timer, deadline);
+        }
+    }
+
+    fn disarm(&self) {
+        if let Some(timer) = self.state.timer.take() {
+            self.shard.cancel(timer);
+        }
+    }
+}
+
+impl<T, F, N> OnShard for Repeating<T, F, N>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+    N: FnMut(Instant) -> Option<Instant> + 'static,
+{
+    fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn end(&self) {
+        // Handles show it before what the callback holds is dropped.
+        self.state.phase.store(Phase::Over);
+        self.disarm();
+        let body = self.body.try_borrow_mut().ok().and_then(|mut body| body.take());
+        if let Some(Body { call, mut pattern, .. }) = body {
+            self.state.note_panic(self.shard.contain(|| drop(call)));
+            self.state.note_panic(self.shard.contain(|| drop(pattern.take())));
+        }
+        drop(self.own.take());
+    }
+}
+
+impl<T, F, N> Part for Repeating<T, F, N>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+    N: FnMut(Instant) -> Option<Instant> + 'static,
+{
+    fn expired(self: Rc<Self>, _index: u32) {
+        self.run();
+    }
+
+    fn closed(&self, _is_dead: bool) {
+        self.end();
+    }
+}
+
+impl<T, F, N> Receive<Stopped> for Repeating<T, F, N>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+    N: FnMut(Instant) -> Option<Instant> + 'static,
+{
+    fn receive(self: Rc<Self>, Stopped: Stopped) {
+        self.end();
+    }
 }
 
 impl State {
-    pub(super) fn phase(&self) -> Phase {
-        self.phase.get()
-    }
-
-    pub(super) fn set_phase(&self, phase: Phase) {
-        self.phase.set(phase);
-    }
-
     pub(super) fn due(&self) -> Instant {
         self.due.get()
     }
@@ -252,62 +316,6 @@ impl State {
 
     pub(super) fn end_on_panic(&self) {
         self.ends_on_panic.set(true);
-    }
-
-    /// The callback will not run any more. Handles show it before what the callback holds is
-    /// dropped.
-    fn end(&self) {
-        self.phase.set(Phase::Over);
-        if let Some(stop_flag) = &self.stop_flag {
-            stop_flag.end();
-        }
-    }
-
-    /// Begins a run. False if the callback must not run.
-    fn begin(&self) -> bool {
-        let may = self.phase.get() == Phase::Waits
-            && self.stop_flag.as_ref().is_none_or(EndedOnDrop::begin);
-        self.phase.set(if may { Phase::Runs } else { Phase::Over });
-        may
-    }
-
-    /// A run is over.
-    fn rest<T: Send + 'static>(&self, core: &Core<T>) {
-        let next = self.timer.get().filter(|_| self.phase.get() == Phase::Runs);
-        let goes_on = |timer| self.stop_flag.as_ref().is_none_or(|stop_flag| stop_flag.rest(timer));
-        if next.is_some_and(goes_on) {
-            self.phase.set(Phase::Waits);
-        } else {
-            self.end();
-            self.disarm(core);
-        }
-    }
-
-    /// Notes when the next run is due, and returns its deadline.
-    fn aim_at<T: Send + 'static, F, N>(
-        &self,
-        core: &Core<T>,
-        body: &mut Body<F, N>,
-        due: Instant,
-        now: Instant,
-    ) -> Tick {
-        let aim = body.aim(core.time().clock(), due);
-        self.due.set(due);
-        self.aim.set(aim);
-        deadline(core, aim, now, body.slack)
-    }
-
-    fn reset<T: Send + 'static>(&self, core: &Core<T>, deadline: Tick) {
-        if let Some(timer) = self.timer.get() {
-            let _ = core.reset(timer, deadline);
-        }
-    }
-
-    /// Cancels the timer of the next run. If no run is on the stack, that drops the callback.
-    fn disarm<T: Send + 'static>(&self, core: &Core<T>) {
-        if let Some(timer) = self.timer.take() {
-            self.note_panic(core.contain(|| core.cancel_repeated(timer)));
-        }
     }
 
     /// Counts a panic of the callback or its plan.
