@@ -22,10 +22,9 @@ impl<T: Send + 'static> Core<T> {
         let index = self.state.borrow_mut().calls.insert(Call::Local(call)) as u32;
         match self.schedule(class, deadline, Stored::Call(index)) {
             Ok(key) => Ok(self.timer_of(key)),
-            Err(_) => match self.state.borrow_mut().calls.remove(index as usize) {
-                Call::Local(call) => Err(Refused::Full(call)),
-                _ => unreachable!("a refusal returns what was given"),
-            },
+            Err(_) => Err(Refused::Full(
+                self.state.borrow_mut().calls.remove(index as usize).into_local(),
+            )),
         }
     }
 }

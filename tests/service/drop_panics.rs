@@ -333,6 +333,30 @@ fn periodic_callbacks_of_a_client_are_dropped_one_at_a_time_at_shutdown() {
 }
 
 #[test]
+fn periodic_callback_of_a_client_and_its_plan_are_dropped_one_at_a_time() {
+    for runs in [false, true] {
+        let mut lab = lab::<()>();
+        let client = lab.service.handle();
+        let (plan, call) = (PanicsOnDrop(0), PanicsOnDrop(1));
+        let next = move |due: Instant| {
+            let _plan = &plan;
+            Some(due + FAR)
+        };
+        let run = move |_: &mut PeriodicRun<'_, ()>| {
+            let _call = &call;
+        };
+        let first = if runs { ms(0) } else { FAR };
+        let periodic = client.on(SHARD).repeat_by_plan(first, next, run).unwrap();
+        lab.settle();
+        let stop = || {
+            assert_eq!(periodic.stop(client), StopOutcome::Stopped);
+            lab.advance(ms(1_000));
+        };
+        assert_eq!(dropped_by(stop), 2, "{runs}");
+    }
+}
+
+#[test]
 fn scheduled_task_and_the_waker_of_its_result_panic_one_at_a_time() {
     struct Panics;
     impl std::task::Wake for Panics {

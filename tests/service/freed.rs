@@ -107,6 +107,25 @@ fn stop_of_a_periodic_callback_frees_it_on_a_sleeping_shard() {
 }
 
 #[test]
+fn stop_after_a_run_frees_a_periodic_callback_on_a_sleeping_shard() {
+    let (guard, dropped) = Guard::new();
+    let (mut asleep, periodic) = Asleep::after(|lab, client| {
+        let rate = Repeat::at_fixed_rate(LATER).unwrap().first(Duration::ZERO);
+        let repeats = client.on(SHARD).repeat(rate, move |_| {
+            let _captured = &guard;
+        });
+        lab.settle();
+        repeats.unwrap()
+    });
+    let client = asleep.lab.service.handle();
+    let outcome = std::thread::spawn(move || periodic.stop(client)).join().unwrap();
+    assert_eq!((outcome, asleep.count(), count(&dropped)), (StopOutcome::Stopped, 1, 0));
+    asleep.sleeps_long();
+    assert_eq!((count(&dropped), asleep.lab.counts().pending), (1, 2));
+    check_law(&asleep.lab.counts());
+}
+
+#[test]
 fn timer_cancelled_in_its_lane_is_freed_by_a_sleeping_shard() {
     let (guard, dropped) = Guard::new();
     let (mut asleep, ()) = Asleep::after(|_, _| ());

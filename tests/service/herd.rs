@@ -47,6 +47,23 @@ fn deadlines_with_slack_share_few_ticks_within_the_slack() {
 }
 
 #[test]
+fn handle_computes_deadlines_with_slack_as_its_shards_do() {
+    let mut lab = Lab::<u64>::new(builder(1));
+    lab.advance(ms(12_345));
+    let (timers, handle) = (lab.timers().clone(), lab.service.handle());
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0047);
+    for _ in 0..500 {
+        let [delay, slack] = [(); 2].map(|()| Duration::from_micros(rng.u64(0..1_000_000)));
+        let here = timers.deadline_with_slack(delay, slack);
+        assert_eq!(handle.deadline_with_slack(delay, slack), here, "{delay:?} {slack:?}");
+        let at = handle.instant_of(delay);
+        assert_eq!(at, lab.clock.now() + delay);
+        let here = timers.deadline_with_slack(at, slack);
+        assert_eq!(handle.deadline_with_slack(at, slack), here, "{delay:?} {slack:?}");
+    }
+}
+
+#[test]
 fn slack_does_not_change_deadlines_that_are_due_or_never_due() {
     let mut lab = Lab::<u8>::at_windows(builder(1));
     let epoch = lab.clock.now();

@@ -69,6 +69,36 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
 }
 
 #[test]
+fn runs_of_a_callback_with_a_class_schedule_timers_of_no_class() {
+    let mut lab = Lab::<u32>::new(classed(1));
+    let client = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
+    let requests = lab.timers().of_class(REQUEST).unwrap();
+    let every = Repeat::at_fixed_rate(ms(10)).unwrap();
+    let call = |run: &mut PeriodicRun<'_, u32>| {
+        run.timers().schedule(FAR, 0).unwrap();
+    };
+    requests.repeat(every.clone(), call).unwrap();
+    client.repeat(every, call).unwrap();
+    lab.advance(ms(10));
+    check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 2), ("pending", 2)]);
+    assert_eq!(lab.timers().len(), 4);
+}
+
+#[test]
+fn view_with_the_class_of_a_handle_has_no_class_of_another_service() {
+    let mut lab = Lab::<u32>::new(classed(1));
+    let other = Lab::<u32>::new(classed(1));
+    let timers = lab.timers().clone();
+    for service in [&lab.service, &other.service] {
+        let handle = service.handle().of_class(REQUEST).unwrap();
+        timers.with_class_of(handle).schedule(FAR, 0).unwrap();
+    }
+    timers.of_class(REQUEST).unwrap().with_class_of(timers.handle()).schedule(FAR, 0).unwrap();
+    lab.advance(ms(0));
+    check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
+}
+
+#[test]
 fn keyed_timers_and_operations_count_for_class_of_their_view() {
     struct Request;
     impl Operation for Request {

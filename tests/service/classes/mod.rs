@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use corewheel::class::TimerClass;
-use corewheel::repeat::{Repeat, StopOutcome};
+use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
 use corewheel::stats::ClassStats;
 use corewheel::{
     CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError, TimerId,

@@ -134,6 +134,28 @@ fn shutdown_ends_remote_callbacks() {
 }
 
 #[test]
+fn stop_on_the_thread_of_the_shard_drops_the_callback_at_once() {
+    let mut lab = lab();
+    let client = lab.service.handle();
+    let (guard, dropped) = Guard::new();
+    let call = move |_: &mut Run<'_>| {
+        let _held = &guard;
+    };
+    let periodic = client.on(SHARD).repeat(rate(ms(5)).first(Duration::ZERO), call).unwrap();
+    lab.settle();
+    let (stopped, count) = (periodic.clone(), Arc::clone(&dropped));
+    let stop = move |timers: &Timers<u8>| {
+        assert_eq!(stopped.stop(timers.handle()), StopOutcome::Stopped);
+        assert_eq!((timers.len(), count.load(Ordering::SeqCst)), (0, 1));
+    };
+    lab.timers().schedule_fn(ms(1), stop).unwrap();
+    lab.advance(ms(1));
+    assert_eq!((dropped.load(Ordering::SeqCst), lab.counts().panicked), (1, 0));
+    assert!(periodic.is_over());
+    check_law(&lab.counts());
+}
+
+#[test]
 fn concurrent_stops_stop_a_callback_once() {
     for round in 0..100 {
         let running =
