@@ -4,7 +4,7 @@
 //! protocol's retransmissions. By hand it is a callback for each timer, which is boxed and holds
 //! what it works on. A timer of a part carries an index instead; it needs no allocation, and has
 //! the size of the shard's other timers. Connections of this crate are such parts, and so are the
-//! queues and keyed timers of the package `corewheel-kit`.
+//! queues, keyed timers and periodic callbacks of the package `corewheel-kit`.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;

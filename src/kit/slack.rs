@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use corewheel_shard::Tick;
+
 use crate::clock::when::{Deadline, When};
 use crate::face::handle::Handle;
 use crate::kit::herd::slacken;
@@ -12,9 +14,10 @@ impl<T: 'static> Handle<T> {
     /// share a tick, as [`Timers::deadline_with_slack`](crate::Timers::deadline_with_slack)
     /// computes it. A handle of a service that has ended returns a deadline that never comes.
     pub fn deadline_with_slack<W: When>(&self, when: W, slack: Duration) -> Deadline {
-        let earliest = self.deadline(when);
-        let Some(time) = self.time() else { return earliest };
-        let nanos = time.nanos_of(when, || self.nanos());
-        Deadline(slacken(&time, earliest.0, nanos, slack))
+        let deadline = self.with_reach(move |reach| {
+            let (time, now) = (reach.time(), reach.nanos());
+            slacken(time, time.tick_of(when, || now), time.nanos_of(when, || now), slack)
+        });
+        Deadline(deadline.unwrap_or(Tick::NEVER))
     }
 }

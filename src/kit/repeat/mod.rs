@@ -100,6 +100,10 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// `Full` or `Closed`, with the callback. After its first run was accepted, no later run is
     /// refused.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has as many [parts](Self::add_part) as it can have.
     pub fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, RefusedCall<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
@@ -140,6 +144,10 @@ impl<T: Send + 'static> Timers<T> {
     /// # Errors
     ///
     /// `Full` or `Closed`, with the callback; `next` is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has as many [parts](Self::add_part) as it can have.
     pub fn repeat_by_plan<W: When, F, N>(
         &self,
         first: W,

@@ -35,6 +35,7 @@ pub(super) trait OnShard {
 /// A message: a handle on another thread has stopped the callback.
 struct Stopped;
 
+/// A periodic callback, which is a part of its shard.
 pub(super) struct Repeating<T: Send + 'static, F, N> {
     state: State,
     shard: PartHandle,
@@ -43,7 +44,7 @@ pub(super) struct Repeating<T: Send + 'static, F, N> {
     clock: Clock,
     /// `None` when it has ended.
     body: RefCell<Option<Body<F, N>>>,
-    /// Itself, until it has ended. No handle keeps it alive.
+    /// Itself, until it has ended, so that it goes on without a handle.
     own: Cell<Option<Rc<Self>>>,
 }
 
