@@ -45,7 +45,7 @@
 //! stopped, or has ended for another reason, it has no timer and is dropped. The shard borrows
 //! nothing of its own while it runs. Absent by design: a task or a thread for each.
 //!
-//! Cost: one allocation when it begins, four from another thread, and none after. It is a
+//! Cost: two allocations when it begins, four from another thread, and none after. It is a
 //! [part](crate::part) of the shard with one timer. A run costs a clock reading more than that of a
 //! callback that runs once.
 
@@ -166,7 +166,7 @@ impl Periodic {
     /// Stops the callback. If it was waiting for its next run it is dropped here, and its timer is
     /// free.
     pub fn stop(&self) -> StopOutcome {
-        let (_, outcome) = self.state().phase.stop();
+        let (_, outcome) = self.state().shared.stop();
         if outcome == StopOutcome::Stopped {
             self.repeating.end();
         }
@@ -176,29 +176,29 @@ impl Periodic {
     /// Whether the callback will not run again: it was stopped, its plan or its shard has ended, or
     /// it has panicked and [ends on a panic](Repeat::end_on_panic).
     pub fn is_over(&self) -> bool {
-        self.state().phase.load() == Phase::Over
+        self.state().shared.phase() == Phase::Over
     }
 
     /// When the next run is due; `None` when the callback is over. While a callback with a fixed
     /// delay runs, its next run is not known yet, and this is when the present run was due.
     pub fn next_due(&self) -> Option<Instant> {
-        (!self.is_over()).then(|| self.state().due())
+        (!self.is_over()).then(|| self.state().due.get())
     }
 
     /// How many runs have begun.
     pub fn runs(&self) -> u64 {
-        self.state().runs()
+        self.state().runs.get()
     }
 
     /// How many runs were left out, because their time passed before the callback could run.
     /// Those that come late in a burst are not left out.
     pub fn missed(&self) -> u64 {
-        self.state().missed()
+        self.state().missed.get()
     }
 
     /// How many times the callback or its plan has panicked.
     pub fn panicked(&self) -> u64 {
-        self.state().panicked()
+        self.state().panicked.get()
     }
 
     fn state(&self) -> &State {
@@ -241,7 +241,7 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
 
     /// The number of this run, from 0.
     pub fn number(&self) -> u64 {
-        self.state.runs() - 1
+        self.state.runs.get() - 1
     }
 
     /// How many periods after this run have passed already and are left out. It is 0 with
@@ -253,12 +253,12 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
 
     /// Makes this run the last.
     pub fn stop(&mut self) {
-        self.state.phase.replace(Phase::Runs, Phase::Stopping);
+        self.state.shared.make_last();
     }
 
     /// Ends the callback if it panics, in this run or a later one. See [`Repeat::end_on_panic`].
     pub fn end_on_panic(&mut self) {
-        self.state.end_on_panic();
+        self.state.ends_on_panic.set(true);
     }
 }
 

@@ -11,7 +11,6 @@
 //!          stopping stays, and the shard ends the callback
 //! ```
 
-use std::cell::Cell;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -57,27 +56,45 @@ pub(super) enum Phase {
     Over,
 }
 
-/// A phase that one thread or several can change.
-pub(super) trait Phases {
-    fn load(&self) -> Phase;
-    fn store(&self, phase: Phase);
-    /// Changes the phase if it is `from`. False if it is not.
-    fn replace(&self, from: Phase, to: Phase) -> bool;
+/// What a callback on its shard and its handles share.
+pub(super) struct Shared {
+    phase: AtomicCell<Phase>,
+    /// Whether there are handles on other threads.
+    is_remote: bool,
+    /// Asks the shard to drop the callback and to free its timer; set before the first run if there
+    /// are handles on other threads.
+    pub(super) free: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Shared {
+    pub(super) fn phase(&self) -> Phase {
+        self.phase.load()
+    }
 
     /// Begins a run. False if the callback must not run.
-    fn begin(&self) -> bool {
+    pub(super) fn begin(&self) -> bool {
         self.replace(Phase::Waits, Phase::Runs) || self.replace(Phase::First, Phase::Runs)
     }
 
+    /// Makes the present run the last.
+    pub(super) fn make_last(&self) {
+        self.replace(Phase::Runs, Phase::Stopping);
+    }
+
     /// Ends a run. False if it was the last.
-    fn rest(&self) -> bool {
+    pub(super) fn rest(&self) -> bool {
         self.replace(Phase::Runs, Phase::Waits)
     }
 
+    /// The callback will not run any more.
+    pub(super) fn end(&self) {
+        self.phase.store(Phase::Over);
+    }
+
     /// Stops the callback. Returns the phase in which it was, too.
-    fn stop(&self) -> (Phase, StopOutcome) {
+    pub(super) fn stop(&self) -> (Phase, StopOutcome) {
         loop {
-            let phase = self.load();
+            let phase = self.phase();
             let (next, outcome) = match phase {
                 Phase::Over => return (phase, StopOutcome::AlreadyOver),
                 Phase::Stopping => return (phase, StopOutcome::LastRun),
@@ -89,85 +106,47 @@ pub(super) trait Phases {
             }
         }
     }
-}
 
-impl Phases for Cell<Phase> {
-    fn load(&self) -> Phase {
-        self.get()
-    }
-
-    fn store(&self, phase: Phase) {
-        self.set(phase);
-    }
-
+    /// Changes the phase if it is `from`. False if it is not.
     fn replace(&self, from: Phase, to: Phase) -> bool {
-        let is_from = self.get() == from;
+        if self.is_remote {
+            return self.phase.compare_exchange(from, to).is_ok();
+        }
+        // Only the shard's thread changes it. An atomic exchange is not needed.
+        let is_from = self.phase() == from;
         if is_from {
-            self.set(to);
+            self.phase.store(to);
         }
         is_from
     }
 }
 
-/// What a callback on a shard and its handles on other threads share.
-pub(super) struct Shared {
-    phase: AtomicCell<Phase>,
-    /// Asks the shard to drop the callback and to free its timer; set before the first run.
-    pub(super) end: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
-impl Shared {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { phase: AtomicCell::new(Phase::First), end: OnceLock::new() })
-    }
-}
-
-impl Phases for Shared {
-    fn load(&self) -> Phase {
-        self.phase.load()
-    }
-
-    fn store(&self, phase: Phase) {
-        self.phase.store(phase);
-    }
-
-    fn replace(&self, from: Phase, to: Phase) -> bool {
-        self.phase.compare_exchange(from, to).is_ok()
-    }
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.load().fmt(f)
+        self.phase().fmt(f)
     }
 }
 
-/// The shard's side of a phase, which is over when the callback is dropped.
-pub(super) enum Own {
-    /// The handles are on the shard's thread.
-    Here(Cell<Phase>),
-    AnyThread(Arc<Shared>),
-}
+/// The shard's side of what is shared. The callback is over when this is dropped.
+pub(super) struct Own(pub(super) Arc<Shared>);
 
 impl Own {
-    pub(super) fn here() -> Self {
-        Self::Here(Cell::new(Phase::First))
+    pub(super) fn new(is_remote: bool) -> Self {
+        let phase = AtomicCell::new(Phase::First);
+        Self(Arc::new(Shared { phase, is_remote, free: OnceLock::new() }))
     }
 }
 
 impl Deref for Own {
-    type Target = dyn Phases;
+    type Target = Shared;
 
-    fn deref(&self) -> &(dyn Phases + 'static) {
-        match self {
-            Self::Here(phase) => phase,
-            Self::AnyThread(shared) => &**shared,
-        }
+    fn deref(&self) -> &Shared {
+        &self.0
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        self.store(Phase::Over);
+        self.end();
     }
 }

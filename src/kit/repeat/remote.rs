@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::options::Body;
-use super::phase::{Own, Phase, Phases, Shared};
+use super::phase::{Own, Phase, Shared};
 use super::repeating::Repeating;
 use super::{PeriodicRun, Repeat, StopOutcome};
 use crate::{Handle, RefusedCall, TimerId, Timers, When};
@@ -32,9 +32,9 @@ impl RemotePeriodic {
     /// [`Handle::cancel_detached`] says.
     pub fn stop<T: Send + 'static>(&self, handle: Handle<T>) -> StopOutcome {
         let (phase, outcome) = self.shared.stop();
-        match (phase, self.shared.end.get()) {
+        match (phase, self.shared.free.get()) {
             (Phase::First, _) => handle.cancel_detached(self.first),
-            (Phase::Waits, Some(end)) => end(),
+            (Phase::Waits, Some(free)) => free(),
             _ => {}
         }
         outcome
@@ -42,7 +42,7 @@ impl RemotePeriodic {
 
     /// Whether the callback will not run again.
     pub fn is_over(&self) -> bool {
-        self.shared.load() == Phase::Over
+        self.shared.phase() == Phase::Over
     }
 }
 
@@ -123,11 +123,11 @@ impl<T: Send + 'static> Handle<T> {
         let (handle, clock, due) = (*self, self.clock(), self.instant_of(first));
         let aim = body.aim(&clock, due);
         let deadline = self.deadline_with_slack(aim, body.slack);
-        let shared = Shared::new();
-        let phase = Own::AnyThread(Arc::clone(&shared));
+        let own = Own::new(true);
+        let shared = Arc::clone(&own.0);
         let begin = move |timers: &Timers<T>| {
             let timers = timers.with_class_of(handle);
-            Repeating::begin_now(&timers, body, clock, (due, aim), phase);
+            Repeating::begin_now(&timers, body, clock, (due, aim), own);
         };
         Ok(RemotePeriodic { first: self.schedule_fn(deadline, begin)?, shared })
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::options::{Body, Pattern};
-use super::phase::{Own, Phase, Shared};
+use super::phase::Own;
 use super::{Periodic, PeriodicRun};
 use crate::clock::Clock;
 use crate::part::{Part, PartHandle, PartTimer, Receive};
@@ -13,16 +13,16 @@ use crate::{Deadline, RefusedCall, RefusedKind, Timers, When};
 
 /// What a periodic callback shares with its handles and its runs.
 pub(super) struct State {
-    pub(super) phase: Own,
+    pub(super) shared: Own,
     /// The timer of the next run; `None` while the plan has no next run, and when it is over.
     timer: Cell<Option<PartTimer>>,
     /// When the next run is due, and the instant that its timer aims at: later by the jitter.
-    due: Cell<Instant>,
+    pub(super) due: Cell<Instant>,
     aim: Cell<Instant>,
-    runs: Cell<u64>,
-    missed: Cell<u64>,
-    panicked: Cell<u64>,
-    ends_on_panic: Cell<bool>,
+    pub(super) runs: Cell<u64>,
+    pub(super) missed: Cell<u64>,
+    pub(super) panicked: Cell<u64>,
+    pub(super) ends_on_panic: Cell<bool>,
 }
 
 /// A periodic callback of any type, on its shard.
@@ -64,7 +64,7 @@ where
         let (clock, due) = (handle.clock(), handle.instant_of(first));
         let aim = body.aim(&clock, due);
         let slack = body.slack;
-        let repeating = Self::add(timers, body, clock, (due, aim), Own::here());
+        let repeating = Self::add(timers, body, clock, (due, aim), Own::new(false));
         let deadline = repeating.deadline(aim, repeating.timers.now(), slack);
         if let Err(kind) = repeating.arm(deadline) {
             let body = repeating.body.take().expect("the callback has not run");
@@ -80,12 +80,13 @@ where
         body: Body<F, N>,
         clock: Clock,
         instants: (Instant, Instant),
-        phase: Own,
+        shared: Own,
     ) {
-        let repeating = Self::add(timers, body, clock, instants, phase);
-        if let Own::AnyThread(shared) = &repeating.state.phase {
-            repeating.receive_from(shared);
-        }
+        let repeating = Self::add(timers, body, clock, instants, shared);
+        let sender = repeating.shard.sender::<Self>();
+        // If the shard has ended, so has the callback.
+        let free = Box::new(move || drop(sender.send(Stopped)));
+        repeating.state.shared.free.get_or_init(|| free);
         repeating.own.set(Some(Rc::clone(&repeating)));
         repeating.run();
     }
@@ -96,10 +97,10 @@ where
         body: Body<F, N>,
         clock: Clock,
         (due, aim): (Instant, Instant),
-        phase: Own,
+        shared: Own,
     ) -> Rc<Self> {
         let state = State {
-            phase,
+            shared,
             timer: Cell::new(None),
             due: Cell::new(due),
             aim: Cell::new(aim),
@@ -118,13 +119,6 @@ where
         })
     }
 
-    /// Lets the handles on other threads end the callback.
-    fn receive_from(&self, handles: &Shared) {
-        let sender = self.shard.sender::<Self>();
-        // If the shard has ended, so has the callback.
-        handles.end.get_or_init(|| Box::new(move || drop(sender.send(Stopped))));
-    }
-
     /// Its timer has fired.
     fn run(&self) {
         if !self.run_once() {
@@ -138,7 +132,7 @@ where
         state.timer.set(None);
         let mut body = self.body.borrow_mut();
         let Some(body) = &mut *body else { return false };
-        if !state.phase.begin() {
+        if !state.shared.begin() {
             return false;
         }
         let (due, now) = (state.due.get(), timers.now());
@@ -157,7 +151,7 @@ where
                 self.reset(deadline);
             }
         }
-        state.timer.get().is_some() && state.phase.rest()
+        state.timer.get().is_some() && state.shared.rest()
     }
 
     /// Schedules the timer of the next run before this run, so that there is room for it.
@@ -187,7 +181,7 @@ where
                         let deadline = self.aim_at(body, next, now);
                         self.reset(deadline);
                     }
-                    None => self.disarm(),
+                    None => state.disarm(&self.shard),
                 }
             }
         }
@@ -241,28 +235,17 @@ where
             self.shard.reset(timer, deadline);
         }
     }
-
-    fn disarm(&self) {
-        if let Some(timer) = self.state.timer.take() {
-            self.shard.cancel(timer);
-        }
-    }
 }
 
-impl<T, F, N> OnShard for Repeating<T, F, N>
-where
-    T: Send + 'static,
-    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-    N: FnMut(Instant) -> Option<Instant> + 'static,
-{
+impl<T: Send + 'static, F, N> OnShard for Repeating<T, F, N> {
     fn state(&self) -> &State {
         &self.state
     }
 
     fn end(&self) {
         // Handles show it before what the callback holds is dropped.
-        self.state.phase.store(Phase::Over);
-        self.disarm();
+        self.state.shared.end();
+        self.state.disarm(&self.shard);
         let body = self.body.try_borrow_mut().ok().and_then(|mut body| body.take());
         if let Some(Body { call, mut pattern, .. }) = body {
             self.state.note_panic(self.shard.contain(|| drop(call)));
@@ -299,24 +282,10 @@ where
 }
 
 impl State {
-    pub(super) fn due(&self) -> Instant {
-        self.due.get()
-    }
-
-    pub(super) fn runs(&self) -> u64 {
-        self.runs.get()
-    }
-
-    pub(super) fn missed(&self) -> u64 {
-        self.missed.get()
-    }
-
-    pub(super) fn panicked(&self) -> u64 {
-        self.panicked.get()
-    }
-
-    pub(super) fn end_on_panic(&self) {
-        self.ends_on_panic.set(true);
+    fn disarm(&self, shard: &PartHandle) {
+        if let Some(timer) = self.timer.take() {
+            shard.cancel(timer);
+        }
     }
 
     /// Counts a panic of the callback or its plan.
