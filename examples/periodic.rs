@@ -15,11 +15,12 @@ use std::error::Error;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use corewheel::herd::Jitter;
 use corewheel::interval::MissedTickBehavior;
-use corewheel::repeat::{Repeat, StopOutcome};
 use corewheel::{Handle, ShutdownPolicy, TimerService};
 use corewheel_glommio::Runtime;
+use corewheel_kit::HandleExt;
+use corewheel_kit::herd::Jitter;
+use corewheel_kit::repeat::{Repeat, StopOutcome};
 
 type Outcome<V = ()> = Result<V, Box<dyn Error>>;
 

@@ -82,7 +82,7 @@
 //! | many timers with one deadline | [`deadline`](Timers::deadline), computed once |
 //! | idle times, heartbeat, data rates, handshake and age of a connection | [`conn`] |
 //! | a stream that ends when a peer is too slow | [`stream`], with the feature `tokio` or `hyper` |
-//! | a callback that runs again and again | [`repeat`] |
+//! | a callback that runs again and again | `corewheel-kit`: `repeat` |
 //! | ticks for a future | [`interval`] |
 //! | a callback later, and its result | [`schedule_task`](Timers::schedule_task) |
 //! | values that are taken out when they are due | `corewheel-kit`: `DelayQueue` |
@@ -92,10 +92,11 @@
 //! | timeouts that shrink under pressure, all at once | `corewheel-kit`: `ScaledTimeouts` |
 //! | a structure of your own with many timers | [`part`] |
 //! | handlers whose work is long | [a channel](guide::choosing#handlers-whose-work-is-long) |
-//! | deadlines that must not come together, as a thundering herd | [`herd`] |
+//! | deadlines that must not come together, as a thundering herd | `corewheel-kit`: `Jitter` |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many) |
 //! | a timer that ends with a value | `corewheel-kit`: `TimerGuard` |
+//! | a thread that sees a stuck shard | `corewheel-kit`: `watch` |
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
 //! | a shard in an executor or a loop that is there already | [`attach`] |
 //! | timers of a program that uses `tokio::time` | [`time`], with the feature `tokio` |
@@ -236,7 +237,7 @@ pub mod stream;
 #[cfg(feature = "tokio")]
 pub mod time;
 
-pub use crate::clock::when::{Deadline, Due, When};
+pub use crate::clock::when::{Deadline, When};
 #[doc(no_inline)]
 pub use crate::conn::{ConnEvent, ConnLimits, ConnTimers, DeadlineKind};
 pub use crate::driver::runtime::Runtime;
@@ -247,7 +248,7 @@ pub use crate::face::part;
 pub use crate::face::reply::Reply;
 pub use crate::face::report as shutdown;
 pub use crate::face::timers::Timers;
-pub use crate::kit::{herd, interval, kept, repeat};
+pub use crate::kit::{interval, kept};
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
 pub use crate::shard::handler::{Fired, Handler};

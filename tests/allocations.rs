@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
-use corewheel::repeat::{PeriodicRun, Repeat};
 use corewheel::{Fired, ShardId, TimerId, TimerService, Timers};
+use corewheel_kit::repeat::{PeriodicRun, Repeat};
+use corewheel_kit::{HandleExt, TimersExt};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]

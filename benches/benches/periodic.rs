@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::repeat::{PeriodicRun, Repeat};
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_bench::{Payload, pin_to_one_core};
+use corewheel_kit::TimersExt;
+use corewheel_kit::repeat::{PeriodicRun, Repeat};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const MANY: u64 = 1_000;

@@ -7,8 +7,7 @@ use corewheel_shard::Tick;
 use super::Timeline;
 
 /// The time when a timer is due: a [`Duration`] from now, an [`Instant`], or a [`Deadline`] that
-/// was computed before. Every method that takes a time accepts all of these types, and a [`Due`],
-/// which is one of them.
+/// was computed before. Every method that takes a time accepts all of these types.
 ///
 /// | type | due | reads a clock |
 /// |---|---|---|
@@ -47,74 +46,11 @@ use super::Timeline;
     label = "expected a `Duration` from now, an `Instant` or a `Deadline`",
     note = "a number has no unit: `Duration::from_millis(5)` has one"
 )]
-pub trait When: Copy + Send + Sync + 'static + Sealed {
-    /// The time as a value of one type, for code that stores it: see [`Due`].
-    fn due(self) -> Due;
-}
+pub trait When: Copy + Send + Sync + 'static + Sealed {}
 
-/// A time of any type, stored until it is used. A delay is counted from its use.
-///
-/// ```
-/// use corewheel::{Due, Timers, When};
-/// # use corewheel::TimerService;
-/// # use std::time::Duration;
-///
-/// /// The settings of a container.
-/// struct Settings {
-///     first: Due,
-/// }
-///
-/// impl Settings {
-///     fn first(when: impl When) -> Self {
-///         Self { first: when.due() }
-///     }
-///
-///     fn begin(&self, timers: &Timers<u64>) -> bool {
-///         timers.schedule(self.first, 0).is_ok()
-///     }
-/// }
-/// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
-/// # let shard = service.attach(service.shard_for(0))?.into_loop(|_, _| {})?;
-/// assert!(Settings::first(Duration::from_secs(5)).begin(shard.timers()));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Due {
-    /// So long after it is used.
-    After(Duration),
-    /// At an instant.
-    At(Instant),
-    /// At a deadline that was computed before.
-    Deadline(Deadline),
-}
-
-impl When for Duration {
-    #[inline]
-    fn due(self) -> Due {
-        Due::After(self)
-    }
-}
-
-impl When for Instant {
-    #[inline]
-    fn due(self) -> Due {
-        Due::At(self)
-    }
-}
-
-impl When for Deadline {
-    #[inline]
-    fn due(self) -> Due {
-        Due::Deadline(self)
-    }
-}
-
-impl When for Due {
-    #[inline]
-    fn due(self) -> Due {
-        self
-    }
-}
+impl When for Duration {}
+impl When for Instant {}
+impl When for Deadline {}
 
 /// A deadline, computed once for all timers that share it. [`Timers::deadline`] makes it. It has no
 /// meaning in another service.
@@ -139,10 +75,18 @@ impl From<Deadline> for Tick {
     }
 }
 
-pub(crate) use self::sealed::{Sealed, ToTick};
+pub(crate) use self::sealed::{Due, Sealed, ToTick};
 
 mod sealed {
     use super::{Duration, Instant, Tick};
+
+    /// The three forms of a time.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Due {
+        After(Duration),
+        At(Instant),
+        Tick(Tick),
+    }
 
     /// Converts a time to a tick.
     pub trait ToTick {
@@ -151,13 +95,19 @@ mod sealed {
     }
 
     pub trait Sealed {
-        /// The tick of the time. Not by way of [`Due`](super::Due), so that each type compiles to
-        /// its own conversion: a reset takes a third fewer instructions.
+        fn due(self) -> Due;
+        /// The tick of the time. Not by way of [`Due`], so that each form compiles to its own
+        /// conversion: a reset takes a third fewer instructions.
         fn tick(self, to_tick: impl ToTick) -> Tick;
     }
 }
 
 impl Sealed for Duration {
+    #[inline]
+    fn due(self) -> Due {
+        Due::After(self)
+    }
+
     // A call of it costs a third of what a reset costs.
     #[allow(clippy::inline_always, reason = "counted in instructions")]
     #[inline(always)]
@@ -168,6 +118,11 @@ impl Sealed for Duration {
 
 impl Sealed for Instant {
     #[inline]
+    fn due(self) -> Due {
+        Due::At(self)
+    }
+
+    #[inline]
     fn tick(self, to_tick: impl ToTick) -> Tick {
         to_tick.at(self)
     }
@@ -175,18 +130,13 @@ impl Sealed for Instant {
 
 impl Sealed for Deadline {
     #[inline]
+    fn due(self) -> Due {
+        Due::Tick(self.0)
+    }
+
+    #[inline]
     fn tick(self, _: impl ToTick) -> Tick {
         self.0
-    }
-}
-
-impl Sealed for Due {
-    fn tick(self, to_tick: impl ToTick) -> Tick {
-        match self {
-            Self::After(delay) => to_tick.after(delay),
-            Self::At(at) => to_tick.at(at),
-            Self::Deadline(Deadline(tick)) => tick,
-        }
     }
 }
 
@@ -223,7 +173,7 @@ impl Timeline {
         match when.due() {
             Due::After(delay) => super::nanos_after(now(), delay),
             Due::At(at) => self.nanos_at(at),
-            Due::Deadline(Deadline(tick)) => self.start_of(tick),
+            Due::Tick(tick) => self.start_of(tick),
         }
     }
 
@@ -240,10 +190,15 @@ impl Timeline {
     /// The instant at which something is due: an instant as it is, a delay from the present, which
     /// is read from the clock, and the beginning of a tick.
     pub(crate) fn instant_due(&self, when: impl When) -> Instant {
-        match when.due() {
+        self.instant_of_due(when.due())
+    }
+
+    /// The instant of a stored time, by the rules of [`instant_due`](Self::instant_due).
+    pub(crate) fn instant_of_due(&self, due: Due) -> Instant {
+        match due {
             Due::After(delay) => self.clock().after(self.now(), delay),
             Due::At(at) => at,
-            Due::Deadline(Deadline(tick)) => self.instant(tick),
+            Due::Tick(tick) => self.instant(tick),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
+use super::handle::Handle;
 use super::timers::Timers;
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Timeline, nanos_after};
@@ -44,8 +45,22 @@ impl<T: Send + 'static> Timers<T> {
     }
 }
 
+/// Deadlines that timers share.
+impl<T: 'static> Handle<T> {
+    /// The deadline of a timer that is due at `when`, or up to `slack` later where that lets timers
+    /// share a tick, as [`Timers::deadline_with_slack`] computes it. A handle of a service that has
+    /// ended returns a deadline that never comes.
+    pub fn deadline_with_slack<W: When>(&self, when: W, slack: Duration) -> Deadline {
+        let deadline = self.with_reach(move |reach| {
+            let (time, now) = (reach.time(), reach.nanos());
+            slacken(time, time.tick_of(when, || now), time.nanos_of(when, || now), slack)
+        });
+        Deadline(deadline.unwrap_or(Tick::NEVER))
+    }
+}
+
 /// The roundest tick from `earliest` to the end of the slack that begins at `nanos`.
-pub(crate) fn slacken(time: &Timeline, earliest: Tick, nanos: u64, slack: Duration) -> Tick {
+fn slacken(time: &Timeline, earliest: Tick, nanos: u64, slack: Duration) -> Tick {
     if earliest == Tick::NEVER {
         return earliest;
     }

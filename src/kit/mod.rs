@@ -1,9 +1,6 @@
 //! What else is built from timers, one type or two in each module. Each says which programs need
 //! it, and what it costs beside the same by hand, from timers.
 
-pub mod herd;
 pub mod interval;
 pub mod kept;
-pub mod repeat;
 pub(crate) mod scheduled;
-mod slack;

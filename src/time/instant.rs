@@ -148,28 +148,28 @@ impl SubAssign<Duration> for Instant {
     }
 }
 
-impl When for Instant {
+impl When for Instant {}
+
+impl Sealed for Instant {
     #[inline]
     fn due(self) -> Due {
         Due::At(self.std)
     }
-}
 
-impl Sealed for Instant {
     #[inline]
     fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
         to_tick.at(self.std)
     }
 }
 
-impl When for tokio::time::Instant {
+impl When for tokio::time::Instant {}
+
+impl Sealed for tokio::time::Instant {
     #[inline]
     fn due(self) -> Due {
         Due::At(self.into_std())
     }
-}
 
-impl Sealed for tokio::time::Instant {
     #[inline]
     fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
         to_tick.at(self.into_std())

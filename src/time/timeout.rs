@@ -145,9 +145,9 @@ pub trait FutureExt: Future {
         match when.due() {
             Due::After(duration) => timeout(duration, self),
             Due::At(deadline) => timeout_at(deadline.into(), self),
-            Due::Deadline(deadline) => {
+            Due::Tick(tick) => {
                 let time = service::handle().time();
-                let delay = time.map(|time| sleep_until(time.instant(deadline.0).into()));
+                let delay = time.map(|time| sleep_until(time.instant(tick).into()));
                 Timeout { value: self, delay, pass: Pass::NONE }
             }
         }

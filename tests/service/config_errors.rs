@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
-use corewheel::repeat::Repeat;
 use corewheel::settings::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
 use corewheel_kit::TimersExt;
+use corewheel_kit::repeat::Repeat;
 
 use crate::operation_fn::OperationFn;
 use crate::support::{FAR, Lab, builder, ms};

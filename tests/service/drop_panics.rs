@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
 use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::Operation;
+use corewheel_kit::repeat::{PeriodicRun, Repeat, StopOutcome};
+use corewheel_kit::{HandleExt, TimersExt};
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};

@@ -6,8 +6,9 @@ use std::io;
 use std::rc::Rc;
 
 use corewheel::Handle;
-use corewheel::repeat::Repeat;
 use corewheel::{Refused, RefusedKind, ReplyError, TimeoutError, TimerId, Timers};
+use corewheel_kit::TimersExt;
+use corewheel_kit::repeat::Repeat;
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 

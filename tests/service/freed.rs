@@ -7,10 +7,10 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
-use corewheel::repeat::{Repeat, StopOutcome};
 use corewheel::sim::Thread;
 use corewheel::{CancelOutcome, Fired, Handle, ShutdownPolicy, TimerId, Timers};
 use corewheel_kit::HandleExt;
+use corewheel_kit::repeat::{Repeat, StopOutcome};
 
 use crate::support::{
     Alarm, FAR, Guard, Host, Lab, Running, SHARD, builder, check_law, ms, wait_until,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use corewheel::ResetOutcome;
-use corewheel::herd::Jitter;
+use corewheel_kit::herd::Jitter;
 
 use crate::support::{FAR, Lab, builder, ms};
 

@@ -43,7 +43,6 @@ mod parts;
 mod poll_budget;
 mod refusals;
 mod remaining;
-mod repeat;
 mod room;
 mod runtimes;
 mod schedule_task;

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::repeat::Repeat;
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, Handler, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel_kit::TimersExt;
+use corewheel_kit::repeat::Repeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::{LocalSet, yield_now};
 

@@ -55,7 +55,7 @@ const PLAIN_ROOMS: [&str; 2] = ["values", "clock"];
 
 /// What connections and the kit name of the rooms below that is not public, by the files, each with
 /// the reason. A path stands for all that lies below it.
-const NAMED: [(&str, &[(&str, &str)]); 10] = [
+const NAMED: [(&str, &[(&str, &str)]); 7] = [
     (
         "the service tells all connections of its limits' scale, of a drain, and to end",
         &[
@@ -91,7 +91,6 @@ const NAMED: [(&str, &[(&str, &str)]); 10] = [
             ("conn/any_thread/stamp", "link::sync"),
             ("conn/measured", "link::sync"),
             ("kit/kept/part", "link::woken::WokenFlag"),
-            ("kit/repeat/remote", "link::stop_flag"),
         ],
     ),
     (
@@ -103,27 +102,10 @@ const NAMED: [(&str, &[(&str, &str)]); 10] = [
         &[("kit/scheduled", "shard::Core")],
     ),
     (
-        "a time is computed by the clock and the capacity of the shard",
-        &[
-            ("kit/herd", "shard::Core"),
-            ("kit/repeat", "shard::Core"),
-            ("kit/scaled", "shard::Core"),
-        ],
-    ),
-    ("a guard keeps its shard, and not the handler", &[("kit/guard", "shard::Core")]),
-    (
-        "one callback runs again and again, and a part would have to keep it",
-        &[
-            ("kit/repeat/repeating", "shard::Core"),
-            ("kit/repeat/repeating", "shard::timers::RepeatedCall"),
-        ],
-    ),
-    (
         "a callback goes to a shard by its mailbox, or comes back by its boxed type",
         &[
             ("kit/kept", "shard::request::Control"),
             ("kit/kept", "shard::timers::SendCall"),
-            ("kit/repeat/remote", "shard::timers::SendCall"),
             ("kit/scheduled", "shard::timers::LocalCall"),
             ("kit/scheduled", "shard::timers::SendCall"),
         ],

@@ -1,4 +1,5 @@
-//! What is built from the timers of [`corewheel`]: containers of many values, each with a deadline.
+//! What is built from the timers of [`corewheel`]: containers of many values, each with a deadline,
+//! periodic callbacks, and what else servers need of timers.
 //!
 //! | need | module |
 //! |---|---|
@@ -7,6 +8,8 @@
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
 //! | a timer that ends with a value | [`guard`] |
+//! | callbacks that run again and again | [`repeat`] |
+//! | timers that do not all expire at once | [`herd`] |
 //! | a thread that sees a stuck shard | [`watchdog`] |
 //!
 //! The trait [`TimersExt`] makes them, as methods of [`Timers`], and [`HandleExt`] makes those that
@@ -18,7 +21,7 @@
 //! use corewheel::clock::ManualClock;
 //! use corewheel::TimerService;
 //! use corewheel_kit::TimersExt;
-//! use std::time::Duration;
+//! use std::time::{Duration, Instant};
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
@@ -48,9 +51,11 @@ mod ages;
 mod capacity;
 mod chains;
 pub mod guard;
+pub mod herd;
 pub mod keyed;
 pub mod purgatory;
 pub mod queue;
+pub mod repeat;
 pub mod scaled;
 pub mod watchdog;
 
@@ -59,15 +64,16 @@ pub mod guide {
 }
 
 use std::hash::Hash;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::{ConfigError, Handle, TimerId, Timers};
+use corewheel::{ConfigError, Handle, RefusedCall, TimerId, Timers, When};
 
 use self::capacity::CAPACITY;
 use self::guard::TimerGuard;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
+use self::repeat::{Begin, Body, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating};
 use self::scaled::ScaledTimeouts;
 
 /// Makes containers on a shard, as methods of its [`Timers`]. The trait is sealed.
@@ -112,7 +118,7 @@ pub trait TimersExt: sealed::OfShard {
     /// ```
     /// # use corewheel::{Fired, TimerService, Timers};
     /// # use corewheel_kit::TimersExt;
-    /// # use std::time::Duration;
+    /// # use std::time::{Duration, Instant};
     /// # let service = TimerService::builder().shards(1).start_attached_with()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
@@ -248,6 +254,80 @@ pub trait TimersExt: sealed::OfShard {
     fn guard(&self, timer: TimerId) -> TimerGuard<'static> {
         TimerGuard::of_shard(timer, self.timers())
     }
+
+    /// Runs a callback periodically on this core until it is stopped: by [`PeriodicRun::stop`], or
+    /// by [`Periodic::stop`]. For an example see [`crate::repeat`].
+    ///
+    /// It never runs within itself, and it does not run after a stop that returned `Stopped`. A
+    /// shutdown by [`ShutdownPolicy::Fire`](corewheel::ShutdownPolicy::Fire) runs it once more, for
+    /// the last time; the other policies do not run it.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback. After its first run was accepted, no later run is
+    /// refused.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has as many [parts](Timers::add_part) as it can have.
+    fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, RefusedCall<F>>
+    where
+        F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
+    {
+        let first = repeat.first_due().instant(self.timers().handle());
+        Repeating::begin(self.timers(), first, repeat.with(call))
+    }
+
+    /// Runs a callback when `first` is due, and then at each instant that `next` returns, until it
+    /// returns `None`: a backoff, the hours of a calendar. An instant that has passed is due in the
+    /// next turn.
+    ///
+    /// `next` is called before each run, with the instant at which that run was due, and with
+    /// nothing borrowed. If it panics, the run that follows is the last.
+    ///
+    /// ```
+    /// # use corewheel::{Fired, TimerService};
+    /// # use corewheel_kit::TimersExt;
+    /// # use std::time::{Duration, Instant};
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+    /// # let timers = shard.timers();
+    /// // Attempts after 1, 3, 7, 15 seconds and so on, until one succeeds or a wait is too long.
+    /// let mut wait = Duration::from_secs(1);
+    /// let backoff = move |before: Instant| {
+    ///     wait *= 2;
+    ///     (wait < Duration::from_secs(60)).then(|| before + wait)
+    /// };
+    /// # let attempt = || true;
+    /// let attempts = timers.repeat_by_plan(Duration::from_secs(1), backoff, move |run| {
+    ///     if attempt() {
+    ///         run.stop();
+    ///     }
+    /// })?;
+    /// assert!(attempts.next_due() > Some(timers.now()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback; `next` is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has as many [parts](Timers::add_part) as it can have.
+    fn repeat_by_plan<W: When, F, N>(
+        &self,
+        first: W,
+        next: N,
+        call: F,
+    ) -> Result<Periodic, RefusedCall<F>>
+    where
+        F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
+        N: FnMut(Instant) -> Option<Instant> + 'static,
+    {
+        Repeating::begin(self.timers(), first, Body::planned(next, call))
+    }
 }
 
 /// What is built from the timers that any thread reaches, as methods of its [`Handle`]. The trait
@@ -255,6 +335,71 @@ pub trait TimersExt: sealed::OfShard {
 pub trait HandleExt: sealed::OfHandle {
     /// Makes a guard that cancels a timer when it is dropped. The guard borrows this handle.
     fn guard(&self, timer: TimerId) -> TimerGuard<'_>;
+
+    /// Runs a callback periodically on the shard of this handle, or of this thread, as
+    /// [`TimersExt::repeat`] does there. The instant of its first run is computed on the calling
+    /// thread.
+    ///
+    /// ```
+    /// use corewheel::{ShutdownPolicy, TimerService};
+    /// use corewheel_kit::HandleExt;
+    /// use corewheel_kit::repeat::{Repeat, StopOutcome};
+    /// use std::sync::mpsc;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let service = TimerService::builder().shards(1).start()?;
+    /// let handle = service.handle();
+    /// let shard = handle.on(service.shards().next().unwrap());
+    ///
+    /// let (sender, beats) = mpsc::channel();
+    /// let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
+    /// let heartbeat = shard.repeat(every, move |run| {
+    ///     // The receiver is gone at the end of this example.
+    ///     let _ = sender.send(run.number());
+    /// })?;
+    /// assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
+    /// // It was waiting, or is running for the last time.
+    /// assert_ne!(heartbeat.stop(handle), StopOutcome::AlreadyOver);
+    /// assert_ne!(heartbeat.stop(handle), StopOutcome::Stopped);
+    /// service.shutdown(ShutdownPolicy::Drop)?;
+    /// assert!(heartbeat.is_over());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with a callback that begins the runs, the first
+    /// of them at once, where it is run. After its first run was accepted, no later run is refused.
+    fn repeat<F>(
+        &self,
+        repeat: Repeat,
+        call: F,
+    ) -> Result<RemotePeriodic, RefusedCall<Begin<Self::Value>>>
+    where
+        F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
+    {
+        let first = repeat.first_due().instant(self.handle());
+        repeat::begin(self.handle(), first, repeat.with(call))
+    }
+
+    /// Runs a callback by a plan on the shard of this handle, or of this thread, as
+    /// [`TimersExt::repeat_by_plan`] does there.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`repeat`](Self::repeat).
+    fn repeat_by_plan<W: When, F, N>(
+        &self,
+        first: W,
+        next: N,
+        call: F,
+    ) -> Result<RemotePeriodic, RefusedCall<Begin<Self::Value>>>
+    where
+        F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
+        N: FnMut(Instant) -> Option<Instant> + Send + 'static,
+    {
+        repeat::begin(self.handle(), first, Body::planned(next, call))
+    }
 }
 
 impl<T: Send + 'static> TimersExt for Timers<T> {}
@@ -266,7 +411,7 @@ impl<T: Send + 'static> HandleExt for Handle<T> {
 }
 
 mod sealed {
-    use super::Timers;
+    use super::{Handle, Timers};
 
     pub trait OfShard {
         type Value: Send + 'static;
@@ -274,7 +419,11 @@ mod sealed {
         fn timers(&self) -> &Timers<Self::Value>;
     }
 
-    pub trait OfHandle {}
+    pub trait OfHandle {
+        type Value: Send + 'static;
+
+        fn handle(&self) -> Handle<Self::Value>;
+    }
 }
 
 impl<T: Send + 'static> sealed::OfShard for Timers<T> {
@@ -285,7 +434,13 @@ impl<T: Send + 'static> sealed::OfShard for Timers<T> {
     }
 }
 
-impl<T: Send + 'static> sealed::OfHandle for Handle<T> {}
+impl<T: Send + 'static> sealed::OfHandle for Handle<T> {
+    type Value = T;
+
+    fn handle(&self) -> Handle<T> {
+        *self
+    }
+}
 
 /// The README's code, compiled.
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! Classes of connections, periodic callbacks, keyed timers and operations.
 
-use corewheel_kit::TimersExt;
+use corewheel_kit::{HandleExt, TimersExt};
 
 use super::*;
 

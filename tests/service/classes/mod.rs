@@ -12,13 +12,13 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
 
 use corewheel::class::TimerClass;
-use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
 use corewheel::stats::ClassStats;
 use corewheel::{
     CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError, TimerId,
     TimerService, TimerServiceBuilder, Timers,
 };
 use corewheel_kit::purgatory::Operation;
+use corewheel_kit::repeat::{PeriodicRun, Repeat, StopOutcome};
 use fastrand::Rng;
 
 use crate::log::logged;

@@ -5,7 +5,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use corewheel::Handle;
-use corewheel::repeat::Repeat;
+use corewheel_kit::TimersExt;
+use corewheel_kit::repeat::Repeat;
 
 use super::*;
 use crate::support::seeds;
@@ -118,7 +119,7 @@ fn periodic_callbacks_with_a_phase_of_their_own_are_spread_and_keep_their_distan
             let repeat = if is_rate { Repeat::at_fixed_rate } else { Repeat::with_fixed_delay };
             let repeat = repeat(ms(PERIOD)).unwrap().phase(number);
             let runs = Rc::clone(&runs);
-            let call = move |run: &mut corewheel::repeat::PeriodicRun<'_, u8>| {
+            let call = move |run: &mut corewheel_kit::repeat::PeriodicRun<'_, u8>| {
                 runs.borrow_mut()[number as usize].push(ticks_of(run.timers()));
             };
             let _periodic = lab.timers().repeat(repeat, call).unwrap();

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::repeat::Repeat;
 use corewheel_kit::TimersExt;
+use corewheel_kit::repeat::Repeat;
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Lab, OTHER, SHARD, builder, check_law, ms};

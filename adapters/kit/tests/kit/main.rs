@@ -10,6 +10,7 @@ mod keyed;
 mod operation_fn;
 mod purgatory;
 mod purgatory_hostile;
+mod repeat;
 mod scaled;
 mod scaled_hostile;
 mod shard_end;

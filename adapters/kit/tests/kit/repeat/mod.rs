@@ -13,10 +13,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
-use corewheel::herd::Jitter;
 use corewheel::interval::MissedTickBehavior;
-use corewheel::repeat::{PeriodicRun, Repeat, StopOutcome};
 use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel_kit::herd::Jitter;
+use corewheel_kit::repeat::{PeriodicRun, Repeat, StopOutcome};
+use corewheel_kit::{HandleExt, TimersExt};
 
 use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, ticks_of};
 

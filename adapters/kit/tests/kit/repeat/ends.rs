@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use corewheel::repeat::{Periodic, Repeat, StopOutcome};
 use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
+use corewheel_kit::repeat::{Periodic, Repeat, StopOutcome};
+use corewheel_kit::{HandleExt, TimersExt};
 
 use super::{Run, delay, lab, rate};
 use crate::support::{

@@ -4,7 +4,7 @@
 //! time that is added to each delay, at the same cost; a window that is filled evenly is more work.
 //!
 //! ```
-//! use corewheel::herd::Jitter;
+//! use corewheel_kit::herd::Jitter;
 //! use corewheel::attach::Turn;
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService};
@@ -33,7 +33,7 @@
 //! Timers that were scheduled together expire together: after a restart all sessions expire in one
 //! second, and all clients that lost their server reconnect in another. [`Jitter`] makes such
 //! timers later by different times. Timers that may wait a little are the opposite case: see
-//! [`deadline_with_slack`](crate::Timers::deadline_with_slack).
+//! [`deadline_with_slack`](corewheel::Timers::deadline_with_slack).
 //!
 //! Why a value that makes durations, and not an option of each method: every method takes a delay.
 //!
@@ -44,9 +44,6 @@
 
 use std::time::Duration;
 
-use crate::clock::saturating_nanos;
-pub(crate) use crate::face::slack::slacken;
-
 /// Times to add to delays, so that timers that would expire together do not: at random, or spread
 /// evenly over a window.
 ///
@@ -54,7 +51,7 @@ pub(crate) use crate::face::slack::slacken;
 /// original.
 ///
 /// ```
-/// use corewheel::herd::Jitter;
+/// use corewheel_kit::herd::Jitter;
 /// use std::time::Duration;
 ///
 /// // Clients that were cut off reconnect after one to six seconds, not all at once.
@@ -81,6 +78,11 @@ enum Source {
 /// A golden section of 2⁶⁴.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// A time in nanoseconds, or the longest that there is.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Jitter {
     /// Random times, uniformly distributed from zero up to and including `longest`; a longest time
     /// that does not fit (584 years) counts as that long.
@@ -89,7 +91,7 @@ impl Jitter {
     /// expire together take different seeds.
     pub fn random(longest: Duration, seed: u64) -> Self {
         let source = Source::Random(fastrand::Rng::with_seed(seed));
-        Self { width: saturating_nanos(longest), source }
+        Self { width: nanos(longest), source }
     }
 
     /// Times from zero up to, but not including, `window`, each far from those before it, so that
@@ -99,7 +101,7 @@ impl Jitter {
     /// a sequence of low discrepancy. Between neighbours among the first `n` times there are at
     /// most three `n`-ths of the window, and no `n`-th part of it holds more than three of them.
     pub fn even(window: Duration) -> Self {
-        Self { width: saturating_nanos(window), source: Source::Even(0) }
+        Self { width: nanos(window), source: Source::Even(0) }
     }
 
     /// The delay with the next time added; [`Duration::MAX`] if that does not fit.
@@ -107,7 +109,7 @@ impl Jitter {
         delay.saturating_add(self.sample())
     }
 
-    pub(crate) fn sample(&mut self) -> Duration {
+    fn sample(&mut self) -> Duration {
         Duration::from_nanos(match &mut self.source {
             Source::Random(rng) => rng.u64(0..=self.width),
             Source::Even(part) => {

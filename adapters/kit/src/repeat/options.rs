@@ -3,10 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
+use corewheel::clock::Clock;
+use corewheel::interval::{Interval, MissedTickBehavior};
+use corewheel::{ConfigError, Deadline, Handle};
+
 use crate::herd::Jitter;
-use crate::interval::{Interval, MissedTickBehavior};
-use crate::{ConfigError, Due, When};
 
 /// When a periodic callback runs: at a fixed rate or with a fixed delay, from when on, and how
 /// exactly.
@@ -24,9 +25,9 @@ use crate::{ConfigError, Due, When};
 /// A clone has the same jitter: two callbacks with it run in step.
 ///
 /// ```
-/// use corewheel::herd::Jitter;
+/// use corewheel_kit::herd::Jitter;
 /// use corewheel::interval::MissedTickBehavior;
-/// use corewheel::repeat::Repeat;
+/// use corewheel_kit::repeat::Repeat;
 /// use std::time::Duration;
 ///
 /// // A heartbeat that leaves out the periods that it was too late for. Each run comes up to a
@@ -46,10 +47,51 @@ use crate::{ConfigError, Due, When};
 pub struct Repeat {
     pattern: Pattern<NoPlan>,
     /// `None` if the first run is due in a period or a delay.
-    first: Option<Due>,
+    first: Option<First>,
     ends_on_panic: bool,
     jitter: Option<Jitter>,
     slack: Duration,
+}
+
+/// When a periodic callback runs first: a delay, an instant or a deadline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum First {
+    /// So long after it has begun.
+    After(Duration),
+    /// At an instant.
+    At(Instant),
+    /// At a deadline that was computed before.
+    Deadline(Deadline),
+}
+
+impl From<Duration> for First {
+    fn from(delay: Duration) -> Self {
+        Self::After(delay)
+    }
+}
+
+impl From<Instant> for First {
+    fn from(at: Instant) -> Self {
+        Self::At(at)
+    }
+}
+
+impl From<Deadline> for First {
+    fn from(deadline: Deadline) -> Self {
+        Self::Deadline(deadline)
+    }
+}
+
+impl First {
+    /// The instant, for a callback that begins now.
+    pub(crate) fn instant<T: 'static>(self, handle: Handle<T>) -> Instant {
+        match self {
+            Self::After(delay) => handle.instant_of(delay),
+            Self::At(at) => at,
+            Self::Deadline(deadline) => handle.instant_of(deadline),
+        }
+    }
 }
 
 /// How the instant at which a run is due follows from the run before.
@@ -61,10 +103,10 @@ pub(super) enum Pattern<N> {
 }
 
 /// The plan of a callback that has none.
-pub(super) type NoPlan = fn(Instant) -> Option<Instant>;
+pub(crate) type NoPlan = fn(Instant) -> Option<Instant>;
 
 /// A callback with all that says when it runs.
-pub(super) struct Body<F, N> {
+pub(crate) struct Body<F, N> {
     pub(super) call: F,
     pub(super) pattern: Apart<Pattern<N>>,
     pub(super) ends_on_panic: bool,
@@ -73,7 +115,7 @@ pub(super) struct Body<F, N> {
 }
 
 impl<F, N> Body<F, N> {
-    pub(super) fn planned(next: N, call: F) -> Self {
+    pub(crate) fn planned(next: N, call: F) -> Self {
         let pattern = Apart(Some(Pattern::Plan(next)));
         Self { call, pattern, ends_on_panic: false, slack: Duration::ZERO, jitter: None }
     }
@@ -142,8 +184,8 @@ impl Repeat {
     /// When the first run is due. A delay is counted from when the callback is handed over; an
     /// instant that has passed is due in the next turn.
     #[must_use]
-    pub fn first<W: When>(mut self, when: W) -> Self {
-        self.first = Some(when.due());
+    pub fn first(mut self, when: impl Into<First>) -> Self {
+        self.first = Some(when.into());
         self
     }
 
@@ -155,7 +197,7 @@ impl Repeat {
     #[must_use]
     pub fn phase(mut self, seed: u64) -> Self {
         if let Pattern::Rate { period: time, .. } | Pattern::Delay(time) = self.pattern {
-            self.first = Some(Due::After(Interval::phase_of(time, seed)));
+            self.first = Some(First::After(Interval::phase_of(time, seed)));
         }
         self
     }
@@ -188,7 +230,7 @@ impl Repeat {
     }
 
     /// Lets each run be up to so much later, so that it shares a tick with other timers: see
-    /// [`Timers::deadline_with_slack`](crate::Timers::deadline_with_slack).
+    /// [`Timers::deadline_with_slack`](corewheel::Timers::deadline_with_slack).
     #[must_use]
     pub fn slack(mut self, slack: Duration) -> Self {
         self.slack = slack;
@@ -196,14 +238,14 @@ impl Repeat {
     }
 
     /// When the first run is due if the callback is handed over now.
-    pub(super) fn first_due(&self) -> Due {
+    pub(crate) fn first_due(&self) -> First {
         self.first.unwrap_or(match self.pattern {
-            Pattern::Rate { period: delay, .. } | Pattern::Delay(delay) => Due::After(delay),
-            Pattern::Plan(_) => Due::After(Duration::ZERO),
+            Pattern::Rate { period: delay, .. } | Pattern::Delay(delay) => First::After(delay),
+            Pattern::Plan(_) => First::After(Duration::ZERO),
         })
     }
 
-    pub(super) fn with<F>(self, call: F) -> Body<F, NoPlan> {
+    pub(crate) fn with<F>(self, call: F) -> Body<F, NoPlan> {
         let Self { pattern, ends_on_panic, jitter, slack, .. } = self;
         Body { call, pattern: Apart(Some(pattern)), ends_on_panic, slack, jitter }
     }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use corewheel::interval::MissedTickBehavior;
-use corewheel::repeat::{RemotePeriodic, StopOutcome};
 use corewheel::{Fired, Refused, RefusedKind, ShutdownPolicy, Timers};
+use corewheel_kit::HandleExt;
+use corewheel_kit::repeat::{RemotePeriodic, StopOutcome};
 
 use super::{Run, jump, lab, rate};
 use crate::support::{FAR, Guard, Host, Lab, Running, SHARD, builder, check_law, ms, wait_until};

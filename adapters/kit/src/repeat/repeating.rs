@@ -4,12 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use corewheel::clock::Clock;
+use corewheel::part::{Part, PartHandle, PartTimer};
+use corewheel::{Deadline, RefusedCall, RefusedKind, Timers, When};
+
 use super::options::{Body, Pattern};
 use super::phase::Own;
 use super::{Periodic, PeriodicRun};
-use crate::clock::Clock;
-use crate::part::{Part, PartHandle, PartTimer, Receive};
-use crate::{Deadline, RefusedCall, RefusedKind, Timers, When};
 
 /// What a periodic callback shares with its handles and its runs.
 pub(super) struct State {
@@ -32,11 +33,8 @@ pub(super) trait OnShard {
     fn end(&self);
 }
 
-/// A message: a handle on another thread has stopped the callback.
-struct Stopped;
-
 /// A periodic callback, which is a part of its shard.
-pub(super) struct Repeating<T: Send + 'static, F, N> {
+pub(crate) struct Repeating<T: Send + 'static, F, N> {
     state: State,
     shard: PartHandle,
     /// The shard's timers, of no class, for the runs.
@@ -55,7 +53,7 @@ where
     N: FnMut(Instant) -> Option<Instant> + 'static,
 {
     /// Begins a callback whose first run is due at `first`.
-    pub(super) fn begin<W: When>(
+    pub(crate) fn begin<W: When>(
         timers: &Timers<T>,
         first: W,
         mut body: Body<F, N>,
@@ -85,7 +83,9 @@ where
         let repeating = Self::add(timers, body, clock, instants, shared);
         let sender = repeating.shard.sender::<Self>();
         // If the shard has ended, so has the callback.
-        let free = Box::new(move || drop(sender.send(Stopped)));
+        let free = Box::new(move || {
+            let _ = sender.send((), |stopped: Rc<Self>, ()| stopped.end());
+        });
         repeating.state.shared.free.get_or_init(|| free);
         repeating.own.set(Some(Rc::clone(&repeating)));
         repeating.run();
@@ -266,17 +266,6 @@ where
     }
 
     fn closed(&self, _is_dead: bool) {
-        self.end();
-    }
-}
-
-impl<T, F, N> Receive<Stopped> for Repeating<T, F, N>
-where
-    T: Send + 'static,
-    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-    N: FnMut(Instant) -> Option<Instant> + 'static,
-{
-    fn receive(self: Rc<Self>, Stopped: Stopped) {
         self.end();
     }
 }

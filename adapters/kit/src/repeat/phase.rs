@@ -20,7 +20,7 @@ use crossbeam_utils::atomic::AtomicCell;
 /// The outcome of stopping a periodic callback.
 ///
 /// ```
-/// use corewheel::repeat::{Repeat, StopOutcome};
+/// use corewheel_kit::repeat::{Repeat, StopOutcome};
 /// # use corewheel::TimerService;
 /// # use std::time::Duration;
 /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;

@@ -5,9 +5,10 @@
 //!
 //! ```
 //! use corewheel::interval::MissedTickBehavior;
-//! use corewheel::repeat::Repeat;
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService};
+//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::repeat::Repeat;
 //! use std::time::Duration;
 //!
 //! // One shard in a loop of our own, with a clock that the example moves.
@@ -46,8 +47,8 @@
 //! nothing of its own while it runs. Absent by design: a task or a thread for each.
 //!
 //! Cost: two allocations when it begins, four from another thread, and none after. It is a
-//! [part](crate::part) of the shard with one timer. A run costs a clock reading more than that of a
-//! callback that runs once.
+//! [part](corewheel::part) of the shard with one timer. A run costs a clock reading more than that
+//! of a callback that runs once.
 
 mod options;
 mod phase;
@@ -59,16 +60,20 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Instant;
 
-use self::options::Body;
-pub use self::options::Repeat;
+use corewheel::Timers;
+
+pub(crate) use self::options::Body;
+pub use self::options::{First, Repeat};
 use self::phase::Phase;
 pub use self::phase::StopOutcome;
 pub use self::remote::RemotePeriodic;
-use self::repeating::{OnShard, Repeating, State};
-use crate::{RefusedCall, Timers, When};
+pub(crate) use self::remote::{Begin, begin};
+pub(crate) use self::repeating::Repeating;
+use self::repeating::{OnShard, State};
 
-/// A callback that runs periodically, on its own core; made by [`Timers::repeat`] and
-/// [`Timers::repeat_by_plan`].
+/// A callback that runs periodically, on its own core; made by
+/// [`TimersExt::repeat`](crate::TimersExt::repeat) and
+/// [`TimersExt::repeat_by_plan`](crate::TimersExt::repeat_by_plan).
 ///
 /// It does not own the callback: when it and all its clones are dropped, the callback goes on. The
 /// callback itself may hold one.
@@ -85,81 +90,6 @@ pub struct PeriodicRun<'a, T: Send + 'static = Infallible> {
     now: Instant,
     next_due: Option<Instant>,
     missed: u64,
-}
-
-/// Periodic callbacks.
-impl<T: Send + 'static> Timers<T> {
-    /// Runs a callback periodically on this core until it is stopped: by [`PeriodicRun::stop`], or
-    /// by [`Periodic::stop`]. For an example see [`corewheel::repeat`](crate::repeat).
-    ///
-    /// It never runs within itself, and it does not run after a stop that returned `Stopped`. A
-    /// shutdown by [`ShutdownPolicy::Fire`](crate::ShutdownPolicy::Fire) runs it once more, for the
-    /// last time; the other policies do not run it.
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the callback. After its first run was accepted, no later run is
-    /// refused.
-    ///
-    /// # Panics
-    ///
-    /// If the shard has as many [parts](Self::add_part) as it can have.
-    pub fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, RefusedCall<F>>
-    where
-        F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-    {
-        Repeating::begin(self, repeat.first_due(), repeat.with(call))
-    }
-
-    /// Runs a callback when `first` is due, and then at each instant that `next` returns, until it
-    /// returns `None`: a backoff, the hours of a calendar. An instant that has passed is due in the
-    /// next turn.
-    ///
-    /// `next` is called before each run, with the instant at which that run was due, and with
-    /// nothing borrowed. If it panics, the run that follows is the last.
-    ///
-    /// ```
-    /// # use corewheel::{Fired, TimerService};
-    /// # use std::time::{Duration, Instant};
-    /// # let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
-    /// # let shard = service.attach(service.shards().next().unwrap())?;
-    /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
-    /// # let timers = shard.timers();
-    /// // Attempts after 1, 3, 7, 15 seconds and so on, until one succeeds or a wait is too long.
-    /// let mut wait = Duration::from_secs(1);
-    /// let backoff = move |before: Instant| {
-    ///     wait *= 2;
-    ///     (wait < Duration::from_secs(60)).then(|| before + wait)
-    /// };
-    /// # let attempt = || true;
-    /// let attempts = timers.repeat_by_plan(Duration::from_secs(1), backoff, move |run| {
-    ///     if attempt() {
-    ///         run.stop();
-    ///     }
-    /// })?;
-    /// assert!(attempts.next_due() > Some(timers.now()));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with the callback; `next` is dropped.
-    ///
-    /// # Panics
-    ///
-    /// If the shard has as many [parts](Self::add_part) as it can have.
-    pub fn repeat_by_plan<W: When, F, N>(
-        &self,
-        first: W,
-        next: N,
-        call: F,
-    ) -> Result<Periodic, RefusedCall<F>>
-    where
-        F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-        N: FnMut(Instant) -> Option<Instant> + 'static,
-    {
-        Repeating::begin(self, first, Body::planned(next, call))
-    }
 }
 
 impl Periodic {
@@ -245,7 +175,7 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
     }
 
     /// How many periods after this run have passed already and are left out. It is 0 with
-    /// [`MissedTickBehavior::Burst`](crate::interval::MissedTickBehavior::Burst), with a fixed
+    /// [`MissedTickBehavior::Burst`](corewheel::interval::MissedTickBehavior::Burst), with a fixed
     /// delay, and with a plan.
     pub fn missed(&self) -> u64 {
         self.missed
