@@ -17,7 +17,7 @@ use std::error::Error;
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Wants};
 use corewheel::{Runtime, ShutdownPolicy, TimerService, Timers};
@@ -101,7 +101,7 @@ impl Part for Window {
         if self.outgoing.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn deliver(self: Rc<Self>, _now: Instant) {
+    fn deliver(self: Rc<Self>, _now: Duration) {
         let next = self.outgoing.borrow_mut().pop_front();
         if let Some(number) = next {
             self.send(number);

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Wake, Waker};
-use std::time::Instant;
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -122,7 +122,7 @@ impl Part for LoopTasks {
         if waits { Wants::Delivery } else { Wants::Nothing }
     }
 
-    fn deliver(self: Rc<Self>, _now: Instant) {
+    fn deliver(self: Rc<Self>, _now: Duration) {
         let place = self.woken.places().pop_front();
         if let Some(place) = place {
             self.poll(place);

@@ -126,16 +126,13 @@ impl Delivering {
     ) {
         while self.left > 0 {
             let next = self.next(core);
-            if matches!(next, Coming::Nothing) {
-                return;
-            }
             let now = self.now;
-            core.contain(|| match next {
-                Coming::Timer(delivery) => host.deliver(delivery),
-                Coming::PartTimer(timer) => core.parts.expired(timer),
-                Coming::Work(part) => part.deliver(core.time().instant_of(now)),
-                Coming::Nothing => {}
-            });
+            match next {
+                Coming::Timer(delivery) => core.contain(|| host.deliver(delivery)),
+                Coming::PartTimer(timer) => core.contain(|| core.parts.expired(timer)),
+                Coming::Work(part) => core.contain(|| part.deliver(Duration::from_nanos(now))),
+                Coming::Nothing => return,
+            };
             let after = core.nanos_near();
             core.note_delivery(after.saturating_sub(now));
             self.note(1, after);

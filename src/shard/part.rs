@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::fmt;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::Duration;
 
 use corewheel_shard::TimerKey;
 
@@ -41,8 +41,11 @@ pub trait Part: Any {
         false
     }
 
-    /// A turn begins, before it receives requests, at the time `now`.
-    fn turn_begins(&self, _now: Instant) {}
+    /// A turn begins, before it receives requests. `now` is how long the service's clock has run, as
+    /// [`PartHandle::since_start`] says it.
+    ///
+    /// [`PartHandle::since_start`]: crate::part::PartHandle::since_start
+    fn turn_begins(&self, _now: Duration) {}
 
     /// What the part wants of the shard. It is called several times a turn, and before the shard
     /// falls asleep, so it must be cheap and change nothing.
@@ -52,9 +55,9 @@ pub trait Part: Any {
 
     /// Delivers one item: called while the part [wants](Self::wants) a delivery. Deliveries of
     /// parts and of timers alternate, and both use up the budget of the turn. A shutdown that fires
-    /// all timers delivers until no part wants a delivery any more. `now` is the time at which the
-    /// delivery begins.
-    fn deliver(self: Rc<Self>, _now: Instant) {}
+    /// all timers delivers until no part wants a delivery any more. `now` is when the delivery begins,
+    /// as for [`turn_begins`](Self::turn_begins).
+    fn deliver(self: Rc<Self>, _now: Duration) {}
 
     /// Until when a timer of the part that has expired is postponed; `None` if it is to be
     /// delivered now. After the shard has begun to shut down, no timer is postponed.
@@ -97,7 +100,7 @@ pub trait Part: Any {
 /// use corewheel::part::{Gauges, Part, PartHandle, Wants};
 /// use std::cell::RefCell;
 /// use std::rc::Rc;
-/// use std::time::Instant;
+/// use std::time::Duration;
 ///
 /// /// Lines that are written one at a time, among the deliveries of timers.
 /// struct Lines {
@@ -121,7 +124,7 @@ pub trait Part: Any {
 ///         if self.waiting.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
 ///     }
 ///
-///     fn deliver(self: Rc<Self>, _now: Instant) {
+///     fn deliver(self: Rc<Self>, _now: Duration) {
 ///         println!("{:?}", self.waiting.borrow_mut().pop());
 ///     }
 ///

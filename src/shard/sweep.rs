@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use corewheel_shard::Tick;
 
@@ -29,8 +29,8 @@ use super::core::Core;
 use super::part::{Part, Wants};
 use super::part_handle::PartHandle;
 use super::parts::Parts;
-use crate::clock::Timeline;
 use crate::clock::when::Deadline;
+use crate::clock::{Timeline, saturating_nanos};
 use crate::directory::orders::{Drain, News, Orders, Visit};
 
 /// The most places that a turn visits.
@@ -291,8 +291,8 @@ impl Part for Sweep {
         true
     }
 
-    fn turn_begins(&self, now: Instant) {
-        self.now.set(self.time.nanos_at(now));
+    fn turn_begins(&self, now: Duration) {
+        self.now.set(saturating_nanos(now));
         self.visited.set(0);
     }
 
@@ -307,7 +307,7 @@ impl Part for Sweep {
     }
 
     /// One step.
-    fn deliver(self: Rc<Self>, _now: Instant) {
+    fn deliver(self: Rc<Self>, _now: Duration) {
         if self.is_drain_due() {
             self.drain();
         } else if !self.to_tell.borrow().is_empty() {

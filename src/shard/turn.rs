@@ -1,5 +1,7 @@
 //! One turn of a shard; every driver takes turns by this function.
 
+use std::time::Duration;
+
 use corewheel_shard::{Budget, Tick};
 
 use super::core::{Core, State};
@@ -98,7 +100,7 @@ impl<T: 'static> Core<T> {
 
     fn begin_turn_of_parts(&self, now: u64) {
         self.parts.forget_left();
-        let now = self.time().instant_of(now);
+        let now = Duration::from_nanos(now);
         self.parts.each(|_, part| {
             part.turn_begins(now);
             true

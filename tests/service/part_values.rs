@@ -64,10 +64,10 @@ impl Part for Leases {
         self.due.set(self.taken.borrow().len() as u64);
     }
 
-    fn deliver(self: Rc<Self>, now: Instant) {
+    fn deliver(self: Rc<Self>, now: Duration) {
         let taken = self.taken.borrow_mut().remove(0);
         self.due.set(self.due.get() - 1);
-        self.shard.begin_delivery(now - (taken + ms(10)));
+        self.shard.begin_delivery(self.shard.instant_after(now) - (taken + ms(10)));
         self.note();
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 use std::thread;
-use std::time::Instant;
+use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Wants};
@@ -76,7 +76,7 @@ impl Part for Notes {
         self.takes_turns
     }
 
-    fn turn_begins(&self, _now: Instant) {
+    fn turn_begins(&self, _now: Duration) {
         self.note(Call::TurnBegins);
     }
 
@@ -84,7 +84,7 @@ impl Part for Notes {
         if self.items.get() > 0 { Wants::Delivery } else { self.wants.get() }
     }
 
-    fn deliver(self: Rc<Self>, _now: Instant) {
+    fn deliver(self: Rc<Self>, _now: Duration) {
         self.items.set(self.items.get() - 1);
         self.note(Call::Delivers);
     }
@@ -341,13 +341,13 @@ fn part_may_use_its_shard_and_make_parts_in_each_call() {
         fn takes_turns(&self) -> bool {
             true
         }
-        fn turn_begins(&self, _now: Instant) {
+        fn turn_begins(&self, _now: Duration) {
             self.act();
         }
         fn wants(&self) -> Wants {
             if self.items.get() > 0 { Wants::Delivery } else { Wants::Nothing }
         }
-        fn deliver(self: Rc<Self>, _now: Instant) {
+        fn deliver(self: Rc<Self>, _now: Duration) {
             self.items.set(self.items.get() - 1);
             self.act();
         }

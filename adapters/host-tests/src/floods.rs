@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewheel::part::{Part, PartHandle, Wants};
 use corewheel::{ShutdownPolicy, Timers};
@@ -161,7 +161,7 @@ impl Part for Endless {
         true
     }
 
-    fn turn_begins(&self, _now: Instant) {
+    fn turn_begins(&self, _now: Duration) {
         self.turns.set(self.turns.get() + 1);
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::Duration;
 
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts};
@@ -13,6 +13,7 @@ use super::super::timers::ConnTimers;
 use super::activity::Activity;
 use super::record_ref::RecordRef;
 use super::table::{Extras, OnEvent, Packed, Table};
+use crate::clock::saturating_nanos;
 use crate::clock::when::Deadline;
 use crate::directory::orders::{Orders, Visit};
 use crate::face::part::{Gauges, Part, PartHandle, Wants};
@@ -230,8 +231,8 @@ impl Part for Connections {
         true
     }
 
-    fn turn_begins(&self, now: Instant) {
-        self.advance(self.shard.time().nanos_at(now));
+    fn turn_begins(&self, now: Duration) {
+        self.advance(saturating_nanos(now));
     }
 
     fn wants(&self) -> Wants {

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -156,7 +156,7 @@ impl Part for KeptPart {
         if self.received.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn deliver(self: Rc<Self>, _now: Instant) {
+    fn deliver(self: Rc<Self>, _now: Duration) {
         self.run_next();
     }
 

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
-use std::time::Instant;
+use std::time::Duration;
 
 use corewheel::Timers;
 use corewheel::part::{Gauges, Part, PartHandle, Wants};
@@ -17,11 +17,11 @@ use corewheel::settings::Scale;
 pub(super) trait Range {
     /// The shard's scale has changed.
     fn rescale(&self);
-    /// Whether a timeout is due in the turn that began at this time. If not, the range has a timer
-    /// for its first one and leaves the queue of ranges that are due.
-    fn is_due(&self, turn: Instant) -> bool;
+    /// Whether a timeout is due in the turn that began at this time of the service's clock. If not,
+    /// the range has a timer for its first one and leaves the queue of ranges that are due.
+    fn is_due(&self, turn: Duration) -> bool;
     /// Delivers the first timeout, and puts the range into the queue again.
-    fn deliver(self: Rc<Self>, now: Instant);
+    fn deliver(self: Rc<Self>, now: Duration);
 }
 
 /// The most ranges of a shard. A change of the scale visits all of them.
@@ -35,7 +35,7 @@ pub(super) struct ScaledPart {
     /// The ranges in which a timeout is due, in the order in which they deliver.
     due: RefCell<VecDeque<Weak<dyn Range>>>,
     /// When the present turn began.
-    turn: Cell<Instant>,
+    turn: Cell<Duration>,
     pending: Cell<u64>,
     fired: Cell<u64>,
 }
@@ -44,7 +44,7 @@ impl ScaledPart {
     /// The scaled timeouts of a shard.
     pub(super) fn of<T: Send + 'static>(timers: &Timers<T>) -> Rc<Self> {
         timers.shared_part(|shard| Self {
-            turn: Cell::new(shard.now()),
+            turn: Cell::new(shard.since_start()),
             shard,
             ranges: RefCell::default(),
             due: RefCell::default(),
@@ -111,7 +111,7 @@ impl Part for ScaledPart {
         true
     }
 
-    fn turn_begins(&self, now: Instant) {
+    fn turn_begins(&self, now: Duration) {
         self.turn.set(now);
     }
 
@@ -119,7 +119,7 @@ impl Part for ScaledPart {
         if self.due.borrow().is_empty() { Wants::Nothing } else { Wants::Delivery }
     }
 
-    fn deliver(self: Rc<Self>, now: Instant) {
+    fn deliver(self: Rc<Self>, now: Duration) {
         if let Some(range) = self.pop_due() {
             range.deliver(now);
         }

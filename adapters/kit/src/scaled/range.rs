@@ -217,7 +217,8 @@ impl<V: 'static> Range for Inner<V> {
         }
     }
 
-    fn is_due(&self, turn: Instant) -> bool {
+    fn is_due(&self, turn: Duration) -> bool {
+        let turn = self.shard.instant_after(turn);
         let is_over = |deadline| self.shard.instant_of(deadline) <= turn;
         match self.first_deadline() {
             Some(deadline) if is_over(deadline) || self.shard.is_closed() => return true,
@@ -232,14 +233,15 @@ impl<V: 'static> Range for Inner<V> {
         false
     }
 
-    fn deliver(self: Rc<Self>, now: Instant) {
+    fn deliver(self: Rc<Self>, now: Duration) {
         let popped = self.queue.borrow_mut().pop();
         let Some((start, value)) = popped else { return };
         let deadline = self.shard.instant_of(self.deadline(start));
         // A timeout that a change of the scale has made due was not due before the change.
         let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
         self.part.note_fired();
-        self.shard.begin_delivery(now.saturating_duration_since(due));
+        let late = self.shard.instant_after(now).saturating_duration_since(due);
+        self.shard.begin_delivery(late);
         self.note_first();
         self.cancel_timer_if_empty();
         self.part.push_due(self.weak());
