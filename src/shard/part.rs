@@ -41,8 +41,8 @@ pub trait Part: Any {
         false
     }
 
-    /// A turn begins, before it receives requests. `now` is how long the service's clock has run, as
-    /// [`PartHandle::since_start`] says it.
+    /// A turn begins, before it receives requests. `now` is how long the service's clock has run,
+    /// as [`PartHandle::since_start`] says it.
     ///
     /// [`PartHandle::since_start`]: crate::part::PartHandle::since_start
     fn turn_begins(&self, _now: Duration) {}
@@ -55,8 +55,8 @@ pub trait Part: Any {
 
     /// Delivers one item: called while the part [wants](Self::wants) a delivery. Deliveries of
     /// parts and of timers alternate, and both use up the budget of the turn. A shutdown that fires
-    /// all timers delivers until no part wants a delivery any more. `now` is when the delivery begins,
-    /// as for [`turn_begins`](Self::turn_begins).
+    /// all timers delivers until no part wants a delivery any more. `now` is when the delivery
+    /// begins, as for [`turn_begins`](Self::turn_begins).
     fn deliver(self: Rc<Self>, _now: Duration) {}
 
     /// Until when a timer of the part that has expired is postponed; `None` if it is to be

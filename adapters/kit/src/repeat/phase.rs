@@ -20,6 +20,7 @@ use crossbeam_utils::atomic::AtomicCell;
 /// The outcome of stopping a periodic callback.
 ///
 /// ```
+/// use corewheel_kit::TimersExt;
 /// use corewheel_kit::repeat::{Repeat, StopOutcome};
 /// # use corewheel::TimerService;
 /// # use std::time::Duration;
