@@ -76,7 +76,8 @@ use self::queue::{DelayQueue, Expired};
 use self::repeat::{Begin, Body, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating};
 use self::scaled::ScaledTimeouts;
 
-/// Makes containers on a shard, as methods of its [`Timers`]. The trait is sealed.
+/// Makes containers, guards and periodic callbacks on a shard, as methods of its [`Timers`]. The
+/// trait is sealed.
 ///
 /// The values and timers of a container that is made with a view
 /// [of a class](Timers::of_class) count for the class.

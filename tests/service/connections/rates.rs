@@ -533,6 +533,23 @@ fn packed_connection_leaves_its_transfers_behind() {
 }
 
 #[test]
+fn bytes_and_pauses_have_no_effect_on_what_is_not_measured() {
+    let limits = NONE.write_timeout(ms(100)).read_idle(ms(200)).min_read_rate(RATE);
+    let mut lab = lab();
+    let conn = lab.timers().connection(limits).unwrap();
+    let (write, request) = (conn.begin_write(), conn.begin_request());
+    run(&mut lab, &conn, 60);
+    for held in [&write, &request] {
+        held.add(1_000);
+        held.pause();
+    }
+    assert_eq!(run(&mut lab, &conn, 60), [(100, WriteTimeout, true)]);
+    request.resume();
+    assert!(!write.finish() && request.finish());
+    assert_eq!(format!("{:?}", conn.begin_measured_read()), "InProgress(read rate)");
+}
+
+#[test]
 fn bytes_of_other_threads_count_and_wake_no_task() {
     fn check<V: Send + Sync + 'static>() {}
     check::<InProgress<Handle>>();
