@@ -381,12 +381,10 @@ fn every_upward_use_between_rooms_is_found() {
 }
 
 /// The modules of the kit: the types that are built from timers.
-const KIT: [&str; 3] = ["interval", "kept", "scheduled"];
+const KIT: [&str; 2] = ["interval", "kept"];
 
 #[test]
-fn kit_modules_use_only_their_allowed_neighbours() {
-    // The modules that may use another module of the kit, and that module.
-    let allowed = [("kept", "scheduled")];
+fn kit_modules_use_no_other_module_of_the_kit() {
     let all = sources(&[SERVICE]);
     for module in KIT {
         let (file, folder) = (format!("src/kit/{module}.rs"), format!("src/kit/{module}/"));
@@ -395,14 +393,12 @@ fn kit_modules_use_only_their_allowed_neighbours() {
         let lines = all.iter().filter(own).flat_map(|source| {
             let lines = source.code().filter(|(_, line)| {
                 KIT.iter().any(|other| {
-                    *other != module
-                        && !allowed.contains(&(module, other))
-                        && has_word(line, &format!("crate::kit::{other}"))
+                    *other != module && has_word(line, &format!("crate::kit::{other}"))
                 })
             });
             lines.map(|(number, _)| (source.path.clone(), number)).collect::<Vec<_>>()
         });
-        check("a module of the kit uses no other module of the kit, unless that is allowed", lines);
+        check("a module of the kit uses no other module of the kit", lines);
     }
 }
 

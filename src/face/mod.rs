@@ -6,4 +6,5 @@ pub mod part;
 pub(crate) mod reply;
 pub mod report;
 pub(crate) mod slack;
+pub(crate) mod task;
 pub(crate) mod timers;

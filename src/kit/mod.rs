@@ -3,4 +3,3 @@
 
 pub mod interval;
 pub mod kept;
-pub(crate) mod scheduled;

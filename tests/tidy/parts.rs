@@ -55,7 +55,7 @@ const PLAIN_ROOMS: [&str; 2] = ["values", "clock"];
 
 /// What connections and the kit name of the rooms below that is not public, by the files, each with
 /// the reason. A path stands for all that lies below it.
-const NAMED: [(&str, &[(&str, &str)]); 7] = [
+const NAMED: [(&str, &[(&str, &str)]); 6] = [
     (
         "the service tells all connections of its limits' scale, of a drain, and to end",
         &[
@@ -98,16 +98,11 @@ const NAMED: [(&str, &[(&str, &str)]); 7] = [
         &[("kit/kept", "shard::Core")],
     ),
     (
-        "the panic of a callback with a result counts for its shard",
-        &[("kit/scheduled", "shard::Core")],
-    ),
-    (
-        "a callback goes to a shard by its mailbox, or comes back by its boxed type",
+        "a value is made on its shard by a callback that goes by the mailbox, and has a reply",
         &[
             ("kit/kept", "shard::request::Control"),
             ("kit/kept", "shard::timers::SendCall"),
-            ("kit/scheduled", "shard::timers::LocalCall"),
-            ("kit/scheduled", "shard::timers::SendCall"),
+            ("kit/kept/part", "face::task::ResultSender"),
         ],
     ),
 ];

@@ -14,8 +14,8 @@ use slab::Slab;
 use super::Shared;
 use super::room::Permit;
 use crate::face::part::{Part, PartHandle, PartSender, Wants};
+use crate::face::task::ResultSender;
 use crate::face::timers::Timers;
-use crate::kit::scheduled::ResultSender;
 use crate::link::woken::WokenFlag;
 use crate::values::error::ReplyError;
 

@@ -13,10 +13,10 @@
 
 use std::sync::Arc;
 
+use super::handle::Handle;
+use super::reply::Reply;
+use super::timers::Timers;
 use crate::clock::when::When;
-use crate::face::handle::Handle;
-use crate::face::reply::Reply;
-use crate::face::timers::Timers;
 use crate::shard::timers::{LocalCall, SendCall};
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
@@ -24,7 +24,7 @@ use crate::values::ids::TimerId;
 use crate::values::refused::RefusedCall;
 
 /// Sends the result of a callback, or says why there is none when it is dropped before it has run.
-pub(super) struct ResultSender<R, S: Fn() -> bool> {
+pub(crate) struct ResultSender<R, S: Fn() -> bool> {
     sender: Option<oneshot::Sender<Result<R, ReplyError>>>,
     /// Whether the shard has ended. It is called when the callback is dropped, and not when the
     /// caller takes the reply: by then the shard may have ended since.
@@ -32,17 +32,17 @@ pub(super) struct ResultSender<R, S: Fn() -> bool> {
 }
 
 impl<R, S: Fn() -> bool> ResultSender<R, S> {
-    pub(super) fn new(sender: oneshot::Sender<Result<R, ReplyError>>, is_closed: S) -> Self {
+    pub(crate) fn new(sender: oneshot::Sender<Result<R, ReplyError>>, is_closed: S) -> Self {
         Self { sender: Some(sender), is_closed }
     }
 
     /// Whether the caller has dropped the reply.
-    pub(super) fn is_dropped(&self) -> bool {
+    pub(crate) fn is_dropped(&self) -> bool {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     /// Calls `call` and sends its result. `contain` runs code of the user on the shard.
-    pub(super) fn run(
+    pub(crate) fn run(
         self,
         contain: impl Fn(&mut dyn FnMut()) -> bool,
         call: impl FnOnce() -> Result<R, ReplyError>,
@@ -58,7 +58,7 @@ impl<R, S: Fn() -> bool> ResultSender<R, S> {
         self.send(contain, result);
     }
 
-    pub(super) fn send(
+    pub(crate) fn send(
         mut self,
         contain: impl Fn(&mut dyn FnMut()) -> bool,
         result: Result<R, ReplyError>,
