@@ -157,14 +157,14 @@ impl Drop for Threads {
 /// refuse another thread. The number may soon be that of another thread, so the wait is bounded.
 fn await_end(number: u32) {
     for _ in 0..AWAITED {
-        if !host::is_counted(number) {
+        if !host::has_thread(number) {
             return;
         }
         thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// How often the system is asked for a joined thread.
+/// How often the system is asked whether it still has a joined thread.
 const AWAITED: u32 = 500;
 
 /// An error of the system, with the limit of threads, which is the usual cause, and the remedy.

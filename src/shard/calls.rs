@@ -20,11 +20,10 @@ impl<T: Send + 'static> Core<T> {
             return Err(self.why_closed().of(call));
         }
         let index = self.state.borrow_mut().calls.insert(Call::Local(call)) as u32;
-        match self.schedule(class, deadline, Stored::Call(index)) {
-            Ok(key) => Ok(self.timer_of(key)),
-            Err(_) => Err(Refused::Full(
-                self.state.borrow_mut().calls.remove(index as usize).into_local(),
-            )),
-        }
+        let scheduled = self.schedule(class, deadline, Stored::Call(index));
+        scheduled.map(|key| self.timer_of(key)).map_err(|_full| {
+            let call = self.state.borrow_mut().calls.remove(index as usize);
+            Refused::Full(call.into_local())
+        })
     }
 }

@@ -31,8 +31,8 @@ pub(crate) trait LocalShard: Deref<Target = Base> {
     fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome;
     /// The deadline of a timer; `None` if it is not pending here. It reaches the wheel.
     fn deadline_of(&self, key: TimerKey) -> Option<Tick>;
-    /// Wakes the driver, which sleeps, if it sleeps past a tick. If not, publishes the counts: it
-    /// reaches those of the wheel, and the effects that a command has left.
+    /// Wakes the driver, which sleeps, if it sleeps past a tick. If it does not, publishes the
+    /// counts. It reaches those of the wheel, and the effects that a command has left.
     fn note_deadline_asleep(&self, deadline: Tick);
 
     /// Schedules a timer of a part. It reaches the wheel.

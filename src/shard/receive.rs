@@ -95,8 +95,8 @@ impl<T: 'static> Core<T> {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
         // The gauges with which a shard has ended stay.
-        let is_changed = !state.measured.gauges.is_empty() && !self.parts.have_ended();
-        if !self.parts.none_turns() || is_changed {
+        let may_change = !state.measured.gauges.is_empty() && !self.parts.have_ended();
+        if !self.parts.none_turns() || may_change {
             self.set_gauges(state);
         }
         let counts = &mut state.measured.counts;

@@ -28,8 +28,8 @@ pub(crate) fn times_of(thread: u32) -> Option<(u64, u64)> {
     parse(&fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?)
 }
 
-/// Whether the system has a thread of this process with a number. False also if it does not say it.
-pub(crate) fn is_counted(thread: u32) -> bool {
+/// Whether this process has a thread with a number. False also if the system does not say it.
+pub(crate) fn has_thread(thread: u32) -> bool {
     fs::metadata(format!("/proc/self/task/{thread}")).is_ok()
 }
 

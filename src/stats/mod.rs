@@ -47,11 +47,11 @@
 //! With the feature `serde` a [`ServiceStats`] is JSON, and `/stats.json` of the endpoint serves
 //! it. Five fields more, such as the table of [`WarningKind`], are those of the endpoint: the guide
 //! [`statistics`](crate::guide::statistics) has them. The other fields are those of the types here,
-//! in their order: a struct is an object, a list an array, an enum without fields a string, and a
-//! `Duration` an object of `secs` and `nanos`. The counts of a shard and of a class are fields of
-//! their object, so `shards[0].fired` is a count. Fields that end in `_ns` are nanoseconds; those
-//! named `at_ns`, `since_ns` and `last_ns` count from the start of the service, as `uptime` does.
-//! `schema` is the version of this form.
+//! in their order: a struct is an object, a list or a pair an array, an enum without fields a
+//! string, and a `Duration` an object of `secs` and `nanos`. The counts of a shard and of a class
+//! are fields of their object, so `shards[0].fired` is a count. Fields that end in `_ns` are
+//! nanoseconds; those named `at_ns`, `since_ns` and `last_ns` count from the start of the service,
+//! as `uptime` does. `schema` is the version of this form.
 //!
 //! Cost: publishing is some eighty stores a turn.
 

@@ -269,9 +269,9 @@ impl<T: Send + 'static> Handle<T> {
 
     /// Sets the [scale](crate::Timers::set_scale) of the shard. It takes effect in the shard's next
     /// turn, for which the shard is woken; if several scales are set before, the last one applies.
-    /// Costs the locks of the
-    /// shard's mailbox and of the list of its connections on any thread. A turn takes them only if
-    /// it has mail or orders. Nothing more if the scale does not change.
+    ///
+    /// Cost: the locks of the shard's mailbox and of the list of its connections on any thread. A
+    /// turn takes them only if it has mail or orders. A scale that does not change costs no more.
     ///
     /// # Errors
     ///

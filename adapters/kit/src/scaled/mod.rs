@@ -68,10 +68,10 @@
 //!
 //! Two [gauges](corewheel::stats::ShardStats::gauges) of a shard, `scaled_pending` and
 //! `scaled_fired`, show how many scaled timeouts are pending there and how many were delivered. The
-//! histogram of lateness includes them. If the [`Timers`] that
-//! the timeouts were made with have a class, each timeout counts for it as a timer does: scheduled,
-//! fired, cancelled (drained and dropped ones included), refused, late, overrun and pending. Resets
-//! are not counted, and the age of a timeout counts from its last one.
+//! histogram of lateness includes them. If the [`Timers`] that the timeouts were made with have a
+//! class, each timeout counts for it as a timer does: scheduled, fired, cancelled (drained and
+//! dropped ones included), refused, late, overrun and pending. Resets are not counted, and the age
+//! of a timeout counts from its last one.
 
 mod part;
 mod queue;
