@@ -74,8 +74,8 @@ impl<S: Side> InProgress<S> {
         }
     }
 
-    /// The server reads or writes again. A transfer that is not paused goes on. Without an effect on
-    /// what is not measured.
+    /// The server reads or writes again. A transfer that is not paused goes on. Without an effect
+    /// on what is not measured.
     ///
     /// Cost: a reading of the clock. On any thread, the connection's lock, only where the timer has
     /// expired since the transfer was last resumed.
