@@ -179,9 +179,14 @@ impl Future for Driver {
         let (output, polled) = this.poll_inner(now, at, cx);
         let Some(polled) = polled else { return output };
         match (&mut this.reader, polled.reads) {
-            (Some((_, served)), reads) => served.end_poll(reads.unwrap_or_default()),
+            (Some((_, served)), reads) => {
+                if !served.end_poll(reads.unwrap_or_default()) {
+                    // Nothing else need wake the task, as where a socket before a `rebind` is left.
+                    cx.waker().wake_by_ref();
+                }
+            }
             (None, Some(_)) => {
-                this.reader = Some((this.readers.add(this.host), Served::default()));
+                this.reader = Some((this.readers.add(this.host, cx), Served::default()));
             }
             (None, None) => {
                 let at = polled.at.unwrap_or(now);

@@ -31,8 +31,10 @@ impl Readers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, host: Id) -> Arc<Reader> {
+    /// Adds a task in its first poll. A connection may ask for the next one at once.
+    pub(super) fn add(&self, host: Id, cx: &Context<'_>) -> Arc<Reader> {
         let reader = Arc::new(Reader { host, task: AtomicWaker::new(), waiting: Mutex::default() });
+        reader.task.register(cx.waker());
         self.lock().push(Arc::clone(&reader));
         reader
     }
@@ -91,8 +93,9 @@ pub(super) struct Served(Vec<(Sender<()>, u32)>);
 
 impl Served {
     /// Called after each poll of the task. A socket that never is empty must not hold a connection
-    /// back for ever: what was in it when the connection asked is read after some polls.
-    pub(super) fn end_poll(&mut self, reads: Reads) {
+    /// back for ever: what was in it when the connection asked is read after some polls. False if
+    /// a connection waits for the next poll.
+    pub(super) fn end_poll(&mut self, reads: Reads) -> bool {
         for (_, polls) in &mut self.0 {
             *polls += 1;
         }
@@ -102,6 +105,7 @@ impl Served {
             // A connection that has ended waits no more.
             let _ = sender.send(());
         }
+        self.0.is_empty()
     }
 }
 

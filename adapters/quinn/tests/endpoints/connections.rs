@@ -13,11 +13,11 @@ use super::*;
 
 /// The idle time that a test begins with. A machine that is too busy gets twice as much.
 const IDLE: Duration = ms(150);
-const CAPACITY: u32 = 1 << 10;
+pub(super) const CAPACITY: u32 = 1 << 10;
 
 /// The runtime of the endpoints, and where the shard is that has their timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Host {
+pub(super) enum Host {
     /// Beside the runtime, on a thread of its own.
     MultiThread,
     /// On the thread of the runtime.
@@ -73,7 +73,7 @@ impl Host {
     }
 }
 
-fn on_each_host(
+pub(super) fn on_each_host(
     capacity: u32,
     test: impl AsyncFn(Host, &TimerService, &QuinnRuntime) + Copy + Send + 'static,
 ) {
@@ -234,7 +234,7 @@ fn lost_datagrams_are_sent_again_until_all_have_arrived() {
         let lost = Arc::new(AtomicUsize::new(0));
         let lost_here = Arc::clone(&lost);
         let mut random = fastrand::Rng::with_seed(7);
-        let is_lost = move || {
+        let is_lost = move |_| {
             let is_lost = random.u32(..8) == 0;
             lost_here.fetch_add(usize::from(is_lost), Ordering::SeqCst);
             is_lost
@@ -258,7 +258,7 @@ fn lost_last_datagram_of_a_stream_is_sent_again_by_the_timer() {
         let is_lost = {
             let loses = Arc::clone(&loses);
             // One datagram only.
-            move || loses.swap(false, Ordering::SeqCst)
+            move |_| loses.swap(false, Ordering::SeqCst)
         };
         let path = lossy_path(endpoints.server_address(), is_lost).await;
         let (client, server) = endpoints.connect_by(path).await;

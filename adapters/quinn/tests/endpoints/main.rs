@@ -5,6 +5,7 @@
 
 mod connections;
 mod held;
+mod lost;
 mod manual;
 #[path = "../../../../tests/service/support/seeds.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
@@ -74,6 +75,13 @@ fn endpoint(runtime: &QuinnRuntime, server: Option<ServerConfig>) -> Endpoint {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let runtime = Arc::new(runtime.clone());
     Endpoint::new(EndpointConfig::default(), server, socket, runtime).unwrap()
+}
+
+/// Which side has sent a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sender {
+    Client,
+    Server,
 }
 
 /// A server's endpoint and a client's, both by one runtime.
@@ -160,7 +168,7 @@ async fn check_echo(client: &Connection, length: u32) {
 /// The address of a path from one client to a server, which loses datagrams of both.
 async fn lossy_path(
     server: SocketAddr,
-    mut is_lost: impl FnMut() -> bool + Send + 'static,
+    mut is_lost: impl FnMut(Sender) -> bool + Send + 'static,
 ) -> SocketAddr {
     let socket = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -172,8 +180,9 @@ async fn lossy_path(
             if from != server {
                 client = Some(from);
             }
-            let to = if from == server { client.unwrap() } else { server };
-            if !is_lost() {
+            let is_of_server = from == server;
+            let to = if is_of_server { client.unwrap() } else { server };
+            if !is_lost(if is_of_server { Sender::Server } else { Sender::Client }) {
                 socket.send_to(&buffer[..length], to).await.unwrap();
             }
         }

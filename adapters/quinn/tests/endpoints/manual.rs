@@ -117,7 +117,7 @@ fn lost_datagram_is_sent_again_once_its_time_has_come() {
         let (loses, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let is_lost = {
             let (loses, lost) = (Arc::clone(&loses), Arc::clone(&lost));
-            move || {
+            move |_| {
                 let is_lost = loses.load(Ordering::SeqCst);
                 lost.fetch_add(usize::from(is_lost), Ordering::SeqCst);
                 is_lost
