@@ -218,7 +218,8 @@ async fn connection(
 ) -> std::io::Result<()> {
     let mut byte = [0];
     loop {
-        match conn.race(stream.read(&mut byte)).await {
+        let read = conn.race(pin!(stream.read(&mut byte))).await;
+        match read {
             Raced::Done(read) => {
                 if read? == 0 {
                     return Ok(());

@@ -168,7 +168,7 @@ async fn race<T>(
     conn: &Conn<'_>,
     io: impl Future<Output = io::Result<T>>,
 ) -> Result<Option<T>, End> {
-    match conn.timers.race(io).await {
+    match conn.timers.race(pin!(io)).await {
         Raced::Done(done) => done.map(Some).map_err(End::Failed),
         Raced::Closed => Err(End::ShutDown),
         Raced::Event(event) => match event.kind {

@@ -1,7 +1,7 @@
 //! The events of a connection, and the ways to wait for them.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
@@ -42,22 +42,50 @@ impl<S: Side> ConnTimers<S> {
 
     /// Waits for a future, such as a read or a write, or for the next event.
     ///
+    /// A future that an async function or block makes is pinned by the caller, and lent. Where an
+    /// event does not end the connection, another `race` polls it on. Only so is no byte lost where
+    /// the kernel reads into a buffer that the future owns: a read of compio that is dropped may
+    /// have read already. A read of tokio or of glommio's sockets loses nothing by its drop, so a
+    /// new one may be made for each `race`.
+    ///
     /// A value that is ready at the same time as a deadline wins, also where there is no timer, and
     /// where its data lay in a socket then, see [above](Self#how-late).
     /// Only [`MaxAge`](DeadlineKind::MaxAge) and [`AgeGrace`](DeadlineKind::AgeGrace) come before
-    /// it, as otherwise a connection that never pauses would never end. The future is dropped if an
-    /// event comes first.
+    /// it, as otherwise a connection that never pauses would never end.
     ///
     /// On a shard, the task returns to its executor after 8 values in a row that were ready at
     /// once, counted for all connections of the shard. It goes on when the other tasks have run. So
     /// a peer that sends without a pause delays neither timers nor other connections. One call in
     /// 16 reads the clock, and wakes the shard's driver if its time has come.
     ///
+    /// ```
+    /// use corewheel::conn::Raced;
+    /// use corewheel::{ConnTimers, DeadlineKind, Handle, RefusedKind};
+    /// use std::future::Future;
+    /// use std::pin::pin;
+    ///
+    /// /// Waits for a read, and tells the peer meanwhile that the server lives. `None` when the
+    /// /// peer is idle.
+    /// async fn read<O>(
+    ///     conn: &ConnTimers<Handle>,
+    ///     reads: impl Future<Output = O>,
+    ///     beat: impl AsyncFn(),
+    /// ) -> Result<Option<O>, RefusedKind> {
+    ///     let mut reads = pin!(reads);
+    ///     loop {
+    ///         match conn.race(reads.as_mut()).await? {
+    ///             Raced::Done(read) => return Ok(Some(read)),
+    ///             Raced::Event(event) if event.kind == DeadlineKind::Heartbeat => beat().await,
+    ///             Raced::Event(_) | Raced::Closed => return Ok(None),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// The errors of [`next`](Self::next). The future is dropped.
-    pub async fn race<F: Future>(&self, future: F) -> S::Polled<Raced<F::Output>> {
-        let mut future = pin!(future);
+    /// The errors of [`next`](Self::next).
+    pub async fn race<F: Future + Unpin>(&self, mut future: F) -> S::Polled<Raced<F::Output>> {
         let mut is_first = true;
         poll_fn(|cx| {
             let at_once = std::mem::replace(&mut is_first, false);
@@ -66,7 +94,7 @@ impl<S: Side> ConnTimers<S> {
                 return Poll::Ready(S::polled(Ok(Raced::Event(age))));
             }
             let seen = self.conn().passes();
-            let value = future.as_mut().poll(cx);
+            let value = Pin::new(&mut future).poll(cx);
             self.note_ready(at_once, value.is_ready());
             if let Poll::Ready(value) = value {
                 return Poll::Ready(S::polled(Ok(Raced::Done(value))));
@@ -86,9 +114,9 @@ impl<S: Side> ConnTimers<S> {
 pub enum Raced<V> {
     /// The future is done.
     Done(V),
-    /// A deadline has come, and the future was dropped.
+    /// A deadline has come. A future that was lent goes on by the next poll.
     Event(ConnEvent),
-    /// The connection is closed, and the future was dropped.
+    /// The connection is closed.
     Closed,
 }
 

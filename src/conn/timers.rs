@@ -138,6 +138,7 @@ use crate::values::error::ConfigError;
 /// ```
 /// use corewheel::conn::Raced;
 /// use corewheel::{Handle, ConnLimits, ConnTimers, DeadlineKind, TimerService};
+/// use std::pin::pin;
 /// use std::time::Duration;
 /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// use tokio::net::{TcpListener, TcpStream};
@@ -153,7 +154,8 @@ use crate::values::error::ConfigError;
 /// async fn serve(mut stream: TcpStream, conn: ConnTimers<Handle>) -> Served {
 ///     let mut buffer = [0; 1024];
 ///     loop {
-///         match conn.race(stream.read(&mut buffer)).await? {
+///         let read = conn.race(pin!(stream.read(&mut buffer))).await?;
+///         match read {
 ///             Raced::Done(count) => {
 ///                 let count = count?;
 ///                 if count == 0 {

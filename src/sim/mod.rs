@@ -36,7 +36,7 @@
 //!     let conn = timers.connection(limits);
 //!     let mut buffer = [0; 1024];
 //!     loop {
-//!         let read = conn.race(stream.read(&mut buffer)).await?;
+//!         let read = conn.race(std::pin::pin!(stream.read(&mut buffer))).await?;
 //!         // The connection is not idle while its request is answered.
 //!         let _request = conn.begin_request();
 //!         match read {

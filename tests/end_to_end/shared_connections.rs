@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as Client};
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 async fn echo(mut stream: TcpStream, conn: ConnTimers<Handle>) {
     let mut buffer = [0; 64];
     loop {
-        match conn.race(stream.read(&mut buffer)).await.unwrap() {
+        let read = conn.race(pin!(stream.read(&mut buffer))).await.unwrap();
+        match read {
             Raced::Done(Ok(count)) if count > 0 => {
                 conn.touch_read();
                 stream.write_all(&buffer[..count]).await.unwrap();

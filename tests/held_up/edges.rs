@@ -53,7 +53,7 @@ fn timeouts_of_futures_that_use_up_the_budget_elapse() {
         let timers = service.handle();
         assert!(timers.timeout(MS, never()).await.is_err_and(|error| error.is_elapsed()));
         let conn = timers.connection(corewheel::ConnLimits::default().read_idle(MS));
-        assert!(matches!(conn.race(never()).await, Ok(corewheel::conn::Raced::Event(_))));
+        assert!(matches!(conn.race(Box::pin(never())).await, Ok(corewheel::conn::Raced::Event(_))));
     });
 }
 

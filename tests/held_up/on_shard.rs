@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ fn timeouts_on_a_shard_that_is_held_up_cut_no_client_that_was_in_time() {
 fn connections_on_a_shard_that_is_held_up_cut_no_client_that_was_in_time() {
     check(async |timers, limit, mut socket| {
         let conn = timers.connection(ConnLimits::default().read_idle(limit)).unwrap();
-        matches!(conn.race(socket.read_u8()).await, Raced::Done(Ok(_)))
+        matches!(conn.race(pin!(socket.read_u8())).await, Raced::Done(Ok(_)))
     });
 }
 

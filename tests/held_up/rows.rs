@@ -147,7 +147,7 @@ pub(crate) static ROWS: [Row; 23] = [
     bytes("race", |socket, timers, limit| {
         guarded!(socket, |socket| {
             let conn = timers.connection(ConnLimits::default().read_idle(limit));
-            matches!(conn.race(socket.read_u8()).await, Ok(Raced::Done(Ok(_))))
+            matches!(conn.race(pin!(socket.read_u8())).await, Ok(Raced::Done(Ok(_))))
         })
     }),
     bytes("select! with next", |socket, timers, limit| {

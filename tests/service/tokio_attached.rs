@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ async fn read_after_a_stall(service: &TimerService<u32>, read_idle: Duration) ->
         let conn = timers.connection(limits).unwrap();
         tokio::task::spawn_local(async move {
             let mut buffer = [0; 8];
-            matches!(conn.race(server.read(&mut buffer)).await, Raced::Done(Ok(5)))
+            matches!(conn.race(pin!(server.read(&mut buffer))).await, Raced::Done(Ok(5)))
         })
     };
     let reads: Vec<_> = servers.into_iter().map(read).collect();

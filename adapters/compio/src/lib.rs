@@ -24,7 +24,55 @@
 //! [`TimedIo`](https://docs.rs/corewheel/latest/corewheel/stream/struct.TimedIo.html) lends its
 //! buffers for one poll. So a stream goes under `TimedIo` by compio's own `AsyncStream`, which has
 //! buffers of its own, and tokio-util's `compat`, with the feature `tokio` of `corewheel`. A read
-//! costs a copy more. [`ConnTimers::race`](corewheel::ConnTimers::race) needs neither.
+//! costs a copy more.
+//!
+//! [`ConnTimers::race`](corewheel::ConnTimers::race) needs neither. The read is pinned and lent to
+//! each race, as its drop would lose what the kernel has put into its buffer:
+//!
+//! ```
+//! use compio::BufResult;
+//! use compio::io::{AsyncRead, AsyncWriteExt};
+//! use compio::net::TcpStream;
+//! use corewheel::conn::{ConnTimers, Raced};
+//! use corewheel::DeadlineKind;
+//! use std::io;
+//! use std::pin::pin;
+//!
+//! /// Echoes, and tells a peer that is quiet that the server lives.
+//! async fn echo(stream: TcpStream, conn: ConnTimers) -> io::Result<()> {
+//!     let (mut reader, mut writer) = (&stream, &stream);
+//!     let mut buffer = Vec::with_capacity(4096);
+//!     loop {
+//!         let mut read = pin!(reader.read(buffer));
+//!         let BufResult(read, filled) = loop {
+//!             match conn.race(read.as_mut()).await {
+//!                 Raced::Done(done) => break done,
+//!                 Raced::Event(event) if event.kind == DeadlineKind::Heartbeat => {
+//!                     writer.write_all("PING").await.0?;
+//!                     conn.touch_write();
+//!                 }
+//!                 Raced::Event(_) | Raced::Closed => return Ok(()),
+//!             }
+//!         };
+//!         if read? == 0 {
+//!             return Ok(());
+//!         }
+//!         conn.touch_read();
+//!         let _writing = conn.begin_write();
+//!         let mut write = pin!(writer.write_all(filled));
+//!         let BufResult(written, mut back) = loop {
+//!             match conn.race(write.as_mut()).await {
+//!                 Raced::Done(done) => break done,
+//!                 Raced::Event(event) if event.kind == DeadlineKind::Heartbeat => {}
+//!                 Raced::Event(_) | Raced::Closed => return Ok(()),
+//!             }
+//!         };
+//!         written?;
+//!         back.clear();
+//!         buffer = back;
+//!     }
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod host;

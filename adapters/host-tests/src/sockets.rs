@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ enum Stall {
 
 pub(crate) fn check<S: Sockets>(bed: &Bed, sockets: S) {
     flood(bed, sockets);
+    read_beside_events(bed, sockets);
     for stall in [Stall::Callback, Stall::Task, Stall::TaskAndRequest] {
         let in_time = (0..TRIES).find_map(|tries| {
             let running = bed.start_plain();
@@ -88,7 +90,7 @@ fn read_after<S: Sockets>(
                 let limits = ConnLimits::default().read_idle(read_idle);
                 let conn = timers.connection(limits).expect("there is room");
                 let _told = waits.send(Instant::now());
-                let read = sockets.read(&mut stream, 8);
+                let read = pin!(sockets.read(&mut stream, 8));
                 matches!(conn.race(read).await, Raced::Done(Ok(5)))
             })
         })
@@ -131,6 +133,53 @@ fn read_after<S: Sockets>(
         read += usize::from(is_read == Ok(true));
     }
     is_in_time.then_some(read)
+}
+
+/// Reads that are lent to `race` go on after each event, so no byte is lost, also where the kernel
+/// reads into the buffer meanwhile.
+fn read_beside_events<S: Sockets>(bed: &Bed, sockets: S) {
+    const CLIENTS: usize = 8;
+    const BYTES: usize = 1_000;
+    let running = bed.start_plain();
+    let (listener, address) = listen();
+    let (clients, replies): (Vec<_>, Vec<_>) = (0..CLIENTS)
+        .map(|_| {
+            connect(&running, (&listener, address), sockets, async move |timers, mut stream| {
+                let limits = ConnLimits::default().heartbeat(ms(1));
+                let conn = timers.connection(limits).expect("there is room");
+                let (mut bytes, mut events) = (0, 0);
+                loop {
+                    let mut read = pin!(sockets.read(&mut stream, 256));
+                    let read = loop {
+                        match conn.race(read.as_mut()).await {
+                            Raced::Done(read) => break read,
+                            Raced::Event(_) => events += 1,
+                            Raced::Closed => return (bytes, events),
+                        }
+                    };
+                    match read {
+                        Ok(read @ 1..) => bytes += read,
+                        _ => return (bytes, events),
+                    }
+                }
+            })
+        })
+        .unzip();
+    let sends = thread::spawn(move || {
+        for _ in 0..BYTES {
+            for mut client in &clients {
+                let _ = client.write(&[7]);
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+    });
+    sends.join().expect("the peers do not panic");
+    for reply in replies {
+        let read = running.reply(reply, "read to the end of a stream");
+        let is_whole = matches!(read, Ok((BYTES, 1..)));
+        running.must("lose no byte of a read that an event has come before", is_whole);
+    }
+    running.end(ShutdownPolicy::Drop);
 }
 
 /// A peer sends without a pause until a timer of the shard has fired.

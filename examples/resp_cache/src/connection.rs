@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +120,8 @@ impl<S: Stream> Io<S> {
                     why = self.client.ended() => Err(why),
                 }
             };
-            match self.conn.race(taken).await {
+            let raced = self.conn.race(pin!(taken)).await;
+            match raced {
                 Raced::Done(Err(why)) => return Err(why.into()),
                 Raced::Done(Ok(Ok(0))) => return Err(CLIENT_LEFT),
                 Raced::Done(Ok(taken)) => written += taken.map_err(|error| error.to_string())?,
@@ -190,7 +192,8 @@ impl<S: Stream> Connection<S> {
                     Some(()) = messages => Ok(None),
                 }
             };
-            match self.io.conn.race(woken).await {
+            let raced = self.io.conn.race(pin!(woken)).await;
+            match raced {
                 Raced::Done(Err(why)) => return Err(why.into()),
                 Raced::Done(Ok(None)) => return Ok(()),
                 Raced::Done(Ok(Some(read))) => match read.map_err(|error| error.to_string())? {

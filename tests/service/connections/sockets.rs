@@ -81,7 +81,7 @@ async fn command<S: Stream>(
                     written
                 });
                 let before = Instant::now();
-                match conn.race(write).await {
+                match conn.race(pin!(write)).await {
                     Raced::Done(written) => left -= written.map_err(|_| End::ClientLeft)?,
                     Raced::Event(event) => return Err(End::Came(event.kind)),
                     Raced::Closed => return Err(End::Closed),
@@ -118,7 +118,8 @@ async fn talk<S: Stream>(
     loop {
         let mut byte = [0];
         let before = Instant::now();
-        match conn.race(stream.read(&mut byte)).await {
+        let read = conn.race(pin!(stream.read(&mut byte))).await;
+        match read {
             Raced::Done(Ok(1..)) => {
                 report.active = before;
                 conn.touch_read();

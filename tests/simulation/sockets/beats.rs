@@ -1,5 +1,6 @@
 //! A server that sends a byte whenever it has written nothing for a while, and the law of that.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use corewheel::conn::ConnTimers;
@@ -37,7 +38,8 @@ impl Served<'_> {
                 conn.touch_read();
                 self.begin_read();
             }
-            let mut left = match M::raced(conn.race(stream.read(&mut buffer[..room])).await) {
+            let read = M::raced(conn.race(pin!(stream.read(&mut buffer[..room]))).await);
+            let mut left = match read {
                 Ok(0) => return End::ByPeer,
                 Ok(_) => {
                     self.seen.reads.set(None);
@@ -56,7 +58,7 @@ impl Served<'_> {
                 let _writing = conn.begin_write();
                 self.begin_write();
                 left -= loop {
-                    match M::raced(conn.race(stream.write(&part)).await) {
+                    match M::raced(conn.race(pin!(stream.write(&part))).await) {
                         Ok(count) => break count,
                         // It sends already.
                         Err(End::Beat) => self.seen.judge_beat(self.world),

@@ -5,7 +5,7 @@
 //! long a transfer has run, where the code moves its beginning by each pause.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -207,7 +207,7 @@ impl Served<'_> {
         loop {
             let room = self.rng.usize(1..=buffer.len());
             self.count_timer();
-            match M::raced(conn.race(stream.read(&mut buffer[..room])).await) {
+            match M::raced(conn.race(pin!(stream.read(&mut buffer[..room]))).await) {
                 Ok(0) => return End::ByPeer,
                 Ok(count) => {
                     message.add(count as u64);
@@ -230,7 +230,7 @@ impl Served<'_> {
             while left > 0 {
                 let part = vec![b'b'; left];
                 self.count_timer();
-                match M::raced(conn.race(stream.write(&part)).await) {
+                match M::raced(conn.race(pin!(stream.write(&part))).await) {
                     Ok(count) => {
                         left -= count;
                         answer.add(count as u64);

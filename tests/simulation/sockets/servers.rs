@@ -350,11 +350,11 @@ impl Served<'_> {
             stream,
             async |_: &mut Self, stream: &mut Stream, buffer: &mut [u8]| {
                 conn.touch_read();
-                M::raced(conn.race(stream.read(buffer)).await)
+                M::raced(conn.race(pin!(stream.read(buffer))).await)
             },
             async |_: &mut Self, stream: &mut Stream, part: &[u8]| {
                 let _writing = conn.begin_write();
-                M::raced(conn.race(stream.write(part)).await)
+                M::raced(conn.race(pin!(stream.write(part))).await)
             }
         )
     }
