@@ -22,14 +22,17 @@ const AHEAD_MAX: u64 = 3_000;
 /// How often [`Pair::closest`] reads the counter and the clock, until the readings are close
 /// together.
 const TRIES: u32 = 3;
-/// How often it does so for the first pair of the process, which all threads measure the rate from.
-const FIRST_TRIES: u32 = 20;
 /// The readings of a pair are close together if they are less than this part of a [`SPAN`] apart: a
 /// quarter of a microsecond.
 const CLOSE: u64 = 4_000;
 /// A rate is known if the times that its pairs took are less than this part of the time between
 /// the pairs.
 const EXACT: u64 = 10_000;
+/// Two rates agree if they differ by less than this part of them. An [exact](EXACT) rate is too fast
+/// by less than half as much.
+const AGREE: u64 = 4_000;
+/// The most nanoseconds between the pairs of a rate.
+const APART_MAX: u64 = 100_000_000;
 /// How many of a rate's bits are fractions of a nanosecond.
 const RATE_BITS: u32 = 20;
 
@@ -43,6 +46,7 @@ thread_local! {
             latest: Cell::new(0),
             ahead: Cell::new(u64::MAX),
             rate: Cell::new(Rate { span: 0, nanos: 0 }),
+            measured: Cell::new(Measured { pair: None, rate: None }),
         }
     };
 }
@@ -58,6 +62,7 @@ struct Read {
     ahead: Cell<u64>,
     /// The counter's rate. Its span is 0 while this thread does not know it, so each reading asks.
     rate: Cell<Rate>,
+    measured: Cell<Measured>,
 }
 
 /// A clock that costs less than half as much as a system call for the time: it adds the counts of
@@ -92,7 +97,7 @@ impl Pair {
     fn closest(clock: &Clock, tries: u32, close: u64) -> Self {
         let read = || {
             let before = counter::read();
-            let nanos = clock.nanos() + clock.since_first;
+            let nanos = clock.nanos().saturating_add(clock.since_first);
             Self { before, nanos, after: counter::read() }
         };
         let mut closest = read();
@@ -108,6 +113,13 @@ impl Pair {
     fn apart(&self) -> u64 {
         self.after.wrapping_sub(self.before)
     }
+
+    /// Whether a rate may be measured from this pair to another one. A suspend can set the counter
+    /// back.
+    fn is_close_before(&self, last: &Self) -> bool {
+        let elapsed = last.nanos.checked_sub(self.nanos);
+        self.after <= last.before && elapsed.is_some_and(|elapsed| elapsed <= APART_MAX)
+    }
 }
 
 /// How fast the processor's counter counts.
@@ -120,17 +132,6 @@ struct Rate {
 }
 
 impl Rate {
-    /// The rate of the process, which the first thread measures that can. `None` while none can,
-    /// for a millisecond or two.
-    fn measured(clock: &Clock, last: Pair) -> Option<Self> {
-        static FIRST: OnceLock<Pair> = OnceLock::new();
-        static RATE: OnceLock<Rate> = OnceLock::new();
-        RATE.get().copied().or_else(|| {
-            let first = FIRST.get_or_init(|| Pair::closest(clock, FIRST_TRIES, 0));
-            Self::between(*first, last).map(|rate| *RATE.get_or_init(|| rate))
-        })
-    }
-
     /// The rate by two pairs: the fastest that they allow, so that a delay between the readings of
     /// a pair makes no clock slow. `None` if they do not say it exactly.
     ///
@@ -147,6 +148,41 @@ impl Rate {
         let faster = (elapsed + elapsed.div_ceil(1_000)) << RATE_BITS;
         let nanos = u64::try_from(faster.div_ceil(u128::from(counts))).ok().filter(|n| *n > 0)?;
         Some(Self { span: (saturating_nanos(SPAN) << RATE_BITS) / nanos, nanos })
+    }
+}
+
+/// What a thread has measured of the counter's rate.
+#[derive(Clone, Copy)]
+struct Measured {
+    /// The pair that the last rate was measured to, or the first pair.
+    pair: Option<Pair>,
+    /// The last rate, which no other one has confirmed.
+    rate: Option<Rate>,
+}
+
+impl Measured {
+    /// The rate of the process, which the first thread measures that can. `None` while none can,
+    /// for some milliseconds.
+    fn rate_at(&mut self, pair: Pair) -> Option<Rate> {
+        static RATE: OnceLock<Rate> = OnceLock::new();
+        let known = RATE.get().copied();
+        known.or_else(|| self.confirmed(pair).map(|rate| *RATE.get_or_init(|| rate)))
+    }
+
+    /// The rate, if the last two that were measured agree: the faster one.
+    ///
+    /// While the machine is suspended, the counter counts on and the system's clock stands still.
+    /// So a rate that is measured over a suspend is slow, and timers that go by it are early. It
+    /// does not agree with the rate before or after it.
+    fn confirmed(&mut self, pair: Pair) -> Option<Rate> {
+        let Some(last) = self.pair.filter(|last| last.is_close_before(&pair)) else {
+            *self = Self { pair: Some(pair), rate: None };
+            return None;
+        };
+        let rate = Rate::between(last, pair)?;
+        let before = std::mem::replace(self, Self { pair: Some(pair), rate: Some(rate) }).rate?;
+        let agrees = before.nanos.abs_diff(rate.nanos) < rate.nanos / AGREE;
+        agrees.then(|| if before.nanos < rate.nanos { rate } else { before })
     }
 }
 
@@ -172,9 +208,11 @@ impl<C: Borrow<Clock>> NearClock<C> {
             let span = read.rate.get().span;
             let pair = Pair::closest(self.clock(), TRIES, span / CLOSE);
             if span == 0 {
-                if let Some(rate) = Rate::measured(self.clock(), pair) {
+                let mut measured = read.measured.get();
+                if let Some(rate) = measured.rate_at(pair) {
                     read.rate.set(rate);
                 }
+                read.measured.set(measured);
             }
             // Counts since the reading before the time include the time between the two readings,
             // so the near clock is ahead by it and not behind.
@@ -187,7 +225,7 @@ impl<C: Borrow<Clock>> NearClock<C> {
             read.ahead.set(if is_behind { ahead } else { ahead.max(read.ahead.get()) });
             pair.nanos
         });
-        nanos - self.clock().since_first
+        nanos.saturating_sub(self.clock().since_first)
     }
 
     /// Whether a time may have passed, without a reading: whether a near clock has returned a later
@@ -241,7 +279,7 @@ impl<C: Borrow<Clock>> NearClock<C> {
             if since >= span {
                 return None;
             }
-            Some(self.note(read, read.nanos.get() + ((since * nanos) >> RATE_BITS)))
+            Some(self.note(read, read.nanos.get().saturating_add((since * nanos) >> RATE_BITS)))
         })
     }
 
@@ -252,14 +290,14 @@ impl<C: Borrow<Clock>> NearClock<C> {
         if !self.counts {
             return nanos;
         }
-        READ.with(|read| self.note(read, nanos + self.clock().since_first))
+        READ.with(|read| self.note(read, nanos.saturating_add(self.clock().since_first)))
     }
 
     #[inline]
     fn note(&self, read: &Read, nanos: u64) -> u64 {
-        let latest = read.latest.get().max(nanos + AHEAD);
+        let latest = read.latest.get().max(nanos.saturating_add(AHEAD));
         read.latest.set(latest);
-        latest - self.clock().since_first
+        latest.saturating_sub(self.clock().since_first)
     }
 }
 
@@ -386,6 +424,52 @@ mod tests {
         assert!(Rate::between(last, first).is_none());
         assert!(Rate::between(first, first).is_none());
         assert!(Rate::between(first, Pair { nanos: 20_000, ..last }).is_none());
+    }
+
+    /// The rate that a thread is sure of after pairs at these times, of which each comes after a
+    /// suspend of so many nanoseconds.
+    fn confirmed(pairs: impl IntoIterator<Item = (u64, u64)>) -> Option<f64> {
+        let mut measured = Measured { pair: None, rate: None };
+        let mut suspended = 0;
+        let mut note = |(at, suspend): (u64, u64)| {
+            suspended += suspend;
+            let Pair { before, after, .. } = pair(at + suspended, (20, 20));
+            measured.confirmed(Pair { before, nanos: at, after })
+        };
+        let rate = pairs.into_iter().map(&mut note).find_map(|rate| rate)?;
+        Some(rate.nanos as f64 / f64::from(1_u32 << RATE_BITS) * 3.0)
+    }
+
+    #[test]
+    fn rate_over_a_suspend_is_refused_and_measured_again() {
+        const MS: u64 = 1_000_000;
+        assert!(confirmed([(MS, 0), (3 * MS, 0)]).is_none(), "no rate has confirmed it");
+        for suspend in [MS / 100, MS, 5_000 * MS, 3_600_000 * MS] {
+            for before in 0..5 {
+                let pairs =
+                    (0..8).map(|nth| (2 * (nth + 1) * MS, if nth == before { suspend } else { 0 }));
+                let rate = confirmed(pairs).unwrap();
+                assert!((1.001..1.001_11).contains(&rate), "{rate} by a suspend of {suspend} ns");
+            }
+        }
+        // Two suspends that agree are far apart.
+        let rarely = (1..8).map(|nth| (nth * 30_000 * MS, 1_800_000 * MS));
+        assert!(confirmed(rarely).is_none());
+        // A counter that a suspend has set back.
+        let mut measured = Measured { pair: None, rate: None };
+        assert!(measured.confirmed(pair(3 * MS, (20, 20))).is_none());
+        let back = |at: u64| Pair { nanos: at + 5 * MS, ..pair(at, (20, 20)) };
+        let rates = [MS, 2 * MS, 3 * MS].map(|at| measured.confirmed(back(at)).is_some());
+        assert_eq!(rates, [false, false, true]);
+    }
+
+    #[test]
+    fn near_clock_whose_epoch_comes_after_its_last_reading_shows_the_epoch() {
+        let near = NearClock::new(Clock { since_first: u64::MAX, ..Clock::monotonic() });
+        if near.counts {
+            READ.with(|read| read.rate.set(Rate { span: u64::MAX, nanos: 1 }));
+            assert_eq!((near.nanos(), near.ask(), near.latest()), (0, 0, 0));
+        }
     }
 
     #[test]

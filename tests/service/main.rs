@@ -53,6 +53,8 @@ mod spawned;
 mod starved;
 mod statistics;
 mod support;
+#[cfg(target_os = "linux")]
+mod suspend;
 mod thread_ends;
 mod tokio_attached;
 mod wake_up;
