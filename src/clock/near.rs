@@ -28,8 +28,8 @@ const CLOSE: u64 = 4_000;
 /// A rate is known if the times that its pairs took are less than this part of the time between
 /// the pairs.
 const EXACT: u64 = 10_000;
-/// Two rates agree if they differ by less than this part of them. An [exact](EXACT) rate is too fast
-/// by less than half as much.
+/// Two rates agree if they differ by less than this part of them. An [exact](EXACT) rate is too
+/// fast by less than half as much.
 const AGREE: u64 = 4_000;
 /// The most nanoseconds between the pairs of a rate.
 const APART_MAX: u64 = 100_000_000;
