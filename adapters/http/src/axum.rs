@@ -10,8 +10,6 @@
 //! Cost: see [`serve`].
 
 mod answer;
-mod closing;
-mod connection;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,6 +17,7 @@ use std::future::{Future, Pending, Ready, pending, poll_fn, ready};
 use std::io;
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,36 +29,13 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 use axum::serve::Listener;
 use corewheel::Handle;
-use corewheel::conn::DataRate;
-use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
+use corewheel::stream::{StreamControl, StreamLimits};
 use tokio::sync::watch;
 use tower_service::Service;
 
-use self::connection::{Connection, Settings};
+use self::answer::App;
 use super::hyper::BodyLimits;
-
-/// The limits of connections that have no others.
-fn stream_limits() -> StreamLimits {
-    StreamLimits::default()
-        .first_byte(seconds(10))
-        .head(seconds(10))
-        .write_stall(seconds(30))
-        .idle(seconds(60))
-        .max_age_grace(seconds(30))
-}
-
-/// The limits of the bodies of requests that have no others.
-fn request_limits() -> BodyLimits {
-    let rate = DataRate::new(240, seconds(5));
-    BodyLimits::default().next_frame(seconds(20)).min_frame_rate(rate)
-}
-
-/// For how long a connection is closed.
-const CLOSE_TIME: Duration = seconds(5);
-
-const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+use super::server::Server;
 
 /// Serves connections of a listener, as `axum::serve` does, with timeouts.
 ///
@@ -103,14 +79,8 @@ where
     S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let settings = Settings {
-        timers: None,
-        stream: stream_limits(),
-        request: request_limits(),
-        response: BodyLimits::default(),
-        close_time: CLOSE_TIME,
-    };
-    Serve { listener, make_service, settings, signal: pending(), service: PhantomData }
+    let server = Server::default();
+    Serve { listener, make_service, server, signal: pending(), service: PhantomData }
 }
 
 /// A server that [`serve`] has made: a future that serves when it is awaited.
@@ -179,7 +149,7 @@ where
 pub struct Serve<L, M, S, F = Pending<()>> {
     listener: L,
     make_service: M,
-    settings: Settings,
+    server: Server,
     /// Ready when the server is to stop.
     signal: F,
     service: PhantomData<fn() -> S>,
@@ -190,7 +160,7 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     /// default service of the process, unless this is called. With [`Handle::of_class`] the
     /// statistics count the timers for a class.
     pub fn timers<T: 'static>(mut self, timers: Handle<T>) -> Self {
-        self.settings.timers = Some(timers.untyped());
+        self.server = self.server.timers(timers);
         self
     }
 
@@ -199,28 +169,28 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
     /// here, the shorter of the two.
     pub fn limits(mut self, limits: StreamLimits) -> Self {
-        self.settings.stream = limits;
+        self.server = self.server.limits(limits);
         self
     }
 
     /// Sets all limits of the bodies of requests. Without any, a client that stops in the middle of
     /// a body is idle, and is cut.
     pub fn request(mut self, limits: BodyLimits) -> Self {
-        self.settings.request = limits;
+        self.server = self.server.request(limits);
         self
     }
 
     /// Sets all limits of the bodies of responses: off unless this is called, as a stream of events
     /// may rest for long.
     pub fn response(mut self, limits: BodyLimits) -> Self {
-        self.settings.response = limits;
+        self.server = self.server.response(limits);
         self
     }
 
     /// Sets for how long a connection is closed, 5 seconds by default: the time that the client has
     /// to take what lies in the system's send buffer. Zero closes each socket at once.
     pub fn close_time(mut self, close_time: Duration) -> Self {
-        self.settings.close_time = close_time;
+        self.server = self.server.close_time(close_time);
         self
     }
 
@@ -231,8 +201,8 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     where
         G: Future<Output = ()> + Send + 'static,
     {
-        let Self { listener, make_service, settings, service, .. } = self;
-        Serve { listener, make_service, settings, signal, service }
+        let Self { listener, make_service, server, service, .. } = self;
+        Serve { listener, make_service, server, signal, service }
     }
 
     /// Where the listener listens.
@@ -254,8 +224,9 @@ where
     F: Future<Output = ()>,
 {
     async fn run(self) -> io::Result<()> {
-        let Self { mut listener, mut make_service, settings, signal, .. } = self;
-        let timers = settings.timers.unwrap_or_else(corewheel::time::handle);
+        let Self { mut listener, mut make_service, server, signal, .. } = self;
+        let timers = server.handle();
+        let server = Arc::new(server.timers(timers));
         // Its drop, with this future, begins the shutdown of each connection.
         let (running, shutdown) = watch::channel(());
         let mut signal = pin!(signal);
@@ -265,13 +236,19 @@ where
                 () = &mut signal => break,
                 accepted = listener.accept() => accepted,
             };
-            let stream = TimedIo::new(socket, timers, settings.of_stream());
+            let stream = server.stream(socket);
             let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
             let control = stream.control();
             let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
             let Ok(app) = make_service.call(incoming).await;
-            let connection = Connection { stream, app, settings, timers };
-            tokio::spawn(connection.serve(shutdown.clone()));
+            let (server, mut shutdown) = (Arc::clone(&server), shutdown.clone());
+            tokio::spawn(async move {
+                // An error says that the server was dropped.
+                let is_shut_down = async { drop(shutdown.changed().await) };
+                server.serve(stream, App::new(app), is_shut_down).await;
+                // The shutdown has waited for this connection.
+                drop(shutdown);
+            });
         }
         drop((listener, make_service, shutdown));
         // Each connection has a receiver until it has ended.
@@ -377,5 +354,5 @@ serve_each_connection!([] MethodRouter, |it| it.clone().with_state(()));
 serve_each_connection!([H: Clone, T, S: Clone] HandlerService<H, T, S>, |it| it.clone());
 
 debug_fields!([L: fmt::Debug, M: fmt::Debug, S, F] Serve<L, M, S, F>, |it|
-    listener: it.listener, make_service: it.make_service, settings: it.settings
+    listener: it.listener, make_service: it.make_service, server: it.server
 );

@@ -4,7 +4,8 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `hyper` | [`hyper`](mod@hyper): hyper's timer, a service with limits for requests | hyper |
-//! | `axum` | [`axum`](mod@axum): axum's `serve` with timeouts | axum, HTTP/2, `hyper`, tokio |
+//! | `server` | [`server`](mod@server): a server of hyper, for your loop | HTTP/2, `hyper`, tokio |
+//! | `axum` | [`axum`](mod@axum): axum's `serve` with timeouts | axum, `server` |
 //! | `tower` | [`tower`](mod@tower): a layer that gives each request a time | tower's two traits |
 //!
 //! ```
@@ -29,7 +30,7 @@
 //! [`corewheel::fallback`]. The limits of a connection are those of its
 //! [`TimedIo`](corewheel::stream::TimedIo), which is told about its requests.
 //!
-//! With the feature `tokio` of `corewheel`, which `axum` turns on, no limit cuts a client whose
+//! With the feature `tokio` of `corewheel`, which `server` turns on, no limit cuts a client whose
 //! bytes came in time. The [`guide`] has a page for each kind of server.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -48,6 +49,8 @@ pub mod axum;
 pub mod guide;
 #[cfg(feature = "hyper")]
 pub mod hyper;
+#[cfg(feature = "server")]
+pub mod server;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -16,21 +15,16 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 use pin_project_lite::pin_project;
-use tokio::sync::SetOnce;
 use tower_service::Service as TowerService;
 
 use crate::hyper::{BodyData, BodyError, Exchange, TimedBody};
 
 /// An app of axum. Its requests are those of a [`TimedHttp`](crate::hyper::TimedHttp).
-pub(super) struct App<S> {
-    app: TowerToHyperService<S>,
-    /// Set when the first request of the connection has come.
-    first: Arc<SetOnce<()>>,
-}
+pub(super) struct App<S>(TowerToHyperService<S>);
 
 impl<S> App<S> {
-    pub(super) fn new(app: S, first: &Arc<SetOnce<()>>) -> Self {
-        Self { app: TowerToHyperService::new(app), first: Arc::clone(first) }
+    pub(super) fn new(app: S) -> Self {
+        Self(TowerToHyperService::new(app))
     }
 }
 
@@ -43,12 +37,8 @@ where
     type Future = Answering<S>;
 
     fn call(&self, request: hyper::Request<TimedBody<Incoming>>) -> Answering<S> {
-        if !self.first.initialized() {
-            // Another request of HTTP/2 may have come at this moment.
-            let _ = self.first.set(());
-        }
         let (exchange, version) = (request.body().exchange().clone(), request.version());
-        let answer = self.app.call(request.map(|body| Body::new(Asked(body))));
+        let answer = self.0.call(request.map(|body| Body::new(Asked(body))));
         Answering { answer, exchange, version }
     }
 }

@@ -21,5 +21,6 @@ mod requests_over_sockets;
 #[path = "../../../../tests/service/support/seeds.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
 mod seeds;
+mod server;
 mod stream;
 mod tower;

@@ -3,88 +3,79 @@
 //! Invariants: a client is told before its connection is cut for being idle or too old. A request
 //! that is in progress then ends first, within the grace of the limit.
 
-use std::convert::Infallible;
-use std::future::pending;
+use std::future::{Future, pending};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Request;
-use axum::response::Response;
-use corewheel::AnyHandle;
-use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
+use corewheel::stream::{StreamControl, TimedIo};
+use hyper::body::{Body, Incoming};
+use hyper::service::Service;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{SetOnce, watch};
-use tower_service::Service;
+use tokio::sync::SetOnce;
 
-use super::answer::App;
 use super::closing::ServedIo;
-use crate::hyper::{BodyLimits, TimedHttp};
+use super::{BoxError, Server};
+use crate::hyper::{TimedBody, TimedHttp};
 
 /// How long a client may hold a connection that was told to end, after its last request: the time
 /// in which it takes the rest of what was sent.
-pub(super) const TOLD_TIME: Duration = Duration::from_secs(1);
+const TOLD_TIME: Duration = Duration::from_secs(1);
 
-/// How connections are served.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    /// `None` for those of the default service.
-    pub(super) timers: Option<AnyHandle>,
-    pub(super) stream: StreamLimits,
-    pub(super) request: BodyLimits,
-    pub(super) response: BodyLimits,
-    pub(super) close_time: Duration,
+/// A service that notes its first request.
+struct Noted<'a, S> {
+    service: S,
+    first: &'a SetOnce<()>,
 }
 
-impl Settings {
-    /// The limits of a stream, until it is known to be one of HTTP/2.
-    pub(super) fn of_stream(&self) -> StreamLimits {
-        let StreamLimits { idle, request_idle, .. } = self.stream;
-        let limits = [idle, request_idle].into_iter().filter(|limit| !limit.is_zero());
-        self.stream.idle(limits.min().unwrap_or_default()).request_idle(Duration::ZERO)
+impl<S, B> Service<Request<B>> for Noted<'_, S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, request: Request<B>) -> S::Future {
+        if !self.first.initialized() {
+            // Another request of HTTP/2 may have come at this moment.
+            let _ = self.first.set(());
+        }
+        self.service.call(request)
     }
 }
 
-/// A connection that was accepted.
-pub(super) struct Connection<I, S> {
-    pub(super) stream: TimedIo<I>,
-    pub(super) app: S,
-    pub(super) settings: Settings,
-    pub(super) timers: AnyHandle,
-}
-
-impl<I, S> Connection<I, S>
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    /// Serves the client to its end. The receiver is dropped when the socket is closed, and has a
-    /// change when the server is shut down.
-    pub(super) async fn serve(self, mut shutdown: watch::Receiver<()>) {
-        let Self { stream, app, settings, timers } = self;
-        let control = stream.control();
-        let first = Arc::<SetOnce<()>>::default();
-        let app = TimedHttp::new(App::new(app, &first), control.clone());
-        let app = app.request(settings.request).response(settings.response);
-        let (stream, mut back) = ServedIo::new(stream);
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        // The stream has the deadlines of heads.
-        builder.http1().header_read_timeout(None);
-        // For WebSockets over HTTP/2, as in `axum::serve`.
-        builder.http2().enable_connect_protocol();
+impl Server {
+    /// Serves the client of a stream of [`stream`](Self::stream) to its end, and closes the socket.
+    /// It tells the client to end when `shutdown` is ready.
+    ///
+    /// A connection that was upgraded is not waited for.
+    pub async fn serve<I, S, B>(
+        &self,
+        stream: TimedIo<I>,
+        service: S,
+        shutdown: impl Future<Output = ()>,
+    ) where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: Service<Request<TimedBody<Incoming>>, Response = Response<B>>,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
+        let (control, first) = (stream.control(), SetOnce::new());
+        let service = TimedHttp::new(Noted { service, first: &first }, control.clone());
+        let service = service.request(self.request).response(self.response);
+        let (stream, mut back) = ServedIo::new(stream, self.hyper.is_http2_available());
         {
-            let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), app);
+            let serving = self.hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
             let is_to_end = tokio::select! {
                 biased;
                 // An error says that the client has left, or by which limit the stream has ended.
                 _ = serving.as_mut() => false,
                 () = is_over(&control, &first) => true,
-                // An error says that the server was dropped.
-                _ = shutdown.changed() => true,
+                () = shutdown => true,
             };
             if is_to_end {
                 serving.as_mut().graceful_shutdown();
@@ -98,9 +89,8 @@ where
         }
         // It does not come back from a client that has another protocol now.
         if let Ok(ended) = back.try_recv() {
-            ended.close(timers, settings.close_time).await;
+            ended.close(self.handle(), self.close_time).await;
         }
-        drop(shutdown);
     }
 }
 

@@ -53,6 +53,8 @@ struct Seen {
 pub(super) struct ServedIo<S> {
     /// `None` when it is given back.
     stream: Option<TimedIo<S>>,
+    /// Whether clients may use HTTP/2.
+    has_http2: bool,
     seen: Seen,
     back: Option<oneshot::Sender<EndedIo<S>>>,
 }
@@ -66,10 +68,13 @@ pub(super) struct EndedIo<S> {
 
 impl<S> ServedIo<S> {
     /// Also returns where the stream is when this is dropped.
-    pub(super) fn new(stream: TimedIo<S>) -> (Self, oneshot::Receiver<EndedIo<S>>) {
+    pub(super) fn new(
+        stream: TimedIo<S>,
+        has_http2: bool,
+    ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         let (back, given_back) = oneshot::channel();
         let seen = Seen { is_written: false, has_left: false, preface: Some(0) };
-        (Self { stream: Some(stream), seen, back: Some(back) }, given_back)
+        (Self { stream: Some(stream), has_http2, seen, back: Some(back) }, given_back)
     }
 
     fn stream(&mut self) -> Pin<&mut TimedIo<S>>
@@ -79,22 +84,27 @@ impl<S> ServedIo<S> {
         Pin::new(self.stream.as_mut().expect("it is given back by the drop"))
     }
 
-    /// Notes what was read, to find out the version of HTTP.
-    fn note_read(&mut self, read: &[u8]) {
+    /// Notes what was read, to find out the version of HTTP. An error if clients may not use it.
+    fn note_read(&mut self, read: &[u8]) -> io::Result<()> {
         self.seen.has_left |= read.is_empty();
-        let Some(known) = self.seen.preface.filter(|known| *known < PREFACE.len()) else { return };
+        let known = self.seen.preface.filter(|known| *known < PREFACE.len());
+        let Some(known) = known else { return Ok(()) };
         let part = &read[..read.len().min(PREFACE.len() - known)];
         if !PREFACE[known..].starts_with(part) {
             self.seen.preface = None;
-            return;
+            return Ok(());
         }
         let known = known + part.len();
         self.seen.preface = Some(known);
         if known == PREFACE.len() {
+            if !self.has_http2 {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             if let Some(stream) = &self.stream {
                 set_http2(&stream.control());
             }
         }
+        Ok(())
     }
 
     fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -121,7 +131,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ServedIo<S> {
         let before = buf.filled().len();
         ready!(self.stream().poll_read(cx, buf))?;
         if buf.capacity() > before {
-            self.note_read(&buf.filled()[before..]);
+            self.note_read(&buf.filled()[before..])?;
         }
         Poll::Ready(Ok(()))
     }

@@ -1,0 +1,201 @@
+//! A server of hyper whose connections and requests have timeouts, and whose loop is its own.
+//!
+//! A [`Server`] says how connections are served. The loop that accepts them is the user's, and so
+//! is the service, which has each request with its [`Exchange`](crate::hyper::Exchange): a proxy
+//! ends its connection to another server with that. An app of axum has
+//! [`axum::serve`](crate::axum::serve), which is such a loop.
+//!
+//! Why not hyper-util's builder over streams with timeouts: a limit tells the client before it
+//! cuts, by a `GOAWAY`, by `Connection: close`, or by a `408`.
+//!
+//! Cost: that of a [`TimedHttp`](crate::hyper::TimedHttp).
+
+mod closing;
+mod connection;
+
+use std::error::Error;
+use std::time::Duration;
+
+use corewheel::conn::DataRate;
+use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::{AnyHandle, Handle};
+use hyper_util::rt::TokioExecutor;
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::hyper::BodyLimits;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// How connections are served: HTTP/1 and HTTP/2, with upgrades, and with a limit for each state.
+///
+/// Its limits, with their defaults, and what a client is told are those of
+/// [`axum::Serve`](crate::axum::Serve), which is made of this. All connections of a server share
+/// one.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel_http::hyper::TimedBody;
+/// use corewheel_http::server::Server;
+/// use http_body_util::Full;
+/// use hyper::body::{Bytes, Incoming};
+/// use hyper::service::service_fn;
+/// use hyper::{Request, Response};
+/// use std::convert::Infallible;
+/// use std::future::pending;
+/// use std::sync::Arc;
+///
+/// async fn hello(_: Request<TimedBody<Incoming>>) -> Result<Response<Full<Bytes>>, Infallible> {
+///     Ok(Response::new(Full::from("hello")))
+/// }
+///
+/// # use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// # runtime.block_on(async {
+/// let timers = TimerService::beside_runtime().start().unwrap();
+/// let server = Arc::new(Server::new(timers.handle()));
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// # let mut client = tokio::net::TcpStream::connect(listener.local_addr()?).await?;
+/// # client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await?;
+/// // In a server, a loop.
+/// let (socket, _address) = listener.accept().await?;
+/// tokio::spawn(async move {
+///     let stream = server.stream(socket);
+///     server.serve(stream, service_fn(hello), pending()).await;
+/// });
+/// # let mut answer = String::new();
+/// # client.read_to_string(&mut answer).await?;
+/// # assert!(answer.ends_with("hello"), "{answer}");
+/// # Ok::<(), std::io::Error>(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Server {
+    /// `None` for those of the default service.
+    timers: Option<AnyHandle>,
+    stream: StreamLimits,
+    request: BodyLimits,
+    response: BodyLimits,
+    close_time: Duration,
+    hyper: auto::Builder<TokioExecutor>,
+}
+
+/// With the timers of [`time::handle`](corewheel::time::handle), those of the process.
+impl Default for Server {
+    fn default() -> Self {
+        let mut hyper = auto::Builder::new(TokioExecutor::new());
+        // The stream has the deadlines of heads.
+        hyper.http1().header_read_timeout(None);
+        // For WebSockets over HTTP/2, as in `axum::serve`.
+        hyper.http2().enable_connect_protocol();
+        let stream = StreamLimits::default()
+            .first_byte(seconds(10))
+            .head(seconds(10))
+            .write_stall(seconds(30))
+            .idle(seconds(60))
+            .max_age_grace(seconds(30));
+        let rate = DataRate::new(240, seconds(5));
+        Self {
+            timers: None,
+            stream,
+            request: BodyLimits::default().next_frame(seconds(20)).min_frame_rate(rate),
+            response: BodyLimits::default(),
+            close_time: seconds(5),
+            hyper,
+        }
+    }
+}
+
+impl Server {
+    /// A server with the default limits; see [`timers`](Self::timers).
+    pub fn new<T: 'static>(timers: Handle<T>) -> Self {
+        Self::default().timers(timers)
+    }
+
+    /// Sets whose shards have the timers. With [`Handle::of_class`] the statistics count the timers
+    /// for a class.
+    #[must_use]
+    pub fn timers<T: 'static>(mut self, timers: Handle<T>) -> Self {
+        self.timers = Some(timers.untyped());
+        self
+    }
+
+    pub(crate) fn handle(&self) -> AnyHandle {
+        self.timers.unwrap_or_else(corewheel::time::handle)
+    }
+
+    /// Sets all limits of connections. A limit that is zero is off.
+    ///
+    /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
+    /// here, the shorter of the two.
+    #[must_use]
+    pub fn limits(mut self, limits: StreamLimits) -> Self {
+        self.stream = limits;
+        self
+    }
+
+    /// Sets all limits of the bodies of requests. Without any, a client that stops in the middle of
+    /// a body is idle, and is cut.
+    #[must_use]
+    pub fn request(mut self, limits: BodyLimits) -> Self {
+        self.request = limits;
+        self
+    }
+
+    /// Sets all limits of the bodies of responses: off unless this is called, as a stream of events
+    /// may rest for long.
+    #[must_use]
+    pub fn response(mut self, limits: BodyLimits) -> Self {
+        self.response = limits;
+        self
+    }
+
+    /// Sets for how long a connection is closed, 5 seconds by default: the time that the client has
+    /// to take what lies in the system's send buffer. Zero closes each socket at once.
+    #[must_use]
+    pub fn close_time(mut self, close_time: Duration) -> Self {
+        self.close_time = close_time;
+        self
+    }
+
+    /// Changes hyper's settings, such as the sizes of its buffers. With
+    /// [`http1_only`](auto::Builder::http1_only) a client of HTTP/2 is cut.
+    ///
+    /// ```
+    /// use corewheel::TimerService;
+    /// use corewheel_http::server::Server;
+    ///
+    /// let timers = TimerService::beside_runtime().start().unwrap();
+    /// let server = Server::new(timers.handle()).hyper(|mut hyper| {
+    ///     hyper.http1().max_buf_size(64 << 10);
+    ///     hyper.http1_only()
+    /// });
+    /// ```
+    #[must_use]
+    pub fn hyper(
+        mut self,
+        change: impl FnOnce(auto::Builder<TokioExecutor>) -> auto::Builder<TokioExecutor>,
+    ) -> Self {
+        self.hyper = change(self.hyper);
+        self
+    }
+
+    /// The stream of a socket that was accepted, with the limits of connections, for
+    /// [`serve`](Self::serve).
+    pub fn stream<I: AsyncRead + AsyncWrite>(&self, socket: I) -> TimedIo<I> {
+        let StreamLimits { idle, request_idle, .. } = self.stream;
+        let limits = [idle, request_idle].into_iter().filter(|limit| !limit.is_zero());
+        // Until the stream is known to be one of HTTP/2.
+        let idle = limits.min().unwrap_or_default();
+        TimedIo::new(socket, self.handle(), self.stream.idle(idle).request_idle(Duration::ZERO))
+    }
+}
+
+debug_fields!([] Server, |it|
+    stream: it.stream, request: it.request, response: it.response, close_time: it.close_time
+);
