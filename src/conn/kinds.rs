@@ -390,7 +390,7 @@ macro_rules! kinds {
             [$($rule),*]
         };
         /// The names of the kinds in order, and that of all custom kinds.
-        const NAMES: [&str; NAMED.len() + 1] = [$($text,)* "custom deadline"];
+        pub(crate) const NAMES: [&str; NAMED.len() + 1] = [$($text,)* "custom deadline"];
 
         impl DeadlineKind {
             /// The kind's position in the order; `None` for a custom deadline whose number is too
@@ -431,7 +431,7 @@ impl DeadlineKind {
     /// Counts a deadline of this kind that has come.
     pub(super) fn count_in(self, tally: &Tally) {
         let custom = NAMED.len();
-        tally.count(&NAMES, self.index().map_or(custom, |index| index.min(custom)));
+        tally.count(self.index().map_or(custom, |index| index.min(custom)));
     }
 
     /// Whether this deadline may be why its owner ends a connection. What a custom deadline is for,

@@ -139,6 +139,7 @@ mod transfer;
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;
+pub(crate) use self::kinds::NAMES as KIND_NAMES;
 pub use self::limits::{ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::of_stream::{

@@ -69,7 +69,7 @@ pub(crate) struct Directory<R: Request, C> {
     /// Finds the warnings in the readings.
     monitor: Mutex<Monitor>,
     /// The deadlines of connections that have come.
-    pub(crate) tally: Arc<CachePadded<Tally>>,
+    tally: Arc<CachePadded<Tally>>,
 }
 
 impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
@@ -79,7 +79,8 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         runtime: Option<&'static str>,
         runtime_reason: String,
     ) -> Self {
-        let new = |_| Post::new(settings.classes.len(), settings.shard.capacity);
+        let tally: Arc<CachePadded<Tally>> = Arc::default();
+        let new = |_| Post::new(settings.classes.len(), settings.shard.capacity, &tally);
         let posts = (0..settings.shards).map(new).collect();
         let monitor = Mutex::new(Monitor::new(monitor::Limits {
             warnings: settings.warnings,
@@ -97,7 +98,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             shut_down: AtomicBool::new(false),
             dropped: Arc::new(AtomicBool::new(false)),
             posts,
-            tally: Arc::default(),
+            tally,
         }
     }
 
@@ -160,6 +161,11 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         Ok(())
     }
 
+    /// Counts deadlines of these kinds from then on.
+    pub(crate) fn name_deadlines(&self, kinds: &'static [&'static str]) {
+        self.tally.name(kinds);
+    }
+
     /// Gives an order to each shard that has not ended.
     pub(crate) fn order_all(&self, order: impl Fn(&Orders) -> bool) {
         for shard in self.shards() {
@@ -169,11 +175,12 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
 
     /// Reads the statistics, finds the warnings in them and logs those that are new.
     pub(crate) fn stats(&self) -> ServiceStats {
-        let mut stats = self.read();
-        let now = self.time.nanos();
-        let events = {
+        let (stats, events) = {
             let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
-            monitor.observe(&mut stats, now)
+            // Under the lock: of two readers at once, the later one observes the later reading.
+            let mut stats = self.read();
+            let events = monitor.observe(&mut stats, self.time.nanos());
+            (stats, events)
         };
         for Warning { kind, shard, class, count, text, .. } in events {
             let (id, shard) = (kind.id(), shard.number());

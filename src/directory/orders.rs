@@ -22,9 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use slab::Slab;
 
 use crate::clock::nanos_after;
+use crate::stats::tally::Tally;
 use crate::values::scale::Scale;
 
 /// No drain has an end.
@@ -99,6 +101,8 @@ pub(crate) struct Orders {
     scale: AtomicU64,
     drain_until: AtomicU64,
     list: Mutex<List>,
+    /// The deadlines of all connections of the service that have come.
+    tally: Arc<CachePadded<Tally>>,
 }
 
 #[derive(Default)]
@@ -108,12 +112,18 @@ struct List {
 }
 
 impl Orders {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tally: Arc<CachePadded<Tally>>) -> Self {
         Self {
+            tally,
             scale: AtomicU64::new(Scale::ONE.to_bits()),
             drain_until: AtomicU64::new(NEVER),
             list: Mutex::default(),
         }
+    }
+
+    #[inline]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -197,7 +207,7 @@ mod tests {
 
     #[test]
     fn news_are_taken_once_and_counts_of_idlest_add_up() {
-        let orders = Orders::new();
+        let orders = Orders::new(Arc::default());
         assert_eq!(orders.take_news(), News::default());
         let drain = Drain { from: 3, until: 9 };
         assert!(orders.set_drain(Drain { from: 1, until: 2 }) && orders.set_drain(drain));

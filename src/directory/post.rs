@@ -19,6 +19,7 @@ use crate::stats::ClassStats;
 use crate::stats::ShardStats;
 use crate::stats::host::times_of;
 use crate::stats::publish::{Published, Reading};
+use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, Classes};
 use crate::values::contain::each;
 use crate::values::ids::ShardId;
@@ -74,13 +75,13 @@ struct Notes {
 const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
-    pub(super) fn new(classes: usize, capacity: u32) -> Self {
+    pub(super) fn new(classes: usize, capacity: u32, tally: &Arc<CachePadded<Tally>>) -> Self {
         let notes = Notes { state: ShardState::Waiting, is_wait_logged: false };
         let front = Front {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
             nurseries: Table::new(u64::from(capacity)),
-            orders: Arc::new(Orders::new()),
+            orders: Arc::new(Orders::new(Arc::clone(tally))),
         };
         Self {
             front: Arc::new(front),

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::atomic::AtomicCell;
 
+use crate::conn::KIND_NAMES;
 use crate::directory::here::is_shard_thread;
 use crate::directory::orders::Drain;
 use crate::driver::attach::Attachment;
@@ -153,6 +154,7 @@ impl<T: Send + 'static> TimerService<T> {
         if ALIVE.fetch_add(1) == ALIVE_MAX {
             events::many_services(ALIVE_MAX + 1);
         }
+        directory.name_deadlines(&KIND_NAMES);
         registry::enter(&directory);
         let (threads, unattached) = (Mutex::new(threads), Mutex::new(unattached.into()));
         Self { directory, threads, unattached }

@@ -1,15 +1,20 @@
-//! Tests of futures that wait for room in a thread's lane.
+//! Tests of futures that wait for room in a thread's lane, and of what a thread needs no table for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 use corewheel_shard::Tick;
 
 use crate::attach::ShardLoop;
+use crate::face::handle::registry;
 use crate::shard::lanes::Lanes;
 use crate::shard::request::Request;
-use crate::values::class::ClassId;
-use crate::{Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerId, TimerService, Timers};
+use crate::values::class::{ClassId, TimerClass};
+use crate::{
+    ConnLimits, Fired, Refused, RefusedKind, ShardId, ShutdownPolicy, TimerId, TimerService, Timers,
+};
 
 /// A waker that counts how often it is woken.
 #[derive(Default)]
@@ -90,7 +95,7 @@ fn waker_registered_twice_in_a_row_is_woken_once() {
 #[test]
 fn futures_beside_a_full_shard_are_all_woken_to_be_refused() {
     let (service, mut shard) = service(8);
-    while shard.timers().schedule(std::time::Duration::MAX, 0).is_ok() {}
+    while shard.timers().schedule(Duration::MAX, 0).is_ok() {}
     let lanes = lanes_of(&service);
     let alarms = wait(&lanes, 5);
     let _next = shard.turn();
@@ -120,4 +125,33 @@ fn futures_of_a_lane_that_is_closed_are_woken() {
         let late = wait(&lanes, 0);
         assert_eq!(woken(&late), 0);
     }
+}
+
+#[test]
+fn thread_that_knows_a_service_needs_no_table_of_all_services() {
+    let class = TimerClass::new("request");
+    let service = TimerService::builder().shards(2).class(class).start_attached().unwrap();
+    let handle = service.handle();
+    let (known, knows) = mpsc::channel();
+    let (go, goes) = mpsc::channel();
+    let (done, is_done) = mpsc::channel();
+    let user = thread::spawn(move || {
+        let connection = handle.connection(ConnLimits::default());
+        known.send(()).unwrap();
+        goes.recv().unwrap();
+        connection.close();
+        assert_eq!((handle.shards().count(), handle.shard_for(3)), (2, ShardId::new(1)));
+        assert!(handle.of_class(class).is_ok());
+        done.send(()).unwrap();
+    });
+    knows.recv().unwrap();
+    let shut = registry::shut();
+    go.send(()).unwrap();
+    let found = is_done.recv_timeout(Duration::from_secs(30));
+    drop(shut);
+    user.join().unwrap();
+    assert_eq!((found, service.stats().connections_closed), (Ok(()), 1));
+    service.begin_shutdown(ShutdownPolicy::Drop).map(drop).unwrap();
+    assert_eq!((handle.shards().count(), handle.shard_for(3)), (0, ShardId::new(0)));
+    assert!(handle.of_class(class).is_err());
 }

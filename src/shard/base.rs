@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use corewheel_shard::{Tick, TimerKey};
-use crossbeam_utils::CachePadded;
 
 use super::parts::Parts;
 use super::poll_budget::PollBudget;
@@ -17,7 +16,6 @@ use crate::directory::{Directory, closed_kind};
 use crate::link::lane::Request;
 use crate::link::sync::AtomicBool;
 use crate::stats::class::FirstHeld;
-use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 use crate::values::ids::{Home, ShardId};
@@ -38,7 +36,6 @@ pub(crate) struct Base {
     pub(super) front: Arc<Front>,
     /// Whether the service was dropped, and not shut down.
     dropped: Arc<AtomicBool>,
-    tally: Arc<CachePadded<Tally>>,
     pub(super) budget: PollBudget,
     /// The tick until which the driver sleeps; [`Tick::ZERO`] while the driver is awake.
     pub(super) asleep_until: Cell<Tick>,
@@ -84,7 +81,6 @@ impl Base {
             scale: Cell::default(),
             front: Arc::clone(post.front()),
             dropped: Arc::clone(&directory.dropped),
-            tally: Arc::clone(&directory.tally),
             budget: PollBudget::new(),
             asleep_until: Cell::new(Tick::ZERO),
             compound: Cell::new(0),
@@ -123,11 +119,6 @@ impl Base {
     /// What other threads have ordered.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         self.front.orders()
-    }
-
-    /// The deadlines of connections that have come.
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
     }
 
     /// Why the shard, which is closed, takes no timer.

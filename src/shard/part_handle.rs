@@ -19,7 +19,6 @@ use crate::clock::when::{Deadline, When};
 use crate::clock::{Timeline, saturating_nanos};
 use crate::directory::orders::Orders;
 use crate::stats::class::{ClassStats, FirstHeld};
-use crate::stats::tally::Tally;
 use crate::values::class::ClassId;
 use crate::values::ids::ShardId;
 use crate::values::outcome::ResetOutcome;
@@ -297,11 +296,6 @@ impl PartHandle {
     /// What all connections of the shard are told.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         self.shard.orders()
-    }
-
-    /// The deadlines of connections that have come.
-    pub(crate) fn tally(&self) -> &Tally {
-        self.shard.tally()
     }
 
     /// The class of the timer that is being delivered.

@@ -204,7 +204,7 @@ impl ShardStats {
 /// let service = TimerService::builder().shards(2).start_attached_with::<u64>()?;
 /// let stats = service.stats();
 /// let pending: u64 = stats.shards.iter().map(|shard| shard.counts.pending).sum();
-/// assert_eq!((pending, stats.deadlines.len()), (0, 0));
+/// assert!(pending == 0 && stats.deadlines.iter().all(|deadline| deadline.count == 0));
 /// for warning in &stats.warnings {
 ///     println!("{warning:?}");
 /// }
@@ -244,7 +244,7 @@ pub struct ServiceStats {
     /// Its shards, in order.
     pub shards: Vec<ShardStats>,
     /// The deadlines of connections that have come, and the connections that they have ended. In
-    /// the order of [`DeadlineKind`](crate::DeadlineKind); empty before the first of them.
+    /// the order of [`DeadlineKind`](crate::DeadlineKind), with all kinds from the start.
     pub deadlines: Vec<DeadlineStats>,
     /// How many connections have ended without a deadline: their owner has closed them, for
     /// instance since the peer had. Connections that end with their shard or service are not

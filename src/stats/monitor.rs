@@ -124,7 +124,7 @@ impl Base {
         let overruns = increase(&mut self.overrun, counts.overrun);
         let slowest = shard.classes.iter().enumerate().map(|(index, class)| {
             let before = self.classes.get(index).map_or(0, |base| base.overrun);
-            (class.overrun - before, class.class)
+            (class.overrun.saturating_sub(before), class.class)
         });
         let slowest = slowest.max_by_key(|(overruns, _)| *overruns);
         add(WarningKind::HandlerSlow, overruns, &|| {
@@ -132,7 +132,7 @@ impl Base {
             let last = brief(counts.overrun_last_ns);
             let class = slowest.filter(|(overruns, _)| *overruns > 0);
             let class = class.map_or(String::new(), |(_, name)| format!("; class {name}"));
-            format!("{total} handlers took longer than {limit:?}, the latest {last}{class}")
+            format!("{total} deliveries took longer than {limit:?}, the latest {last}{class}")
         });
         let rows = increase(&mut self.exhausted_rows, counts.exhausted_rows);
         add(WarningKind::BudgetExhausted, rows, &|| {

@@ -4,8 +4,8 @@
 //! Why not counts of a shard: the deadlines of a connection whose tasks go from thread to thread
 //! come on the thread of its task, and no shard takes part.
 //!
-//! Invariants: the names are those of the table of kinds, which lies above this room and comes with
-//! each count.
+//! Invariants: the names are those of the table of kinds, which lies above this room and comes when
+//! the service starts. So a reader knows each kind before its first count.
 //!
 //! Cost: one atomic addition for each deadline that has come and for each connection that has
 //! ended. Nothing else counts here.
@@ -35,7 +35,7 @@ const KINDS_MAX: usize = 32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Set by the first count.
+    /// Set when the service starts.
     names: OnceLock<&'static [&'static str]>,
     counts: [AtomicCell<u64>; KINDS_MAX],
     /// The connections that have ended, by the kind of the deadline.
@@ -45,9 +45,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a deadline whose kind is the one at `kind` of `names`, which are always the same.
-    pub(crate) fn count(&self, names: &'static [&'static str], kind: usize) {
-        self.names.get_or_init(|| names);
+    /// Names the kinds. The first names stay.
+    pub(crate) fn name(&self, kinds: &'static [&'static str]) {
+        let _named = self.names.set(kinds);
+    }
+
+    /// Counts a deadline of a kind.
+    pub(crate) fn count(&self, kind: usize) {
         if let Some(count) = self.counts.get(kind) {
             count.fetch_add(1);
         }
@@ -65,7 +69,7 @@ impl Tally {
         self.closed.load()
     }
 
-    /// The kinds in order; none before the first count.
+    /// The kinds in order, also those that have not been counted.
     pub(crate) fn read(&self) -> Vec<DeadlineStats> {
         let names = self.names.get().copied().unwrap_or_default();
         let counts = self.counts.iter().zip(&self.ended);

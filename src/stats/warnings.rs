@@ -128,12 +128,13 @@ warnings! {
         limit "warning_limits.executor_stall" = |stats| time(stats.warning_limits.executor_stall),
         ByLateness: "a turn began long after it was due, since the executor ran other tasks";
         remedy "A task on the shard's executor did not yield: look there for a call that blocks or"
-            " a long computation.";
+            " a long computation. A thread that runs no tasks was stopped, or had no core.";
         consequences [BudgetExhausted, LaneFlooded, LimitTooTight]
     HandlerSlow "handler-slow",
         limit "overrun" = |stats| brief(stats.overrun_ns),
-        ByLateness: "callbacks or handlers took longer than the limit";
-        remedy "A handler or callback takes the shard's time: move its work elsewhere.";
+        ByLateness: "deliveries took longer than the limit";
+        remedy "A handler or callback takes the shard's time: move its work elsewhere. Where a"
+            " shard only wakes tasks, its thread is interrupted: give it a core of its own.";
         consequences [ExecutorStalled, BudgetExhausted, LaneFlooded, LimitTooTight]
     BudgetExhausted "budget-exhausted",
         limit "warning_limits.exhausted_turns"

@@ -167,7 +167,7 @@ fn sentence(kind: WarningKind) -> &'static str {
     match kind {
         WarningKind::ExecutorStalled => "the executor was stalled for 214ms; so far stalls: 1",
         WarningKind::HandlerSlow => {
-            "1 handlers took longer than 1ms, the latest 30ms; class request"
+            "1 deliveries took longer than 1ms, the latest 30ms; class request"
         }
         WarningKind::BudgetExhausted => "turns in a row used up their budget",
         WarningKind::LaneFlooded => "left a lane filled by more than 50 % of its 64 requests",
@@ -411,7 +411,7 @@ fn name_of_a_warning_leads_to_its_section_of_the_guide_and_says_what_to_do() {
         assert!(title.as_str().unwrap().contains("move its work elsewhere"), "{place}: {title}");
     }
     let section = browser.text("article:has(#guide-handler-slow)");
-    assert!(section.contains("The warning: callbacks or handlers took longer than"), "{section}");
+    assert!(section.contains("The warning: deliveries took longer than"), "{section}");
     assert!(section.contains("send the work into a bounded channel."), "{section}");
     for kind in WarningKind::ALL {
         let section = browser.text(&format!("article:has(#guide-{kind})"));

@@ -1,10 +1,11 @@
 //! The statistics of a service as a value.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::stats::ShardStats;
-use corewheel::{Fired, TimerService, Timers};
+use corewheel::class::TimerClass;
+use corewheel::stats::{ShardStats, WarningKind};
+use corewheel::{Fired, Runtime, TimerService, Timers};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 
@@ -92,4 +93,37 @@ fn sum_of_shards_has_the_greatest_of_each_maximum() {
     assert_eq!((counts.fired, counts.pending, counts.nurseries), (12, 12, 12));
     assert_eq!((counts.pending_max, counts.lane_depth_max, counts.exhausted_row), (7, 7, 1));
     assert_eq!((counts.stall_last_ns, counts.overrun_last_ns), (7, 7));
+}
+
+#[test]
+fn readers_at_once_count_each_occurrence_of_a_warning_once() {
+    const REQUEST: TimerClass = TimerClass::new("request");
+    let builder = builder(1).runtime(Runtime::Thread).unpinned().class(REQUEST);
+    let service = builder.overrun(Duration::from_micros(1)).start().unwrap();
+    let timers = service.handle().on(SHARD).of_class(REQUEST).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    service.stats();
+                }
+            });
+        }
+        for _ in 0..3_000 {
+            let slow = |_: &Timers<_>| {
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_micros(5) {}
+            };
+            // A lane that is full is no fault here.
+            let _full = timers.schedule_fn(Duration::ZERO, slow);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let stats = service.stats();
+    let overrun = stats.shards[0].counts.overrun;
+    assert!(overrun > 100, "{overrun}");
+    let slow = stats.warnings.iter().filter(|one| one.kind == WarningKind::HandlerSlow);
+    assert_eq!(slow.map(|one| one.count).sum::<u64>(), overrun);
 }

@@ -100,7 +100,7 @@ fn slow_handler_is_warned_of_with_its_class() {
     lab.settle();
     lab.advance(ms(5));
     let warning = only(&lab, WarningKind::HandlerSlow, 1);
-    let text = "shard 0: 1 handlers took longer than 1ms, the latest 12ms; class request";
+    let text = "shard 0: 1 deliveries took longer than 1ms, the latest 12ms; class request";
     assert_eq!(warning.text, text);
 }
 

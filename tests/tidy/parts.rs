@@ -17,7 +17,7 @@ const NOT_PUBLIC: [(&str, &[&str]); 4] = [
     ),
     (
         "the service itself orders what all its connections do, and counts their results",
-        &["orders", "tally", "add_population", "begin_poll", "note_ready", "count_poll"],
+        &["orders", "add_population", "begin_poll", "note_ready", "count_poll"],
     ),
     ("the handle makes senders of messages", &["shard", "entry"]),
 ];
@@ -68,11 +68,7 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
     ),
     (
         "the statistics of the service count deadlines by their kinds",
-        &[
-            ("conn/any_thread/inner", "face::handle::registry"),
-            ("conn/any_thread/inner", "stats::tally::Tally"),
-            ("conn/kinds", "stats::tally::Tally"),
-        ],
+        &[("conn/any_thread/inner", "stats::tally::Tally"), ("conn/kinds", "stats::tally::Tally")],
     ),
     (
         "a pass of many deadlines is taken apart, which `Pass` does as a whole for one",

@@ -113,17 +113,30 @@ impl StatsCollector {
             let remedy = "register one collector, which has all services by `StatsCollector::and`";
             return Err(ConfigError::new("services", names, limit, remedy));
         }
-        self.put_into(registry);
+        put_into(registry, self);
         Ok(())
-    }
-
-    /// Registers the collector in a registry that has no other.
-    pub(super) fn put_into(self, registry: &mut Registry) {
-        registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(self));
     }
 
     fn names(&self) -> impl Iterator<Item = String> {
         self.sources.iter().map(|source| source.read().name)
+    }
+}
+
+/// Registers a collector in a registry that has no other.
+pub(super) fn put_into(registry: &mut Registry, collector: impl Collector) {
+    registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(collector));
+}
+
+/// The statistics of a service that were read before.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) stats: ServiceStats,
+    pub(super) by_shard: bool,
+}
+
+impl Collector for Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        metrics::encode(&mut encoder, std::slice::from_ref(&self.stats), self.by_shard)
     }
 }
 

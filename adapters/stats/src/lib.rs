@@ -101,8 +101,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// [`metrics_by_shard`](StatsRoutes::metrics_by_shard) leaves it out: then S below is 1. A
 /// service of S shards and C classes has 7 + S × (277 + 23 × C) series. Of these, 2 × S are those
 /// of the shards' threads, where the system tells their times. The forecast adds 19 × S from the
-/// second scrape on: a scrape asks for the forecast of the next. After the first event of a
-/// connection, each [kind](corewheel::DeadlineKind) of deadlines adds two.
+/// second scrape on: a scrape asks for the forecast of the next. Each
+/// [kind](corewheel::DeadlineKind) of deadlines of connections adds two.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP
 /// address, or a name that [`allow_host`](StatsRoutes::allow_host) was given; other names

@@ -349,7 +349,7 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
     )
 }
 
-/// The deadlines of connections; none of them before the first has come.
+/// The deadlines of connections. All kinds are there from the start, so that a rate has the first.
 fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
     let sample = |service: &ServiceStats, label, value: &str, count| {
         (with(&label_of(service), label, value), Value::Count(count))

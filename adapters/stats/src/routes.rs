@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::accept::{self, Format};
 use super::classic;
-use super::collector::StatsCollector;
+use super::collector::{Reading, put_into};
 use super::history::History;
 use super::host::HostError;
 use super::mount::StatsRoutes;
@@ -133,9 +133,8 @@ impl StatsRoutes {
 
     fn metrics(&self, format: Format) -> Answer {
         self.source.ask_forecast();
-        drop(self.read());
         let mut registry = Registry::default();
-        StatsCollector::new(self.source.clone()).by_shard(self.by_shard).put_into(&mut registry);
+        put_into(&mut registry, Reading { stats: self.read(), by_shard: self.by_shard });
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
             return failed(&error);

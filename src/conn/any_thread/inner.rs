@@ -31,8 +31,8 @@ use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::{Member, Orders, Terms, Visit};
+use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
-use crate::face::handle::{AnyHandle, registry};
 use crate::link::owners::OwnerCount;
 use crate::pass::{Pass, is_simulated};
 use crate::stats::tally::Tally;
@@ -321,10 +321,10 @@ impl Inner {
         event.inspect(|event| self.count(|tally| event.kind.count_in(tally)))
     }
 
-    /// Counts something, unless the service has ended.
+    /// Counts something.
     fn count(&self, count: impl FnOnce(&Tally)) {
-        if let Some(service) = registry::find(self.handle.service) {
-            count(service.tally());
+        if let Some(orders) = &self.orders {
+            count(orders.tally());
         }
     }
 }

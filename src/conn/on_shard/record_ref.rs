@@ -106,7 +106,7 @@ impl Connection for RecordRef {
         let ended_by = self.look(|facts| rules::ended_by(facts));
         let is_open = self.leave();
         if is_open {
-            self.connections.shard.tally().count_end(ended_by);
+            self.connections.shard.orders().tally().count_end(ended_by);
         }
         is_open
     }
@@ -199,7 +199,7 @@ impl Connection for RecordRef {
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
         let event = self.change(Wakes::Task, |facts| rules::next_event(facts, wanted));
-        event.inspect(|event| event.kind.count_in(self.connections.shard.tally()))
+        event.inspect(|event| event.kind.count_in(self.connections.shard.orders().tally()))
     }
 
     fn poll(

@@ -32,8 +32,9 @@ use crate::link::nursery::{ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, 
 use crate::pass;
 use crate::shard::Core;
 use crate::shard::local::LocalShard;
-use crate::values::class::ClassId;
+use crate::values::class::{ClassId, TimerClass};
 use crate::values::contain::drop_each;
+use crate::values::error::ConfigError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
@@ -176,6 +177,16 @@ impl Reach {
             drop(self.reached.set(service));
         }
         self.reached.get()
+    }
+
+    /// How many shards the service has; 0 if it has ended.
+    pub(super) fn shard_count(&self) -> usize {
+        self.service().map_or(0, |service| service.shard_count())
+    }
+
+    /// A class of the service. `None` if the service has ended.
+    pub(super) fn find_class(&self, class: TimerClass) -> Option<Result<ClassId, ConfigError>> {
+        Some(self.service().filter(|service| service.shard_count() > 0)?.find_class(class))
     }
 
     /// The lanes of this thread; `None` if the service has ended.

@@ -231,13 +231,12 @@ impl<T: 'static> Handle<T> {
     ///
     /// The service has no such class, or has ended.
     pub fn of_class(self, class: TimerClass) -> Result<Self, ConfigError> {
-        let service = registry::find(self.service);
-        let Some(service) = service else {
+        let Some(class) = self.with_reach(|reach| reach.find_class(class)).flatten() else {
             let limit = format!("its service is gone: {}", self.why_closed());
             let remedy = "make handles of a class while its service runs";
             return Err(ConfigError::new("class", class.name(), limit, remedy));
         };
-        Ok(self.with_class(service.find_class(class)?))
+        Ok(self.with_class(class?))
     }
 
     /// Why the service, which has ended, takes no timer; or the shard of a timer, which has ended.
@@ -253,16 +252,19 @@ impl<T: 'static> Handle<T> {
 
     /// The shards of the service; none if it has ended.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> + use<T> {
-        let count = registry::find(self.service).map_or(0, |service| service.shard_count());
-        (0..count as u16).map(ShardId::new)
+        (0..self.shard_count() as u16).map(ShardId::new)
     }
 
     /// The shard for a key: `hash % shard_count`, as
     /// [`TimerService::shard_for`](crate::TimerService::shard_for) returns it. The first shard if
     /// the service has ended.
     pub fn shard_for(&self, hash: u64) -> ShardId {
-        let count = registry::find(self.service).map_or(1, |service| service.shard_count());
-        ShardId::new((hash % count as u64) as u16)
+        ShardId::new((hash % self.shard_count().max(1) as u64) as u16)
+    }
+
+    /// How many shards the service has; 0 if it has ended.
+    fn shard_count(&self) -> usize {
+        self.with_reach(Reach::shard_count).unwrap_or(0)
     }
 
     /// Whether this is a handle of a service.

@@ -25,7 +25,6 @@ use crate::shard::lanes::Lanes;
 use crate::shard::parts::Message;
 use crate::shard::request::Request;
 use crate::shard::{Directory, Post};
-use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::ConfigError;
 use crate::values::ids::{LastServices, ServiceId, ShardId, TimerId};
@@ -56,8 +55,7 @@ pub(crate) trait Service: Send + Sync {
     fn note_waiting(&self, shard: ShardId);
     /// Lanes for the calling thread.
     fn lanes(&self) -> Rc<dyn ThreadLanes>;
-    /// The deadlines of connections that have come.
-    fn tally(&self) -> &Tally;
+    /// How many shards the service has; 0 once its shutdown has begun.
     fn shard_count(&self) -> usize;
     /// The orders of a shard; `None` if the service has no such shard.
     fn orders(&self, shard: ShardId) -> Option<Arc<Orders>>;
@@ -165,12 +163,10 @@ impl<T: Send + 'static> Service for Entry<T> {
         Rc::new(Lanes::new(Arc::clone(&self.directory)))
     }
 
-    fn tally(&self) -> &Tally {
-        &self.directory.tally
-    }
-
     fn shard_count(&self) -> usize {
-        self.directory.shard_count()
+        // Relaxed: a thread that must see it has learned of the shutdown by other means.
+        let has_ended = self.directory.shut_down.load(Ordering::Relaxed);
+        if has_ended { 0 } else { self.directory.shard_count() }
     }
 
     fn orders(&self, shard: ShardId) -> Option<Arc<Orders>> {
@@ -215,6 +211,12 @@ pub(crate) fn leave(service: ServiceId, is_dropped: bool) {
 pub(crate) fn why_closed(service: ServiceId) -> RefusedKind {
     let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
     closed_kind(dropped.contains(service))
+}
+
+/// Keeps all threads out of the table.
+#[cfg(all(test, not(corewheel_loom)))]
+pub(crate) fn shut() -> impl Sized {
+    SERVICES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A service by its number; `None` if it has no handle or is shut down.
