@@ -5,7 +5,7 @@
 //!
 //! Why no guard for a request here, as [`StreamControl::begin_request`] has: a request and its
 //! response end on any thread, also on a shard, and a guard stays with the side of its stream. A
-//! [`HeldRequest`] has no size and goes wherever the adapter keeps its request.
+//! [`HeldRequest`] is one pointer and goes wherever the adapter keeps its request.
 //!
 //! Invariants: a request that is held ends once, since its end takes the [`HeldRequest`]. A piece
 //! is taken back once, by its drop.
@@ -25,10 +25,22 @@ use crate::pass::Spawner;
 /// A request that [`hold_request`](StreamControl::hold_request) has begun. One of
 /// [`release_request`](StreamControl::release_request),
 /// [`end_request`](StreamControl::end_request) and [`SharedControl::end_request`] ends it, of the
-/// stream that has made it. Its drop ends nothing.
+/// stream that has made it: the controls of another stream return it. Its drop ends nothing.
 #[must_use = "a request that is not ended holds the idle times back for ever"]
-#[derive(Debug)]
-pub struct HeldRequest(());
+pub struct HeldRequest(Arc<Shared>);
+
+impl HeldRequest {
+    /// Ends it by `end`, if it is of a stream.
+    fn end_of(self, stream: &Arc<Shared>, end: impl FnOnce()) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.0, stream) {
+            return Err(self);
+        }
+        end();
+        Ok(())
+    }
+}
+
+debug_fields!([] HeldRequest, |it| limit_reached: it.0.timeout.get());
 
 /// Where a response ends of which the library has taken the last byte; see
 /// [`end_request`](StreamControl::end_request).
@@ -71,13 +83,16 @@ impl<M: Side> StreamControl<M> {
     /// Begins a request, as [`begin_request`](Self::begin_request) does, without a guard.
     pub fn hold_request(&self) -> HeldRequest {
         self.timers.hold_request();
-        HeldRequest(())
+        HeldRequest(Arc::clone(&self.shared))
     }
 
     /// Ends a request at once: it has no response, or its response is broken off.
-    pub fn release_request(&self, held: HeldRequest) {
-        let HeldRequest(()) = held;
-        self.timers.end_requests(1, None);
+    ///
+    /// # Errors
+    ///
+    /// The request is of another stream, and goes on.
+    pub fn release_request(&self, held: HeldRequest) -> Result<(), HeldRequest> {
+        held.end_of(&self.shared, || self.timers.end_requests(1, None))
     }
 
     /// Ends a request whose response the library has taken to its end, when the stream has accepted
@@ -87,16 +102,17 @@ impl<M: Side> StreamControl<M> {
     /// While the library keeps [pieces](Self::begin_piece), a flush does not show what was
     /// written. So an adapter that makes pieces calls this when the last of the response is
     /// written.
-    pub fn end_request(&self, held: HeldRequest, end: ResponseEnd) {
+    ///
+    /// # Errors
+    ///
+    /// The request is of another stream, and goes on.
+    pub fn end_request(&self, held: HeldRequest, end: ResponseEnd) -> Result<(), HeldRequest> {
         let unsent = &self.shared.unsent;
-        if !self.bounds_writes() {
-            return self.release_request(held);
-        }
-        match end {
-            ResponseEnd::Flush => unsent.end_at_flush(),
-            ResponseEnd::Write if unsent.end_at_write() => {}
-            ResponseEnd::Write => self.release_request(held),
-        }
+        held.end_of(&self.shared, || match end {
+            ResponseEnd::Flush if self.bounds_writes() => unsent.end_at_flush(),
+            ResponseEnd::Write if self.bounds_writes() && unsent.end_at_write() => {}
+            _ => self.timers.end_requests(1, None),
+        })
     }
 
     /// Whether a limit bounds a write that waits:
@@ -221,10 +237,15 @@ impl SharedControl {
 
     /// Ends a request whose response was cut, where no poll of the library's does that: the task
     /// that reads the stream ends it, in its next poll, and is woken.
-    pub fn end_request(&self, held: HeldRequest) {
-        let HeldRequest(()) = held;
-        self.stream.unsent.end_at_flush();
-        self.stream.wake_waiting(Direction::Read);
+    ///
+    /// # Errors
+    ///
+    /// The request is of another stream, and goes on.
+    pub fn end_request(&self, held: HeldRequest) -> Result<(), HeldRequest> {
+        held.end_of(&self.stream, || {
+            self.stream.unsent.end_at_flush();
+            self.stream.wake_waiting(Direction::Read);
+        })
     }
 }
 

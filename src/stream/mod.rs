@@ -65,7 +65,7 @@
 //!         let answer = line.to_uppercase();
 //!         line.clear();
 //!         stream.write_all(answer.as_bytes()).await?;
-//!         control.end_request(held, ResponseEnd::Flush);
+//!         control.end_request(held, ResponseEnd::Flush).expect("it is of this stream");
 //!         stream.flush().await?;
 //!     }
 //! }

@@ -42,11 +42,29 @@ fn check_held<K: Kind>() {
     assert!(!control.bounds_writes());
     let (first, second) = (control.hold_request(), control.hold_request());
     check_open(&mut lab, &mut stream);
-    control.release_request(first);
+    control.release_request(first).unwrap();
     check_open(&mut lab, &mut stream);
     // No limit bounds a write, so the request ends although nothing was flushed.
-    control.end_request(second, ResponseEnd::Flush);
+    control.end_request(second, ResponseEnd::Flush).unwrap();
     check_idle(&mut lab, &mut stream);
+}
+
+fn check_foreign<K: Kind>() {
+    let mut lab = Lab::new();
+    let [(mut stream, _peer), (other, _other_peer)] = [(); 2].map(|()| duplex::<K>(&lab, IDLE));
+    let (control, other) = (stream.control(), other.control());
+    let held = control.hold_request();
+    let held = other.release_request(held).unwrap_err();
+    let held = other.end_request(held, ResponseEnd::Write).unwrap_err();
+    let held = other.shared().end_request(held).unwrap_err();
+    check_open(&mut lab, &mut stream);
+    control.release_request(held).unwrap();
+    check_idle(&mut lab, &mut stream);
+}
+
+#[test]
+fn request_of_another_stream_is_returned_and_goes_on() {
+    both!(check_foreign);
 }
 
 #[test]
@@ -69,7 +87,7 @@ fn check_end<K: Kind>(end: ResponseEnd) {
     let held = control.hold_request();
     // More than the peer has room for.
     while write(&mut stream, b"long").is_ready() {}
-    control.end_request(held, end);
+    control.end_request(held, end).unwrap();
     check_open(&mut lab, &mut stream);
     assert!(write(&mut stream, b"last").is_pending());
     lab.advance(LIMIT / 2);
@@ -98,7 +116,7 @@ fn check_end_without_writes<K: Kind>() {
         let control = stream.control();
         let held = control.hold_request();
         lab.advance(LIMIT);
-        control.end_request(held, end);
+        control.end_request(held, end).unwrap();
         lab.advance(LIMIT / 2);
         // A library that has nothing to write flushes later than it ends, if at all.
         let is_flushed = end == ResponseEnd::Flush;
@@ -126,7 +144,7 @@ fn check_shared_end<K: Kind>() {
     check_open(&mut lab, &mut stream);
     assert!(read_with(&mut stream, &waker).is_pending());
     alarm.rang();
-    thread::spawn(move || shared.end_request(held)).join().unwrap();
+    thread::spawn(move || shared.end_request(held)).join().unwrap().unwrap();
     assert!(alarm.rang(), "the task that reads is not woken");
     check_idle(&mut lab, &mut stream);
 }

@@ -435,7 +435,7 @@ impl Core<dyn Member> {
         let held = state.end_hold();
         drop(state);
         if let Some(held) = held {
-            core.connection.shared().end_request(held);
+            let _own = core.connection.shared().end_request(held);
         }
     }
 

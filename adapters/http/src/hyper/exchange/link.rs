@@ -44,7 +44,7 @@ impl<M: Side> Link<'_, M> {
     pub(in crate::hyper) fn body_waits(&self) {
         let held = self.lock().wait_for_body();
         if let Some(held) = held {
-            self.control.release_request(held);
+            let _own = self.control.release_request(held);
         }
     }
 
@@ -60,7 +60,7 @@ impl<M: Side> Link<'_, M> {
             return;
         }
         drop(state);
-        self.control.release_request(held);
+        let _own = self.control.release_request(held);
     }
 
     /// No more is read of the request's body, which was read to its end or not.
@@ -109,7 +109,7 @@ impl<M: Side> Link<'_, M> {
         let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
         drop(state);
         if let Some(held) = held {
-            self.control.end_request(held, end_of(is_http1));
+            let _own = self.control.end_request(held, end_of(is_http1));
         }
         self.begin_next(is_last, is_tunnel);
     }
@@ -129,7 +129,7 @@ impl<M: Side> Link<'_, M> {
         let held = if is_last { state.end_hold() } else { None };
         drop(state);
         if let Some(held) = held {
-            self.control.end_request(held, end_of(is_flushed));
+            let _own = self.control.end_request(held, end_of(is_flushed));
         }
     }
 }
