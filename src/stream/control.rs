@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use super::behind::Behind;
+use super::http2::Streams;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::proof::Reads;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) behind: Behind,
     /// What of responses the stream has not accepted.
     pub(super) unsent: Unsent,
+    /// Of a connection of HTTP/2.
+    pub(super) streams: Streams,
     /// The limit for the head of a message; zero if it is off.
     pub(super) head: Duration,
     /// The limit that has ended the stream.
@@ -64,6 +67,7 @@ impl Shared {
             notes: Notes::new(CONNECTION | MESSAGE),
             behind: Behind::new(),
             unsent: Unsent::new(),
+            streams: Streams::new(),
             head,
             timeout: OnceLock::new(),
         }

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::control::{Shared, StreamControl};
+use super::http2::Http2;
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use crate::clock::saturating_nanos;
@@ -130,6 +131,7 @@ pub(super) struct Deadlines<M: Side> {
     question: Option<u32>,
     /// How many writes and flushes have come since the question, and no read that waits.
     without_read: u8,
+    http2: Http2,
 }
 
 impl<M: Side> Deadlines<M> {
@@ -160,6 +162,7 @@ impl<M: Side> Deadlines<M> {
             message: None,
             question: None,
             without_read: 0,
+            http2: Http2::new(),
         }
     }
 
@@ -231,8 +234,18 @@ impl<M: Side> Deadlines<M> {
 
     /// These bytes were read; none if they are not known.
     #[inline]
-    pub(super) fn note_read(&self, read: &[u8]) {
+    pub(super) fn note_read(&mut self, read: &[u8]) {
         self.shared.behind.note_read(read);
+        if self.http2.was_read(read, &self.shared.streams, || self.timers.now()) {
+            self.tunnel_moves();
+        }
+    }
+
+    /// A tunnel of HTTP/2 is as active as a request that ends now.
+    #[cold]
+    fn tunnel_moves(&self) {
+        self.timers.hold_request();
+        self.timers.end_requests(1, None);
     }
 
     /// Registers the task of a read or write that waits.

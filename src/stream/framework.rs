@@ -13,7 +13,7 @@
 //! Cost: that of what is called.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::behind::MessageEnd;
 use super::control::{Shared, StreamControl};
@@ -113,6 +113,20 @@ impl<M: Side> StreamControl<M> {
             ResponseEnd::Write if self.bounds_writes() && unsent.end_at_write() => {}
             _ => self.timers.end_requests(1, None),
         })
+    }
+
+    /// A stream of HTTP/2 has become a tunnel: the response to a CONNECT succeeds. Until both sides
+    /// have ended the stream, its data counts as a request that ends at that moment, for
+    /// [`request_idle`](super::StreamLimits::request_idle).
+    pub fn begin_tunnel(&self) {
+        self.shared.streams.begin_tunnel();
+    }
+
+    /// Whether a [tunnel](Self::begin_tunnel) is open, by the frames that were read and written. It
+    /// is until no stream of the connection is: the end of a tunnel beside requests in progress
+    /// shows with theirs. A stream with hyper's traits, or below TLS, does not know of any.
+    pub fn has_tunnel(&self) -> bool {
+        self.shared.streams.has_tunnel()
     }
 
     /// Whether a limit bounds a write that waits:
@@ -233,6 +247,14 @@ impl SharedControl {
     /// ticks longer.
     pub fn has_moved_since(&self, at: Instant) -> bool {
         self.stream.has_moved_since(self.stream.handle.clock().nanos_at(at))
+    }
+
+    /// For how long the server itself has kept the client of an HTTP/2 connection from sending, so
+    /// far: its window for the connection was used up. A request waits for that without a fault of
+    /// its client, where the body of another one is not consumed. Zero for a stream with hyper's
+    /// traits, or below TLS.
+    pub fn window_shut(&self) -> Duration {
+        self.stream.streams.shut_for(|| self.stream.handle.nanos())
     }
 
     /// Ends a request whose response was cut, where no poll of the library's does that: the task

@@ -37,7 +37,9 @@
 //!    the library keeps until its peer has a window for it.
 //! 6. [`end_request`](StreamControl::end_request) when the library has taken the last of the
 //!    response. The idle times then count from the time at which the socket has accepted it.
-//! 7. [`begin_message`](StreamControl::begin_message) when both bodies of HTTP/1 have ended, unless
+//! 7. [`begin_tunnel`](StreamControl::begin_tunnel) when the response to a CONNECT of HTTP/2
+//!    succeeds.
+//! 8. [`begin_message`](StreamControl::begin_message) when both bodies of HTTP/1 have ended, unless
 //!    the connection belongs to another protocol now.
 //!
 //! A limit for a body is a timer of the adapter's own. When it has passed,
@@ -105,7 +107,9 @@ macro_rules! timed_writes {
                 buf: &[u8],
             ) -> Poll<io::Result<usize>> {
                 let Projected { io, deadlines } = self.project();
-                deadlines.transfer(Direction::Write, cx, |cx| io.poll_write(cx, buf))
+                let written = deadlines.transfer(Direction::Write, cx, |cx| io.poll_write(cx, buf));
+                deadlines.note_written(&written, [buf]);
+                written
             }
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -126,7 +130,9 @@ macro_rules! timed_writes {
             ) -> Poll<io::Result<usize>> {
                 let Projected { io, deadlines } = self.project();
                 let write = |cx: &mut Context<'_>| io.poll_write_vectored(cx, bufs);
-                deadlines.transfer(Direction::Write, cx, write)
+                let written = deadlines.transfer(Direction::Write, cx, write);
+                deadlines.note_written(&written, bufs.iter().map(|buf| &**buf));
+                written
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -139,6 +145,7 @@ mod behind;
 mod control;
 mod deadlines;
 mod framework;
+mod http2;
 #[cfg(feature = "hyper")]
 mod hyper_io;
 mod limits;

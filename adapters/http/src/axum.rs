@@ -124,14 +124,18 @@ where
 /// ```
 ///
 /// A connection is idle while no request is in progress, whatever its client sends: PINGs do not
-/// keep it. After an upgrade, as of a WebSocket, `idle` counts from the last byte.
+/// keep it. After an upgrade of HTTP/1 or a success to CONNECT, as of a WebSocket, `idle` counts
+/// from the last byte of such a tunnel. A connection that was told to end has its tunnels until
+/// both sides have ended them, or until `max_age_grace`.
 ///
 /// A [drain](corewheel::TimerService::drain) of the service tells each connection as its greatest
 /// age does, and [`close_idlest`](corewheel::TimerService::close_idlest) does as well. A connection
 /// that begins in a drain has one request.
 ///
 /// The body of a request ends with an error where the client has sent too little of it in time. If
-/// the handler answers with an error then, as axum's extractors do, the client receives `408`.
+/// the handler answers with an error then, as axum's extractors do, the client receives `408`. Time
+/// in which another request of its HTTP/2 connection has used up the server's window does not
+/// count, up to a minute.
 ///
 /// # The close
 ///

@@ -35,6 +35,25 @@ impl<M: Side> Deadlines<M> {
         }
     }
 
+    /// Of these bytes the stream has accepted as many as it says.
+    #[inline]
+    pub(in crate::stream) fn note_written<'a>(
+        &mut self,
+        written: &Poll<io::Result<usize>>,
+        bytes: impl IntoIterator<Item = &'a [u8]>,
+    ) {
+        let Poll::Ready(Ok(mut left)) = *written else { return };
+        let mut moves = false;
+        for part in bytes {
+            let accepted = &part[..part.len().min(left)];
+            moves |= self.http2.was_written(accepted, &self.shared.streams, || self.timers.now());
+            left -= accepted.len();
+        }
+        if moves {
+            self.tunnel_moves();
+        }
+    }
+
     /// The stream has accepted bytes in a wait, which ends if they may be bytes of responses. True
     /// if they are to be counted.
     fn ends_stall(&mut self, count: u64, is_of_response: bool) -> bool {

@@ -20,6 +20,7 @@
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
 mod owners;
+mod window;
 
 use std::error::Error;
 use std::future::Future;
@@ -95,6 +96,10 @@ struct State<B: Body> {
     /// nanoseconds.
     waited: [u64; 2],
     bytes: u64,
+    /// For how long the server's window was shut when that was last looked at.
+    shut: Duration,
+    /// How much of such time did not count.
+    excused: Duration,
     /// The consumer has the last frame.
     has_last: bool,
     /// Of the consumer that has polled last; `None` before, and when it was woken.
@@ -169,6 +174,8 @@ impl<B: Body> Cell<B> {
             patience: None,
             waited: [0; 2],
             bytes: 0,
+            shut: Duration::ZERO,
+            excused: Duration::ZERO,
             has_last: false,
             waker: None,
             alarm: Alarm::Off,
@@ -183,6 +190,9 @@ impl<B: Body> Cell<B> {
     /// A wait begins now. True if the alarm is to be armed for it, without the lock.
     fn begin_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) -> bool {
         (state.since, state.patience) = (core.connection.begin_wait(self.side, awaited), None);
+        if self.is_of_client(awaited) {
+            state.shut = core.connection.shared().window_shut();
+        }
         state.since.is_some() && self.needs_alarm(core, state, awaited)
     }
 
@@ -234,7 +244,11 @@ impl<B: Body> Cell<B> {
     /// The present wait has ended, or goes on with a poll.
     fn count_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) {
         let rate = core.limits(self.side).rate_of(awaited);
-        if let Some(since) = state.since.filter(|_| rate.bytes_per_second > 0) {
+        if rate.bytes_per_second == 0 {
+            return;
+        }
+        self.excuse(core, state, awaited);
+        if let Some(since) = state.since {
             let connection = &core.connection;
             let nanos_to = |at: Instant| saturating_nanos(at.saturating_duration_since(since));
             let passed = nanos_to(connection.clock.near());
@@ -342,6 +356,9 @@ fn decide<B: Limited>(owner: &Arc<dyn Owner<B>>) {
     let mut state = cell.lock();
     if matches!(state.alarm, Alarm::Judges) {
         state.alarm = Alarm::Off;
+    }
+    if let Place::Here(_, awaited) = state.place {
+        cell.excuse(core, &mut state, awaited);
     }
     let Some((due, timeout)) = cell.due(core, &state) else { return };
     let is_early = due > core.connection.clock.now();

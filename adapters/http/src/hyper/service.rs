@@ -45,6 +45,9 @@ use super::limits::BodyLimits;
 ///   the body of the request has ended or was dropped.
 /// - The next message of HTTP/1 begins when both bodies have ended. After a response that hands the
 ///   connection to another protocol, `101` or a success to `CONNECT`, no message begins.
+/// - After a success to `CONNECT` of HTTP/2, as for a WebSocket, the data of its stream keeps the
+///   connection from [`request_idle`](corewheel::stream::StreamLimits::request_idle), until
+///   [both sides](StreamControl::has_tunnel) have ended it.
 ///
 /// A client that does not read its response is found by
 /// [`write_stall`](corewheel::stream::StreamLimits::write_stall) or
@@ -75,6 +78,10 @@ use super::limits::BodyLimits;
 /// HTTP/2 is cut whose bytes lay in the socket, where the runtime was held up. A task of the
 /// connection's runtime decides, which polls the body once for that. Outside of a tokio runtime,
 /// the thread of the timer polls it, without such a proof.
+///
+/// A request of HTTP/2 whose handler does not read may use up the server's window for the
+/// connection. Until the server gives more, no time counts for the other requests, up to a minute
+/// for each body.
 ///
 /// # Cost
 ///

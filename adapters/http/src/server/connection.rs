@@ -70,20 +70,20 @@ impl Server {
         {
             let serving = self.hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
-            let is_to_end = tokio::select! {
+            let end = tokio::select! {
                 biased;
                 // An error says that the client has left, or by which limit the stream has ended.
-                _ = serving.as_mut() => false,
-                () = is_over(&control, &first) => true,
-                () = shutdown => true,
+                _ = serving.as_mut() => None,
+                end = is_over(&control, &first) => Some(end),
+                () = shutdown => Some(End::Told),
             };
-            if is_to_end {
+            if let Some(end) = end {
                 serving.as_mut().graceful_shutdown();
                 // A client of HTTP/2 need not close the connection.
                 tokio::select! {
                     biased;
                     _ = serving.as_mut() => {}
-                    () = is_unused(&control) => {}
+                    () = is_unused(&control, end) => {}
                 }
             }
         }
@@ -105,9 +105,17 @@ pub(super) fn set_http2(control: &StreamControl) {
     timers.set_limits(limits.all_idle(later).request_idle(idle));
 }
 
-/// Waits until the connection is to end, because it is too old, no client uses it, or a drain has
-/// come to it.
-async fn is_over(control: &StreamControl, first: &SetOnce<()>) {
+/// Why a connection is to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It is idle, with its tunnels.
+    Idle,
+    /// It is too old, a drain has come to it, or the server stops.
+    Told,
+}
+
+/// Waits until the connection is to end.
+async fn is_over(control: &StreamControl, first: &SetOnce<()>) -> End {
     // A connection that begins in a drain has one request: a load balancer sends more clients until
     // it knows that the server drains.
     let is_aged = async {
@@ -118,17 +126,23 @@ async fn is_over(control: &StreamControl, first: &SetOnce<()>) {
     // Each returns an error if the stream has ended, which the connection finds out itself.
     tokio::select! {
         biased;
-        Ok(()) = is_aged => {}
-        Ok(()) = control.request_idle() => {}
+        Ok(()) = is_aged => End::Told,
+        Ok(()) = control.request_idle() => End::Idle,
         else => pending().await,
     }
 }
 
-/// Waits until no request of a connection that was told to end is in progress, and then for a time.
-async fn is_unused(control: &StreamControl) {
+/// Waits until no request and no tunnel of a connection that was told to end is in progress, and
+/// then for a time. Silent tunnels are none where that is why it ends.
+async fn is_unused(control: &StreamControl, end: End) {
     let timers = control.timers();
     timers.set_limits(timers.limits().request_idle(TOLD_TIME));
-    if control.request_idle().await.is_err() {
-        pending::<()>().await;
+    loop {
+        if control.request_idle().await.is_err() {
+            pending::<()>().await;
+        }
+        if end == End::Idle || !control.has_tunnel() {
+            return;
+        }
     }
 }

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use axum::routing::{get as on_get, post as on_post};
+use axum::routing::{any, get as on_get, post as on_post};
 use corewheel::TimerService;
 use corewheel::conn::DataRate;
 use corewheel::stream::StreamLimits;
@@ -30,24 +30,24 @@ use tokio::task::JoinHandle;
 use crate::axum_serve::OFF;
 use crate::http::{PATIENCE, connect, get, ms, preface, read_until};
 
-const LIMIT: Duration = ms(500);
+pub(super) const LIMIT: Duration = ms(500);
 /// Far longer than a test takes.
-const FAR: Duration = Duration::from_secs(400);
+pub(super) const FAR: Duration = Duration::from_secs(400);
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
+pub(super) const PING: u8 = 6;
+pub(super) const GOAWAY: u8 = 7;
 
 /// `:status` in the static table, for a whole block of a head.
-const OK: u8 = 0x88;
+pub(super) const OK: u8 = 0x88;
 /// `:status` of the static table with a literal, which is `408` in Huffman's code of HPACK.
 const REQUEST_TIMEOUT: [u8; 5] = [0x48, 0x83, 0x68, 0x0f, 0x7f];
 
-struct Server {
-    address: SocketAddr,
-    service: TimerService,
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) service: TimerService,
     /// The handlers that have begun to work; each works until it is given a permit.
     begun: Receiver<()>,
     permits: &'static Semaphore,
@@ -57,17 +57,24 @@ struct Server {
 }
 
 impl Server {
-    fn start(limits: StreamLimits, request: BodyLimits) -> Self {
+    pub(super) fn start(limits: StreamLimits, request: BodyLimits) -> Self {
         let service = TimerService::beside_runtime().start().unwrap();
         let timers = service.handle();
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().unwrap();
         let (begins, begun) = mpsc::channel();
+        let begins_too = begins.clone();
         let permits: &'static Semaphore = Box::leak(Box::new(Semaphore::new(0)));
         let work = move || async move {
             begins.send(()).unwrap();
             permits.acquire().await.unwrap().forget();
             "worked"
+        };
+        let begins = begins_too;
+        let hold = move |body: Body| async move {
+            begins.send(()).unwrap();
+            permits.acquire().await.unwrap().forget();
+            body.collect().await.unwrap().to_bytes().len().to_string()
         };
         let tolerant = |request: Request| async { request.into_body().collect().await.is_ok() };
         let tolerant = move |request| async move { format!("whole: {}", tolerant(request).await) };
@@ -77,7 +84,10 @@ impl Server {
             .route("/post", on_post(|body: Bytes| async move { body }))
             .route("/tolerant", on_post(tolerant))
             .route("/never", on_post(|_: Bytes| pending::<()>()))
-            .route("/upgrade", on_get(upgrade));
+            .route("/hold", on_post(hold))
+            .route("/upgrade", any(upgrade))
+            // The path of a CONNECT of HTTP/1 is empty.
+            .fallback(upgrade);
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -90,23 +100,23 @@ impl Server {
     }
 
     /// A server whose only limit is one of its connections.
-    fn of(limits: StreamLimits) -> Self {
+    pub(super) fn of(limits: StreamLimits) -> Self {
         Self::start(limits, BodyLimits::default())
     }
 
     /// Waits until a handler works.
-    fn wait_for_work(&self) {
+    pub(super) fn wait_for_work(&self) {
         self.begun.recv_timeout(PATIENCE).expect("no handler works");
     }
 
     /// Lets one handler answer.
-    fn answer(&self) {
+    pub(super) fn answer(&self) {
         self.permits.add_permits(1);
     }
 
     /// Ends the server, when its connections have ended.
     #[track_caller]
-    fn stop(self) {
+    pub(super) fn stop(self) {
         self.stop.send(()).unwrap();
         let ended =
             self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.serving).await });
@@ -116,19 +126,25 @@ impl Server {
 
 /// Echoes what comes after an upgrade.
 async fn upgrade(request: Request) -> Response {
+    let is_connect = request.method() == Method::CONNECT;
     let upgraded = hyper::upgrade::on(request);
     tokio::spawn(async move {
         let mut stream = TokioIo::new(upgraded.await.unwrap());
         while let Ok(byte) = stream.read_u8().await {
-            stream.write_u8(byte).await.unwrap();
+            if stream.write_u8(byte).await.is_err() {
+                return;
+            }
         }
     });
+    if is_connect {
+        return Response::new(Body::empty());
+    }
     let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
     let response = response.header("connection", "upgrade").header("upgrade", "test");
-    response.body(axum::body::Body::empty()).unwrap()
+    response.body(Body::empty()).unwrap()
 }
 
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
     frame.extend(payload);
@@ -136,7 +152,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The head of a request of HTTP/2, on a stream that ends with it if it has no body.
-fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
+pub(super) fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
     let method = if has_body { 0x83 } else { 0x82 };
     let mut block = vec![method, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
     block.extend(path.as_bytes());
@@ -145,21 +161,21 @@ fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
 }
 
 /// A client of HTTP/2 that does only what a test says.
-struct Http2(TcpStream);
+pub(super) struct Http2(pub(super) TcpStream);
 
 impl Http2 {
-    fn connect(server: &Server) -> Self {
+    pub(super) fn connect(server: &Server) -> Self {
         let mut client = connect(server.address);
         client.write_all(&preface()).unwrap();
         Self(client)
     }
 
-    fn send(&mut self, frame: &[u8]) {
+    pub(super) fn send(&mut self, frame: &[u8]) {
         self.0.write_all(frame).unwrap();
     }
 
     /// The kind of the next frame, its flags, its stream and its payload; `None` at the end.
-    fn next(&mut self) -> Option<(u8, u8, u8, Vec<u8>)> {
+    pub(super) fn next(&mut self) -> Option<(u8, u8, u8, Vec<u8>)> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).ok()?;
         let length = usize::from(head[1]) << 8 | usize::from(head[2]);
@@ -170,7 +186,7 @@ impl Http2 {
 
     /// The payload of the next frame of a kind, and its stream.
     #[track_caller]
-    fn wait_for(&mut self, kind: u8) -> (u8, Vec<u8>) {
+    pub(super) fn wait_for(&mut self, kind: u8) -> (u8, Vec<u8>) {
         loop {
             let (found, flags, stream, payload) = self.next().expect("the connection has ended");
             self.answer_ping(found, flags, &payload);
@@ -188,13 +204,13 @@ impl Http2 {
     }
 
     /// Reads to the end. Returns the kinds of the frames.
-    fn rest(mut self) -> Vec<u8> {
+    pub(super) fn rest(mut self) -> Vec<u8> {
         std::iter::from_fn(|| Some(self.next()?.0)).collect()
     }
 
     /// The first byte of the head of a response, which is an index of `:status`.
     #[track_caller]
-    fn status(&mut self) -> u8 {
+    pub(super) fn status(&mut self) -> u8 {
         self.wait_for(HEADERS).1[0]
     }
 }

@@ -173,6 +173,21 @@ impl Asked {
         assert_eq!(self.read(), Poll::Ready(b'w'));
     }
 
+    /// The client sends bytes, which are read.
+    pub(crate) fn receive_all(&mut self, bytes: &[u8]) {
+        let cx = &mut Context::from_waker(Waker::noop());
+        for part in bytes.chunks(16) {
+            assert!(pin!(self.client.write_all(part)).poll(cx).is_ready());
+            assert!(part.iter().all(|sent| self.read() == Poll::Ready(*sent)));
+        }
+    }
+
+    /// The server sends a few bytes.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(pin!(self.stream.write_all(bytes)).poll(cx).is_ready());
+    }
+
     /// The handler answers.
     pub(crate) fn respond(&mut self) -> Timed {
         let (feed, shared) = Feed::new();
@@ -201,7 +216,7 @@ impl Timed {
         self.shared.lock().unwrap().frames.push_back(frame);
     }
 
-    fn is_dropped(&self) -> bool {
+    pub(crate) fn is_dropped(&self) -> bool {
         self.shared.lock().unwrap().is_dropped
     }
 

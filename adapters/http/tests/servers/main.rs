@@ -24,3 +24,5 @@ mod seeds;
 mod server;
 mod stream;
 mod tower;
+mod tunnels;
+mod windows;

@@ -94,6 +94,9 @@ impl<M: Side> Link<'_, M> {
             || (core.kind.is_connect && status.is_success());
         if is_tunnel {
             core.lock().is_tunnel = true;
+            if !core.kind.is_http1 {
+                self.control.begin_tunnel();
+            }
         }
         !core.kind.is_http1 && self.control.bounds_writes()
     }

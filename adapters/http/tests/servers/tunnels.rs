@@ -1,0 +1,218 @@
+//! Tunnels last until both sides have ended them: a success to CONNECT of HTTP/1 and HTTP/2, and a
+//! `101`. Their bytes keep a connection from being idle, and nothing but a grace cuts one that was
+//! told to end.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use corewheel::stream::StreamLimits;
+
+use crate::axum_serve::OFF;
+use crate::axum_told::{DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OK, PING, Server, frame};
+use crate::http::{connect, ms, read_until};
+
+/// Longer than a connection that was told to end stays without a request.
+const PAST_TOLD: Duration = ms(1_500);
+
+/// What opens a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Opening {
+    /// `101` of HTTP/1.
+    Upgrade,
+    /// CONNECT of HTTP/1.
+    Connect,
+    /// CONNECT of HTTP/2, as for a WebSocket.
+    Extended,
+}
+
+impl Opening {
+    const ALL: [Self; 3] = [Self::Upgrade, Self::Connect, Self::Extended];
+}
+
+/// A tunnel to a server that sends each byte back.
+enum Tunnel {
+    Http1(TcpStream),
+    Http2(Http2, u8),
+}
+
+/// The head of a CONNECT with a protocol.
+fn connect_head(stream: u8) -> Vec<u8> {
+    let mut block = b"\x02\x07CONNECT\x00\x09:protocol\x09websocket\x86\x04\x08/upgrade".to_vec();
+    block.extend(b"\x01\x04test");
+    frame(HEADERS, 4, stream, &block)
+}
+
+impl Tunnel {
+    fn open(server: &Server, opening: Opening) -> Self {
+        let head = match opening {
+            Opening::Upgrade => {
+                "GET /upgrade HTTP/1.1\r\nhost: test\r\nupgrade: test\r\n\
+                connection: upgrade\r\n\r\n"
+            }
+            Opening::Connect => "CONNECT test:1 HTTP/1.1\r\nhost: test:1\r\n\r\n",
+            Opening::Extended => {
+                let mut client = Http2::connect(server);
+                Self::begin(&mut client, 1);
+                return Self::Http2(client, 1);
+            }
+        };
+        let mut client = connect(server.address);
+        client.write_all(head.as_bytes()).unwrap();
+        let answer = read_until(&mut client, b"\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 101") || answer.starts_with("HTTP/1.1 200"));
+        Self::Http1(client)
+    }
+
+    fn begin(client: &mut Http2, stream: u8) {
+        client.send(&connect_head(stream));
+        assert_eq!(client.status(), OK);
+    }
+
+    /// Whether a byte comes back.
+    fn echo(&mut self) -> bool {
+        match self {
+            Self::Http1(client) => {
+                client.write_all(b"x").is_ok() && client.read_exact(&mut [0]).is_ok()
+            }
+            Self::Http2(client, stream) => {
+                if client.0.write_all(&frame(DATA, 0, *stream, b"x")).is_err() {
+                    return false;
+                }
+                loop {
+                    match client.next() {
+                        Some((DATA, _, _, bytes)) if bytes == b"x" => return true,
+                        Some((PING, 0, _, bytes)) => client.send(&frame(PING, 1, 0, &bytes)),
+                        Some(_) => {}
+                        None => return false,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the tunnel from here. The server ends it, and the connection that was told to end.
+    fn end(self) {
+        match self {
+            Self::Http1(mut client) => {
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                assert_eq!(client.read(&mut [0]).unwrap(), 0);
+            }
+            Self::Http2(mut client, stream) => {
+                client.send(&frame(DATA, 1, stream, b""));
+                client.rest();
+            }
+        }
+    }
+}
+
+/// Whether a tunnel is open that was busy for longer than its connection may be idle; `None` if
+/// this machine was too busy for that.
+fn is_open_when_busy(opening: Opening, idle: Duration) -> Option<bool> {
+    let server = Server::of(OFF.idle(idle));
+    let mut tunnel = Tunnel::open(&server, opening);
+    let (begin, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
+    let mut is_open = true;
+    while is_open && begin.elapsed() < 2 * idle + PAST_TOLD {
+        is_open = tunnel.echo();
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        thread::sleep(idle / 10);
+    }
+    let is_known = is_open || longest < idle / 2;
+    is_known.then_some(is_open)
+}
+
+#[test]
+fn tunnel_that_is_busy_is_not_idle() {
+    for opening in Opening::ALL {
+        let idles = (0..5).map(|tries| LIMIT * 2_u32.pow(tries));
+        let is_open = idles.into_iter().find_map(|idle| is_open_when_busy(opening, idle));
+        assert_eq!(is_open, Some(true), "{opening:?}");
+    }
+}
+
+#[test]
+fn tunnel_that_is_silent_is_idle_whatever_pings_come() {
+    let idle = 2 * LIMIT;
+    let server = Server::of(OFF.idle(idle));
+    let mut tunnel = Tunnel::open(&server, Opening::Extended);
+    let last = Instant::now();
+    assert!(tunnel.echo());
+    let Tunnel::Http2(client, _) = tunnel else { unreachable!("it is one of HTTP/2") };
+    let mut pings = client.0.try_clone().unwrap();
+    let pinging = thread::spawn(move || {
+        while pings.write_all(&frame(PING, 0, 0, b"12345678")).is_ok() {
+            thread::sleep(idle / 5);
+        }
+    });
+    assert!(client.rest().contains(&GOAWAY));
+    assert!(last.elapsed() >= idle, "after {:?}", last.elapsed());
+    pinging.join().unwrap();
+    server.stop();
+}
+
+/// Checks that tunnels outlast what tells their connections to end, until both sides end them.
+fn check_told(count: usize, limits: StreamLimits, tell: impl Fn(&Server)) {
+    for opening in Opening::ALL {
+        let server = Server::of(limits.max_age_grace(FAR));
+        let mut tunnels: Vec<_> = (0..count).map(|_| Tunnel::open(&server, opening)).collect();
+        assert!(tunnels.iter_mut().all(Tunnel::echo), "{opening:?}");
+        tell(&server);
+        thread::sleep(PAST_TOLD);
+        for mut tunnel in tunnels {
+            assert!(tunnel.echo(), "{opening:?}: it was cut");
+            tunnel.end();
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn tunnels_outlast_the_beginning_of_a_drain() {
+    // The only connection is told at the beginning of the window.
+    check_told(1, OFF, |server| server.service.drain(FAR));
+}
+
+#[test]
+fn tunnels_outlast_the_greatest_age() {
+    check_told(3, OFF.max_age(LIMIT), |_| {});
+}
+
+#[test]
+fn tunnels_outlast_the_close_of_the_idlest() {
+    check_told(3, OFF, |server| server.service.close_idlest(9));
+}
+
+#[test]
+fn tunnels_of_http2_outlast_a_graceful_shutdown_which_waits_for_them() {
+    let server = Server::of(OFF);
+    let mut tunnel = Tunnel::open(&server, Opening::Extended);
+    let stopping = thread::spawn(move || server.stop());
+    thread::sleep(PAST_TOLD);
+    assert!(tunnel.echo() && !stopping.is_finished());
+    tunnel.end();
+    stopping.join().unwrap();
+}
+
+#[test]
+fn close_of_the_idlest_takes_a_silent_tunnel_before_one_that_was_busy() {
+    let server = Server::of(OFF.max_age_grace(FAR));
+    let mut busy = Tunnel::open(&server, Opening::Extended);
+    let mut silent = Tunnel::open(&server, Opening::Extended);
+    assert!(silent.echo());
+    thread::sleep(LIMIT / 5);
+    assert!(busy.echo());
+    server.service.close_idlest(1);
+    let Tunnel::Http2(client, stream) = &mut silent else { unreachable!("it is one of HTTP/2") };
+    client.wait_for(GOAWAY);
+    let stream = *stream;
+    client.send(&frame(DATA, 1, stream, b""));
+    drop(silent);
+    // The other one takes a further stream.
+    let Tunnel::Http2(client, _) = &mut busy else { unreachable!("it is one of HTTP/2") };
+    Tunnel::begin(client, 3);
+    drop(busy);
+    server.stop();
+}
