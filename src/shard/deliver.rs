@@ -93,6 +93,7 @@ struct Delivering {
 impl Delivering {
     fn begin<T: 'static>(core: &Core<T>, time_max: Option<Duration>, max: usize) -> Self {
         let now = core.nanos();
+        core.parts.ask_again();
         let state = &mut *core.state.borrow_mut();
         state.measured.times.deliver_from(now);
         Self {
@@ -142,13 +143,15 @@ impl Delivering {
     /// Chooses what of the wheel and of parts is delivered next.
     #[inline]
     fn next<T: 'static>(&mut self, core: &Core<T>) -> Coming<T> {
-        let work = core.parts.delivering();
+        let mut work = core.parts.delivering();
         if work.is_none() || self.paused.part_was_last {
             let timer = core.pop(self.now);
+            core.parts.drop_ownerless();
             if !matches!(timer, Coming::Nothing) {
                 self.paused.part_was_last = false;
                 return timer;
             }
+            work = work.or_else(|| core.parts.find_delivering());
         }
         let Some(part) = work else { return Coming::Nothing };
         self.paused.part_was_last = true;

@@ -30,8 +30,8 @@ use crate::values::scale::Scale;
 /// [`Timers::add_part`]: crate::Timers::add_part
 /// [`Timers::shared_part`]: crate::Timers::shared_part
 ///
-/// A part that [takes part in turns](Self::takes_turns) costs the shard some six dynamic calls for
-/// each turn, and one for each delivery. Another part costs nothing but its timers.
+/// A part that [takes part in turns](Self::takes_turns) costs the shard some seven dynamic calls
+/// for each turn, and one for each delivery of a part. Another part costs nothing but its timers.
 pub trait Part: Any {
     /// Whether [`turn_begins`](Self::turn_begins), [`wants`](Self::wants),
     /// [`deliver`](Self::deliver), [`postpone`](Self::postpone), [`publish`](Self::publish) and
@@ -48,7 +48,10 @@ pub trait Part: Any {
     fn turn_begins(&self, _now: Duration) {}
 
     /// What the part wants of the shard. It is called several times a turn, and before the shard
-    /// falls asleep, so it must be cheap and change nothing.
+    /// falls asleep, so it must be cheap and change nothing. It is not called after each timer: a
+    /// part that begins to want a delivery in the callback of another's timer calls
+    /// [`PartHandle::wake`](crate::part::PartHandle::wake), or delivers after the timers that are
+    /// due.
     fn wants(&self) -> Wants {
         Wants::Nothing
     }

@@ -201,6 +201,7 @@ impl PartHandle {
     #[inline]
     pub fn wake_past<W: When>(&self, when: W) {
         if !self.is_closed() {
+            self.shard.parts().ask_again();
             self.shard.note_deadline(self.tick_of(when));
         }
     }

@@ -3,7 +3,9 @@
 //! Invariants: the number of a part is not given to another while a timer holds it, so a timer
 //! whose part has left calls nothing. No code of a part runs while anything here is borrowed.
 //!
-//! Cost: a counted reference for each call of a part.
+//! Cost: a counted reference for each call of a part. After a timer that is of no part, a load: the
+//! parts are asked for a delivery when a turn begins to deliver, when no timer is left, after a
+//! timer or the work of a part, and after [`PartHandle::wake`](crate::part::PartHandle::wake).
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -13,7 +15,7 @@ use corewheel_shard::Tick;
 use slab::Slab;
 
 use super::part::{Part, PartId, Wants};
-use crate::values::contain::contain;
+use crate::values::contain::{contain, drop_each};
 use crate::values::ids::ShardId;
 
 /// A part, also after its number was given to another.
@@ -46,6 +48,11 @@ pub(crate) struct Parts {
     ended: Cell<bool>,
     /// How many parts were made.
     made: Cell<u64>,
+    /// Whether a part may want to deliver an item in this turn.
+    may_deliver: Cell<bool>,
+    /// Parts whose last owner has dropped them while the shard called them. Their drop is code of
+    /// the user, so it waits until nothing is borrowed.
+    ownerless: RefCell<Vec<Rc<dyn Part>>>,
 }
 
 /// A pass over them goes on with those that it has begun with.
@@ -72,6 +79,8 @@ impl Parts {
             kept: RefCell::default(),
             ended: Cell::new(false),
             made: Cell::new(0),
+            may_deliver: Cell::new(false),
+            ownerless: RefCell::default(),
         }
     }
 
@@ -212,35 +221,64 @@ impl Parts {
     /// user may run in it and make more parts. A panic is logged, and counts as true.
     pub(super) fn each(&self, mut call: impl FnMut(PartId, &Rc<dyn Part>) -> bool) {
         let turning = Rc::clone(&self.turning.borrow());
-        let mut left = turning.iter();
-        // Once, unless a part panics.
-        while left.len() > 0 {
-            contain(self.shard, || {
-                while let Some((entry, part)) = left.next() {
-                    if let Some(part) = part.upgrade() {
-                        if !call(entry.id, &part) {
-                            left = [].iter();
-                        }
-                    }
-                }
-            });
+        for (entry, part) in turning.iter() {
+            let Some(part) = part.upgrade() else { continue };
+            let mut goes_on = true;
+            contain(self.shard, || goes_on = call(entry.id, &part));
+            self.give_back(part);
+            if !goes_on {
+                return;
+            }
         }
     }
 
-    /// The first part that wants to deliver an item in this turn.
+    /// Drops a reference to a part that the shard has called, later if it is the last one.
     #[inline]
-    pub(super) fn delivering(&self) -> Option<Rc<dyn Part>> {
-        if self.none_turns() { None } else { self.find_delivering() }
+    fn give_back(&self, part: Rc<dyn Part>) {
+        if Rc::strong_count(&part) == 1 {
+            self.ownerless.borrow_mut().push(part);
+        }
     }
 
-    fn find_delivering(&self) -> Option<Rc<dyn Part>> {
-        let mut delivering = None;
+    /// Drops the parts that have lost their last owner while the shard called them. Runs code of
+    /// the user.
+    #[inline]
+    pub(super) fn drop_ownerless(&self) {
+        if !self.ownerless.borrow().is_empty() {
+            drop_each(self.ownerless.take());
+        }
+    }
+
+    /// A part may want to deliver an item in this turn.
+    #[inline]
+    pub(super) fn ask_again(&self) {
+        self.may_deliver.set(true);
+    }
+
+    /// The first part that wants to deliver an item in this turn, if a part may have begun to want
+    /// that since the last call.
+    #[inline]
+    pub(super) fn delivering(&self) -> Option<Rc<dyn Part>> {
+        if self.may_deliver.get() { self.find_delivering() } else { None }
+    }
+
+    /// The first part that wants to deliver an item in this turn. If a part panics when it is
+    /// asked, none is asked again in this turn, unless a part calls for it.
+    pub(super) fn find_delivering(&self) -> Option<Rc<dyn Part>> {
+        if self.none_turns() {
+            self.may_deliver.set(false);
+            return None;
+        }
+        let (mut delivering, mut asked, mut answered) = (None, 0, 0);
         self.each(|_, part| {
+            asked += 1;
             if part.wants() == Wants::Delivery {
                 delivering = Some(Rc::clone(part));
             }
+            answered += 1;
             delivering.is_none()
         });
+        self.may_deliver.set(delivering.is_some() && asked == answered);
         delivering
     }
 
@@ -283,6 +321,8 @@ impl Parts {
         };
         let mut postponed = None;
         contain(self.shard, || postponed = part.postpone(index));
+        // The state of the shard is borrowed.
+        self.give_back(part);
         postponed.map(|until| until.0)
     }
 
@@ -294,6 +334,7 @@ impl Parts {
             known.and_then(|known| known.part.as_ref()?.0.upgrade())
         };
         if let Some(part) = part {
+            self.ask_again();
             part.expired(timer as u32);
         }
     }

@@ -65,6 +65,7 @@ pub(crate) fn turn<T: 'static>(
     let next = core.next_deadline_but(wanted.turn_by);
     core.end_turn(&TurnEnd { left_requests: more_requests, is_more: more, next });
     core.publish();
+    core.parts.drop_ownerless();
     match next {
         _ if more => Next::Now,
         Some(tick) => Next::At(tick),

@@ -371,3 +371,77 @@ fn part_may_use_its_shard_and_make_parts_in_each_call() {
     drop(part);
     check_law(&lab.counts());
 }
+
+/// Counts how often it is asked, and does to its shard what it is told.
+struct Asked {
+    shard: PartHandle,
+    timers: Timers<()>,
+    asked: Cell<u32>,
+    panics: bool,
+    /// The last owner, which `postpone` drops.
+    owner: Rc<RefCell<Option<Rc<Self>>>>,
+}
+
+impl Asked {
+    fn make(timers: &Timers<()>, panics: bool) -> Rc<Self> {
+        let (asked, owner) = (Cell::new(0), Rc::default());
+        timers.add_part(|shard| Self { shard, timers: timers.clone(), asked, panics, owner })
+    }
+}
+
+impl Part for Asked {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
+    fn wants(&self) -> Wants {
+        self.asked.set(self.asked.get() + 1);
+        assert!(!self.panics, "the test asks for this panic");
+        Wants::Nothing
+    }
+
+    fn postpone(&self, _index: u32) -> Option<Deadline> {
+        let owner = self.owner.take();
+        assert!(owner.is_some());
+        None
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if !thread::panicking() && !self.panics && self.asked.get() < 1_000 {
+            self.timers.schedule(FAR, ()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn parts_are_asked_a_few_times_a_turn_however_many_timers_are_delivered() {
+    for panics in [false, true] {
+        let mut lab: Lab<()> = Lab::new(builder(1));
+        let part = Asked::make(lab.timers(), panics);
+        lab.settle();
+        for _ in 0..100 {
+            lab.timers().schedule(ms(3), ()).unwrap();
+        }
+        lab.settle();
+        lab.clock.advance(ms(4));
+        part.asked.set(0);
+        let _next = lab.turn();
+        assert_eq!(lab.timers().len(), 0);
+        assert!((1..=6).contains(&part.asked.get()), "{}, {panics}", part.asked.get());
+        part.asked.set(1_000);
+    }
+}
+
+#[test]
+fn part_that_drops_its_last_owner_in_a_call_is_dropped_when_nothing_is_borrowed() {
+    let mut lab: Lab<()> = Lab::new(builder(1));
+    let part = Asked::make(lab.timers(), false);
+    part.shard.schedule(ms(3), 1).unwrap();
+    let owner = Rc::clone(&part.owner);
+    *owner.borrow_mut() = Some(part);
+    lab.advance(ms(4));
+    assert!(owner.borrow().is_none());
+    assert_eq!(lab.timers().len(), 1, "its drop has scheduled a timer");
+}
