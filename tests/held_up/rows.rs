@@ -378,7 +378,7 @@ async fn own_timeout<F: Future>(timers: Handle, limit: Duration, future: F) -> O
 }
 
 async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {
-    let _ = serve(One(Some(socket)), app).timers(timers).limits(limits).await;
+    let _ = serve(One(Some(socket)), app).timers(timers).limits(|_| limits).await;
 }
 
 /// Waits for the body of a request, by which the client goes on.

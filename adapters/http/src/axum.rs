@@ -107,18 +107,18 @@ where
 /// use axum::{Router, routing::get};
 /// use corewheel::TimerService;
 /// use corewheel_http::axum::{Serve, serve};
-/// use corewheel::stream::StreamLimits;
 /// use std::time::Duration;
 /// use tokio::net::TcpListener;
 ///
 /// async fn run(listener: TcpListener, app: Router) -> Result<(), Box<dyn std::error::Error>> {
 ///     let service = TimerService::beside_runtime().start()?;
-///     let limits = StreamLimits::default()
-///         .head(Duration::from_secs(5))
-///         .idle(Duration::from_secs(30))
-///         .write_stall(Duration::from_secs(20));
 ///     let server: Serve<_, _, _> = serve(listener, app);
-///     server.timers(service.handle()).limits(limits).await?;
+///     let seconds = Duration::from_secs;
+///     server
+///         .timers(service.handle())
+///         .limits(|limits| limits.head(seconds(5)).idle(seconds(30)).write_stall(seconds(20)))
+///         .request(|limits| limits.next_frame(seconds(10)))
+///         .await?;
 ///     Ok(())
 /// }
 /// ```
@@ -168,26 +168,27 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
         self
     }
 
-    /// Sets all limits of connections. A limit that is zero is off.
+    /// Changes the limits of connections, beginning from those that the server has. A limit that is
+    /// zero is off.
     ///
     /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
     /// here, the shorter of the two.
-    pub fn limits(mut self, limits: StreamLimits) -> Self {
-        self.server = self.server.limits(limits);
+    pub fn limits(mut self, change: impl FnOnce(StreamLimits) -> StreamLimits) -> Self {
+        self.server = self.server.limits(change);
         self
     }
 
-    /// Sets all limits of the bodies of requests. Without any, a client that stops in the middle of
-    /// a body is idle, and is cut.
-    pub fn request(mut self, limits: BodyLimits) -> Self {
-        self.server = self.server.request(limits);
+    /// Changes the limits of the bodies of requests, beginning from those that the server has. With
+    /// [`BodyLimits::NONE`], a client that stops in the middle of a body is idle, and is cut.
+    pub fn request(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
+        self.server = self.server.request(change);
         self
     }
 
-    /// Sets all limits of the bodies of responses: off unless this is called, as a stream of events
-    /// may rest for long.
-    pub fn response(mut self, limits: BodyLimits) -> Self {
-        self.server = self.server.response(limits);
+    /// Changes the limits of the bodies of responses: off unless this is called, as a stream of
+    /// events may rest for long.
+    pub fn response(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
+        self.server = self.server.response(change);
         self
     }
 

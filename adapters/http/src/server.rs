@@ -103,8 +103,8 @@ impl Default for Server {
         Self {
             timers: None,
             stream,
-            request: BodyLimits::default().next_frame(seconds(20)).min_frame_rate(rate),
-            response: BodyLimits::default(),
+            request: BodyLimits::NONE.next_frame(seconds(20)).min_frame_rate(rate),
+            response: BodyLimits::NONE,
             close_time: seconds(5),
             hyper,
         }
@@ -129,29 +129,30 @@ impl Server {
         self.timers.unwrap_or_else(corewheel::time::handle)
     }
 
-    /// Sets all limits of connections. A limit that is zero is off.
+    /// Changes the limits of connections, beginning from those that the server has. A limit that is
+    /// zero is off.
     ///
     /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
     /// here, the shorter of the two.
     #[must_use]
-    pub fn limits(mut self, limits: StreamLimits) -> Self {
-        self.stream = limits;
+    pub fn limits(mut self, change: impl FnOnce(StreamLimits) -> StreamLimits) -> Self {
+        self.stream = change(self.stream);
         self
     }
 
-    /// Sets all limits of the bodies of requests. Without any, a client that stops in the middle of
-    /// a body is idle, and is cut.
+    /// Changes the limits of the bodies of requests, beginning from those that the server has. With
+    /// [`BodyLimits::NONE`], a client that stops in the middle of a body is idle, and is cut.
     #[must_use]
-    pub fn request(mut self, limits: BodyLimits) -> Self {
-        self.request = limits;
+    pub fn request(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
+        self.request = change(self.request);
         self
     }
 
-    /// Sets all limits of the bodies of responses: off unless this is called, as a stream of events
-    /// may rest for long.
+    /// Changes the limits of the bodies of responses: off unless this is called, as a stream of
+    /// events may rest for long.
     #[must_use]
-    pub fn response(mut self, limits: BodyLimits) -> Self {
-        self.response = limits;
+    pub fn response(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
+        self.response = change(self.response);
         self
     }
 
@@ -199,3 +200,20 @@ impl Server {
 debug_fields!([] Server, |it|
     stream: it.stream, request: it.request, response: it.response, close_time: it.close_time
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_are_not_named_stay_as_they_are() {
+        let default = Server::default();
+        let server = Server::default()
+            .limits(|limits| limits.head(seconds(5)))
+            .request(|limits| limits.next_frame(seconds(9)));
+        assert_eq!(server.stream, default.stream.head(seconds(5)));
+        assert_eq!(server.request, default.request.next_frame(seconds(9)));
+        assert!(server.request.min_frame_rate.bytes_per_second > 0);
+        assert_eq!(server.request(|_| BodyLimits::NONE).request, BodyLimits::default());
+    }
+}

@@ -120,6 +120,16 @@ pub(super) enum Awaited {
     Poll,
 }
 
+impl BodyLimits {
+    /// No limit.
+    pub const NONE: Self = Self {
+        next_frame: Duration::ZERO,
+        min_frame_rate: DataRate::OFF,
+        next_poll: Duration::ZERO,
+        min_poll_rate: DataRate::OFF,
+    };
+}
+
 /// What the limits of a body say about one of the two waits.
 impl BodyLimits {
     fn of(&self, awaited: Awaited) -> (Duration, DataRate) {

@@ -61,7 +61,7 @@ impl Server {
         SockRef::from(&listener).set_send_buffer_size(1 << 20).unwrap();
         let address = listener.local_addr().unwrap();
         runtime.spawn(async move {
-            serve(listener, app).timers(timers).limits(limits).close_time(close_time).await
+            serve(listener, app).timers(timers).limits(|_| limits).close_time(close_time).await
         });
         Self { address, controls, runtime, _service: service }
     }

@@ -96,9 +96,9 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = runtime.spawn(async move {
-            let serving = serve(listener, app).timers(timers).limits(limits);
+            let serving = serve(listener, app).timers(timers).limits(|_| limits);
             // A client that stops in a body is idle.
-            let serving = serving.request(BodyLimits::default());
+            let serving = serving.request(|_| BodyLimits::NONE);
             let serving = serving.with_graceful_shutdown(async move {
                 let _ = stopped.await;
             });

@@ -92,7 +92,8 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = runtime.spawn(async move {
-            let serving = serve(listener, app).timers(timers).limits(limits).request(request);
+            let serving =
+                serve(listener, app).timers(timers).limits(|_| limits).request(|_| request);
             let serving = serving.with_graceful_shutdown(async move { drop(stopped.await) });
             serving.await.unwrap();
         });

@@ -24,12 +24,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, DuplexStream, ReadBuf};
 use crate::http::{Alarm, Lab, ms};
 
 pub(crate) const LIMIT: Duration = ms(100);
-pub(crate) const NONE: BodyLimits = BodyLimits {
-    next_frame: Duration::ZERO,
-    min_frame_rate: DataRate::OFF,
-    next_poll: Duration::ZERO,
-    min_poll_rate: DataRate::OFF,
-};
+pub(crate) const NONE: BodyLimits = BodyLimits::NONE;
 const RATE: DataRate = DataRate::new(100, LIMIT);
 
 /// What a test and its body share.

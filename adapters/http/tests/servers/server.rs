@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use corewheel::TimerService;
-use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::{Exchange, TimedBody};
 use corewheel_http::server::Server;
 use hyper::body::{Bytes, Incoming};
@@ -96,8 +95,7 @@ fn shutdown_tells_each_connection() {
 
 #[test]
 fn slow_head_is_answered_408() {
-    let limits = StreamLimits::default().head(ms(300));
-    let server = Loop::start(|server| server.limits(limits));
+    let server = Loop::start(|server| server.limits(|limits| limits.head(ms(300))));
     let mut client = connect(server.address);
     client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     assert!(read_until(&mut client, b"\r\n\r\n").starts_with("HTTP/1.1 408 "));
