@@ -137,6 +137,9 @@ where
 /// in which another request of its HTTP/2 connection has used up the server's window does not
 /// count, up to a minute.
 ///
+/// A client of HTTP/1 that closes its own side has left, unless
+/// [`half_close`](Self::half_close) is set.
+///
 /// # The close
 ///
 /// A socket that is closed while bytes lie unread in it, or to which bytes come after that, is
@@ -196,6 +199,13 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     /// to take what lies in the system's send buffer. Zero closes each socket at once.
     pub fn close_time(mut self, close_time: Duration) -> Self {
         self.server = self.server.close_time(close_time);
+        self
+    }
+
+    /// Sets for how long a client is answered that has closed its own side; see
+    /// [`Server::half_close`]. Off by default.
+    pub fn half_close(mut self, time: Duration) -> Self {
+        self.server = self.server.half_close(time);
         self
     }
 

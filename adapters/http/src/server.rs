@@ -12,6 +12,7 @@
 
 mod closing;
 mod connection;
+mod half_closed;
 
 use std::error::Error;
 use std::time::Duration;
@@ -82,6 +83,7 @@ pub struct Server {
     request: BodyLimits,
     response: BodyLimits,
     close_time: Duration,
+    half_close: Duration,
     hyper: auto::Builder<TokioExecutor>,
 }
 
@@ -106,6 +108,7 @@ impl Default for Server {
             request: BodyLimits::NONE.next_frame(seconds(20)).min_frame_rate(rate),
             response: BodyLimits::NONE,
             close_time: seconds(5),
+            half_close: Duration::ZERO,
             hyper,
         }
     }
@@ -164,6 +167,19 @@ impl Server {
         self
     }
 
+    /// Sets for how long a client of HTTP/1 is answered that has closed its own side, as `nc` and
+    /// some health checks do after their request. It is taken to have left after that time.
+    ///
+    /// Zero, the default, takes each such client to have left at once, and the future of its
+    /// handler is dropped: browsers leave in the same way. With a time, the handlers of clients
+    /// that have left work on for as long, and an upload that is cut off fails as late, or at the
+    /// limit of its body.
+    #[must_use]
+    pub fn half_close(mut self, time: Duration) -> Self {
+        self.half_close = time;
+        self
+    }
+
     /// Changes hyper's settings, such as the sizes of its buffers. With
     /// [`http1_only`](auto::Builder::http1_only) a client of HTTP/2 is cut.
     ///
@@ -198,7 +214,8 @@ impl Server {
 }
 
 debug_fields!([] Server, |it|
-    stream: it.stream, request: it.request, response: it.response, close_time: it.close_time
+    stream: it.stream, request: it.request, response: it.response, close_time: it.close_time,
+    half_close: it.half_close
 );
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use super::connection::set_http2;
+use super::half_closed::HalfClosed;
 
 /// How much is read at once of what a client sends to a connection that is closed.
 const PART: usize = 4 << 10;
@@ -56,6 +57,8 @@ pub(super) struct ServedIo<S> {
     /// Whether clients may use HTTP/2.
     has_http2: bool,
     seen: Seen,
+    /// `None` if a client that has closed its side is never answered.
+    half: Option<HalfClosed>,
     back: Option<oneshot::Sender<EndedIo<S>>>,
 }
 
@@ -71,10 +74,11 @@ impl<S> ServedIo<S> {
     pub(super) fn new(
         stream: TimedIo<S>,
         has_http2: bool,
+        half: Option<HalfClosed>,
     ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         let (back, given_back) = oneshot::channel();
         let seen = Seen { is_written: false, has_left: false, preface: Some(0) };
-        (Self { stream: Some(stream), has_http2, seen, back: Some(back) }, given_back)
+        (Self { stream: Some(stream), has_http2, seen, half, back: Some(back) }, given_back)
     }
 
     fn stream(&mut self) -> Pin<&mut TimedIo<S>>
@@ -109,7 +113,14 @@ impl<S> ServedIo<S> {
 
     fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.seen.is_written |= matches!(written, Poll::Ready(Ok(1..)));
+        self.note_sending(true);
         written
+    }
+
+    fn note_sending(&mut self, is_sending: bool) {
+        if let Some(half) = &mut self.half {
+            half.is_sending = is_sending;
+        }
     }
 }
 
@@ -133,6 +144,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for ServedIo<S> {
         if buf.capacity() > before {
             self.note_read(&buf.filled()[before..])?;
         }
+        if self.seen.has_left && self.seen.preface.is_none() {
+            if let Some(half) = &mut self.half {
+                ready!(half.poll_left(cx));
+            }
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -148,7 +164,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_flush(cx)
+        ready!(self.stream().poll_flush(cx))?;
+        self.note_sending(false);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::SetOnce;
 
 use super::closing::ServedIo;
+use super::half_closed::{HalfClosed, Last};
 use super::{BoxError, Server};
 use crate::hyper::{TimedBody, TimedHttp};
 
@@ -23,21 +24,26 @@ use crate::hyper::{TimedBody, TimedHttp};
 /// in which it takes the rest of what was sent.
 const TOLD_TIME: Duration = Duration::from_secs(1);
 
-/// A service that notes its first request.
+/// A service that notes its first request, and the exchange of its last.
 struct Noted<'a, S> {
     service: S,
     first: &'a SetOnce<()>,
+    /// `None` if no client is answered that has closed its side.
+    last: Option<Last>,
 }
 
-impl<S, B> Service<Request<B>> for Noted<'_, S>
+impl<S> Service<Request<TimedBody<Incoming>>> for Noted<'_, S>
 where
-    S: Service<Request<B>>,
+    S: Service<Request<TimedBody<Incoming>>>,
 {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
 
-    fn call(&self, request: Request<B>) -> S::Future {
+    fn call(&self, request: Request<TimedBody<Incoming>>) -> S::Future {
+        if let Some(last) = &self.last {
+            last.set(request.body().exchange());
+        }
         if !self.first.initialized() {
             // Another request of HTTP/2 may have come at this moment.
             let _ = self.first.set(());
@@ -64,9 +70,11 @@ impl Server {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let (control, first) = (stream.control(), SetOnce::new());
-        let service = TimedHttp::new(Noted { service, first: &first }, control.clone());
+        let last = (!self.half_close.is_zero()).then(Last::default);
+        let half = last.clone().map(|last| HalfClosed::new(last, self.handle(), self.half_close));
+        let service = TimedHttp::new(Noted { service, first: &first, last }, control.clone());
         let service = service.request(self.request).response(self.response);
-        let (stream, mut back) = ServedIo::new(stream, self.hyper.is_http2_available());
+        let (stream, mut back) = ServedIo::new(stream, self.hyper.is_http2_available(), half);
         {
             let serving = self.hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);

@@ -8,6 +8,7 @@ mod axum_serve;
 mod axum_told;
 mod exchanges;
 mod exchanges_over_sockets;
+mod half_closed;
 mod http;
 mod hyper;
 mod hyper_clients;

@@ -1,0 +1,110 @@
+//! Clients of HTTP/1 that close their own side after a request.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::any;
+use corewheel::TimerService;
+use corewheel_http::axum::serve;
+use http_body_util::BodyExt;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::axum_told::FAR;
+use crate::http::{PATIENCE, connect, ms, read_until};
+
+const WORK: Duration = ms(500);
+/// More than a socket takes at once.
+const LONG: usize = 16 << 20;
+
+/// What a handler that is dropped says.
+struct Dropped(Sender<Instant>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(Instant::now());
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    dropped: Receiver<Instant>,
+    _running: (Runtime, TimerService),
+}
+
+impl Server {
+    fn start(half_close: Duration) -> Self {
+        let service = TimerService::beside_runtime().start().unwrap();
+        let timers = service.handle();
+        let runtime = Runtime::new().unwrap();
+        let (drops, dropped) = mpsc::channel();
+        let work = async move |body: Body| {
+            tokio::time::sleep(WORK).await;
+            let length = body.collect().await.unwrap().to_bytes().len();
+            [length.to_string().as_bytes(), &vec![b'x'; LONG]].concat()
+        };
+        let never = async move || {
+            let _dropped = Dropped(drops.clone());
+            std::future::pending::<()>().await;
+        };
+        let app = Router::new().route("/work", any(work)).route("/never", any(never));
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime
+            .spawn(async move { serve(listener, app).timers(timers).half_close(half_close).await });
+        Self { address, dropped, _running: (runtime, service) }
+    }
+
+    /// A client that closes its side after what it sends.
+    fn ask(&self, request: &str) -> TcpStream {
+        let mut client = connect(self.address);
+        client.write_all(request.as_bytes()).unwrap();
+        thread::sleep(ms(50));
+        client.shutdown(Shutdown::Write).unwrap();
+        client
+    }
+}
+
+const GET: &str = "GET /work HTTP/1.1\r\nhost: test\r\n\r\n";
+const POST: &str = "POST /work HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nbody";
+const NEVER: &str = "GET /never HTTP/1.1\r\nhost: test\r\n\r\n";
+
+#[test]
+fn client_that_has_closed_its_side_gets_its_responses_within_the_time() {
+    let server = Server::start(FAR);
+    for (requests, lengths) in [(GET, "0"), (POST, "4"), (&[GET, POST].concat(), "04")] {
+        let begin = Instant::now();
+        let mut answer = Vec::new();
+        server.ask(requests).read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let bodies = answer.split("\r\n\r\n").skip(1).map(|body| &body[..1]);
+        assert_eq!(bodies.collect::<String>(), lengths);
+        let count = answer.bytes().filter(|byte| *byte == b'x').count();
+        assert!(count >= lengths.len() * LONG, "{count} bytes");
+        assert!(begin.elapsed() >= WORK);
+    }
+}
+
+#[test]
+fn handler_whose_client_has_closed_its_side_is_dropped_after_the_time() {
+    for time in [Duration::ZERO, WORK] {
+        let server = Server::start(time);
+        let begin = Instant::now();
+        let mut client = server.ask(NEVER);
+        let dropped = server.dropped.recv_timeout(PATIENCE).expect("the handler works on");
+        assert!(dropped - begin >= time);
+        assert_eq!(read_until(&mut client, b"\0"), "");
+    }
+}
+
+#[test]
+fn client_that_closes_its_side_between_requests_is_closed() {
+    let server = Server::start(FAR);
+    assert_eq!(read_until(&mut server.ask(""), b"\0"), "");
+    assert_eq!(read_until(&mut server.ask("GET / HT"), b"\0"), "");
+}
