@@ -10,9 +10,9 @@
 //!
 //! Cost: that of a [`TimedHttp`](crate::hyper::TimedHttp).
 
+mod ahead;
 mod closing;
 mod connection;
-mod half_closed;
 
 use std::error::Error;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::closing::Terms;
 use crate::hyper::BodyLimits;
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -82,6 +83,8 @@ pub struct Server {
     stream: StreamLimits,
     request: BodyLimits,
     response: BodyLimits,
+    /// `None` for those of HTTP/1.
+    http2_response: Option<BodyLimits>,
     close_time: Duration,
     half_close: Duration,
     hyper: auto::Builder<TokioExecutor>,
@@ -93,6 +96,8 @@ impl Default for Server {
         let mut hyper = auto::Builder::new(TokioExecutor::new());
         // The stream has the deadlines of heads.
         hyper.http1().header_read_timeout(None);
+        // Its end is found by the stream.
+        hyper.http1().half_close(true);
         // For WebSockets over HTTP/2, as in `axum::serve`.
         hyper.http2().enable_connect_protocol();
         let stream = StreamLimits::default()
@@ -105,8 +110,9 @@ impl Default for Server {
         Self {
             timers: None,
             stream,
-            request: BodyLimits::NONE.next_frame(seconds(20)).min_frame_rate(rate),
+request: BodyLimits::NONE.next_frame(seconds(20)).min_frame_rate(rate),
             response: BodyLimits::NONE,
+            http2_response: None,
             close_time: seconds(5),
             half_close: Duration::ZERO,
             hyper,
@@ -159,6 +165,17 @@ impl Server {
         self
     }
 
+    /// Sets the limits of the bodies of HTTP/2 responses, in place of [`response`](Self::response).
+    ///
+    /// A limit for the next poll or for the least rate of polls is that of a client which does not
+    /// take a response, while it may take others: it is told by a `GOAWAY`. The limits of writes of
+    /// the connection are twice as long then.
+    #[must_use]
+    pub fn http2_response(mut self, limits: BodyLimits) -> Self {
+        self.http2_response = Some(limits);
+        self
+    }
+
     /// Sets for how long a connection is closed, 5 seconds by default: the time that the client has
     /// to take what lies in the system's send buffer. Zero closes each socket at once.
     #[must_use]
@@ -172,8 +189,7 @@ impl Server {
     ///
     /// Zero, the default, takes each such client to have left at once, and the future of its
     /// handler is dropped: browsers leave in the same way. With a time, the handlers of clients
-    /// that have left work on for as long, and an upload that is cut off fails as late, or at the
-    /// limit of its body.
+    /// that have left work on for as long.
     #[must_use]
     pub fn half_close(mut self, time: Duration) -> Self {
         self.half_close = time;
@@ -200,6 +216,17 @@ impl Server {
     ) -> Self {
         self.hyper = change(self.hyper);
         self
+    }
+
+    fn terms(&self) -> Terms {
+        let windows = self.http2_response.unwrap_or_default();
+        Terms {
+            timers: self.handle(),
+            has_http2: self.hyper.is_http2_available(),
+            limits_windows: !windows.next_poll.is_zero()
+                || windows.min_poll_rate.bytes_per_second > 0,
+            half_close: self.half_close,
+        }
     }
 
     /// The stream of a socket that was accepted, with the limits of connections, for

@@ -108,7 +108,7 @@ where
             Link { exchange: &exchange, control }.begin();
             return Self::new(Within::Over(true), left, side, exchange, None);
         }
-        let since = connection.begin_wait(side, Awaited::Poll);
+        let since = connection.begin_wait(&connection.limits[0], Awaited::Poll);
         let cell = Cell::new(side, Some(body), since);
         let core = Arc::new(Core::new(connection, kind, hold, cell));
         let owner: Arc<dyn Owner<B>> = Arc::<Core<Cell<B>>>::clone(&core);

@@ -189,7 +189,7 @@ impl<B: Body> Cell<B> {
 
     /// A wait begins now. True if the alarm is to be armed for it, without the lock.
     fn begin_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) -> bool {
-        (state.since, state.patience) = (core.connection.begin_wait(self.side, awaited), None);
+        (state.since, state.patience) = (core.begin_wait(self.side, awaited), None);
         if self.is_of_client(awaited) {
             state.shut = core.connection.shared().window_shut();
         }

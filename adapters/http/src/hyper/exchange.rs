@@ -47,16 +47,51 @@ use super::limits::{Awaited, BodyError, BodyLimits};
 pub(super) struct Connection {
     pub(super) handle: AnyHandle,
     pub(super) clock: Clock,
-    /// Of requests and of responses.
-    pub(super) limits: [BodyLimits; 2],
+    /// Of requests, of responses of HTTP/1, and of responses of HTTP/2.
+    pub(super) limits: [BodyLimits; 3],
+    pub(super) told: Arc<Told>,
     /// `None` before the first request.
     shared: OnceLock<SharedControl>,
 }
 
+/// What the owner of a connection is told.
+#[derive(Default, Debug)]
+pub(crate) struct Told {
+    /// A client of HTTP/2 does not take a response. Relaxed: the waker orders it.
+    is_stalled: AtomicBool,
+    stalled: AtomicWaker,
+    /// The connection of HTTP/1 has another protocol from now on.
+    is_tunnel: AtomicBool,
+}
+
+impl Told {
+    fn stall(&self) {
+        self.is_stalled.store(true, Ordering::Relaxed);
+        self.stalled.wake();
+    }
+
+    /// Waits until a response has reached a limit of its client.
+    #[cfg(feature = "server")]
+    pub(crate) async fn stalled(&self) {
+        poll_fn(|cx| {
+            self.stalled.register(cx.waker());
+            let is_stalled = self.is_stalled.load(Ordering::Relaxed);
+            if is_stalled { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Relaxed: the bytes of the other protocol follow the response, which hands the stream over.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_tunnel(&self) -> bool {
+        self.is_tunnel.load(Ordering::Relaxed)
+    }
+}
+
 impl Connection {
     pub(super) fn new(handle: AnyHandle) -> Self {
-        let (clock, limits) = (handle.clock(), [BodyLimits::default(); 2]);
-        Self { handle, clock, limits, shared: OnceLock::new() }
+        let (clock, limits) = (handle.clock(), [BodyLimits::default(); 3]);
+        Self { handle, clock, limits, told: Arc::default(), shared: OnceLock::new() }
     }
 
     /// A request has come, in the task of the connection.
@@ -71,8 +106,8 @@ impl Connection {
 
     /// When a wait has begun that begins now; `None` if it has no limit.
     #[inline]
-    pub(super) fn begin_wait(&self, side: BodySide, awaited: Awaited) -> Option<Instant> {
-        self.limits[side as usize].has(awaited).then(|| self.clock.near())
+    pub(super) fn begin_wait(&self, limits: &BodyLimits, awaited: Awaited) -> Option<Instant> {
+        limits.has(awaited).then(|| self.clock.near())
     }
 }
 
@@ -242,6 +277,8 @@ struct State {
     pieces: u32,
     /// How many of the two bodies have not ended on the connection.
     parts: u8,
+    /// When the consumer has had all of the request's body.
+    complete_at: Option<Instant>,
 }
 
 impl State {
@@ -308,6 +345,7 @@ impl<B> Core<B> {
             is_body_over: false,
             pieces: 0,
             parts: 1 + u8::from(kind.has_body),
+            complete_at: None,
         };
         Self {
             connection: Arc::clone(connection),
@@ -327,8 +365,16 @@ impl<B: ?Sized> Core<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
     pub(super) fn limits(&self, side: BodySide) -> &BodyLimits {
-        &self.connection.limits[side as usize]
+        let is_of_http2 = side == BodySide::Response && !self.kind.is_http1;
+        &self.connection.limits[side as usize + usize::from(is_of_http2)]
+    }
+
+    /// When a wait has begun that begins now; `None` if it has no limit.
+    #[inline]
+    pub(super) fn begin_wait(&self, side: BodySide, awaited: Awaited) -> Option<Instant> {
+        self.connection.begin_wait(self.limits(side), awaited)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -375,6 +421,10 @@ impl Core<dyn Member> {
     pub(super) fn reach(&self, side: BodySide, timeout: BodyError) {
         // The first limit is the reason.
         let _ = self.reached.set((side, timeout));
+        let is_of_client = matches!(timeout, BodyError::NextPoll(_) | BodyError::PollRate(_));
+        if side == BodySide::Response && is_of_client && !self.kind.is_http1 {
+            self.connection.told.stall();
+        }
         self.end(true);
     }
 
@@ -404,6 +454,7 @@ impl Core<dyn Member> {
         let mut state = self.lock();
         if side == BodySide::Request {
             state.request = Progress::over(is_complete);
+            state.complete_at = is_complete.then(|| self.connection.clock.near());
             return;
         }
         state.response = Progress::over(is_complete);
@@ -497,6 +548,12 @@ impl Exchange {
     /// Whether the consumer of the request's body has all of it. True if there is no body.
     pub fn is_request_complete(&self) -> bool {
         self.core.lock().is_request_complete()
+    }
+
+    /// When the consumer of the request's body has had all of it, which is when the time for a
+    /// response begins; `None` if it has not, or if there is no body.
+    pub fn request_complete_at(&self) -> Option<Instant> {
+        self.core.lock().complete_at
     }
 
     /// The limit of the request's body that has ended the exchange; `None` if none has.

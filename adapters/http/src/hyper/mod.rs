@@ -16,6 +16,8 @@ mod timer;
 pub use self::body::TimedBody;
 pub use self::data::BodyData;
 pub use self::exchange::Exchange;
+#[cfg(feature = "server")]
+pub(crate) use self::exchange::Told;
 pub use self::limits::{BodyError, BodyLimits};
 pub use self::service::{TimedHttp, TimedResponse};
 pub use self::timer::HyperTimer;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,6 +18,8 @@ use pin_project_lite::pin_project;
 
 use super::body::TimedBody;
 use super::cell::BoxError;
+#[cfg(feature = "server")]
+use super::exchange::Told;
 use super::exchange::{Connection, Exchange, Link};
 use super::limits::BodyLimits;
 
@@ -160,20 +163,31 @@ impl<S, M: Side> TimedHttp<S, M> {
     /// Sets the limits for the bodies of requests.
     #[must_use]
     pub fn request(self, limits: BodyLimits) -> Self {
-        let response = self.connection.limits[1];
-        self.with_limits([limits, response])
+        self.with_limits(limits, 0..1)
     }
 
     /// Sets the limits for the bodies of responses.
     #[must_use]
     pub fn response(self, limits: BodyLimits) -> Self {
-        let request = self.connection.limits[0];
-        self.with_limits([request, limits])
+        self.with_limits(limits, 1..3)
     }
 
-    fn with_limits(mut self, limits: [BodyLimits; 2]) -> Self {
-        Arc::make_mut(&mut self.connection).limits = limits;
+    /// Sets the limits for the bodies of HTTP/2 responses, after [`response`](Self::response). The
+    /// client of HTTP/2 has a window for each response, of which the limits of the socket say
+    /// nothing.
+    #[must_use]
+    pub fn http2_response(self, limits: BodyLimits) -> Self {
+        self.with_limits(limits, 2..3)
+    }
+
+    fn with_limits(mut self, limits: BodyLimits, of: Range<usize>) -> Self {
+        Arc::make_mut(&mut self.connection).limits[of].fill(limits);
         self
+    }
+
+    #[cfg(feature = "server")]
+    pub(crate) fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.connection.told)
     }
 
     /// The control of the connection's stream.

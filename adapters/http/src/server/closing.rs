@@ -14,6 +14,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -24,10 +25,11 @@ use corewheel::stream::TimedIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use super::ahead::Ahead;
 use super::connection::set_http2;
-use super::half_closed::HalfClosed;
+use crate::hyper::Told;
 
-/// How much is read at once of what a client sends to a connection that is closed.
+/// How much is read at once of what hyper does not ask for.
 const PART: usize = 4 << 10;
 
 /// With these bytes a connection of HTTP/2 begins.
@@ -49,16 +51,27 @@ struct Seen {
     preface: Option<usize>,
 }
 
+/// What a server says about a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) timers: AnyHandle,
+    /// Whether clients may use HTTP/2.
+    pub(super) has_http2: bool,
+    /// Whether responses of HTTP/2 have limits for what the client takes of each.
+    pub(super) limits_windows: bool,
+    /// How long a client whose side is closed waits for its answer.
+    pub(super) half_close: Duration,
+}
+
 /// A stream that hyper has. Its drop gives it back to the owner of the connection, if that waits.
 #[derive(Debug)]
 pub(super) struct ServedIo<S> {
     /// `None` when it is given back.
     stream: Option<TimedIo<S>>,
-    /// Whether clients may use HTTP/2.
-    has_http2: bool,
+    terms: Terms,
+    ahead: Ahead,
+    told: Arc<Told>,
     seen: Seen,
-    /// `None` if a client that has closed its side is never answered.
-    half: Option<HalfClosed>,
     back: Option<oneshot::Sender<EndedIo<S>>>,
 }
 
@@ -73,12 +86,13 @@ impl<S> ServedIo<S> {
     /// Also returns where the stream is when this is dropped.
     pub(super) fn new(
         stream: TimedIo<S>,
-        has_http2: bool,
-        half: Option<HalfClosed>,
+        terms: Terms,
+        told: Arc<Told>,
     ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         let (back, given_back) = oneshot::channel();
         let seen = Seen { is_written: false, has_left: false, preface: Some(0) };
-        (Self { stream: Some(stream), has_http2, seen, half, back: Some(back) }, given_back)
+        let ahead = Ahead::default();
+        (Self { stream: Some(stream), terms, ahead, told, seen, back: Some(back) }, given_back)
     }
 
     fn stream(&mut self) -> Pin<&mut TimedIo<S>>
@@ -101,11 +115,11 @@ impl<S> ServedIo<S> {
         let known = known + part.len();
         self.seen.preface = Some(known);
         if known == PREFACE.len() {
-            if !self.has_http2 {
+            if !self.terms.has_http2 {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             if let Some(stream) = &self.stream {
-                set_http2(&stream.control());
+                set_http2(&stream.control(), self.terms.limits_windows);
             }
         }
         Ok(())
@@ -113,14 +127,34 @@ impl<S> ServedIo<S> {
 
     fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.seen.is_written |= matches!(written, Poll::Ready(Ok(1..)));
-        self.note_sending(true);
         written
     }
+}
 
-    fn note_sending(&mut self, is_sending: bool) {
-        if let Some(half) = &mut self.half {
-            half.is_sending = is_sending;
+impl<S: AsyncRead + Unpin> ServedIo<S> {
+    /// Finds the end of what a client of HTTP/1 sends, while no read of hyper's waits. An error if
+    /// the client has left.
+    fn look_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let is_http1 = self.seen.preface.is_none();
+        if !is_http1 || !self.ahead.is_wanted || self.told.is_tunnel() {
+            return Ok(());
         }
+        let stream = self.stream.as_mut().expect("it is given back by the drop");
+        while !self.seen.has_left && self.ahead.has_room() {
+            let mut part = [const { MaybeUninit::uninit() }; PART];
+            let mut part = ReadBuf::uninit(&mut part);
+            let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut part) else {
+                return Ok(());
+            };
+            read?;
+            self.seen.has_left = part.filled().is_empty();
+            self.ahead.keep(part.filled());
+        }
+        let Terms { timers, half_close, .. } = self.terms;
+        if self.seen.has_left && self.ahead.is_over(timers, half_close, cx) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
     }
 }
 
@@ -139,21 +173,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for ServedIo<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.ahead.hand_over(buf) || self.seen.has_left {
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
-        ready!(self.stream().poll_read(cx, buf))?;
+        let polled = self.stream().poll_read(cx, buf);
+        self.ahead.is_wanted = polled.is_ready();
+        ready!(polled)?;
         if buf.capacity() > before {
             self.note_read(&buf.filled()[before..])?;
-        }
-        if self.seen.has_left && self.seen.preface.is_none() {
-            if let Some(half) = &mut self.half {
-                ready!(half.poll_left(cx));
-            }
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -163,10 +197,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
         self.note_written(written)
     }
 
+    /// hyper flushes in each poll of its connection, after it has read what it wants to read.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.stream().poll_flush(cx))?;
-        self.note_sending(false);
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.look_ahead(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,6 +5,7 @@
 
 use std::future::{Future, pending};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corewheel::stream::{StreamControl, TimedIo};
@@ -16,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::SetOnce;
 
 use super::closing::ServedIo;
-use super::half_closed::{HalfClosed, Last};
 use super::{BoxError, Server};
 use crate::hyper::{TimedBody, TimedHttp};
 
@@ -24,26 +24,21 @@ use crate::hyper::{TimedBody, TimedHttp};
 /// in which it takes the rest of what was sent.
 const TOLD_TIME: Duration = Duration::from_secs(1);
 
-/// A service that notes its first request, and the exchange of its last.
+/// A service that notes its first request.
 struct Noted<'a, S> {
     service: S,
     first: &'a SetOnce<()>,
-    /// `None` if no client is answered that has closed its side.
-    last: Option<Last>,
 }
 
-impl<S> Service<Request<TimedBody<Incoming>>> for Noted<'_, S>
+impl<S, B> Service<Request<B>> for Noted<'_, S>
 where
-    S: Service<Request<TimedBody<Incoming>>>,
+    S: Service<Request<B>>,
 {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
 
-    fn call(&self, request: Request<TimedBody<Incoming>>) -> S::Future {
-        if let Some(last) = &self.last {
-            last.set(request.body().exchange());
-        }
+    fn call(&self, request: Request<B>) -> S::Future {
         if !self.first.initialized() {
             // Another request of HTTP/2 may have come at this moment.
             let _ = self.first.set(());
@@ -70,16 +65,19 @@ impl Server {
         B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
         let (control, first) = (stream.control(), SetOnce::new());
-        let last = (!self.half_close.is_zero()).then(Last::default);
-        let half = last.clone().map(|last| HalfClosed::new(last, self.handle(), self.half_close));
-        let service = TimedHttp::new(Noted { service, first: &first, last }, control.clone());
+        let service = TimedHttp::new(Noted { service, first: &first }, control.clone());
         let service = service.request(self.request).response(self.response);
-        let (stream, mut back) = ServedIo::new(stream, self.hyper.is_http2_available(), half);
+        let service = service.http2_response(self.http2_response.unwrap_or(self.response));
+        let (told, terms) = (service.told(), self.terms());
+        let (stream, mut back) = ServedIo::new(stream, terms, Arc::clone(&told));
         {
             let serving = self.hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
             let end = tokio::select! {
                 biased;
+                // First, so that the client is told also where the process was held up until the
+                // socket has reached its limit, too.
+                () = told.stalled() => true,
                 // An error says that the client has left, or by which limit the stream has ended.
                 _ = serving.as_mut() => None,
                 end = is_over(&control, &first) => Some(end),
@@ -97,20 +95,26 @@ impl Server {
         }
         // It does not come back from a client that has another protocol now.
         if let Ok(ended) = back.try_recv() {
-            ended.close(self.handle(), self.close_time).await;
+            ended.close(terms.timers, self.close_time).await;
         }
     }
 }
 
 /// The preface of HTTP/2 has come, whose client may send for ever without a request.
-pub(super) fn set_http2(control: &StreamControl) {
+pub(super) fn set_http2(control: &StreamControl, limits_windows: bool) {
     // No request is due before the time of an idle connection.
     control.message_complete();
     let (timers, limits) = (control.timers(), control.timers().limits());
     let idle = limits.all_idle;
     // The client is told when the time is over. The stream ends later, if the owner has not.
     let later = if idle.is_zero() { idle } else { idle.saturating_add(idle.max(TOLD_TIME)) };
-    timers.set_limits(limits.all_idle(later).request_idle(idle));
+    let mut limits = limits.all_idle(later).request_idle(idle);
+    if limits_windows {
+        // A response that the client does not take reaches its own limit before.
+        limits.write_timeout = limits.write_timeout.saturating_mul(2);
+        limits.min_write_rate.grace = limits.min_write_rate.grace.saturating_mul(2);
+    }
+    timers.set_limits(limits);
 }
 
 /// Why a connection is to end.

@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
+use std::time::Instant;
 
 use corewheel::TimerService;
-use corewheel_http::hyper::{Exchange, TimedBody};
+use corewheel_http::hyper::{BodyLimits, Exchange, TimedBody};
 use corewheel_http::server::Server;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -16,7 +17,9 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::http::{Body, PATIENCE, connect, frames, get, ms, preface, read_until};
+use crate::http::{
+    Body, PATIENCE, SETTINGS, connect, frames, get, ms, preface, read_until, wait_until,
+};
 
 const GOAWAY: u8 = 7;
 
@@ -76,6 +79,58 @@ fn service_has_the_exchange_of_each_request_which_ends_when_the_client_leaves() 
     exchange.on_end(move || sender.send(()).unwrap());
     drop(client);
     ended.recv_timeout(PATIENCE).unwrap();
+}
+
+/// Sends a request that is not answered, and more behind it. Returns its client and its exchange.
+fn ask(server: &Loop, behind: &[u8]) -> (TcpStream, Exchange) {
+    let mut client = connect(server.address);
+    client.write_all(&[&get("/work"), behind].concat()).unwrap();
+    (client, server.exchanges.recv_timeout(PATIENCE).unwrap())
+}
+
+#[test]
+fn request_of_a_client_that_has_sent_the_next_one_ends_when_the_client_leaves() {
+    let server = Loop::start(|server| server);
+    for behind in [get("/"), b"GET / HT".to_vec(), get("/").repeat(1_000)] {
+        let (client, exchange) = ask(&server, &behind);
+        drop(client);
+        wait_until(|| exchange.has_ended());
+    }
+}
+
+#[test]
+fn client_that_has_shut_its_side_down_is_answered_within_the_time_for_that() {
+    let server = Loop::start(|server| server.half_close(PATIENCE));
+    let mut client = connect(server.address);
+    client.write_all(&get("/").repeat(3)).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut said = String::new();
+    client.read_to_string(&mut said).unwrap();
+    assert_eq!(said.matches("hello").count(), 3, "{said}");
+
+    let server = Loop::start(|server| server.half_close(ms(300)));
+    for behind in [Vec::new(), get("/")] {
+        let begin = Instant::now();
+        let (client, exchange) = ask(&server, &behind);
+        client.shutdown(Shutdown::Write).unwrap();
+        wait_until(|| exchange.has_ended());
+        assert!(begin.elapsed() >= ms(300));
+    }
+}
+
+#[test]
+fn client_of_http2_that_does_not_take_a_response_is_told() {
+    let windows = BodyLimits::default().next_poll(ms(300));
+    let server = Loop::start(|server| server.http2_response(windows));
+    let mut client = connect(server.address);
+    // The first setting is a window of zero for each response.
+    let no_window = [0, 0, 6, SETTINGS, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+    let block = b"\x82\x86\x84\x01\x04test";
+    let head = [&[0, 0, 8, 1, 5, 0, 0, 0, 1][..], block].concat();
+    client.write_all(&[&preface()[..], &no_window, &head].concat()).unwrap();
+    let mut told = Vec::new();
+    client.read_to_end(&mut told).unwrap();
+    assert!(frames(&told).iter().any(|frame| frame.0 == GOAWAY), "{told:?}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(in crate::hyper) fn share<B: Limited>(
     body: Option<B>,
 ) -> Arc<dyn Owner<B>> {
     let (core, side) = (&exchange.core, BodySide::Response);
-    let since = core.connection.begin_wait(side, Awaited::Poll);
+    let since = core.begin_wait(side, Awaited::Poll);
     let cell = Cell::new(side, body, since);
     let owner = Arc::new(OfResponse { exchange: exchange.clone(), cell });
     let weak: Weak<OfResponse<B>> = Arc::downgrade(&owner);

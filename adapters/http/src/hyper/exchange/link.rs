@@ -2,6 +2,7 @@
 //! messages begin and end.
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use corewheel::conn::Side;
 use corewheel::stream::{MessageEnd, ResponseEnd, ResponsePiece, StreamControl};
@@ -94,7 +95,9 @@ impl<M: Side> Link<'_, M> {
             || (core.kind.is_connect && status.is_success());
         if is_tunnel {
             core.lock().is_tunnel = true;
-            if !core.kind.is_http1 {
+            if core.kind.is_http1 {
+                core.connection.told.is_tunnel.store(true, Ordering::Relaxed);
+            } else {
                 self.control.begin_tunnel();
             }
         }
