@@ -4,200 +4,103 @@
 //! |---|---|
 //! | 400 | the body of the request was malformed, or ended too soon; it does not name one host |
 //! | 408 | the body of the request came too slowly |
-//! | 501 | the request asks for a tunnel, or has another transfer coding than `chunked` |
+//! | 501 | the request is a CONNECT, or has another transfer coding than `chunked` |
 //! | 502 | the upstream server refused the connection, or its answer was malformed |
 //! | 503 | the timer service is full |
 //! | 504 | the upstream server did not accept the connection, take the request or answer in time |
 
 use std::error::Error;
-use std::fmt;
-use std::future::Future;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use corewheel::TimeoutError;
-use corewheel_http::hyper::{BodyData, BodyError, Exchange, TimedBody};
+use corewheel::stream::{StreamControl, StreamTimeout};
+use corewheel::{Handle, TimeoutError};
+use corewheel_http::client::{Begun, TimedConnector, begun, cut_with, status_of};
+use corewheel_http::hyper::{Exchange, HyperTimer, TimedBody};
 use http_body_util::{Either, Full};
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
-use hyper::http::Extensions;
-use hyper::http::uri::{Authority, InvalidUri, PathAndQuery, Scheme};
-use hyper::{Request, Response, StatusCode, Uri, Version};
-use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
-use hyper_util::client::legacy::{Client, ResponseFuture};
+use hyper::http::uri::{Authority, PathAndQuery, Scheme};
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, ResponseFuture};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
-use crate::connect::{Connector, Cut};
 use crate::heads;
-use crate::options::Limits;
-use crate::spawn::Spawner;
-use crate::timers::{Control, Late, Timers};
+use crate::options::{Options, TimerKind};
+use crate::serve::{BUFFER_BYTES, CutRequest, unless_off};
 
+/// The most bytes of a frame for HTTP/2 clients. A client without a window holds one for each
+/// response, and takes it in the time for a stalled write.
+const FRAME_BYTES: usize = 16 << 10;
+
+type BoxError = Box<dyn Error + Send + Sync>;
 /// The body of an answer: that of the upstream server, or a line about an error.
-pub(crate) type Answer = Either<Incoming, Full<Bytes>>;
+pub(crate) type Answer = Either<Begun, Full<Bytes>>;
 
-/// The body that a client sends, with deadlines or without.
-#[derive(Debug)]
-pub(crate) enum Asked {
-    Timed(TimedBody<Incoming>),
-    Plain(Incoming),
+/// The body that a client sends, with limits or without.
+pub(crate) trait Asked:
+    Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static
+{
+    /// `None` without limits.
+    fn exchange(&self) -> Option<&Exchange>;
 }
 
-/// A request on its way to the upstream server.
-pub(crate) struct Sent {
-    answer: ResponseFuture,
-    ended: RequestEnd,
+impl Asked for TimedBody<Incoming> {
+    fn exchange(&self) -> Option<&Exchange> {
+        Some(TimedBody::exchange(self))
+    }
+}
+
+impl Asked for Incoming {
+    fn exchange(&self) -> Option<&Exchange> {
+        None
+    }
 }
 
 /// Forwards requests to one upstream server.
-#[derive(Debug)]
-pub(crate) struct Forwarder {
-    client: Client<Connector, RequestBody>,
+pub(crate) struct Forwarder<B> {
+    client: legacy::Client<TimedConnector, B>,
     upstream: Authority,
-    timers: Timers,
     /// From the end of a request to the head of its response.
     response: Duration,
+    timer: TimerKind,
 }
 
-impl Forwarder {
-    pub(crate) fn new(
-        upstream: SocketAddr,
-        timers: Timers,
-        limits: &Limits,
-        has_http2: bool,
-        spawner: Spawner,
-    ) -> Result<Self, InvalidUri> {
-        let connector = Connector { upstream, timers, time: limits.connect };
-        Ok(Self {
-            client: timers.client(limits, has_http2, spawner).build(connector),
-            upstream: upstream.to_string().parse()?,
-            timers,
-            response: limits.response,
-        })
-    }
-
-    /// Sends a request to the upstream server. The error is the status of the answer to one that is
-    /// not forwarded.
-    pub(crate) fn send(
-        &self,
-        mut request: Request<Asked>,
-        client: IpAddr,
-        exchange: Option<&Exchange>,
-    ) -> Result<Sent, StatusCode> {
-        heads::settle(&mut request)?;
-        let ended = RequestEnd::of(request.body());
-        let mut request = self.for_upstream(request, client, &ended);
-        if let (Some(exchange), None) = (exchange, ended.at()) {
-            let connection = capture_connection(&mut request);
-            exchange.on_end(move || cut(&connection));
+impl<B: Asked> Forwarder<B> {
+    pub(crate) fn new(options: &Options, upstream: SocketAddr, timers: Handle) -> Arc<Self> {
+        let (limits, timer) = (&options.limits, options.timer);
+        let mut builder = legacy::Client::builder(TokioExecutor::new());
+        builder.http1_max_buf_size(BUFFER_BYTES);
+        if options.h2c {
+            builder.http1_read_buf_exact_size(FRAME_BYTES);
         }
-        Ok(Sent { answer: self.client.request(request), ended })
-    }
-
-    /// The answer to a request that was sent, or not.
-    pub(crate) async fn answer(
-        &self,
-        sent: Result<Sent, StatusCode>,
-        client: IpAddr,
-        exchange: Option<&Exchange>,
-        control: &Control,
-    ) -> Response<Answer> {
-        let Sent { answer, ended } = match sent {
-            Ok(sent) => sent,
-            Err(status) => return refusal(status),
-        };
-        // A request without a body has no limit that could end its exchange before the answer.
-        let may_end = ended.at().is_none();
-        let answered = match exchange {
-            Some(exchange) if may_end => {
-                tokio::select! {
-                    biased;
-                    answered = self.in_time(answer, &ended, control) => answered,
-                    () = exchange.ended() => Err(Late::TimeUp),
-                }
+        let (mut connector, mut time) = (HttpConnector::new(), Duration::ZERO);
+        connector.set_nodelay(true);
+        match timer {
+            TimerKind::Corewheel => {
+                time = limits.connect;
+                builder.pool_timer(HyperTimer::new(timers));
             }
-            Some(_) => self.in_time(answer, &ended, control).await,
-            None => self.timers.timeout(self.response, answer).await,
-        };
-        let reached = || exchange.and_then(Exchange::request_limit_reached);
-        let late = match answered {
-            Ok(Ok(response)) => return returned(response),
-            Ok(Err(_)) if reached().is_some() => Late::TimeUp,
-            Ok(Err(error)) => {
-                let status = status_of(&error);
-                tracing::debug!(%client, %status, error = %Chain(&error), "a request failed");
-                return refusal(status);
+            TimerKind::Tokio => {
+                connector.set_connect_timeout(unless_off(limits.connect));
+                builder.pool_timer(TokioTimer::new());
             }
-            Err(late) => late,
-        };
-        let by_client = match reached() {
-            Some(timeout) => is_of_producer(timeout),
-            None => exchange.is_none() && ended.at().is_none(),
-        };
-        match late {
-            Late::TimeUp if by_client => {
-                tracing::debug!(%client, "the body of a request came too slowly");
-                refusal(StatusCode::REQUEST_TIMEOUT)
-            }
-            Late::TimeUp => {
-                tracing::debug!(%client, error = %late, "the upstream server did not answer");
-                let mut answer = refusal(StatusCode::GATEWAY_TIMEOUT);
-                if ended.at().is_none() {
-                    close(&mut answer);
-                }
-                answer
-            }
-            Late::Closed => {
-                tracing::debug!(%client, "the connection has ended before the answer");
-                refusal(StatusCode::SERVICE_UNAVAILABLE)
-            }
-            Late::NoTimer(_) => {
-                tracing::warn!(%client, error = %late, "a request was refused");
-                refusal(StatusCode::SERVICE_UNAVAILABLE)
-            }
+            TimerKind::None => {}
         }
-    }
-
-    /// Waits for an answer, which has a time from the end of the request on. A body that does not
-    /// end has limits of its own.
-    async fn in_time<F: Future>(
-        &self,
-        answer: F,
-        ended: &RequestEnd,
-        control: &Control,
-    ) -> Result<F::Output, Late> {
-        let mut answer = pin!(answer);
-        let mut left = self.response;
-        let Some(control) = control.0.as_ref().filter(|_| !left.is_zero()) else {
-            return Ok(answer.await);
-        };
-        loop {
-            match control.timeout(left, answer.as_mut()).await {
-                Ok(answer) => return Ok(answer),
-                Err(TimeoutError::Elapsed) => {}
-                Err(error) => return Err(error.into()),
-            }
-            // A body that has ended meanwhile has left the rest of the time to the answer.
-            left = match ended.at() {
-                Some(at) => self.response.saturating_sub(at.elapsed()),
-                None => self.response,
-            };
-            if left.is_zero() {
-                return Err(Late::TimeUp);
-            }
-        }
+        let idle = unless_off(limits.upstream_idle).filter(|_| timer != TimerKind::None);
+        builder.pool_idle_timeout(idle);
+        let client = builder.build(TimedConnector::new(connector, timers, time));
+        let upstream = upstream.to_string().parse().expect("an address is an authority");
+        let response = limits.response;
+        Arc::new(Self { client, upstream, response, timer })
     }
 
     /// The request as the upstream server gets it.
-    fn for_upstream(
-        &self,
-        request: Request<Asked>,
-        client: IpAddr,
-        ended: &RequestEnd,
-    ) -> Request<RequestBody> {
+    fn for_upstream(&self, request: Request<B>, client: IpAddr, upgrades: bool) -> Request<B> {
         let (mut head, body) = request.into_parts();
         let mut uri = Uri::default().into_parts();
         uri.scheme = Some(Scheme::HTTP);
@@ -209,43 +112,170 @@ impl Forwarder {
         }
         // The parts are those of valid URIs. `Host` has the host that the client has named.
         head.uri = Uri::from_parts(uri).unwrap_or_default();
-        head.version = Version::HTTP_11;
         heads::remove_of_one_connection(&mut head.headers);
+        if upgrades {
+            heads::ask_for_websocket(&mut head.headers, head.version);
+            head.method = Method::GET;
+        }
+        head.version = Version::HTTP_11;
         if let Ok(client) = HeaderValue::from_str(&client.to_string()) {
             head.headers.append(heads::FORWARDED_FOR, client);
         }
-        Request::from_parts(head, RequestBody { body, ended: ended.clone() })
+        Request::from_parts(head, body)
     }
 }
 
-/// When the client has sent all of a request.
-#[derive(Clone, Debug)]
-enum RequestEnd {
-    /// With its head, at the beginning of the time for its answer.
-    WithHead(Instant),
-    /// Not set before the end.
-    WithBody(Arc<OnceLock<Instant>>),
+/// A connection of a client.
+pub(crate) struct Client<B> {
+    address: IpAddr,
+    /// `None` without limits.
+    control: Option<StreamControl>,
+    open: mpsc::Sender<CutRequest>,
+    is_http2: AtomicBool,
+    forwarder: Arc<Forwarder<B>>,
 }
 
-impl RequestEnd {
-    fn of(body: &Asked) -> Self {
-        if body.is_end_stream() {
-            return Self::WithHead(Instant::now());
-        }
-        Self::WithBody(Arc::default())
+/// A request on its way to the upstream server.
+pub(crate) struct Sent {
+    answer: ResponseFuture,
+    exchange: Option<Exchange>,
+    has_body: bool,
+    /// What the client asks for a WebSocket over, and the version of HTTP of that.
+    websocket: Option<(OnUpgrade, Version)>,
+}
+
+impl<B: Asked> Client<B> {
+    pub(crate) fn new(
+        address: IpAddr,
+        control: Option<StreamControl>,
+        open: mpsc::Sender<CutRequest>,
+        forwarder: &Arc<Forwarder<B>>,
+    ) -> Arc<Self> {
+        let (is_http2, forwarder) = (AtomicBool::new(false), Arc::clone(forwarder));
+        Arc::new(Self { address, control, open, is_http2, forwarder })
     }
 
-    /// `None` if a part of the request is missing.
-    fn at(&self) -> Option<Instant> {
-        match self {
-            Self::WithHead(at) => Some(*at),
-            Self::WithBody(at) => at.get().copied(),
+    pub(crate) fn is_http2(&self) -> bool {
+        self.is_http2.load(Ordering::Relaxed)
+    }
+
+    /// The end of the drain has cut a request of the connection.
+    pub(crate) fn has_cut(&self) {
+        // The receiver is gone when the process is about to end.
+        let _ = self.open.send(CutRequest);
+    }
+
+    /// Whether the end of the drain has ended the connection.
+    fn is_drained(&self) -> bool {
+        let control = self.control.as_ref();
+        control.and_then(StreamControl::limit_reached) == Some(StreamTimeout::Drained)
+    }
+
+    /// Sends a request to the upstream server. The error is the status of the answer to one that is
+    /// not forwarded.
+    pub(crate) fn send(self: &Arc<Self>, mut request: Request<B>) -> Result<Sent, StatusCode> {
+        let (exchange, version) = (request.body().exchange().cloned(), request.version());
+        if version == Version::HTTP_2 {
+            self.is_http2.store(true, Ordering::Relaxed);
+            if let Some(exchange) = &exchange {
+                let client = Arc::clone(self);
+                exchange.on_end(move || {
+                    if client.is_drained() {
+                        client.has_cut();
+                    }
+                });
+            }
+        }
+        heads::settle(&mut request)?;
+        let upgrades = heads::asks_for_websocket(&request);
+        let websocket = upgrades.then(|| (hyper::upgrade::on(&mut request), version));
+        let has_body = !request.body().is_end_stream();
+        let mut request = self.forwarder.for_upstream(request, self.address, upgrades);
+        if let (Some(exchange), true) = (&exchange, has_body) {
+            cut_with(exchange, &mut request);
+        }
+        let answer = self.forwarder.client.request(request);
+        Ok(Sent { answer, exchange, has_body, websocket })
+    }
+
+    /// The answer to a request that was sent, or not.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        sent: Result<Sent, StatusCode>,
+    ) -> Response<Answer> {
+        let Sent { answer, exchange, has_body, websocket } = match sent {
+            Ok(sent) => sent,
+            Err(status) => return refusal(status),
+        };
+        let (time, timer) = (self.forwarder.response, self.forwarder.timer);
+        let answered = match (&exchange, &self.control) {
+            (Some(exchange), Some(control)) => exchange.in_time(control, time, answer).await,
+            _ if time.is_zero() || timer == TimerKind::None => Ok(answer.await),
+            _ => tokio::time::timeout(time, answer).await.map_err(|_| TimeoutError::Elapsed),
+        };
+        let error: BoxError = match answered {
+            Ok(Ok(response)) => return self.returned(response, websocket).await,
+            Ok(Err(error)) => error.into(),
+            Err(error) => error.into(),
+        };
+        // tokio's time for the answer does not know when the body has ended.
+        let status = if exchange.is_none() && has_body && error.is::<TimeoutError>() {
+            StatusCode::REQUEST_TIMEOUT
+        } else {
+            status_of(&*error, exchange.as_ref())
+        };
+        tracing::debug!(client = %self.address, %status, ?error, "a request has no answer");
+        let mut answer = refusal(status);
+        if exchange.is_some_and(|exchange| !exchange.is_request_complete()) {
+            close(&mut answer);
+        }
+        answer
+    }
+
+    /// The response of the upstream server as the client gets it.
+    async fn returned(
+        self: Arc<Self>,
+        mut response: Response<Incoming>,
+        websocket: Option<(OnUpgrade, Version)>,
+    ) -> Response<Answer> {
+        let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let is_of_connect = websocket.as_ref().is_some_and(|asked| asked.1 == Version::HTTP_2);
+        let is_wanted = websocket.is_some() && heads::is_websocket(response.headers());
+        // A success would be a tunnel for a client of HTTP/2.
+        let is_wrong = is_upgrade && !is_wanted || is_of_connect && response.status().is_success();
+        if !heads::is_coding_known(response.headers()) || is_wrong {
+            return refusal(StatusCode::BAD_GATEWAY);
+        }
+        *response.version_mut() = Version::HTTP_11;
+        if let Some((client, _)) = websocket.filter(|_| is_upgrade) {
+            heads::remove_of_one_connection(response.headers_mut());
+            let upstream = hyper::upgrade::on(&mut response);
+            if is_of_connect {
+                *response.status_mut() = StatusCode::OK;
+                response.headers_mut().remove(header::SEC_WEBSOCKET_ACCEPT);
+            } else {
+                heads::say_websocket(response.headers_mut());
+            }
+            tokio::spawn(self.tunnel(client, upstream));
+            return response.map(|_| Either::Right(Full::default()));
+        }
+        match begun(response).await {
+            Ok(mut response) => {
+                heads::remove_of_one_connection(response.headers_mut());
+                response.map(Either::Left)
+            }
+            Err(_) => refusal(StatusCode::BAD_GATEWAY),
         }
     }
 
-    fn is_now(&self) {
-        if let Self::WithBody(at) = self {
-            let _ = at.set(Instant::now());
+    /// Copies between a client and the upstream server until both have ended, or one has failed. The
+    /// limits are those of the client's connection.
+    async fn tunnel(self: Arc<Self>, client: OnUpgrade, upstream: OnUpgrade) {
+        let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+        let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+        let ended = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+        if ended.is_err() && self.is_drained() && !self.is_http2() {
+            self.has_cut();
         }
     }
 }
@@ -264,130 +294,4 @@ fn refusal(status: StatusCode) -> Response<Answer> {
 /// Ends the connection with an answer, as the rest of the request may still come.
 fn close(response: &mut Response<Answer>) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-}
-
-/// The response of the upstream server as the client gets it.
-fn returned(mut response: Response<Incoming>) -> Response<Answer> {
-    if !heads::is_coding_known(response.headers()) {
-        return refusal(StatusCode::BAD_GATEWAY);
-    }
-    heads::remove_of_one_connection(response.headers_mut());
-    *response.version_mut() = Version::HTTP_11;
-    response.map(Either::Left)
-}
-
-/// Cuts the connection over which a part of a request has gone.
-fn cut(connection: &CaptureConnection) {
-    if let Some(connected) = &*connection.connection_metadata() {
-        let mut extras = Extensions::new();
-        connected.get_extras(&mut extras);
-        if let Some(cut) = extras.get::<Cut>() {
-            cut.cut();
-        }
-    }
-}
-
-/// Whether a limit of the body of a request is that of the client, which sends it.
-fn is_of_producer(timeout: BodyError) -> bool {
-    matches!(timeout, BodyError::NextFrame(_) | BodyError::FrameRate(_))
-}
-
-/// The status that says why there is no answer of the upstream server.
-fn status_of(error: &(dyn Error + 'static)) -> StatusCode {
-    let mut is_of_client = false;
-    let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    let found = causes.find_map(|cause| {
-        is_of_client |= cause.is::<RequestBodyError>();
-        let failed = cause.downcast_ref::<io::Error>()?;
-        let late = failed.get_ref().and_then(|inner| inner.downcast_ref::<Late>());
-        match (failed.kind(), late) {
-            (_, Some(Late::NoTimer(_))) => Some(StatusCode::SERVICE_UNAVAILABLE),
-            (io::ErrorKind::TimedOut, _) if is_of_client => Some(StatusCode::REQUEST_TIMEOUT),
-            (io::ErrorKind::TimedOut, _) => Some(StatusCode::GATEWAY_TIMEOUT),
-            _ => None,
-        }
-    });
-    let other = if is_of_client { StatusCode::BAD_REQUEST } else { StatusCode::BAD_GATEWAY };
-    found.unwrap_or(other)
-}
-
-/// An error with its causes, in a line.
-struct Chain<'a>(&'a (dyn Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut causes = std::iter::successors(self.0.source(), |&error| error.source());
-        causes.try_for_each(|cause| write!(f, ": {cause}"))
-    }
-}
-
-impl Asked {
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Timed(body) => body.is_end_stream(),
-            Self::Plain(body) => body.is_end_stream(),
-        }
-    }
-}
-
-/// The body of a request on its way to the upstream server. Its errors are told from errors of the
-/// upstream server.
-#[derive(Debug)]
-pub(crate) struct RequestBody {
-    body: Asked,
-    ended: RequestEnd,
-}
-
-/// The client has failed to send its body.
-#[derive(Debug)]
-pub(crate) struct RequestBodyError(Box<dyn Error + Send + Sync>);
-
-impl fmt::Display for RequestBodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the body of the request: {}", self.0)
-    }
-}
-
-impl Error for RequestBodyError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source()
-    }
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = RequestBodyError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let polled = match &mut self.body {
-            Asked::Timed(body) => {
-                Pin::new(body).poll_frame(cx).map_ok(|frame| frame.map_data(BodyData::into_inner))
-            }
-            Asked::Plain(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
-        };
-        let is_last = match &polled {
-            Poll::Ready(None) => true,
-            Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
-            _ => false,
-        };
-        if is_last {
-            self.ended.is_now();
-        }
-        polled.map(|frame| frame.map(|frame| frame.map_err(RequestBodyError)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Asked::Timed(body) => body.size_hint(),
-            Asked::Plain(body) => body.size_hint(),
-        }
-    }
 }

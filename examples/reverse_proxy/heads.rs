@@ -1,7 +1,9 @@
 //! What the proxy checks in the heads of requests and responses, and what of them it forwards.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 
+use hyper::ext::Protocol;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode, Version};
 
@@ -27,7 +29,8 @@ const OF_THE_REQUEST: [HeaderName; 2] = [header::HOST, FORWARDED_FOR];
 /// Checks the head of a request, and leaves the one host that it names in `Host`. The error is the
 /// status of a request that is not forwarded.
 pub(crate) fn settle<B>(request: &mut Request<B>) -> Result<(), StatusCode> {
-    if request.method() == Method::CONNECT || !is_coding_known(request.headers()) {
+    let is_tunnel = request.method() == Method::CONNECT && !asks_for_websocket(request);
+    if is_tunnel || !is_coding_known(request.headers()) {
         return Err(StatusCode::NOT_IMPLEMENTED);
     }
     if let Some(host) = host_of(request)? {
@@ -98,4 +101,44 @@ pub(crate) fn remove_of_one_connection(headers: &mut HeaderMap) {
 pub(crate) fn is_coding_known(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"))
+}
+
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+
+/// Whether a client asks for a WebSocket. No other protocol is forwarded: over HTTP/2 without TLS, a
+/// client could send requests that the proxy does not see.
+pub(crate) fn asks_for_websocket<B>(request: &Request<B>) -> bool {
+    if request.version() == Version::HTTP_2 {
+        let protocol = request.extensions().get::<Protocol>();
+        return protocol.is_some_and(|protocol| protocol.as_str() == "websocket");
+    }
+    request.version() == Version::HTTP_11
+        && request.method() == Method::GET
+        && is_websocket(request.headers())
+}
+
+/// Whether a head asks for a WebSocket, or says that one begins.
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    let Some(protocol) = headers.get(header::UPGRADE) else { return false };
+    let options = headers.get_all(header::CONNECTION).iter();
+    let mut names = options.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    protocol.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes())
+        && names.any(|name| name.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+/// Names the WebSocket that begins.
+pub(crate) fn say_websocket(headers: &mut HeaderMap) {
+    headers.insert(header::UPGRADE, WEBSOCKET);
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+}
+
+/// Asks for a WebSocket by HTTP/1.1. A client of HTTP/2 has sent no key for that.
+pub(crate) fn ask_for_websocket(headers: &mut HeaderMap, version: Version) {
+    say_websocket(headers);
+    if version == Version::HTTP_2 {
+        // 16 bytes in base64, of which the first 12 are random.
+        let key = format!("{:016x}AAAAAQ==", RandomState::new().hash_one(0));
+        let key = HeaderValue::from_str(&key).expect("it is of ASCII");
+        headers.insert(header::SEC_WEBSOCKET_KEY, key);
+    }
 }

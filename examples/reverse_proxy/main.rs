@@ -2,10 +2,9 @@
 //!
 //! | timeout | by |
 //! |---|---|
-//! | first byte, head, stalled writes, least rate of writes, idle connections, age | `TimedIo` |
-//! | each body: the next bytes from and to the client and the upstream server | `TimedHttp` |
+//! | first byte, head, stalled writes, idle connections, age, bodies | [`Server`] |
 //! | the response of the upstream server | `StreamControl::timeout`, until the stream was read |
-//! | to connect to the upstream server | `Handle::timeout` |
+//! | to connect to the upstream server | `TimedConnector` |
 //! | connections to the upstream server that no request uses | the timer of hyper's pool |
 //!
 //! A client that is too slow gets 408 where an answer is still possible, and a client of an
@@ -17,18 +16,12 @@
 //! curl http://127.0.0.1:8080/
 //! ```
 //!
-//! Copy into a server of your own: [`timers`], [`connection`] and [`connect`].
+//! [`Server`]: corewheel_http::server::Server
 
-mod connect;
-mod connection;
 mod forward;
 mod heads;
 mod options;
-mod preface;
-mod server;
-mod socket;
-mod spawn;
-mod timers;
+mod serve;
 mod upstream;
 
 use std::io::{self, Write};
@@ -39,6 +32,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
+use corewheel::class::TimerClass;
 use corewheel::stats::ShardCounts;
 use corewheel::{Runtime, ShardId, ShutdownPolicy, StartError, TimerService};
 use corewheel_stats::StatsEndpoint;
@@ -51,51 +45,45 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use options::{Mode, Options, TimerKind};
-use server::{CutRequest, Server, Shutdown};
-use spawn::Spawner;
-use timers::Timers;
+use serve::{Acceptor, CutRequest, Shutdown};
 
+/// The deadlines of connections and of their bodies.
+const CONNECTION: TimerClass = TimerClass::new("connection");
+/// Times for the upstream server: to connect, and of unused connections.
+const UPSTREAM: TimerClass = TimerClass::new("upstream");
 /// How long the connections take to close their sockets after the drain.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
-/// Why the proxy did not run: one line, and the exit code.
-#[derive(Debug)]
-struct Failure {
-    code: u8,
-    line: String,
+/// Why the proxy did not run: the exit code, and one line.
+type Failure = (u8, String);
+
+/// An option is wrong.
+fn usage(line: impl fmt::Display) -> Failure {
+    (2, line.to_string())
 }
 
-impl Failure {
-    /// An option is wrong.
-    fn usage(line: impl Into<String>) -> Self {
-        Self { code: 2, line: line.into() }
-    }
-
-    /// The host does not allow what the options ask for.
-    fn host(line: impl Into<String>) -> Self {
-        Self { code: 1, line: line.into() }
-    }
-
-    fn address(option: &str, address: SocketAddr, error: &io::Error) -> Self {
-        Self::host(format!("{option} {address}: {error}"))
-    }
+/// The host does not allow what the options ask for.
+fn host(line: impl fmt::Display) -> Failure {
+    (1, line.to_string())
 }
 
 fn main() -> ExitCode {
     match options::parse().and_then(|options| options.map_or(Ok(()), run)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
+        Err((code, line)) => {
             // A closed standard error leaves the exit code.
-            let _ = writeln!(io::stderr(), "reverse_proxy: {}", failure.line);
-            ExitCode::from(failure.code)
+            let _ = writeln!(io::stderr(), "reverse_proxy: {line}");
+            ExitCode::from(code)
         }
     }
 }
 
 fn run(options: Options) -> Result<(), Failure> {
-    log_to_stderr();
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
+    let log = tracing_subscriber::fmt().with_env_filter(filter.from_env_lossy());
+    log.with_writer(io::stderr).init();
     let mut signals = listen_to_signals()
-        .map_err(|error| Failure::host(format!("signals cannot be handled: {error}")))?;
+        .map_err(|error| host(format_args!("signals cannot be handled: {error}")))?;
     raise_file_limit();
     if options.mode == Mode::Upstream {
         let address = start_upstream(&options, options.listen, "--listen")?;
@@ -104,21 +92,17 @@ fn run(options: Options) -> Result<(), Failure> {
         return Ok(());
     }
     let proxy = Proxy::start(&options)?;
-    proxy.introduce(&options);
     let signal = signals.forever().next();
     tracing::info!(signal, "shutting down");
     proxy.shut_down(&options)
 }
 
 /// A proxy that accepts connections.
-#[derive(Debug)]
 struct Proxy {
     service: TimerService,
     /// The runtime of the connections; `None` where each shard has its own.
     runtime: Option<tokio::runtime::Runtime>,
     endpoint: StatsEndpoint,
-    address: SocketAddr,
-    upstream: SocketAddr,
     /// Its drop begins the shutdown.
     begin_shutdown: watch::Sender<()>,
     /// Tells each request that is cut, and has lost all senders when no connection and no acceptor
@@ -127,65 +111,59 @@ struct Proxy {
 }
 
 impl Proxy {
+    /// Starts the proxy, and prints its addresses.
     fn start(options: &Options) -> Result<Self, Failure> {
         let threads = options.threads.map_or_else(thread::available_parallelism, |threads| {
             threads.try_into().map_err(io::Error::other)
         });
-        let threads = threads.map_err(|error| Failure::host(error.to_string()))?.get();
-        let listeners = if options.mode == Mode::PerCore { threads } else { 1 };
-        let (mut listeners, address) =
-            server::listen(options.listen, listeners, options.send_buffer)
-                .map_err(|error| Failure::address("--listen", options.listen, &error))?;
-        let upstream = match (options.upstream, options.demo_upstream) {
-            (Some(upstream), _) => upstream,
-            (None, true) => {
-                let address = (Ipv4Addr::LOCALHOST, 0).into();
-                start_upstream(options, address, "--demo-upstream")?
+        let (threads, mode) = (threads.map_err(host)?.get(), options.mode);
+        let count = if mode == Mode::PerCore { threads } else { 1 };
+        let (mut listeners, address) = listen(options, options.listen, count, "--listen")?;
+        let upstream = match options.upstream {
+            Some(upstream) => upstream,
+            None if options.demo_upstream => {
+                start_upstream(options, (Ipv4Addr::LOCALHOST, 0).into(), "--demo-upstream")?
             }
-            (None, false) => {
-                return Err(Failure::usage("--upstream or --demo-upstream is needed"));
-            }
+            None => return Err(usage("--upstream or --demo-upstream is needed")),
         };
-        let service = start_service(options.mode, threads)?;
-        let endpoint = StatsEndpoint::builder(service.stats_source())
-            .listen(options.stats)
-            .start()
-            .map_err(|error| Failure::host(format!("--stats: {error}")))?;
+        // A shard on each core that serves, or a thread beside the runtime.
+        let service = match mode {
+            Mode::PerCore => TimerService::builder().shards(threads).runtime(Runtime::Tokio),
+            Mode::MultiThread | Mode::Upstream => TimerService::beside_runtime(),
+        };
+        let service = service.name("proxy").classes([CONNECTION, UPSTREAM]).start();
+        let service = service.map_err(|error| match error {
+            StartError::Config(error) => usage(error),
+            error => host(error),
+        })?;
+        let endpoint = StatsEndpoint::builder(service.stats_source()).listen(options.stats).start();
+        let endpoint = endpoint.map_err(|error| host(format_args!("--stats: {error}")))?;
         let (begin_shutdown, begun) = watch::channel(());
         let (opened, open) = mpsc::channel();
         let shutdown = Shutdown { begun, open: opened };
-        let timers = Timers::new(options.timer, service.handle());
-        let server = |spawner| {
-            Server::new(options, upstream, timers, spawner)
-                .map_err(|error| Failure::usage(format!("--upstream {upstream}: {error}")))
-        };
+        let of_class = |class| service.handle().of_class(class).expect("the service has the class");
+        let timers = [CONNECTION, UPSTREAM].map(of_class);
         let mut runtime = None;
-        if options.mode == Mode::PerCore {
+        if mode == Mode::PerCore {
             for (shard, listener) in service.shards().zip(listeners) {
-                let (server, shutdown) = (server(Spawner::ThisThread)?, shutdown.clone());
-                let run = move |_timers| server.run(listener, shutdown);
-                let spawned = service.spawn_on(shard, run);
+                let acceptor = Acceptor::new(options, upstream, timers);
+                let shutdown = shutdown.clone();
+                let run = move |_timers| acceptor.run(listener, shutdown);
                 // The acceptor needs no reply: its end shows as that of its `Shutdown`.
-                drop(spawned.map_err(|error| Failure::host(error.to_string()))?);
+                drop(service.spawn_on(shard, run).map_err(host)?);
             }
         } else {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
-            let started = builder.worker_threads(threads).enable_all().build();
-            let started = started.map_err(|error| Failure::host(error.to_string()))?;
-            let server = server(Spawner::AllThreads)?;
-            started.spawn(server.run(listeners.remove(0), shutdown));
+            let started = builder.worker_threads(threads).enable_all().build().map_err(host)?;
+            let acceptor = Acceptor::new(options, upstream, timers);
+            started.spawn(acceptor.run(listeners.remove(0), shutdown));
             runtime = Some(started);
         }
-        Ok(Self { service, runtime, endpoint, address, upstream, begin_shutdown, open })
-    }
-
-    /// Prints the addresses of the proxy.
-    fn introduce(&self, options: &Options) {
-        let (mode, timer) = (options.mode, options.timer);
-        say(format_args!("listening on {} ({mode:?}, {timer:?})", self.address));
-        say(format_args!("upstream: {}", self.upstream));
-        say(format_args!("statistics: http://{}/", self.endpoint.local_addr()));
-        say(format_args!("try it: curl http://{}/", self.address));
+        say(format_args!("listening on {address} ({mode:?}, {:?})", options.timer));
+        say(format_args!("upstream: {upstream}"));
+        say(format_args!("statistics: http://{}/", endpoint.local_addr()));
+        say(format_args!("try it: curl http://{address}/"));
+        Ok(Self { service, runtime, endpoint, begin_shutdown, open })
     }
 
     /// Drains the connections, cuts off those that are left, and then ends the timers. An error
@@ -199,37 +177,37 @@ impl Proxy {
         let end = Instant::now() + options.drain + closing;
         let mut cut = 0;
         let is_open = loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match self.open.recv_timeout(left) {
+            match self.open.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(CutRequest) => cut += 1,
                 Err(error) => break error == mpsc::RecvTimeoutError::Timeout,
             }
         };
-        if is_open {
-            tracing::warn!(after = ?options.drain, "connections that are still open are cut off");
-        }
         drop(self.runtime);
-        let report = self
-            .service
-            .shutdown(ShutdownPolicy::Drop)
-            .map_err(|error| Failure::host(error.to_string()))?;
+        let report = self.service.shutdown(ShutdownPolicy::Drop).map_err(host)?;
         for shard in &report.shards {
             say(summary(shard.shard, &shard.counts));
         }
         self.endpoint.stop();
-        match report.dead.as_slice() {
-            [] if cut > 0 => {
-                let line = format!("requests that were cut at the end of the drain: {cut}");
-                Err(Failure { code: 3, line })
-            }
-            [] if is_open => {
-                let line = "connections were open at the end of the drain, and cut off".to_owned();
-                Err(Failure { code: 3, line })
-            }
-            [] => Ok(()),
-            dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),
+        if !report.dead.is_empty() {
+            Err(host(format_args!("these shards had died before: {:?}", report.dead)))
+        } else if cut > 0 {
+            Err((3, format!("requests that were cut at the end of the drain: {cut}")))
+        } else if is_open {
+            Err((3, "connections were open at the end of the drain, and cut off".to_owned()))
+        } else {
+            Ok(())
         }
     }
+}
+
+fn listen(
+    options: &Options,
+    address: SocketAddr,
+    count: usize,
+    option: &str,
+) -> Result<(Vec<std::net::TcpListener>, SocketAddr), Failure> {
+    let listening = serve::listen(address, count, options.send_buffer);
+    listening.map_err(|error| host(format_args!("{option} {address}: {error}")))
 }
 
 fn start_upstream(
@@ -237,24 +215,7 @@ fn start_upstream(
     address: SocketAddr,
     option: &str,
 ) -> Result<SocketAddr, Failure> {
-    let failure = |error| Failure::address(option, address, &error);
-    let listening = server::listen(address, 1, options.send_buffer);
-    let (mut listeners, _) = listening.map_err(failure)?;
-    upstream::start(listeners.remove(0)).map_err(failure)
-}
-
-/// The timer service: a shard on each core that serves, or a thread beside the runtime.
-fn start_service(mode: Mode, threads: usize) -> Result<TimerService, Failure> {
-    let builder = match mode {
-        Mode::PerCore => TimerService::builder().shards(threads).runtime(Runtime::Tokio),
-        Mode::MultiThread | Mode::Upstream => TimerService::beside_runtime(),
-    };
-    let builder = builder.name("proxy");
-    let started = builder.classes([timers::CONNECTION, timers::UPSTREAM]).start();
-    started.map_err(|error| match error {
-        StartError::Config(error) => Failure::usage(error.to_string()),
-        error => Failure::host(error.to_string()),
-    })
+    upstream::start(listen(options, address, 1, option)?.0.remove(0)).map_err(host)
 }
 
 /// The counts of a shard in a line. The last three add up to the first.
@@ -271,15 +232,6 @@ fn summary(shard: ShardId, counts: &ShardCounts) -> String {
 fn say(line: impl fmt::Display) {
     // A closed standard output must not end the proxy.
     let _ = writeln!(io::stdout(), "{line}");
-}
-
-/// Logs warnings, or what `RUST_LOG` asks for.
-fn log_to_stderr() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.from_env_lossy())
-        .with_writer(io::stderr)
-        .init();
 }
 
 /// The returned iterator gives the first SIGINT or SIGTERM. A second signal ends the process at

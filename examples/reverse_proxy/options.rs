@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, ValueEnum};
 use humantime::parse_duration;
 
-use crate::Failure;
+use crate::{Failure, usage};
 
 /// An HTTP reverse proxy that gives each step of a request, and each connection, a time.
 #[derive(Parser, Debug)]
@@ -86,6 +86,11 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) keep_alive: Duration,
 
+    /// How long a client of HTTP/1 that has shut its side down is answered; zero takes that for its
+    /// departure [corewheel].
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) half_close: Duration,
+
     /// The greatest age of a connection [corewheel].
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) max_age: Duration,
@@ -154,7 +159,7 @@ pub(crate) enum TimerKind {
 pub(crate) fn parse() -> Result<Option<Options>, Failure> {
     match Options::try_parse() {
         Ok(options) if options.threads == Some(0) => {
-            Err(Failure::usage("--threads 0: at least one thread is needed"))
+            Err(usage("--threads 0: at least one thread is needed"))
         }
         Ok(options) => Ok(Some(options)),
         Err(error) => match error.kind() {
@@ -163,7 +168,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Failure> {
                 let _ = write!(io::stdout(), "{error}");
                 Ok(None)
             }
-            _ => Err(Failure::usage(one_line(&error.to_string()))),
+            _ => Err(usage(one_line(&error.to_string()))),
         },
     }
 }

@@ -21,13 +21,11 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Builder;
-use tokio::task::LocalSet;
 
 /// A part of the body of `/big`.
 static PART: [u8; 1 << 14] = [b'x'; 1 << 14];
 
 /// A body of so many bytes, which takes no memory.
-#[derive(Debug)]
 struct Big(u64);
 
 impl Body for Big {
@@ -44,30 +42,20 @@ impl Body for Big {
         Poll::Ready((length > 0).then(frame))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.0 == 0
-    }
-
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.0)
     }
 }
 
-type Answer = Either<Big, Full<Bytes>>;
-
 /// Starts the server on a thread of its own, which ends with the process.
 pub(crate) fn start(listener: TcpListener) -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
-    listener.set_nonblocking(true)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let serve = move || {
-        LocalSet::new().block_on(&runtime, async move {
-            match tokio::net::TcpListener::from_std(listener) {
-                Ok(listener) => accept(listener).await,
-                Err(error) => tracing::error!(%error, "the upstream server cannot listen"),
-            }
-        });
+    let listener = {
+        let _entered = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
     };
+    let serve = move || runtime.block_on(accept(listener));
     thread::Builder::new().name("upstream".to_owned()).spawn(serve)?;
     Ok(address)
 }
@@ -80,40 +68,37 @@ async fn accept(listener: tokio::net::TcpListener) {
         };
         // The client may have left already, which the first read finds.
         let _ = stream.set_nodelay(true);
-        tokio::task::spawn_local(async move {
-            let service = service_fn(answer);
-            let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection of the upstream server failed");
-            }
-        });
+        tokio::spawn(
+            http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)),
+        );
     }
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+) -> Result<Response<Either<Big, Full<Bytes>>>, Infallible> {
     let uri = request.uri().clone();
     let number = |name: &str, default: u64| {
         let pairs = uri.query().unwrap_or_default().split('&');
         let mut values = pairs.filter_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         values.next().and_then(|value| value.parse().ok()).unwrap_or(default)
     };
-    let mut received = 0;
-    let mut body = request.into_body();
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else {
-            let mut response = Response::new(Either::Right(Full::default()));
-            *response.status_mut() = StatusCode::BAD_REQUEST;
-            return Ok(response);
-        };
-        received += frame.data_ref().map_or(0, Bytes::len);
-    }
-    let body = match uri.path() {
+    let mut response = Response::new(Either::Right(Full::default()));
+    let Ok(body) = request.into_body().collect().await else {
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return Ok(response);
+    };
+    *response.body_mut() = match uri.path() {
         "/slow" => {
             tokio::time::sleep(Duration::from_millis(number("ms", 2_000))).await;
-            Bytes::from_static(b"slow\n")
+            Either::Right(Bytes::from_static(b"slow\n").into())
         }
-        "/big" => return Ok(Response::new(Either::Left(Big(number("bytes", 1 << 20))))),
-        _ => Bytes::from(format!("the body of the request had {received} bytes\n")),
+        "/big" => Either::Left(Big(number("bytes", 1 << 20))),
+        _ => {
+            let received = body.to_bytes().len();
+            let line = format!("the body of the request had {received} bytes\n");
+            Either::Right(Bytes::from(line).into())
+        }
     };
-    Ok(Response::new(Either::Right(Full::new(body))))
+    Ok(response)
 }

@@ -20,6 +20,7 @@ mod proxy;
 mod proxy_h2c;
 mod proxy_heads;
 mod proxy_hostile;
+mod proxy_upgrades;
 mod requests_and_overload;
 mod restart;
 mod server;

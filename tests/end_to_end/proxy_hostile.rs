@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -95,6 +95,11 @@ fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
         "/trailers" => format!("{chunked}3\r\nabc\r\n0\r\nX: "),
         "/big" => "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n".to_owned(),
         "/coded" => chunked.replace("chunked", "gzip, chunked") + "3\r\nabc\r\n0\r\n\r\n",
+        "/bad-chunk" => format!("{chunked}xyz\r\nabc\r\n0\r\n\r\n"),
+        "/socket" => {
+            let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\n";
+            format!("HTTP/1.1 101 Switching Protocols\r\n{upgrade}Sec-WebSocket-Accept: a\r\n\r\n")
+        }
         "/late" => {
             thread::sleep(3 * LIMIT);
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned()
@@ -111,6 +116,11 @@ fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
         return true;
     } else if path == "/big" {
         while stream.write_all(&[b'x'; 1 << 14]).is_ok() {}
+    } else if path == "/socket" {
+        // It sends all back, to the end.
+        let mut writer = stream.try_clone().unwrap();
+        let _ = std::io::copy(stream, &mut writer);
+        let _ = writer.shutdown(Shutdown::Write);
     } else if path == "/unread" {
         // A reset shows as an error of a write.
         while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {
@@ -239,10 +249,10 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> 
     frame
 }
 
-const DATA: u8 = 0;
+pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(super) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;

@@ -15,14 +15,18 @@ mod closing;
 mod connection;
 
 use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Handle};
 use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 
 use self::closing::Terms;
 use crate::hyper::BodyLimits;
@@ -237,6 +241,31 @@ impl Server {
         // Until the stream is known to be one of HTTP/2.
         let idle = limits.min().unwrap_or_default();
         TimedIo::new(socket, self.handle(), self.stream.idle(idle).request_idle(Duration::ZERO))
+    }
+}
+
+/// How long an acceptor waits after a failed attempt.
+const BACK_OFF: Duration = Duration::from_millis(100);
+
+/// Accepts a connection of a loop that goes on after an error.
+///
+/// # Errors
+///
+/// Those of the listener, after a wait of a tenth of a second: most likely all file descriptors are
+/// in use, and a connection must end first. A client that has left before it was accepted is none.
+pub async fn accept<T: 'static>(
+    listener: &TcpListener,
+    timers: Handle<T>,
+) -> io::Result<(TcpStream, SocketAddr)> {
+    loop {
+        match listener.accept().await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                InfallibleSleep::after(timers.untyped(), BACK_OFF).await;
+                return Err(error);
+            }
+            accepted => return accepted,
+        }
     }
 }
 

@@ -20,6 +20,7 @@
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
+mod answer;
 mod link;
 
 use std::future::poll_fn;
@@ -548,12 +549,6 @@ impl Exchange {
     /// Whether the consumer of the request's body has all of it. True if there is no body.
     pub fn is_request_complete(&self) -> bool {
         self.core.lock().is_request_complete()
-    }
-
-    /// When the consumer of the request's body has had all of it, which is when the time for a
-    /// response begins; `None` if it has not, or if there is no body.
-    pub fn request_complete_at(&self) -> Option<Instant> {
-        self.core.lock().complete_at
     }
 
     /// The limit of the request's body that has ended the exchange; `None` if none has.

@@ -8,6 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewheel::AnyHandle;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::stream::{StreamControl, TimedIo};
 use hyper::body::{Body, Incoming};
 use hyper::service::Service;
@@ -77,10 +79,10 @@ impl Server {
                 biased;
                 // First, so that the client is told also where the process was held up until the
                 // socket has reached its limit, too.
-                () = told.stalled() => true,
+                () = told.stalled() => Some(End::Told),
                 // An error says that the client has left, or by which limit the stream has ended.
                 _ = serving.as_mut() => None,
-                end = is_over(&control, &first) => Some(end),
+                end = is_over(&control, &first, terms.timers) => Some(end),
                 () = shutdown => Some(End::Told),
             };
             if let Some(end) = end {
@@ -127,12 +129,15 @@ enum End {
 }
 
 /// Waits until the connection is to end.
-async fn is_over(control: &StreamControl, first: &SetOnce<()>) -> End {
-    // A connection that begins in a drain has one request: a load balancer sends more clients until
-    // it knows that the server drains.
+async fn is_over(control: &StreamControl, first: &SetOnce<()>, timers: AnyHandle) -> End {
+    // A connection that begins in a drain has one request, for which it has some time: a load
+    // balancer sends more clients until it knows that the server drains.
     let is_aged = async {
         control.max_age_reached().await?;
-        first.wait().await;
+        tokio::select! {
+            _ = first.wait() => {}
+            () = InfallibleSleep::after(timers, TOLD_TIME) => {}
+        }
         std::io::Result::Ok(())
     };
     // Each returns an error if the stream has ended, which the connection finds out itself.

@@ -1,0 +1,263 @@
+//! Listeners, and the connections that they accept.
+//!
+//! With corewheel's timers a [`Server`] has the limits. `--timer tokio` and `--timer none` have
+//! hyper's own server instead, for comparison.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use corewheel::Handle;
+use corewheel::conn::DataRate;
+use corewheel::stream::{StreamLimits, StreamTimeout};
+use corewheel_http::hyper::{BodyLimits, TimedBody};
+use corewheel_http::server::{Server, accept};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::forward::{Asked, Client, Forwarder};
+use crate::options::{Limits, Mode, Options, TimerKind};
+
+/// The most connections that wait to be accepted.
+const BACKLOG: i32 = 4_096;
+/// The most bytes that a connection buffers in each direction. With hyper's 400 KiB, some thousands
+/// of clients that do not read take gigabytes before a deadline comes.
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
+/// How long a client has for the last that the proxy sends.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// The end of the drain has cut a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CutRequest;
+
+/// Says when a connection is to end. Each connection holds one until it has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Shutdown {
+    /// Loses its sender when the shutdown begins.
+    pub(crate) begun: watch::Receiver<()>,
+    /// Shows the main thread that a connection is open, and each request that is cut.
+    pub(crate) open: mpsc::Sender<CutRequest>,
+}
+
+impl Shutdown {
+    /// Waits until the shutdown begins.
+    async fn begun(&mut self) {
+        // Nothing is sent, so this is the end of the sender.
+        let _ = self.begun.changed().await;
+    }
+}
+
+/// Accepts the connections of a listener and serves them.
+pub(crate) struct Acceptor {
+    serves: Serves,
+    timers: Handle,
+    /// Whether the tasks stay on the thread, which drives a shard.
+    is_local: bool,
+}
+
+enum Serves {
+    Timed(Box<Server>, Arc<Forwarder<TimedBody<Incoming>>>),
+    Plain(auto::Builder<TokioExecutor>, Arc<Forwarder<Incoming>>),
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        options: &Options,
+        upstream: SocketAddr,
+        [connections, connects]: [Handle; 2],
+    ) -> Self {
+        let limits = &options.limits;
+        let set = |mut hyper: auto::Builder<TokioExecutor>| {
+            hyper.http1().max_buf_size(BUFFER_BYTES);
+            hyper.http2().max_send_buf_size(BUFFER_BYTES).enable_connect_protocol();
+            if options.h2c { hyper } else { hyper.http1_only() }
+        };
+        let serves = if options.timer == TimerKind::Corewheel {
+            let server = limits.of_server(connections).hyper(set);
+            Serves::Timed(Box::new(server), Forwarder::new(options, upstream, connects))
+        } else {
+            let mut hyper = set(auto::Builder::new(TokioExecutor::new()));
+            hyper.http1().header_read_timeout(None);
+            if options.timer == TimerKind::Tokio {
+                let mut http1 = hyper.http1();
+                http1.timer(TokioTimer::new()).header_read_timeout(unless_off(limits.header));
+            }
+            Serves::Plain(hyper, Forwarder::new(options, upstream, connects))
+        };
+        Self { serves, timers: connects, is_local: options.mode == Mode::PerCore }
+    }
+
+    /// Accepts clients until the shutdown begins.
+    pub(crate) async fn run(self, listener: std::net::TcpListener, mut shutdown: Shutdown) {
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "the runtime refuses the listener"),
+        };
+        let acceptor = Arc::new(self);
+        loop {
+            let for_client = shutdown.clone();
+            let accepted = tokio::select! {
+                biased;
+                () = shutdown.begun() => return,
+                accepted = accept(&listener, acceptor.timers) => accepted,
+            };
+            let (socket, client) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "no connection can be accepted");
+                    continue;
+                }
+            };
+            let (acceptor, is_local) = (Arc::clone(&acceptor), acceptor.is_local);
+            let serving = async move { acceptor.serve(socket, client, for_client).await };
+            if is_local {
+                tokio::task::spawn_local(serving);
+            } else {
+                tokio::spawn(serving);
+            }
+        }
+    }
+
+    /// Serves a client until it leaves, a limit ends the connection, or the proxy is shut down.
+    async fn serve(&self, socket: TcpStream, client: SocketAddr, mut shutdown: Shutdown) {
+        // The client may have left already, which the first read finds.
+        let _ = socket.set_nodelay(true);
+        match &self.serves {
+            Serves::Timed(server, forwarder) => {
+                let stream = server.stream(socket);
+                let control = stream.control();
+                let open = shutdown.open;
+                let client = Client::new(client.ip(), Some(control.clone()), open, forwarder);
+                let (service, client) = (answers(&client), client);
+                // The drain of the service tells each connection in its turn.
+                server.serve(stream, service, pending()).await;
+                // A request of HTTP/2 tells by itself that it was cut. Here one is in progress, as a
+                // connection without any has ended when it was told.
+                if control.limit_reached() == Some(StreamTimeout::Drained) && !client.is_http2() {
+                    client.has_cut();
+                }
+            }
+            Serves::Plain(hyper, forwarder) => {
+                let client = Client::new(client.ip(), None, shutdown.open.clone(), forwarder);
+                let socket = TokioIo::new(socket);
+                let serving = hyper.serve_connection_with_upgrades(socket, answers(&client));
+                let mut serving = pin!(serving);
+                // An error says that the client has left, or is cut.
+                tokio::select! {
+                    biased;
+                    _ = serving.as_mut() => {}
+                    () = shutdown.begun() => {
+                        serving.as_mut().graceful_shutdown();
+                        let _ = serving.await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The service of a connection.
+fn answers<B: Asked>(
+    client: &Arc<Client<B>>,
+) -> impl hyper::service::Service<
+    hyper::Request<B>,
+    Response = hyper::Response<crate::forward::Answer>,
+    Error = Infallible,
+    Future: Send,
+> + use<B> {
+    let client = Arc::clone(client);
+    service_fn(move |request| {
+        let sent = client.send(request);
+        let client = Arc::clone(&client);
+        async move { Ok(client.answer(sent).await) }
+    })
+}
+
+/// `None` for a timeout that is turned off.
+pub(crate) fn unless_off(time: Duration) -> Option<Duration> {
+    (!time.is_zero()).then_some(time)
+}
+
+impl Limits {
+    fn of_server(&self, timers: Handle) -> Server {
+        let read_rate = DataRate::new(self.read_rate, self.rate_grace);
+        let write_rate = DataRate::new(self.write_rate, self.rate_grace);
+        let stream = StreamLimits::default()
+            .first_byte(self.first_byte)
+            .head(self.header)
+            .write_stall(self.write_stall)
+            .idle(self.keep_alive)
+            .max_age(self.max_age)
+            .max_age_jitter(self.max_age_jitter)
+            .max_age_grace(self.max_age_grace)
+            .min_write_rate(write_rate);
+        // The client sends the body of a request, and the upstream server takes it.
+        let request = BodyLimits::default()
+            .next_frame(self.read_idle)
+            .min_frame_rate(read_rate)
+            .next_poll(self.upstream_stall);
+        // The upstream server sends the body of a response. The socket of an HTTP/1 client has the
+        // limits for what the client takes, and an HTTP/2 stream has none.
+        let response = BodyLimits::default().next_frame(self.upstream_stall);
+        let windows = response.next_poll(self.write_stall).min_poll_rate(write_rate);
+        Server::new(timers)
+            .limits(stream)
+            .request(request)
+            .response(response)
+            .http2_response(windows)
+            .half_close(self.half_close)
+            .close_time(CLOSE_TIME)
+    }
+}
+
+/// Listeners on one address, which share the clients if there are several. Port 0 takes a free
+/// port.
+pub(crate) fn listen(
+    address: SocketAddr,
+    count: usize,
+    send_buffer: Option<usize>,
+) -> io::Result<(Vec<std::net::TcpListener>, SocketAddr)> {
+    // A port that another server has is not shared with it, although that has `SO_REUSEPORT` too.
+    let first = bind(address, false, send_buffer)?;
+    if count == 1 {
+        let address = first.local_addr()?;
+        return Ok((vec![first], address));
+    }
+    if address.port() != 0 {
+        drop(first);
+    }
+    let mut listeners = vec![bind(address, true, send_buffer)?];
+    let address = listeners[0].local_addr()?;
+    while listeners.len() < count {
+        listeners.push(bind(address, true, send_buffer)?);
+    }
+    Ok((listeners, address))
+}
+
+fn bind(
+    address: SocketAddr,
+    is_shared: bool,
+    send_buffer: Option<usize>,
+) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A port whose old connections are in `TIME_WAIT` is free.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(is_shared)?;
+    if let Some(bytes) = send_buffer {
+        // The connections that it accepts inherit this.
+        socket.set_send_buffer_size(bytes)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}

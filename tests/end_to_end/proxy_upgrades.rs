@@ -1,0 +1,167 @@
+//! Upgrades through the example `reverse_proxy`, clients that shut their side down, and responses
+//! that are wrong where they begin.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
+
+use crate::proxy::{Proxy, get};
+use crate::proxy_hostile::{DATA, HEADERS, LIMIT, check, frame, http2, read_frame, said};
+use crate::server::read_to_end;
+
+const UPGRADE: &[u8] = b"GET /socket HTTP/1.1\r\nHost: proxy\r\nUpgrade: WebSocket\r\n\
+    Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+/// The head of a request that asks for a protocol by extended CONNECT, or for a tunnel.
+fn connect(stream: u8, protocol: Option<&str>) -> Vec<u8> {
+    fn literal(block: &mut Vec<u8>, name: &str, value: &str) {
+        block.push(0);
+        for part in [name, value] {
+            block.push(u8::try_from(part.len()).unwrap());
+            block.extend(part.as_bytes());
+        }
+    }
+    let mut block = Vec::new();
+    literal(&mut block, ":method", "CONNECT");
+    literal(&mut block, ":authority", "proxy");
+    if let Some(protocol) = protocol {
+        literal(&mut block, ":protocol", protocol);
+        literal(&mut block, ":scheme", "http");
+        literal(&mut block, ":path", "/socket");
+        literal(&mut block, "sec-websocket-version", "13");
+    }
+    frame(HEADERS, 4, stream, &block)
+}
+
+/// The next frame of a type.
+#[track_caller]
+fn next(client: &mut TcpStream, kind: u8) -> Vec<u8> {
+    let mut frames = std::iter::from_fn(|| read_frame(client));
+    frames.find(|frame| frame.0 == kind).expect("the connection goes on").2
+}
+
+#[test]
+fn websocket_goes_through_and_ends_with_both_directions() {
+    check(&[], |proxy, upstream| {
+        let before = proxy.descriptors();
+        let mut client = proxy.connect();
+        client.write_all(UPGRADE).unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        for line in
+            ["upgrade: websocket\r\n", "connection: upgrade\r\n", "sec-websocket-accept: a\r\n"]
+        {
+            assert!(head.contains(line), "{head}");
+        }
+        let asked = upstream.request();
+        assert!(asked.contains("\r\nupgrade: websocket\r\n"), "{asked}");
+        assert!(asked.contains("\r\nsec-websocket-key: dghlihnhbxbszsbub25jzq==\r\n"), "{asked}");
+        let mut echo = [0; 5];
+        client.write_all(b"hello").unwrap();
+        client.read_exact(&mut echo).unwrap();
+        // One direction has ended, and the other has not.
+        client.write_all(b"again").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_to_end(&mut client), b"again", "{}", proxy.name);
+        upstream.wait_for_ends(1);
+        drop(client);
+        proxy.wait_for_descriptors(&before);
+    });
+}
+
+#[test]
+fn websocket_of_http2_goes_through() {
+    check(&["--h2c"], |proxy, upstream| {
+        let mut client = http2(proxy, 1 << 16);
+        client.write_all(&connect(1, Some("websocket"))).unwrap();
+        let ok = 0x88;
+        assert_eq!(next(&mut client, HEADERS)[0], ok, "{}", proxy.name);
+        let asked = upstream.request();
+        assert!(asked.starts_with("get /socket http/1.1\r\n"), "{asked}");
+        assert!(asked.contains("\r\nsec-websocket-key: "), "{asked}");
+        client.write_all(&frame(DATA, 0, 1, b"hello")).unwrap();
+        assert_eq!(next(&mut client, DATA), b"hello", "{}", proxy.name);
+        client.write_all(&frame(DATA, 1, 1, b"again")).unwrap();
+        assert_eq!(next(&mut client, DATA), b"again", "{}", proxy.name);
+        upstream.wait_for_ends(1);
+    });
+}
+
+#[test]
+fn connect_and_other_protocols_are_refused() {
+    check(&["--h2c"], |proxy, _| {
+        let mut client = proxy.connect();
+        client.write_all(b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n").unwrap();
+        assert!(said(&mut client).starts_with("HTTP/1.1 501 "), "{}", proxy.name);
+        for protocol in [None, Some("connect-udp")] {
+            let mut client = http2(proxy, 1 << 16);
+            client.write_all(&connect(1, protocol)).unwrap();
+            let head = next(&mut client, HEADERS);
+            // A literal with the name of `:status`.
+            assert!(
+                head.starts_with(b"\x48\x03501") || head.starts_with(b"\x48\x82\x6c\x01"),
+                "{head:x?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn upgrade_that_the_client_has_not_asked_for_becomes_502() {
+    check(&[], |proxy, upstream| {
+        let mut client = proxy.connect();
+        assert_eq!(get(&mut client, "/socket").0, 502, "{}", proxy.name);
+        // No other protocol than that of a WebSocket is asked for.
+        assert!(upstream.request().starts_with("get /socket"));
+        client
+            .write_all(
+                b"GET / HTTP/1.1\r\nHost: proxy\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+            )
+            .unwrap();
+        assert_eq!(crate::proxy::read_answer(&mut client).0, 200, "{}", proxy.name);
+        assert!(!upstream.request().contains("upgrade"), "{}", proxy.name);
+    });
+}
+
+#[test]
+fn response_whose_first_chunk_is_malformed_becomes_502() {
+    check(&[], |proxy, _| {
+        for _ in 0..5 {
+            assert_eq!(get(&mut proxy.connect(), "/bad-chunk").0, 502, "{}", proxy.name);
+        }
+    });
+}
+
+fn ask_and_shut_down(proxy: &Proxy, path: &str) -> TcpStream {
+    let mut client = proxy.connect();
+    write!(client, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    client
+}
+
+#[test]
+fn client_that_has_shut_its_side_down_is_answered() {
+    check(&["--half-close", "1h"], |proxy, _| {
+        for path in ["/", "/late"] {
+            let said = said(&mut ask_and_shut_down(proxy, path));
+            assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("ok"), "{path}: {said}");
+        }
+    });
+}
+
+#[test]
+fn client_that_has_shut_its_side_down_has_left_after_a_time() {
+    check(&["--half-close", "500ms"], |proxy, upstream| {
+        let start = Instant::now();
+        let client = ask_and_shut_down(proxy, "/sink");
+        upstream.wait_for_ends(1);
+        assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
+        drop(client);
+    });
+}
