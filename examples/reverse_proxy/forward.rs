@@ -268,8 +268,8 @@ impl<B: Asked> Client<B> {
         }
     }
 
-    /// Copies between a client and the upstream server until both have ended, or one has failed. The
-    /// limits are those of the client's connection.
+    /// Copies between a client and the upstream server until both have ended, or one has failed.
+    /// The limits are those of the client's connection.
     async fn tunnel(self: Arc<Self>, client: OnUpgrade, upstream: OnUpgrade) {
         let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
         let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));

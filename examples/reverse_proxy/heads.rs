@@ -105,8 +105,8 @@ pub(crate) fn is_coding_known(headers: &HeaderMap) -> bool {
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// Whether a client asks for a WebSocket. No other protocol is forwarded: over HTTP/2 without TLS, a
-/// client could send requests that the proxy does not see.
+/// Whether a client asks for a WebSocket. No other protocol is forwarded: over HTTP/2 without TLS,
+/// a client could send requests that the proxy does not see.
 pub(crate) fn asks_for_websocket<B>(request: &Request<B>) -> bool {
     if request.version() == Version::HTTP_2 {
         let protocol = request.extensions().get::<Protocol>();

@@ -140,8 +140,8 @@ impl Acceptor {
                 let (service, client) = (answers(&client), client);
                 // The drain of the service tells each connection in its turn.
                 server.serve(stream, service, pending()).await;
-                // A request of HTTP/2 tells by itself that it was cut. Here one is in progress, as a
-                // connection without any has ended when it was told.
+                // A request of HTTP/2 tells by itself that it was cut. Here one is in progress, as
+                // a connection without any has ended when it was told.
                 if control.limit_reached() == Some(StreamTimeout::Drained) && !client.is_http2() {
                     client.has_cut();
                 }
@@ -210,9 +210,9 @@ impl Limits {
         let response = BodyLimits::default().next_frame(self.upstream_stall);
         let windows = response.next_poll(self.write_stall).min_poll_rate(write_rate);
         Server::new(timers)
-            .limits(stream)
-            .request(request)
-            .response(response)
+            .limits(|_| stream)
+            .request(|_| request)
+            .response(|_| response)
             .http2_response(windows)
             .half_close(self.half_close)
             .close_time(CLOSE_TIME)

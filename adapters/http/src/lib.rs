@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `hyper` | [`hyper`](mod@hyper): hyper's timer, a service with limits for requests | hyper |
 //! | `server` | [`server`](mod@server): a server of hyper, for your loop | HTTP/2, `hyper`, tokio |
-//! | `client` | [`client`](mod@client): connections of a proxy to another server | hyper-util, `hyper` |
+//! | `client` | [`client`](mod@client): a proxy's side to another server | hyper-util, `hyper` |
 //! | `axum` | [`axum`](mod@axum): axum's `serve` with timeouts | axum, `server` |
 //! | `tower` | [`tower`](mod@tower): a layer that gives each request a time | tower's two traits |
 //!

@@ -1,9 +1,9 @@
 //! What is read of a client while hyper does not read, so that the end of the client is found.
 //!
 //! hyper reads no more while a service works on a request of HTTP/1 and a part of the next one is
-//! there, and it takes the end of a client for its departure. A client that has sent two requests
-//! and left would hold the first until a limit, and one that has shut its side down and reads would
-//! lose its answer.
+//! there. So a client that has sent two requests and left would hold the first until a limit. Where
+//! hyper reads, it takes the end of a client for its departure. So one that has shut its side down
+//! would lose its answer.
 //!
 //! Invariants: hyper gets each byte in its order, and the end after the last. No more than
 //! [`AHEAD_MAX`] bytes are kept.
