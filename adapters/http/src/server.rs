@@ -114,7 +114,7 @@ impl Default for Server {
         Self {
             timers: None,
             stream,
-request: BodyLimits::NONE.next_frame(seconds(20)).min_frame_rate(rate),
+            request: BodyLimits::NONE.next_frame(seconds(20)).min_frame_rate(rate),
             response: BodyLimits::NONE,
             http2_response: None,
             close_time: seconds(5),
