@@ -136,6 +136,11 @@
 //!   up, see [`corewheel::Timeout`](crate::Timeout#in-time). So a single poll, as by
 //!   `now_or_never`, may be pending where that of tokio is not. While tokio's clock is paused, it
 //!   is that of tokio.
+//! - The first `poll_tick` of an [`interval`] may be ready at once. That of tokio is pending, and
+//!   its task is woken within a millisecond.
+//! - Sleeps that are due in the same tick end in no particular order.
+//! - On 64-bit processors, without `test-util`, a [`Sleep`] has 64 bytes and an [`Interval`] 88. An
+//!   `Interval` of tokio has 32, and a box for its sleep.
 //! - [`FutureExt`] is in addition: `future.timeout(when)`.
 
 pub mod error;
