@@ -339,39 +339,48 @@ def http2_upload(path, period):
     return attack
 
 
-def http2_unread_upload(port):
-    """An upload to an upstream server that does not read, as fast as the windows allow."""
-    client = http2(port)
-    client.send(http2_head(1, "/unread", has_body=True))
-    # Of the connection, and of the stream.
-    windows, seen = [65_535, 65_535], b""
-    client.socket.setblocking(True)
-    client.socket.settimeout(PATIENCE_S)
-    with contextlib.suppress(OSError):
-        while client.has_time():
-            if min(windows) >= len(UPLOADED):
-                client.socket.sendall(frame(DATA, 1, UPLOADED))
-                windows = [window - len(UPLOADED) for window in windows]
-                continue
-            received = client.socket.recv(65536)
-            if not received:
-                break
-            client.received += received
-            seen += received
-            while len(seen) >= 9 and len(seen) >= 9 + int.from_bytes(seen[:3], "big"):
-                length, kind = int.from_bytes(seen[:3], "big"), seen[3]
-                stream, payload = int.from_bytes(seen[5:9], "big"), seen[9:9 + length]
-                seen = seen[9 + length:]
-                if kind == WINDOW_UPDATE:
-                    windows[0 if stream == 0 else 1] += int.from_bytes(payload, "big")
-                for setting in range(0, length if kind == SETTINGS else 0, 6):
-                    number, value = struct.unpack(">HI", payload[setting:setting + 6])
-                    if number == 4:
-                        windows[1] += value - 65_535
-            if "RST_STREAM" in client.said() or "GOAWAY" in client.said():
-                break
-    client.socket.setblocking(False)
-    return client
+def http2_unread_upload(is_beside):
+    def attack(port):
+        client = http2(port)
+        client.send(http2_head(1, "/unread", has_body=True))
+        # Of the connection, and of the stream.
+        windows, seen = [65_535, 65_535], b""
+        judged = 1
+        client.socket.setblocking(True)
+        client.socket.settimeout(PATIENCE_S)
+        with contextlib.suppress(OSError):
+            while client.has_time():
+                if min(windows) >= len(UPLOADED):
+                    client.socket.sendall(frame(DATA, 1, UPLOADED))
+                    windows = [window - len(UPLOADED) for window in windows]
+                    continue
+                if is_beside and judged == 1:
+                    judged = 3
+                    client.socket.sendall(http2_head(3, "/", has_body=True))
+                received = client.socket.recv(65536)
+                if not received:
+                    break
+                client.received += received
+                seen += received
+                ended = False
+                while len(seen) >= 9 and len(seen) >= 9 + int.from_bytes(seen[:3], "big"):
+                    length, kind = int.from_bytes(seen[:3], "big"), seen[3]
+                    stream, payload = int.from_bytes(seen[5:9], "big"), seen[9:9 + length]
+                    seen = seen[9 + length:]
+                    ended |= kind == GOAWAY or kind == RST_STREAM and stream == judged
+                    if kind == WINDOW_UPDATE:
+                        windows[0 if stream == 0 else 1] += int.from_bytes(payload, "big")
+                    for setting in range(0, length if kind == SETTINGS else 0, 6):
+                        number, value = struct.unpack(">HI", payload[setting:setting + 6])
+                        if number == 4:
+                            windows[1] += value - 65_535
+                if ended:
+                    break
+        client.socket.setblocking(False)
+        return client
+    attack.__doc__ = "An upload to an upstream server that does not read, as fast as the windows allow" + (
+        ", and one beside it whose body does not begin." if is_beside else ".")
+    return attack
 
 
 def http2_stalled(path):
@@ -411,7 +420,9 @@ HTTP2 = {
     "window of a byte a second": trickled_window,
     "HTTP/2 body that stops": http2_upload("/", False),
     "HTTP/2 body, a byte each 0.2 s": http2_upload("/", True),
-    "HTTP/2 upload that the upstream server does not read": http2_unread_upload,
+    "HTTP/2 upload that the upstream server does not read": http2_unread_upload(False),
+    "HTTP/2 upload that holds the window, and a body that does not begin":
+        http2_unread_upload(True),
     "HTTP/2, upstream server stalls": http2_stalled("/stall-body"),
 }
 ATTACKS = {**HTTP1, **HTTP2}

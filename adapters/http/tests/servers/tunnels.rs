@@ -216,3 +216,62 @@ fn close_of_the_idlest_takes_a_silent_tunnel_before_one_that_was_busy() {
     drop(busy);
     server.stop();
 }
+
+/// Reads frames until each of a connection's tunnels has one that `is_wanted` names, by its kind,
+/// flags and payload.
+fn await_each(client: &mut Http2, count: usize, is_wanted: impl Fn(u8, u8, &[u8]) -> bool) {
+    let mut left = count;
+    while left > 0 {
+        let (kind, flags, _, payload) = client.next().expect("the connection was cut");
+        if (kind, flags) == (PING, 0) {
+            client.send(&frame(PING, 1, 0, &payload));
+        }
+        left -= usize::from(is_wanted(kind, flags, &payload));
+    }
+}
+
+#[test]
+fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
+    const CONNECTIONS: usize = 25;
+    /// The numbers of their streams are a byte.
+    const TUNNELS: usize = 100;
+    let frames = |frame: &dyn Fn(u8) -> Vec<u8>| {
+        (0..TUNNELS).flat_map(|at| frame(2 * u8::try_from(at).unwrap() + 1)).collect::<Vec<_>>()
+    };
+    let tells: [fn(&Server); 4] = [
+        |server| server.service.drain(FAR),
+        |_| thread::sleep(LIMIT),
+        |server| server.service.close_idlest(CONNECTIONS),
+        // It stops beside the tunnels.
+        |_| {},
+    ];
+    for (at, tell) in tells.into_iter().enumerate() {
+        let age = if at == 1 { LIMIT } else { Duration::ZERO };
+        let server = Server::of(OFF.max_age(age).max_age_grace(FAR));
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Http2::connect(&server)).collect();
+        let echo = |client: &mut Http2| {
+            client.send(&frames(&|stream| frame(DATA, 0, stream, b"x")));
+            await_each(client, TUNNELS, |kind, _, bytes| kind == DATA && bytes == b"x");
+        };
+        for client in &mut clients {
+            client.send(&frames(&connect_head));
+            await_each(client, TUNNELS, |kind, _, _| kind == HEADERS);
+            echo(client);
+        }
+        tell(&server);
+        let stopping = thread::spawn(move || {
+            if at < 3 {
+                thread::sleep(PAST_TOLD);
+            }
+            server.stop();
+        });
+        thread::sleep(PAST_TOLD / 2);
+        for client in &mut clients {
+            echo(client);
+            client.send(&frames(&|stream| frame(DATA, 1, stream, b"")));
+            await_each(client, TUNNELS, |kind, flags, _| kind == DATA && flags == 1);
+        }
+        drop(clients);
+        stopping.join().unwrap();
+    }
+}
