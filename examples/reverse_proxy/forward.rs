@@ -31,7 +31,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use crate::heads;
 use crate::options::{Options, TimerKind};
-use crate::serve::{BUFFER_BYTES, CutRequest, unless_off};
+use crate::serve::{BUFFER_BYTES, unless_off};
 
 /// The most bytes of a frame for HTTP/2 clients. A client without a window holds one for each
 /// response, and takes it in the time for a stalled write.
@@ -130,7 +130,7 @@ pub(crate) struct Client<B> {
     address: IpAddr,
     /// `None` without limits.
     control: Option<StreamControl>,
-    open: mpsc::Sender<CutRequest>,
+    open: mpsc::Sender<()>,
     is_http2: AtomicBool,
     forwarder: Arc<Forwarder<B>>,
 }
@@ -148,27 +148,28 @@ impl<B: Asked> Client<B> {
     pub(crate) fn new(
         address: IpAddr,
         control: Option<StreamControl>,
-        open: mpsc::Sender<CutRequest>,
+        open: mpsc::Sender<()>,
         forwarder: &Arc<Forwarder<B>>,
     ) -> Arc<Self> {
         let (is_http2, forwarder) = (AtomicBool::new(false), Arc::clone(forwarder));
         Arc::new(Self { address, control, open, is_http2, forwarder })
     }
 
-    pub(crate) fn is_http2(&self) -> bool {
-        self.is_http2.load(Ordering::Relaxed)
+    /// The connection of a client has ended, or its tunnel. A request of HTTP/2 tells by itself
+    /// that it was cut. Here one is in progress, as a connection without any has ended when told.
+    pub(crate) fn has_ended(&self) {
+        if !self.is_http2.load(Ordering::Relaxed) {
+            self.request_ended();
+        }
     }
 
-    /// The end of the drain has cut a request of the connection.
-    pub(crate) fn has_cut(&self) {
-        // The receiver is gone when the process is about to end.
-        let _ = self.open.send(CutRequest);
-    }
-
-    /// Whether the end of the drain has ended the connection.
-    fn is_drained(&self) -> bool {
+    /// Tells whether the end of the drain has cut a request.
+    fn request_ended(&self) {
         let control = self.control.as_ref();
-        control.and_then(StreamControl::limit_reached) == Some(StreamTimeout::Drained)
+        if control.and_then(StreamControl::limit_reached) == Some(StreamTimeout::Drained) {
+            // The receiver is gone when the process is about to end.
+            let _ = self.open.send(());
+        }
     }
 
     /// Sends a request to the upstream server. The error is the status of the answer to one that is
@@ -179,11 +180,7 @@ impl<B: Asked> Client<B> {
             self.is_http2.store(true, Ordering::Relaxed);
             if let Some(exchange) = &exchange {
                 let client = Arc::clone(self);
-                exchange.on_end(move || {
-                    if client.is_drained() {
-                        client.has_cut();
-                    }
-                });
+                exchange.on_end(move || client.request_ended());
             }
         }
         heads::settle(&mut request)?;
@@ -273,9 +270,8 @@ impl<B: Asked> Client<B> {
     async fn tunnel(self: Arc<Self>, client: OnUpgrade, upstream: OnUpgrade) {
         let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
         let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
-        let ended = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
-        if ended.is_err() && self.is_drained() && !self.is_http2() {
-            self.has_cut();
+        if tokio::io::copy_bidirectional(&mut client, &mut upstream).await.is_err() {
+            self.has_ended();
         }
     }
 }

@@ -32,9 +32,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
+use clap::Parser;
 use corewheel::class::TimerClass;
 use corewheel::stats::ShardCounts;
-use corewheel::{Runtime, ShardId, ShutdownPolicy, StartError, TimerService};
+use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
 use corewheel_stats::StatsEndpoint;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -45,7 +46,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use options::{Mode, Options, TimerKind};
-use serve::{Acceptor, CutRequest, Shutdown};
+use serve::{Acceptor, Shutdown};
 
 /// The deadlines of connections and of their bodies.
 const CONNECTION: TimerClass = TimerClass::new("connection");
@@ -57,25 +58,16 @@ const CLOSING_MAX: Duration = Duration::from_secs(5);
 /// Why the proxy did not run: the exit code, and one line.
 type Failure = (u8, String);
 
-/// An option is wrong.
-fn usage(line: impl fmt::Display) -> Failure {
-    (2, line.to_string())
-}
-
 /// The host does not allow what the options ask for.
 fn host(line: impl fmt::Display) -> Failure {
     (1, line.to_string())
 }
 
 fn main() -> ExitCode {
-    match options::parse().and_then(|options| options.map_or(Ok(()), run)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((code, line)) => {
-            // A closed standard error leaves the exit code.
-            let _ = writeln!(io::stderr(), "reverse_proxy: {line}");
-            ExitCode::from(code)
-        }
-    }
+    let Err((code, line)) = run(Options::parse()) else { return ExitCode::SUCCESS };
+    // A closed standard error leaves the exit code.
+    let _ = writeln!(io::stderr(), "reverse_proxy: {line}");
+    ExitCode::from(code)
 }
 
 fn run(options: Options) -> Result<(), Failure> {
@@ -107,15 +99,13 @@ struct Proxy {
     begin_shutdown: watch::Sender<()>,
     /// Tells each request that is cut, and has lost all senders when no connection and no acceptor
     /// is left.
-    open: mpsc::Receiver<CutRequest>,
+    open: mpsc::Receiver<()>,
 }
 
 impl Proxy {
     /// Starts the proxy, and prints its addresses.
     fn start(options: &Options) -> Result<Self, Failure> {
-        let threads = options.threads.map_or_else(thread::available_parallelism, |threads| {
-            threads.try_into().map_err(io::Error::other)
-        });
+        let threads = options.threads.map_or_else(thread::available_parallelism, Ok);
         let (threads, mode) = (threads.map_err(host)?.get(), options.mode);
         let count = if mode == Mode::PerCore { threads } else { 1 };
         let (mut listeners, address) = listen(options, options.listen, count, "--listen")?;
@@ -124,7 +114,7 @@ impl Proxy {
             None if options.demo_upstream => {
                 start_upstream(options, (Ipv4Addr::LOCALHOST, 0).into(), "--demo-upstream")?
             }
-            None => return Err(usage("--upstream or --demo-upstream is needed")),
+            None => return Err((2, "--upstream or --demo-upstream is needed".to_owned())),
         };
         // A shard on each core that serves, or a thread beside the runtime.
         let service = match mode {
@@ -132,10 +122,7 @@ impl Proxy {
             Mode::MultiThread | Mode::Upstream => TimerService::beside_runtime(),
         };
         let service = service.name("proxy").classes([CONNECTION, UPSTREAM]).start();
-        let service = service.map_err(|error| match error {
-            StartError::Config(error) => usage(error),
-            error => host(error),
-        })?;
+        let service = service.map_err(host)?;
         let endpoint = StatsEndpoint::builder(service.stats_source()).listen(options.stats).start();
         let endpoint = endpoint.map_err(|error| host(format_args!("--stats: {error}")))?;
         let (begin_shutdown, begun) = watch::channel(());
@@ -178,7 +165,7 @@ impl Proxy {
         let mut cut = 0;
         let is_open = loop {
             match self.open.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(CutRequest) => cut += 1,
+                Ok(()) => cut += 1,
                 Err(error) => break error == mpsc::RecvTimeoutError::Timeout,
             }
         };

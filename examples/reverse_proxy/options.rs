@@ -1,14 +1,11 @@
 //! The proxy's command line.
 
-use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
 use clap::{Args, Parser, ValueEnum};
 use humantime::parse_duration;
-
-use crate::{Failure, usage};
 
 /// An HTTP reverse proxy that gives each step of a request, and each connection, a time.
 #[derive(Parser, Debug)]
@@ -40,7 +37,7 @@ pub(crate) struct Options {
 
     /// How many threads serve connections [default: one for each cpu that the process may use].
     #[arg(long, value_name = "COUNT")]
-    pub(crate) threads: Option<usize>,
+    pub(crate) threads: Option<NonZeroUsize>,
 
     /// Accept HTTP/2 without TLS beside HTTP/1.1.
     #[arg(long)]
@@ -153,31 +150,4 @@ pub(crate) enum TimerKind {
     Tokio,
     /// No timeouts.
     None,
-}
-
-/// The options of this process; `None` if the command line asks for help only.
-pub(crate) fn parse() -> Result<Option<Options>, Failure> {
-    match Options::try_parse() {
-        Ok(options) if options.threads == Some(0) => {
-            Err(usage("--threads 0: at least one thread is needed"))
-        }
-        Ok(options) => Ok(Some(options)),
-        Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                // A closed standard output is no error.
-                let _ = write!(io::stdout(), "{error}");
-                Ok(None)
-            }
-            _ => Err(usage(one_line(&error.to_string()))),
-        },
-    }
-}
-
-/// The first line of clap's message, which names the option, without the general advice after it.
-fn one_line(message: &str) -> String {
-    let mut message = message.trim_start_matches("error: ");
-    for advice in ["\n\nUsage:", "\n\nFor more information"] {
-        message = message.split(advice).next().unwrap_or_default();
-    }
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
 }

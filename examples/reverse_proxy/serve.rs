@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use corewheel::Handle;
 use corewheel::conn::DataRate;
-use corewheel::stream::{StreamLimits, StreamTimeout};
+use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::{BodyLimits, TimedBody};
 use corewheel_http::server::{Server, accept};
 use hyper::body::Incoming;
@@ -35,17 +35,13 @@ pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// How long a client has for the last that the proxy sends.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// The end of the drain has cut a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CutRequest;
-
 /// Says when a connection is to end. Each connection holds one until it has ended.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Shutdown {
     /// Loses its sender when the shutdown begins.
     pub(crate) begun: watch::Receiver<()>,
     /// Shows the main thread that a connection is open, and each request that is cut.
-    pub(crate) open: mpsc::Sender<CutRequest>,
+    pub(crate) open: mpsc::Sender<()>,
 }
 
 impl Shutdown {
@@ -134,17 +130,11 @@ impl Acceptor {
         match &self.serves {
             Serves::Timed(server, forwarder) => {
                 let stream = server.stream(socket);
-                let control = stream.control();
-                let open = shutdown.open;
-                let client = Client::new(client.ip(), Some(control.clone()), open, forwarder);
-                let (service, client) = (answers(&client), client);
+                let control = Some(stream.control());
+                let client = Client::new(client.ip(), control, shutdown.open, forwarder);
                 // The drain of the service tells each connection in its turn.
-                server.serve(stream, service, pending()).await;
-                // A request of HTTP/2 tells by itself that it was cut. Here one is in progress, as
-                // a connection without any has ended when it was told.
-                if control.limit_reached() == Some(StreamTimeout::Drained) && !client.is_http2() {
-                    client.has_cut();
-                }
+                server.serve(stream, answers(&client), pending()).await;
+                client.has_ended();
             }
             Serves::Plain(hyper, forwarder) => {
                 let client = Client::new(client.ip(), None, shutdown.open.clone(), forwarder);
