@@ -197,7 +197,7 @@
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
-//! | `tokio` | shards on tokio; [`time`]; timeouts that cut nothing that came in time | tokio |
+//! | `tokio` | shards on tokio; [`time`]; [`stream`]; no timeout cuts what came in time | tokio |
 //! | `hyper` | [`stream`], whose `TimedIo` then has hyper's traits of streams | hyper |
 //! | `pinning` | the service's own threads are pinned: see [`settings`] | `core_affinity` |
 //! | `serde` | the statistics implement `Serialize` | serde and its procedural macro |

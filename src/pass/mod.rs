@@ -60,7 +60,8 @@
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
 //! nothing.
 //!
-//! Cost: none before a deadline has passed; then an allocation and what the host does.
+//! Cost: a load for each poll before a deadline has passed; then an allocation and what the host
+//! does.
 
 #[cfg(any(all(feature = "tokio", unix), all(test, corewheel_loom)))]
 mod looks;

@@ -1,5 +1,6 @@
 //! Delivers what is due in a turn: values to the handler, callbacks by calling them, the timers and
-//! the work of parts, and wakes for futures. It runs code of the user, with nothing borrowed.
+//! the work of parts, and wakes for futures. It runs code of the user, with nothing borrowed
+//! but in [`Part::postpone`].
 
 use std::rc::Rc;
 use std::time::Duration;

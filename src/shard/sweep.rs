@@ -12,10 +12,11 @@
 //! any is due. A step visits at most [`STEP_MAX`] places, and tells at most [`TOLD_MAX`]
 //! connections. No code of the user runs while anything here is borrowed.
 //!
-//! Cost: nothing before the first order. Then O(1) for each place, and for the idlest O(log n) for
-//! each connection and 24 bytes for each that is looked for. A visit that looks at the deadlines
-//! again takes some 1,700 instructions of an optimised build on x86-64, of which more than half
-//! compute the first deadline; one that looks for idle connections takes some 700.
+//! Cost: before the first order, that of a part which wants nothing in its turns. Then O(1) for
+//! each place, and for the idlest O(log n) for each connection and 24 bytes for each that is looked
+//! for. A visit that looks at the deadlines again takes some 1,700 instructions of an optimised
+//! build on x86-64, of which more than half compute the first deadline; one that looks for idle
+//! connections takes some 700.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BinaryHeap, VecDeque};

@@ -3,7 +3,7 @@
 //! Each value stands for itself, relaxed: a reader compares it with the clock, and a value that is
 //! a moment old gives the same answer.
 //!
-//! Cost: three stores a turn, and one for each delivery in place of one in the shard's own state.
+//! Cost: five stores a turn, and one for each delivery in place of one in the shard's own state.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 

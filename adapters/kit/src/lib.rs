@@ -42,8 +42,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Why not in `corewheel` itself: they use what it makes public, and nothing else. A container is a
-//! [`part`](corewheel::part), as one of your own is. A server without them does not compile them.
+//! Why not in `corewheel` itself: they use what it and `corewheel-shard` make public. A container
+//! is a [`part`](corewheel::part), as one of your own is. A server without them does not compile
+//! them.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

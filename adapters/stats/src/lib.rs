@@ -17,7 +17,7 @@
 //! given another address, and has no password, no encryption and no route that changes anything. A
 //! page of another site cannot read it through a browser: requests must name an allowed host.
 //!
-//! Absent by design: a file system, any other route than the six of [`StatsEndpoint`], a second
+//! Absent by design: a file system, any other route than those of [`StatsEndpoint`], a second
 //! request on a connection, a body that is read.
 //!
 //! Cost: one thread that sleeps until a client connects; an answer costs a reading of all shards.

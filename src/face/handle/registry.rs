@@ -6,7 +6,8 @@
 //!
 //! Invariants: a service is in the table from its first handle until it is shut down or dropped.
 //!
-//! Cost: a thread looks here when it uses a service for the first time.
+//! Cost: a thread looks here when it uses a service for the first time, and when it uses one that
+//! has ended and that it has not used before.
 
 use std::any::Any;
 use std::rc::Rc;
