@@ -233,6 +233,8 @@ fn await_each(client: &mut Http2, count: usize, is_wanted: impl Fn(u8, u8, &[u8]
 #[test]
 fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
     const CONNECTIONS: usize = 25;
+    /// Far longer than it takes to open the tunnels of one connection.
+    const AGE: Duration = Duration::from_secs(8);
     /// The numbers of their streams are a byte.
     const TUNNELS: usize = 100;
     let frames = |frame: &dyn Fn(u8) -> Vec<u8>| {
@@ -240,24 +242,26 @@ fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
     };
     let tells: [fn(&Server); 4] = [
         |server| server.service.drain(FAR),
-        |_| thread::sleep(LIMIT),
+        |_| thread::sleep(AGE),
         |server| server.service.close_idlest(CONNECTIONS),
         // It stops beside the tunnels.
         |_| {},
     ];
     for (at, tell) in tells.into_iter().enumerate() {
-        let age = if at == 1 { LIMIT } else { Duration::ZERO };
+        let age = if at == 1 { AGE } else { Duration::ZERO };
         let server = Server::of(OFF.max_age(age).max_age_grace(FAR));
-        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Http2::connect(&server)).collect();
         let echo = |client: &mut Http2| {
             client.send(&frames(&|stream| frame(DATA, 0, stream, b"x")));
             await_each(client, TUNNELS, |kind, _, bytes| kind == DATA && bytes == b"x");
         };
-        for client in &mut clients {
+        let open = |_| {
+            let mut client = Http2::connect(&server);
             client.send(&frames(&connect_head));
-            await_each(client, TUNNELS, |kind, _, _| kind == HEADERS);
-            echo(client);
-        }
+            await_each(&mut client, TUNNELS, |kind, _, _| kind == HEADERS);
+            echo(&mut client);
+            client
+        };
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(open).collect();
         tell(&server);
         let stopping = thread::spawn(move || {
             if at < 3 {
