@@ -3,6 +3,13 @@
 //! A future decides by a look only if it is polled after that. So it reads how many looks there
 //! were, polls what it guards, and then asks for a [`Proof`] within that number.
 
+#[cfg(feature = "tokio")]
+use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::task::Waker;
+
+#[cfg(feature = "tokio")]
+use super::Wait;
 use crate::link::sync::{AtomicU64, Ordering};
 
 /// How many looks were proven, by all runtimes.
@@ -36,7 +43,7 @@ impl Looks {
 
 /// The last look of a runtime that was proven for timers.
 #[derive(Clone, Copy)]
-pub(super) struct Proof {
+pub(crate) struct Proof {
     look: u64,
     until: u64,
 }
@@ -44,11 +51,35 @@ pub(super) struct Proof {
 impl Proof {
     /// There was no look.
     #[cfg(feature = "tokio")]
-    pub(super) const NONE: Self = Self { look: u64::MAX, until: 0 };
+    pub(crate) const NONE: Self = Self { look: u64::MAX, until: 0 };
 
     /// Whether the look has handed out what the sockets held at `time`, and was within the first
     /// `looks`.
-    pub(super) fn is_of(self, looks: u64, time: u64) -> bool {
+    pub(crate) fn is_of(self, looks: u64, time: u64) -> bool {
         self.look <= looks && time <= self.until
+    }
+}
+
+/// What is woken when a look has handed out what sockets held when a host was asked.
+#[cfg(feature = "tokio")]
+#[derive(Default)]
+pub(crate) struct Written {
+    pub(crate) waits: Vec<Arc<Wait>>,
+    /// Of futures whose timers were due by `until`, in nanoseconds since the first epoch.
+    pub(crate) due: Vec<Waker>,
+    /// 0 if there is none. It had passed when the host was asked.
+    pub(crate) until: u64,
+}
+
+#[cfg(feature = "tokio")]
+impl Written {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waits.is_empty() && self.due.is_empty()
+    }
+
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.waits.append(&mut other.waits);
+        self.due.append(&mut other.due);
+        self.until = self.until.max(other.until);
     }
 }

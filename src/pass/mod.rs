@@ -64,13 +64,13 @@
 //! does.
 
 #[cfg(any(all(feature = "tokio", unix), all(test, corewheel_loom)))]
-mod looks;
+pub(crate) mod looks;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
 #[cfg(all(feature = "sim", feature = "tokio", unix))]
 pub(crate) mod simulated;
 #[cfg(all(feature = "tokio", unix))]
-mod tokio;
+pub(crate) mod tokio;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -208,6 +208,10 @@ pub(crate) fn looks() -> u64 {
     expect(unused_variables, reason = "there is no runtime")
 )]
 pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    if let Some(is_proven) = simulated::is_proven(looks, time) {
+        return is_proven;
+    }
     #[cfg(all(feature = "tokio", unix))]
     return looks > 0 && tokio::is_proven(looks, time);
     #[cfg(not(all(feature = "tokio", unix)))]
@@ -217,6 +221,10 @@ pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
 /// What wakes the futures that timers of the calling thread guard; `None` if no runtime is known
 /// that lives as long as the thread.
 pub(crate) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    if let Some(relay) = simulated::relay() {
+        return Some(relay);
+    }
     #[cfg(all(feature = "tokio", unix))]
     return tokio::relay_of_thread();
     #[cfg(not(all(feature = "tokio", unix)))]

@@ -15,8 +15,10 @@ mod spawns;
 use std::cell::RefCell;
 use std::mem;
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::{Asked, Wait};
+use crate::link::nursery::Relay;
 pub(crate) use spawns::Spawns;
 pub(super) use spawns::spawn;
 
@@ -28,6 +30,14 @@ pub(crate) trait Runtime: Send + Sync {
     fn has_budget(&self) -> bool;
     /// Ends the wait when what the sockets hold now was handed out.
     fn ask(&self, wait: Arc<Wait>);
+    /// Whether what the sockets held at a time was handed out, within the first `looks`.
+    fn is_proven(&self, _looks: u64, _time: u64) -> bool {
+        false
+    }
+    /// What wakes the futures that timers of its threads guard; `None` for one thread.
+    fn relay(&self) -> Option<Arc<dyn Relay<Waker>>> {
+        None
+    }
 }
 
 thread_local! {
@@ -62,6 +72,16 @@ pub(crate) fn host() -> Option<u64> {
 /// Whether the task that is polled may do more; `None` outside of simulated runtimes.
 pub(super) fn has_budget() -> Option<bool> {
     here(|runtime| runtime.has_budget())
+}
+
+/// See [`Runtime::is_proven`]; `None` outside of simulated runtimes.
+pub(super) fn is_proven(looks: u64, time: u64) -> Option<bool> {
+    here(|runtime| runtime.is_proven(looks, time))
+}
+
+/// See [`Runtime::relay`].
+pub(super) fn relay() -> Option<Arc<dyn Relay<Waker>>> {
+    here(|runtime| runtime.relay()).flatten()
 }
 
 /// Asks the runtime that the calling thread runs for a pass.

@@ -61,7 +61,7 @@ use crossbeam_utils::atomic::AtomicCell;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use self::descriptor::Descriptor;
-use super::looks::{Looks, Proof};
+use super::looks::{Looks, Proof, Written};
 use super::{Asked, Wait};
 use crate::link::nursery::Relay;
 use crate::values::contain::{attempt, each};
@@ -143,6 +143,12 @@ pub(super) fn looks() -> u64 {
     LOOKS.count()
 }
 
+/// A simulated runtime has handed out what its sockets held at `until`.
+#[cfg(feature = "sim")]
+pub(crate) fn prove(until: u64) -> Proof {
+    LOOKS.add(until)
+}
+
 /// The runtime with several workers that the calling thread is in.
 fn runtime_of_workers() -> Option<Id> {
     let runtime = Handle::try_current().ok()?;
@@ -179,28 +185,6 @@ struct Barrier {
     state: Mutex<State>,
     /// The last write for timers that was handed out.
     proof: AtomicCell<Proof>,
-}
-
-/// What is woken when a write is handed out.
-#[derive(Default)]
-struct Written {
-    waits: Vec<Arc<Wait>>,
-    /// Of futures whose timers were due by `until`, in nanoseconds since the first epoch.
-    due: Vec<Waker>,
-    /// 0 if there is none. It had passed when the write was made.
-    until: u64,
-}
-
-impl Written {
-    fn is_empty(&self) -> bool {
-        self.waits.is_empty() && self.due.is_empty()
-    }
-
-    fn append(&mut self, mut other: Self) {
-        self.waits.append(&mut other.waits);
-        self.due.append(&mut other.due);
-        self.until = self.until.max(other.until);
-    }
 }
 
 struct State {

@@ -4,7 +4,6 @@
 use corewheel_shard::Tick;
 
 use super::core::Core;
-use super::request::freed_by;
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
@@ -70,8 +69,6 @@ impl<T: 'static> Core<T> {
         let (shard, now) = (self.id, self.time().floor(self.nanos()));
         let until = self.asleep_until.get();
         assert!(until > Tick::ZERO, "shard {shard} is neither awake nor asleep");
-        assert!(!self.post().mailbox.has_mail(), "shard {shard} sleeps beside mail");
-        assert!(!self.has_work_left(), "shard {shard} sleeps beside work that is left for a turn");
         for nursery in self.post().nurseries.all().0.into_iter().flatten() {
             let act_by = nursery.act_by();
             // A thread that is over waits for any turn, with an act at 0.
@@ -82,7 +79,7 @@ impl<T: 'static> Core<T> {
             );
         }
         if !self.holds_lanes() {
-            let lanes = &mut self.state.borrow_mut().inbox.lanes;
+            let lanes = &self.state.borrow().inbox.lanes;
             let mut waiting = lanes.iter().filter(|lane| lane.has_waiters());
             let are_held = waiting.all(LaneReceiver::holds_waiters);
             assert!(are_held, "shard {shard} sleeps beside futures that wait for a lane");
@@ -91,9 +88,6 @@ impl<T: 'static> Core<T> {
                 !holds_waiters || until <= now.saturating_add(1),
                 "shard {shard} sleeps at {now:?} until {until:?} beside futures that wait for keys"
             );
-            let soon = freed_by(self.time(), self.nanos());
-            let is_asleep_long = lanes.iter_mut().any(|lane| lane.is_late_at(until, soon));
-            assert!(!is_asleep_long, "shard {shard} sleeps until {until:?}, past a request");
         }
         let earliest = self.state.borrow().wheel.earliest_deadline().unwrap_or(Tick::NEVER);
         assert!(earliest >= until, "shard {shard} sleeps until {until:?}, past {earliest:?}");

@@ -9,7 +9,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
-use std::future::poll_fn;
 use std::mem;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +22,6 @@ use super::net::runtime as sockets;
 #[cfg(not(all(feature = "tokio", unix)))]
 use super::no_net as sockets;
 use crate::clock::{ManualClock, saturating_nanos};
-use crate::driver::host::Host;
 use crate::face::handle::here::{as_thread, end_thread};
 use crate::shard::timers::LocalFuture;
 
@@ -315,7 +313,7 @@ impl Executor {
     }
 
     /// Takes one look at the sockets of a thread's runtimes. False if there is no runtime.
-    fn look(&self, thread: ThreadId) -> bool {
+    pub(super) fn look(&self, thread: ThreadId) -> bool {
         for (_, entered) in self.0.reactors.borrow().iter().filter(|(on, _)| *on == thread) {
             entered.hand_out();
         }
@@ -323,7 +321,7 @@ impl Executor {
     }
 
     /// Hands out all that the sockets of a thread's runtimes hold.
-    fn hand_out_all(&self, thread: ThreadId) {
+    pub(super) fn hand_out_all(&self, thread: ThreadId) {
         for (_, entered) in self.0.reactors.borrow().iter().filter(|(on, _)| *on == thread) {
             entered.hand_out_all();
         }
@@ -410,7 +408,15 @@ impl Executor {
         Some((waker, thread))
     }
 
+    /// Runs a task that was woken. What it calls may let others run beside it: [`run_others`].
     fn run(&self, waker: Arc<TaskWaker>, thread: ThreadId) {
+        let threads = Arc::clone(&waker.home.threads);
+        RUNNING.set((threads.len() > 1).then(|| (self.clone(), threads, thread)));
+        self.run_alone(waker, thread);
+        RUNNING.take();
+    }
+
+    fn run_alone(&self, waker: Arc<TaskWaker>, thread: ThreadId) {
         let number = waker.task;
         let future = self.0.tasks.borrow_mut().get_mut(&number).and_then(|task| task.future.take());
         // A task that is done or killed may be woken by an old waker.
@@ -439,6 +445,30 @@ impl Executor {
             self.count_ended(&home);
             self.end_if_idle(&home);
         }
+    }
+
+    /// Runs one task of a runtime on a thread beside `busy`. False if none can run there.
+    fn run_beside(&self, threads: &Arc<[ThreadId]>, busy: ThreadId) -> bool {
+        let now = self.nanos();
+        let is_free = |thread: &&ThreadId| {
+            **thread != busy && !self.0.threads.borrow().is_stalled(**thread, now)
+        };
+        let free: Vec<_> = threads.iter().filter(is_free).collect();
+        let picked = {
+            let (mut woken, tasks) = (lock(&self.0.woken), self.0.tasks.borrow());
+            // The task of the busy thread has no future here.
+            let can_run = |waker: &Arc<TaskWaker>| {
+                let task = tasks.get(&waker.task).filter(|task| task.future.is_some());
+                task.is_some() && Arc::ptr_eq(&waker.home.threads, threads)
+            };
+            let index = woken.iter().position(can_run).filter(|_| !free.is_empty());
+            index.map(|index| woken.remove(index))
+        };
+        let Some(waker) = picked else { return false };
+        *lock(&waker.is_woken) = false;
+        let thread = free[self.0.rng.borrow_mut().usize(..free.len())];
+        self.run_alone(waker, *thread);
+        true
     }
 
     /// A task has ended.
@@ -487,6 +517,27 @@ impl Executor {
     }
 }
 
+thread_local! {
+    /// The runtime with several threads whose task is polled, and the thread that does; `None`
+    /// while there is none, and while others run beside it.
+    static RUNNING: RefCell<Option<(Executor, Arc<[ThreadId]>, ThreadId)>> =
+        const { RefCell::new(None) };
+}
+
+/// Called where a task is in a call of the system: at times, other threads of its runtime run some
+/// tasks meanwhile.
+#[cfg(all(feature = "tokio", unix))]
+pub(super) fn run_others() {
+    let Some((executor, threads, busy)) = RUNNING.take() else { return };
+    let count = executor.0.rng.borrow_mut().u8(..32);
+    // None in most calls.
+    let mut left = if count < 8 { count } else { 0 };
+    while left > 0 && executor.run_beside(&threads, busy) {
+        left -= 1;
+    }
+    RUNNING.set(Some((executor, threads, busy)));
+}
+
 /// An alarm at a point of the simulated time. Dropped, it does not go off.
 pub(super) struct Alarm {
     executor: Executor,
@@ -514,67 +565,5 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         let waker = self.executor.0.alarms.borrow_mut().remove(&(self.at, self.number));
         drop(waker);
-    }
-}
-
-/// The host of a shard's driver.
-pub(super) struct SimulatedHost {
-    executor: Executor,
-    thread: ThreadId,
-    alarm: Option<Alarm>,
-    /// Whether the sockets were looked at since the alarm has gone off.
-    has_looked: bool,
-}
-
-impl SimulatedHost {
-    pub(super) fn new(executor: &Executor, thread: ThreadId) -> Self {
-        Self { executor: executor.clone(), thread, alarm: None, has_looked: false }
-    }
-}
-
-impl Host for SimulatedHost {
-    fn arm(&mut self, after: Duration) {
-        let at = self.executor.nanos().saturating_add(saturating_nanos(after));
-        self.alarm = Some(Alarm::new(&self.executor, at));
-        self.has_looked = false;
-    }
-
-    /// A runtime takes its sockets before its timers, so the tasks that have something to read run
-    /// before the driver.
-    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(alarm) = &self.alarm else { return Poll::Pending };
-        if alarm.poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        if !self.has_looked && self.executor.look(self.thread) {
-            self.has_looked = true;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    }
-
-    /// On the thread of a runtime, tasks run in order, so those that the look has made ready run
-    /// before the driver goes on. Without sockets, the seed says whether they run before it.
-    async fn read_sockets(&mut self, _connections: usize) {
-        self.executor.hand_out_all(self.thread);
-        self.step_aside().await;
-    }
-
-    async fn step_aside(&mut self) {
-        let mut has_yielded = false;
-        poll_fn(|cx| {
-            if has_yielded {
-                return Poll::Ready(());
-            }
-            has_yielded = true;
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn spawn(&self, future: LocalFuture) {
-        self.executor.spawn(self.thread, future);
     }
 }

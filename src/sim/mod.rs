@@ -134,10 +134,8 @@
 //!
 //! After each step of a task the simulation checks the shard that has run: the invariants of its
 //! wheel, that `pending = scheduled − fired − cancelled − returned − dropped`, that no timer fires
-//! early, and that its tables are bounded. If its driver sleeps, it checks that no request, mail or
-//! timer waits for an earlier turn, and that the shard's own thread has left nothing for one.
-//! [`check`](Simulation::check) does it for all shards. A violation is a panic. What the timers
-//! mean is for the test to check.
+//! early, and that its tables are bounded. If its driver sleeps, it checks that no timer waits for
+//! an earlier turn. [`check`](Simulation::check) does it for all shards. A violation is a panic.
 //!
 //! # Many seeds
 //!
@@ -239,6 +237,7 @@
 mod check;
 mod executor;
 mod explore;
+mod host;
 mod join;
 #[cfg(all(feature = "tokio", unix))]
 pub mod net;
@@ -255,8 +254,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use self::executor::{END, Executor, SimulatedHost, Stepped, ThreadId};
+use self::executor::{END, Executor, Stepped, ThreadId};
 pub use self::explore::explore;
+use self::host::SimulatedHost;
 pub use self::join::JoinHandle;
 pub use self::thread::Thread;
 pub use self::time::{SimulatedSleep, Time};

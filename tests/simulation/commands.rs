@@ -15,6 +15,8 @@ pub(crate) enum Due {
     In(Duration),
     /// An instant this long ago, or at the start if there was none.
     Ago(Duration),
+    /// So long after the deadline that the timer has, for a reset.
+    After(Duration),
     Never,
 }
 
@@ -57,6 +59,8 @@ pub(crate) enum Work {
         all: bool,
     },
     Panics,
+    /// The closure that makes it runs a command on a value that is kept on the shard.
+    Commands,
 }
 
 /// A command. Numbers of clients, shards and timers are taken modulo how many there are.
@@ -311,6 +315,10 @@ impl Plan<'_> {
         }
     }
 
+    fn due_of_reset(&mut self) -> Due {
+        if self.rng.u8(..4) == 0 { Due::After(self.duration()) } else { self.due() }
+    }
+
     fn temper(&mut self) -> Temper {
         match self.rng.u8(..8) {
             _ if self.calm => Temper::Calm,
@@ -326,12 +334,13 @@ impl Plan<'_> {
     }
 
     fn work(&mut self) -> Work {
-        match self.rng.u8(..7) {
+        match self.rng.u8(..8) {
             0 => Work::Sleeps(self.due()),
             1 => Work::Ticks(self.rng.u8(..9), self.duration()),
             2 => Work::Waits(self.due()),
             3 => Work::TimesOut(self.due(), self.due()),
             4..6 => Work::Takes { count: self.rng.u8(..20), all: self.rng.bool() },
+            6 => Work::Commands,
             _ => Work::Panics,
         }
     }
@@ -396,7 +405,10 @@ impl Plan<'_> {
                 Command::ScheduleMany { client, shard, count, due: self.due() }
             }
             6 => Command::Cancel { client, timer, mode: self.mode() },
-            7 => Command::Reset { client, timer, due: self.due(), mode: self.mode() },
+            7 => {
+                let due = self.due_of_reset();
+                Command::Reset { client, timer, due, mode: self.mode() }
+            }
             8 => {
                 let count = self.rng.u8(..40);
                 Command::CancelMany { client, timer, count, mode: self.mode() }
@@ -410,7 +422,7 @@ impl Plan<'_> {
             12 => Command::LocalMany { shard, count: self.rng.u8(..20), due: self.due() },
             13 => Command::LocalCancel { shard, timer },
             14 => Command::LocalCancelMany { shard, timer, count: self.rng.u8(..40) },
-            15 => Command::LocalReset { shard, timer, due: self.due() },
+            15 => Command::LocalReset { shard, timer, due: self.due_of_reset() },
             16 => Command::Spawn { shard, work: self.work() },
             17 => Command::Foreign { client, shard, detached: self.rng.bool() },
             18 if self.load != Load::Any => Command::Steps(self.rng.u8(..4)),

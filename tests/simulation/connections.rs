@@ -107,6 +107,7 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     commands
 }
 
+#[derive(Clone)]
 enum Timer {
     Here(ConnTimers),
     Shared(ConnTimers<Handle>),
@@ -140,6 +141,8 @@ struct Known {
     /// Whether it was idle since the last activity, and without a request since the last one.
     is_idle: Cell<bool>,
     is_unasked: Cell<bool>,
+    /// Whether a connection that was told to make room has made it active.
+    is_roused: Cell<bool>,
 }
 
 struct Conn {
@@ -157,11 +160,29 @@ struct Orders {
     drains: RefCell<Vec<Option<(Duration, Duration, Duration)>>>,
     /// Whether the idlest of a shard were ordered to end.
     has_idlest: RefCell<Vec<bool>>,
+    /// Whether such an order is carried out at this moment.
+    is_ordering: Cell<bool>,
+    /// When the scale last changed.
+    scaled_at: Cell<Duration>,
+    tick: Duration,
 }
 
 impl Orders {
     fn now(&self) -> Duration {
         self.time.now() - self.start
+    }
+
+    /// A connection that is told makes another one of its shard active, as the two sides of a proxy
+    /// do.
+    fn rouse(&self, timers: &Timer, known: &Known) {
+        let now = self.now();
+        // Only where its stamp changes, and while one order is carried out.
+        if self.is_ordering.get() && known.counts_as.get() < now && known.told.get().is_none() {
+            timers.touch();
+            known.is_active(now, self.quarters.get());
+            known.counts_as.set(now + STAMP + 2 * self.tick);
+            known.is_roused.set(true);
+        }
     }
 
     /// An event has come. Panics if it may not come now.
@@ -170,6 +191,7 @@ impl Orders {
         match event.kind {
             DeadlineKind::MaxAge => {
                 assert_eq!(known.told.replace(Some(now)), None, "it is told twice");
+                assert!(!known.is_roused.get() || drain.is_some(), "it was active since");
                 let is_ordered = drain.is_some() || self.has_idlest.borrow()[known.shard];
                 let is_old = known.has_age && now >= known.opened + AGE;
                 assert!(is_ordered || is_old, "it is told without an order at {now:?}");
@@ -206,6 +228,15 @@ impl Orders {
     }
 }
 
+impl Timer {
+    fn touch(&self) {
+        match self {
+            Self::Here(timers) => timers.touch(),
+            Self::Shared(timers) => timers.touch(),
+        }
+    }
+}
+
 fn span(quarters: u8) -> Duration {
     LEAST + LIMIT.saturating_sub(LEAST) / 4 * u32::from(quarters)
 }
@@ -237,6 +268,9 @@ pub(crate) fn run(seed: u64, commands: &[Command]) {
         quarters: Cell::new(4),
         drains: RefCell::new(vec![None; count]),
         has_idlest: RefCell::new(vec![false; count]),
+        is_ordering: Cell::new(false),
+        scaled_at: Cell::default(),
+        tick,
     });
     let held_up = vec![(0, Duration::ZERO); count];
     let mut history = History { sim, tick, conns: Vec::new(), held_up, orders };
@@ -270,10 +304,7 @@ impl History {
             Command::Touch(number) => {
                 let Some(conn) = self.conn(number) else { return };
                 conn.known.is_active(now, quarters);
-                match &conn.timers {
-                    Timer::Here(timers) => timers.touch(),
-                    Timer::Shared(timers) => timers.touch(),
-                }
+                conn.timers.touch();
                 let known = Rc::clone(&conn.known);
                 self.note_stamp(&known);
             }
@@ -317,13 +348,17 @@ impl History {
             Command::CloseIdlest { shard, whom, count } => self.close_idlest(shard, whom, count),
             Command::SetScale { quarters } => {
                 self.orders.quarters.set(quarters);
+                self.orders.scaled_at.set(now);
                 for conn in &self.conns {
                     conn.known.least.set(conn.known.least.get().min(quarters));
                 }
                 let factor = f64::from(quarters) / 4.0;
                 self.service().set_scale(Scale::new(factor).expect("there are four quarters"));
             }
-            Command::Run(time) => self.sim.run_for(time),
+            Command::Run(time) => {
+                self.sim.run_for(time);
+                self.check_late();
+            }
             Command::Stall { shard, stall } => {
                 let shard = usize::from(shard) % self.shards();
                 self.sim.stall(ShardId::new(shard as u16), stall);
@@ -368,6 +403,19 @@ impl History {
         }
     }
 
+    /// Checks that each connection that has had its time was told, under the scale that there is.
+    fn check_late(&self) {
+        let slack = 2 * STAMP + 4 * self.tick;
+        for Conn { known, .. } in &self.conns {
+            let (_, held_until) = self.held_up[known.shard];
+            let due = known.counts_as.get() + span(self.orders.quarters.get());
+            let due = due.max(self.orders.scaled_at.get()).max(held_until) + slack;
+            let is_late = self.orders.now() > due && !known.is_idle.get();
+            let may_be_late = known.is_asked.get() || known.told.get().is_some();
+            assert!(!is_late || may_be_late, "it is not idle by {due:?}");
+        }
+    }
+
     fn open(&mut self, shard: usize, is_shared: bool, has_age: bool) {
         let id = ShardId::new(shard as u16);
         let limits = ConnLimits::default().read_idle(LIMIT).read_idle_least(LEAST);
@@ -393,9 +441,14 @@ impl History {
             cut: Cell::new(false),
             is_idle: Cell::new(false),
             is_unasked: Cell::new(false),
+            is_roused: Cell::new(false),
         });
         self.note_stamp(&known);
         let (orders, noted) = (Rc::clone(&self.orders), Rc::clone(&known));
+        let rouses = self.conns.last().filter(|conn| conn.known.shard == shard);
+        // One that is not told by another task, later.
+        let rouses = rouses.filter(|conn| !conn.known.is_shared);
+        let rouses = rouses.map(|conn| (conn.timers.clone(), Rc::clone(&conn.known)));
         let timers = if is_shared {
             let timers = self.service().handle().on(id).connection(limits);
             let waiting = timers.clone();
@@ -411,7 +464,12 @@ impl History {
             Timer::Shared(timers)
         } else {
             let timers = self.sim.timers(id).connection(limits).expect("there is room");
-            timers.on_event(move |_, event| orders.note(&noted, event));
+            timers.on_event(move |_, event| {
+                orders.note(&noted, event);
+                if let (DeadlineKind::MaxAge, Some((timers, known))) = (event.kind, &rouses) {
+                    orders.rouse(timers, known);
+                }
+            });
             Timer::Here(timers)
         };
         self.conns.push(Conn { timers, request: None, known });
@@ -468,33 +526,41 @@ impl History {
                 self.orders.has_idlest.borrow_mut()[*shard] = true;
             }
         }
+        self.orders.is_ordering.set(true);
         self.sim.settle();
+        self.orders.is_ordering.set(false);
         for shard in shards {
             let is_held_up = self.sim.is_stalled(ShardId::new(shard as u16));
             if !is_held_up && self.orders.drains.borrow()[shard].is_none() {
                 self.check_idlest(shard, count, &before);
             }
         }
+        let roused = self.conns.iter().map(|conn| Rc::clone(&conn.known));
+        for known in roused.filter(|known| known.is_roused.take()).collect::<Vec<_>>() {
+            self.note_stamp(&known);
+        }
     }
 
     /// Checks that the idlest connections of a shard were told, and no others.
     fn check_idlest(&self, shard: usize, count: usize, before: &[Option<Duration>]) {
-        let mut told = Vec::new();
-        let mut left = Vec::new();
+        let (mut told, mut left, mut roused) = (Vec::new(), Vec::new(), 0);
         for (conn, before) in self.conns.iter().zip(before) {
             let known = &conn.known;
             if known.shard != shard || before.is_some() {
                 continue;
             }
             let is_told = known.told.get().is_some();
+            roused += usize::from(known.is_roused.get());
             assert!(!(is_told && known.is_asked.get()), "it is told during a request");
             if is_told {
                 told.push(known.active.get());
-            } else if !known.is_asked.get() {
+            } else if !known.is_asked.get() && !known.is_roused.get() {
                 left.push(known.counts_as.get());
             }
         }
-        assert!(told.len() == count || (told.len() < count && left.is_empty()), "{told:?}");
+        // One that was found and then active is not told, and none takes its place.
+        let has_told = told.len() <= count && (told.len() + roused >= count || left.is_empty());
+        assert!(has_told, "{told:?} of {count}");
         if let (Some(last), Some(first)) = (told.iter().max(), left.iter().min()) {
             assert!(last <= first, "told {last:?}, and not a connection active until {first:?}");
         }

@@ -87,7 +87,7 @@ impl History {
         }
         let shards: Vec<_> =
             sim.service().shards().map(|shard| sim.timers(shard).clone()).collect();
-        let held = vec![false; shards.len()];
+        let (held, keeps) = (vec![false; shards.len()], rng.bool());
         let ledger = Ledger::begin(sim.time(), tick, shards.len());
         let world = Rc::new(World {
             ledger,
@@ -98,6 +98,8 @@ impl History {
             containers: RefCell::new(
                 shards.iter().map(|on| Containers::new(on, Some(4))).collect(),
             ),
+            capacity: timers_max(&sim, 0),
+            kept: shards.iter().map(|on| keeps.then(|| on.keep(()).ok()).flatten()).collect(),
             shards: RefCell::new(shards),
             senders: RefCell::default(),
             senders_made: Cell::new(0),
@@ -197,7 +199,7 @@ impl History {
                 let Some((_, handle)) = world.timer(timer) else { return };
                 sender.next();
                 let reply = sender.client.remaining(handle);
-                self.wait_for(reply, |_| {});
+                self.wait_for_shard(handle.shard(), reply, |_| {});
             }
             Command::Timeout { client, shard, due, work } => {
                 let Some(sender) = world.sender(client) else { return };

@@ -7,6 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use corewheel::sim::Time;
@@ -89,6 +91,8 @@ pub(crate) struct Ledger {
     pub(crate) fires_all: Cell<bool>,
     /// How many tasks wait for a reply or for a timeout.
     pub(crate) waiting: Cell<u32>,
+    /// What shards were asked for that does not wait for a time, and whether it is done.
+    asked: RefCell<Vec<(usize, Arc<AtomicBool>)>>,
     /// Timeouts of tasks; `None` when the task is done.
     timeouts: RefCell<Vec<Option<Waiting>>>,
 }
@@ -131,6 +135,15 @@ pub(crate) fn drop_contained<V>(value: V) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
 }
 
+/// What a shard was asked for.
+pub(crate) struct Asked(Arc<AtomicBool>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 thread_local! {
     static LEDGER: RefCell<Option<Rc<Ledger>>> = const { RefCell::new(None) };
 }
@@ -147,6 +160,7 @@ impl Ledger {
             ended: RefCell::new(vec![false; shards]),
             fires_all: Cell::new(false),
             waiting: Cell::new(0),
+            asked: RefCell::default(),
             timeouts: RefCell::default(),
         });
         LEDGER.set(Some(Rc::clone(&ledger)));
@@ -203,7 +217,15 @@ impl Ledger {
             }
             Due::Ago(ago) => now.saturating_sub(ago.as_nanos() as u64),
             Due::Never => u64::MAX,
+            Due::After(_) => unreachable!("it is a reset, which has its time by now"),
         }
+    }
+
+    /// When a timer is due after a reset.
+    pub(crate) fn due_of_reset(&self, id: Id, due: Due) -> Due {
+        let Due::After(by) = due else { return due };
+        let at = self.get(id).due_max.saturating_add(by.as_nanos() as u64);
+        Due::In(Duration::from_nanos(at.saturating_sub(self.now())))
     }
 
     /// The start of the tick at which a timer fires that is due at `nanos`.
@@ -522,6 +544,13 @@ impl Ledger {
         }
     }
 
+    /// A shard that works does it before the clock moves. The result is dropped when it is done.
+    pub(crate) fn ask(&self, shard: usize) -> Asked {
+        let is_done = Arc::default();
+        self.asked.borrow_mut().push((shard, Arc::clone(&is_done)));
+        Asked(is_done)
+    }
+
     pub(crate) fn timeout(&self, shard: usize, due: u64) -> usize {
         self.timeout_on(Some(shard), due)
     }
@@ -644,6 +673,12 @@ impl Ledger {
         self.require(late.is_none(), || {
             let timer = late.map(|id| (id, self.tick_of(timers[id].due_max), &timers[id]));
             format!("nothing runs until {now} ns, but a timer is due: {timer:?}")
+        });
+        let asked = &mut self.asked.borrow_mut();
+        asked.retain(|(_, is_done)| !is_done.load(Ordering::Relaxed));
+        let left = asked.iter().find(|(shard, _)| works(*shard));
+        self.require(left.is_none(), || {
+            format!("nothing runs until {now} ns, and {left:?} was asked for before")
         });
         let is_late = |timeout: &Option<(Option<usize>, u64)>| {
             let works = |shard: Option<usize>| shard.map_or(all_work, &works);

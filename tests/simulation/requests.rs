@@ -30,6 +30,20 @@ impl History {
         });
     }
 
+    /// A task of its own awaits the reply of a shard, which comes at once.
+    pub(crate) fn wait_for_shard<R: 'static>(
+        &self,
+        shard: ShardId,
+        reply: impl IntoFuture<Output = R, IntoFuture: 'static>,
+        then: impl FnOnce(R) + 'static,
+    ) {
+        let asked = self.world.ledger.ask(usize::from(shard.number()));
+        self.wait_for(reply, move |reply| {
+            drop(asked);
+            then(reply);
+        });
+    }
+
     pub(crate) fn cancel(&self, sender: &Rc<Sender>, id: Id, handle: TimerId, mode: Mode) {
         let ledger = Rc::clone(&self.world.ledger);
         ledger.send_cancel(id);
@@ -40,7 +54,7 @@ impl History {
             Mode::Awaited => {
                 let (reply, client) = (sender.client.cancel(handle), sender.number);
                 let shard = usize::from(handle.shard().number());
-                self.wait_for(reply, move |outcome| {
+                self.wait_for_shard(handle.shard(), reply, move |outcome| {
                     let Ok(outcome) = outcome else { return ledger.unanswered(id) };
                     ledger.cancelled(id, outcome);
                     ledger.landed(id);
@@ -52,6 +66,7 @@ impl History {
 
     pub(crate) fn reset(&self, sender: &Rc<Sender>, id: Id, handle: TimerId, due: Due, mode: Mode) {
         let ledger = Rc::clone(&self.world.ledger);
+        let due = ledger.due_of_reset(id, due);
         let (client, number) = (sender.number, sender.next());
         let shard = usize::from(handle.shard().number());
         let is_silent = mode != Mode::Awaited;
@@ -69,7 +84,7 @@ impl History {
                 if mode == Mode::Dropped {
                     return drop(reply);
                 }
-                self.wait_for(reply, move |outcome| {
+                self.wait_for_shard(handle.shard(), reply, move |outcome| {
                     let Ok(outcome) = outcome else { return ledger.unanswered(id) };
                     ledger.received(client, shard, number);
                     ledger.reset(id, outcome);
@@ -107,7 +122,7 @@ impl History {
         let wait = async move {
             match work {
                 Due::In(delay) => time.sleep(delay).await,
-                Due::Ago(_) => {}
+                Due::Ago(_) | Due::After(_) => {}
                 Due::Never => std::future::pending().await,
             }
         };
@@ -134,13 +149,18 @@ impl History {
 
     pub(crate) fn spawn(&self, shard: usize, work: Work) {
         // The closure is `Send`, so it finds the history where jobs find it.
-        let start = move |timers: Timers<Job>| async move {
+        let start = move |timers: Timers<Job>| {
             let world = world().expect("a history runs");
-            let _alive = Rc::clone(&world.spawned);
-            work_on(&world, &timers, work).await;
+            if work == Work::Commands {
+                world.command_kept(shard);
+            }
+            async move {
+                let _alive = Rc::clone(&world.spawned);
+                work_on(&world, &timers, work).await;
+            }
         };
-        let shard = ShardId::new(shard as u16);
-        if let Ok(reply) = self.sim.service().spawn_on(shard, start) {
+        let on = ShardId::new(shard as u16);
+        if let Ok(reply) = self.sim.service().spawn_on(on, start) {
             self.wait_for(reply, |_| {});
         }
     }

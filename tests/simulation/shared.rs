@@ -51,6 +51,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn len(&self) -> usize {
+        self.sleeps.borrow().len()
+    }
+
     /// The sleeps that have ended.
     pub(crate) fn ended(&self) -> Vec<usize> {
         let places = self.sleeps.borrow();
@@ -61,6 +65,20 @@ impl Shared {
     pub(crate) fn wakers_of(&self, sleeps: &[usize]) -> usize {
         let places = self.sleeps.borrow();
         sleeps.iter().map(|place| Arc::strong_count(&places[*place].wakers) - 1).sum()
+    }
+
+    /// A waker of a sleep is woken, which its timer does at its time, and not before. A shard that
+    /// has ended wakes all, and one that has looked for room wakes what has waited for it.
+    fn check_woken(&self, world: &World, place: usize) {
+        let (places, ledger) = (self.sleeps.borrow(), &world.ledger);
+        // `None` while it is polled. A timer that another thread ends may come at its own time.
+        let place = &places[place];
+        let Some(sleeping) = place.sleeping.as_ref().filter(|_| place.owner == 0) else { return };
+        let (now, due) = (ledger.now(), sleeping.expected.due);
+        let is_early = due < u64::MAX && now < due;
+        if is_early && world.has_room() && !ledger.may_be_closed(None) {
+            ledger.violate(format!("a sleep of a handle until {due} ns is woken at {now} ns"));
+        }
     }
 
     /// How many wakers are not dropped, and how many timeouts wait.
@@ -140,12 +158,16 @@ impl Drop for Expected {
 /// A waker that says whether it was woken.
 struct Relay {
     task: Waker,
+    place: usize,
     is_woken: AtomicBool,
     _alive: [Arc<()>; 2],
 }
 
 impl Wake for Relay {
     fn wake(self: Arc<Self>) {
+        if let Some(world) = world() {
+            world.shared.check_woken(&world, self.place);
+        }
         // Relaxed: a simulation has one thread.
         self.is_woken.store(true, Ordering::Relaxed);
         self.task.wake_by_ref();
@@ -199,7 +221,8 @@ impl Sleeper {
             let of_place = &shared.sleeps.borrow()[self.place].wakers;
             let alive = [&shared.wakers, of_place].map(Arc::clone);
             self.polls = true;
-            Arc::new(Relay { task, is_woken: AtomicBool::new(false), _alive: alive })
+            let place = self.place;
+            Arc::new(Relay { task, place, is_woken: AtomicBool::new(false), _alive: alive })
         });
         let is_woken = relay.is_woken.swap(false, Ordering::Relaxed);
         let mut slept = Poll::Pending;
@@ -228,14 +251,21 @@ impl Sleeper {
 
     /// Resets the sleep. If it waits, it need not be polled.
     fn reset(&mut self, waits: bool) {
-        let due = match self.rng.u8(..8) {
+        let due = match self.rng.u8(..10) {
             0 => Due::In(Duration::ZERO),
             1 => Due::Never,
             2 => Due::Ago(self.pause()),
+            3..5 => Due::After(self.pause() / 16),
             _ => Due::In(self.pause()),
         };
         let taken = self.world.shared.sleeps.borrow_mut()[self.place].sleeping.take();
         let Some(mut sleeping) = taken else { return };
+        let due = if let Due::After(by) = due {
+            let at = Duration::from_nanos(sleeping.expected.due).saturating_add(by);
+            Due::In(at.saturating_sub(Duration::from_nanos(self.world.ledger.now())))
+        } else {
+            due
+        };
         sleeping.expected.reset(self.world.ledger.nanos_at(due));
         match self.world.when(due) {
             Ok(delay) => sleeping.sleep.reset(delay),
@@ -384,7 +414,7 @@ impl History {
             async move {
                 match work {
                     Due::In(delay) => time.sleep(delay).await,
-                    Due::Ago(_) => {}
+                    Due::Ago(_) | Due::After(_) => {}
                     Due::Never => std::future::pending().await,
                 }
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use corewheel::kept::Kept;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Thread;
 use corewheel::sim::Time;
@@ -46,8 +47,12 @@ pub(crate) struct World {
     pub(crate) time: Time,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) shards: RefCell<Vec<Timers<Job>>>,
+    /// That of each shard.
+    pub(crate) capacity: usize,
     /// The containers of each shard.
     pub(crate) containers: RefCell<Vec<Containers>>,
+    /// A value that is kept on each shard; `None` in histories without them.
+    pub(crate) kept: Vec<Option<Kept<()>>>,
     pub(crate) senders: RefCell<Vec<Rc<Sender>>>,
     pub(crate) senders_made: Cell<u32>,
     /// Clients that are neither used nor dropped while the history runs. They are dropped after it,
@@ -76,7 +81,7 @@ pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work)
         async move {
             match due {
                 Due::In(delay) => time.sleep(delay).await,
-                Due::Ago(_) => {}
+                Due::Ago(_) | Due::After(_) => {}
                 Due::Never => std::future::pending().await,
             }
         }
@@ -116,6 +121,7 @@ pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work)
             taker.await;
         }
         Work::Panics => panic!("on purpose"),
+        Work::Commands => {}
     }
 }
 
@@ -178,7 +184,7 @@ impl World {
     pub(crate) fn when(&self, due: Due) -> Result<Duration, Instant> {
         match due {
             Due::In(delay) => Ok(delay),
-            Due::Never => Ok(Duration::MAX),
+            Due::Never | Due::After(_) => Ok(Duration::MAX),
             Due::Ago(ago) => {
                 let past = Duration::from_nanos(self.ledger.now()).min(ago);
                 Err(self.time.now().checked_sub(past).expect("it is not before the start"))
@@ -341,11 +347,27 @@ impl World {
 
     pub(crate) fn reset_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId), due: Due) {
         let shard = usize::from(timers.shard_id().number());
+        let due = self.ledger.due_of_reset(id, due);
         let outcome = match self.when(due) {
             Ok(delay) => timers.reset(handle, delay),
             Err(at) => timers.reset(handle, at),
         };
         self.ledger.reset_here(id, due, outcome, shard);
+    }
+
+    /// Whether all timers that there were, and the keys of all clients, fit into any shard at once.
+    pub(crate) fn has_room(&self) -> bool {
+        let keys = 64 * self.senders_made.get() as usize;
+        self.capacity >= self.ledger.len() + self.shared.len() + keys + 100
+    }
+
+    /// The shard's own thread leaves a command for a turn.
+    pub(crate) fn command_kept(&self, shard: usize) {
+        if let Some(kept) = &self.kept[shard] {
+            let asked = self.ledger.ask(shard);
+            // A shard that has ended refuses it.
+            drop(kept.try_run(move |()| drop(asked)));
+        }
     }
 
     /// Polls sleeps of a shard, each with a waker that drops all of them.

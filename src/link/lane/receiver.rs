@@ -421,12 +421,6 @@ impl<R: Request> LaneReceiver<R> {
         let has_older = self.rest.is_some() || !self.overflowed.is_empty();
         has_older || !self.shared.beside.overflow.is_empty()
     }
-
-    /// Whether the lane holds a request that its owner must receive before the tick `until`.
-    #[cfg(feature = "sim")]
-    pub(crate) fn is_late_at(&mut self, until: Tick, soon: Tick) -> bool {
-        self.has_requests_beside() || self.is_needed_before(until, soon)
-    }
 }
 
 /// Takes the keys that a request uses up. Returns the key that the owner passes on with it.

@@ -24,6 +24,7 @@ use super::witness::{Known, lock};
 use crate::clock::ManualClock;
 use crate::clock::saturating_nanos;
 use crate::pass::Wait;
+use crate::pass::looks::{Proof, Written};
 
 /// What a runtime remembers of a socket.
 pub(super) const READ: u8 = 1;
@@ -128,10 +129,12 @@ struct Reactor {
     /// Until when no look is taken.
     held_until: u64,
     waker: Option<Waker>,
-    /// The waits of the barrier that is in the list.
-    written: Vec<Arc<Wait>>,
-    /// The waits of the barrier after that.
-    next: Vec<Arc<Wait>>,
+    /// What the barrier that is in the list wakes.
+    written: Written,
+    /// What the barrier after that wakes.
+    next: Written,
+    /// The last barrier for timers that was handed out.
+    proof: Proof,
 }
 
 /// What a look has left.

@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::mem;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::super::JoinHandle;
@@ -14,6 +14,8 @@ use super::super::executor::{Alarm, Executor, Home, ThreadId};
 use super::kernel::{Looked, World};
 use super::options::RuntimeOptions;
 use crate::clock::saturating_nanos;
+use crate::link::nursery::Relay;
+use crate::pass::looks::Written;
 use crate::pass::{Wait, simulated};
 
 /// A runtime, as its threads have it.
@@ -23,6 +25,7 @@ pub(in crate::sim) struct Worker {
     pub(super) index: usize,
     number: u64,
     budget: u32,
+    has_workers: bool,
 }
 
 impl Worker {
@@ -47,7 +50,33 @@ impl simulated::Runtime for Worker {
     }
 
     fn ask(&self, wait: Arc<Wait>) {
-        self.world.call(|kernel| kernel.ask(self.index, wait));
+        let asked = Written { waits: vec![wait], ..Written::default() };
+        self.world.call(|kernel| kernel.ask(self.index, asked));
+    }
+
+    fn is_proven(&self, looks: u64, time: u64) -> bool {
+        self.has_workers && self.world.call(|kernel| kernel.proof(self.index)).is_of(looks, time)
+    }
+
+    fn relay(&self) -> Option<Arc<dyn Relay<Waker>>> {
+        let (world, index) = (Arc::clone(&self.world), self.index);
+        self.has_workers.then(|| Arc::new(Relayed { world, index }) as _)
+    }
+}
+
+/// Wakes the futures that timers of a runtime's threads guard, after a look.
+struct Relayed {
+    world: Arc<World>,
+    index: usize,
+}
+
+debug_fields!([] Relayed, |it| index: it.index);
+
+impl Relay<Waker> for Relayed {
+    fn take_over(&self, due: Vec<Waker>, until: u64) -> Result<(), Vec<Waker>> {
+        let asked = Written { waits: Vec::new(), due, until };
+        self.world.call(|kernel| kernel.ask(self.index, asked));
+        Ok(())
     }
 }
 
@@ -128,8 +157,13 @@ impl Runtime {
     ) -> Self {
         let index = world.call(|kernel| kernel.add_reactor(options.events_max.max(1)));
         let budget = options.budget.max(1);
-        let worker =
-            Arc::new(Worker { world: Arc::clone(world), index, number: next_number(), budget });
+        let worker = Arc::new(Worker {
+            world: Arc::clone(world),
+            index,
+            number: next_number(),
+            budget,
+            has_workers: threads.len() > 1,
+        });
         let home = Home::of_runtime(&threads, Arc::clone(&worker));
         if let [thread] = *threads {
             executor.add_reactor(thread, Arc::clone(&worker));

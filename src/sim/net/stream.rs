@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::super::executor::run_others;
 use super::kernel::{Kernel, READ, READ_CLOSED, WRITE, WRITE_CLOSED, World};
 use super::runtime::{give_back, here, takes_budget};
 use super::witness::Witness;
@@ -134,14 +135,17 @@ impl Stream {
             }
             done
         });
-        if let Some(done) = done {
-            return Poll::Ready(done.map_err(io::Error::from));
+        if done.is_none() {
+            // No thread has run besides, so nothing came in between.
+            let waker = cx.waker().clone();
+            self.world.call(|kernel| kernel.wait(id, bits, waker));
+            give_back();
         }
-        // No thread runs besides, so nothing comes in between.
-        let waker = cx.waker().clone();
-        self.world.call(|kernel| kernel.wait(id, bits, waker));
-        give_back();
-        Poll::Pending
+        if bits & READ != 0 {
+            // Not in a write, which libraries make under locks of theirs.
+            run_others();
+        }
+        done.map_or(Poll::Pending, |done| Poll::Ready(done.map_err(io::Error::from)))
     }
 }
 

@@ -128,8 +128,13 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
     };
     let body = Bytes::from(vec![b'a'; one_of(rng, &[0, 0, 1, 1, 1, 3_000])]);
     // Longer than the idle time. A request that has a time would not come to its end.
-    let pauses = seen.is_patient() && seen.limits.request > 2 * limit && rng.u8(..4) == 0;
-    let pause = limit.mul_f64(1.25 + rng.f64());
+    let is_long = seen.is_patient();
+    let pauses = seen.limits.request > 2 * limit && rng.u8(..if is_long { 4 } else { 3 }) == 0;
+    // Or up to the time of a frame, which the second part comes in.
+    let shorter = limit - Duration::from_millis(1);
+    let random = shorter.mul_f64(rng.f64());
+    let shorter = one_of(rng, &[shorter, random]);
+    let pause = if is_long { limit.mul_f64(1.25 + rng.f64()) } else { shorter };
     let body = Parts {
         parts: [body, if pauses { Bytes::from_static(b"end") } else { Bytes::new() }],
         pause: pauses.then(|| Box::pin(world.time.sleep(pause)) as _),

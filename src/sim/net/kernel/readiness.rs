@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::{Entry, Kernel, Looked, READ, READ_CLOSED, Reactor, WRITE, WRITE_CLOSED};
-use crate::pass::Wait;
+use crate::pass::looks::{Proof, Written};
+use crate::pass::tokio::prove;
 
 /// Readiness.
 impl Kernel {
@@ -47,8 +47,9 @@ impl Kernel {
             events_max,
             held_until: 0,
             waker: None,
-            written: Vec::new(),
-            next: Vec::new(),
+            written: Written::default(),
+            next: Written::default(),
+            proof: Proof::NONE,
         });
         self.reactors.len() - 1
     }
@@ -111,26 +112,36 @@ impl Kernel {
                 }
                 Entry::Barrier => {
                     let reactor = &mut self.reactors[runtime];
-                    self.ended.append(&mut reactor.written);
-                    if !reactor.next.is_empty() {
-                        reactor.written = std::mem::take(&mut reactor.next);
+                    let written = std::mem::take(&mut reactor.next);
+                    if !written.is_empty() {
                         reactor.list.push_back(Entry::Barrier);
                     }
+                    let ended = std::mem::replace(&mut reactor.written, written);
+                    if ended.until > 0 {
+                        reactor.proof = prove(ended.until);
+                    }
+                    self.ended.extend(ended.waits);
+                    self.wakes.extend(ended.due);
                 }
             }
         }
         !self.reactors[runtime].list.is_empty()
     }
 
-    /// Ends a wait when what is in the list now was handed out.
-    pub(in crate::sim::net) fn ask(&mut self, runtime: usize, wait: Arc<Wait>) {
+    /// Wakes this when what is in the list now was handed out.
+    pub(in crate::sim::net) fn ask(&mut self, runtime: usize, asked: Written) {
         let reactor = &mut self.reactors[runtime];
         if reactor.written.is_empty() {
-            reactor.written.push(wait);
+            reactor.written = asked;
             self.list(runtime, Entry::Barrier);
         } else {
-            reactor.next.push(wait);
+            reactor.next.append(asked);
         }
+    }
+
+    /// The last barrier for timers that was handed out.
+    pub(in crate::sim::net) fn proof(&self, runtime: usize) -> Proof {
+        self.reactors[runtime].proof
     }
 
     /// Whether the runtime remembers one of these bits. A socket without a runtime is always asked.
