@@ -60,22 +60,25 @@ impl Frames {
         u32::from_be_bytes(bytes)
     }
 
+    /// How many bytes of the present frame are kept.
+    fn needed(&self) -> usize {
+        if self.known >= 9 && self.head[3] == WINDOW_UPDATE { 13 } else { 9 }
+    }
+
     /// Takes the next bytes. Returns the next frame whose head they complete, and how many of them
     /// were taken.
     fn next(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
         let skipped = self.left.min(bytes.len());
         self.left -= skipped;
-        let (mut taken, mut needed) = (skipped, 9);
-        while taken < bytes.len() && self.known < needed {
-            let part = (needed - self.known).min(bytes.len() - taken);
+        let mut taken = skipped;
+        // The payload of a WINDOW_UPDATE may come in another call than the head before it.
+        while self.known < self.needed() {
+            let part = (self.needed() - self.known).min(bytes.len() - taken);
+            if part == 0 {
+                return (taken, None);
+            }
             self.head[self.known..self.known + part].copy_from_slice(&bytes[taken..taken + part]);
             (self.known, taken) = (self.known + part, taken + part);
-            if self.known == 9 && self.head[3] == WINDOW_UPDATE {
-                needed = 13;
-            }
-        }
-        if self.known < 9 || self.known < 13 && self.head[3] == WINDOW_UPDATE {
-            return (taken, None);
         }
         let length = self.number(0) >> 8;
         let (kind, known) = (self.head[3], mem::take(&mut self.known));
@@ -320,6 +323,25 @@ mod tests {
             }
         }
         (streams.has_tunnel(), has_data)
+    }
+
+    #[test]
+    fn window_update_in_any_parts_is_taken_once() {
+        for length in 1..14 {
+            let mut frames = Frames::default();
+            let mut found = Vec::new();
+            let update = frame(WINDOW_UPDATE, 0, 3, &7_u32.to_be_bytes());
+            for mut part in [&update[..], &frame(DATA, 0, 1, b"data")].concat().chunks(length) {
+                while !part.is_empty() {
+                    let (taken, frame) = frames.next(part);
+                    assert!(taken > 0, "in parts of {length}");
+                    part = &part[taken..];
+                    found.extend(frame.map(|frame| (frame.kind, frame.stream, frame.increment)));
+                }
+            }
+            assert_eq!(found[0], (WINDOW_UPDATE, 3, 7), "in parts of {length}");
+            assert_eq!((found.len(), found[1].0, found[1].1), (2, DATA, 1));
+        }
     }
 
     #[test]
