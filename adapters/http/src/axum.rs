@@ -145,8 +145,12 @@ where
 /// A socket that is closed while bytes lie unread in it, or to which bytes come after that, is
 /// reset, and the client loses what it has not received. So the server shuts its side down first,
 /// and reads and forgets what the client still sends, until the client closes its side too, for
-/// [`close_time`](Self::close_time) at most. A client that does not take its response, or to which
-/// nothing was sent, is closed at once.
+/// [`close_time`](Self::close_time) at most. A client to which nothing was sent is closed at once.
+///
+/// A client that reaches `write_stall` or `min_write_rate` is reset instead, so that the system
+/// frees what it keeps for that client. This is so for a `TcpStream`. A stream of another type, as
+/// one of TLS over a socket, is closed at once, and the system keeps what the client has not taken
+/// until it gives that client up.
 ///
 /// # When there is no timer
 ///

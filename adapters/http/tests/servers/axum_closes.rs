@@ -141,6 +141,32 @@ fn client_that_closes_its_side_ends_the_close_of_its_connection() {
     wait_until(|| metrics.num_alive_tasks() <= before);
 }
 
+/// Whether the kernel has a socket of the server for a client, in whatever state.
+#[cfg(target_os = "linux")]
+fn has_socket(server: SocketAddr, client: SocketAddr) -> bool {
+    let [local, remote] = [server, client].map(|address| format!(":{:04X}", address.port()));
+    std::fs::read_to_string("/proc/net/tcp").unwrap().lines().skip(1).any(|row| {
+        let mut columns = row.split_whitespace().skip(1);
+        columns.next().is_some_and(|it| it.ends_with(&local))
+            && columns.next().is_some_and(|it| it.ends_with(&remote))
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn connection_that_reaches_a_limit_of_writing_leaves_nothing_in_the_kernel() {
+    let limits = StreamLimits::default().write_stall(LIMIT).idle(STALL);
+    let server = Server::start(limits, STALL);
+    let mut client = connect(server.address);
+    let address = client.local_addr().unwrap();
+    client.write_all(&get("/long")).unwrap();
+    let control = server.control();
+    assert!(has_socket(server.address, address));
+    // It reads nothing, and keeps its socket.
+    wait_until(|| !has_socket(server.address, address));
+    assert_eq!(control.limit_reached(), Some(WriteStall(LIMIT)));
+}
+
 #[test]
 fn connection_that_has_received_nothing_or_takes_nothing_is_closed_at_once() {
     for limits in [
