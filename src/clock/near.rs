@@ -182,7 +182,7 @@ impl Measured {
         let rate = Rate::between(last, pair)?;
         let before = std::mem::replace(self, Self { pair: Some(pair), rate: Some(rate) }).rate?;
         let agrees = before.nanos.abs_diff(rate.nanos) < rate.nanos / AGREE;
-        agrees.then(|| if before.nanos < rate.nanos { rate } else { before })
+        agrees.then_some(if before.nanos < rate.nanos { rate } else { before })
     }
 }
 

@@ -138,9 +138,10 @@ macro_rules! deadline_kinds {
             }
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
-                /// accepted. A response to which an HTTP/2 client gives no window is a write that
-                /// waits, if an adapter such as `corewheel-http` tells the stream. Only bytes of
-                /// responses count for it.
+                /// accepted, or, of a stream [with a socket](super::TimedIo::with_socket),
+                /// acknowledged. A response to which an HTTP/2 client gives no window is a write
+                /// that waits, if an adapter such as `corewheel-http` tells the stream. Only bytes
+                /// of responses count for it.
                 write_stall: Duration = write_timeout,
             }
             ends {Writes, WriteStall(write_stall: Duration), "no byte could be written for {}"}
@@ -190,10 +191,11 @@ macro_rules! deadline_kinds {
                 /// has not taken yet. A response that waits for an HTTP/2 window counts, as for
                 /// [`write_stall`](Self::write_stall).
                 ///
-                /// The system accepts more bytes when a good part of its send buffer is empty, on
-                /// Linux a third. The grace period must be as long as a slow but honest peer takes
-                /// for that part, and as the server may be late to see it: a wait that ends in time
-                /// counts as a whole.
+                /// Of a stream [with a socket](super::TimedIo::with_socket), the bytes are those
+                /// that the peer has acknowledged. Otherwise, the system accepts more bytes when a
+                /// good part of its send buffer is empty, on Linux a third. Then the grace period
+                /// must be as long as a slow but honest peer takes for that part, and as the server
+                /// may be late to see it: a wait that ends in time counts as a whole.
                 min_write_rate: DataRate = min_write_rate,
             }
             ends {

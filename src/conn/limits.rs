@@ -94,6 +94,10 @@ fn span_of(limit: Duration) -> u64 {
 /// demands give more time to those that follow. A transfer that keeps exactly the rate is too
 /// slow as soon as its next byte is due.
 ///
+/// Where a stream asks its socket what the peer has acknowledged, the bytes are those, which come
+/// in lumps: what a kernel takes for a peer that reads nothing is a lump, too. So they give no more
+/// time in advance than [`LUMP_MAX`](Self::LUMP_MAX).
+///
 /// ```
 /// use corewheel::ConnLimits;
 /// use corewheel::conn::DataRate;
@@ -115,6 +119,12 @@ pub struct DataRate {
 impl DataRate {
     /// No least rate.
     pub const OFF: Self = Self::new(0, Duration::ZERO);
+
+    /// The longest time for which a peer that a socket is [asked about] may go without progress,
+    /// whatever it has acknowledged before.
+    ///
+    /// [asked about]: crate::stream::TimedIo::with_socket
+    pub const LUMP_MAX: Duration = Duration::from_secs(60);
 
     /// A least rate after a grace period.
     pub const fn new(bytes_per_second: u64, grace: Duration) -> Self {

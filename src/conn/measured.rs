@@ -76,6 +76,20 @@ impl Progress {
         self.bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
     }
 
+    /// Moves the beginning back, where the transfer that runs is due later than `longest` after
+    /// `now`. True if it has become earlier.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(super) fn bound(&self, now: u64, longest: u64) -> bool {
+        let later = self.due().saturating_sub(now.saturating_add(longest));
+        if later == 0 || !self.is_running() {
+            return false;
+        }
+        // Relaxed: see `pause`.
+        let start = self.start.load(Ordering::Relaxed).saturating_sub(later);
+        self.go_on(start, now);
+        true
+    }
+
     /// How long the bytes so far may take.
     fn time(&self) -> u64 {
         time_of(self.bytes.load(Ordering::Relaxed), self.bytes_per_second).max(self.grace)

@@ -120,6 +120,7 @@
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, and of
 //! Kestrel's least data rates. Cost: see [`ConnTimers`].
 
+mod acknowledged;
 mod any_thread;
 mod events;
 mod in_progress;
@@ -136,6 +137,10 @@ mod side;
 mod timers;
 mod transfer;
 
+#[cfg(unix)]
+pub use self::acknowledged::acknowledged_bytes;
+#[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
+pub(crate) use self::acknowledged::reset_at_close;
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;

@@ -114,10 +114,11 @@ impl<S: Side> ConnTimers<S> {
         (0..count).for_each(|_| self.conn().end(Held::Request, at));
     }
 
-    /// Begins a transfer that is measured by the deadline of a kind.
-    pub(crate) fn measure(&self, kind: DeadlineKind, now: u64) -> Transfer<S> {
+    /// Begins a transfer that is measured by the deadline of a kind. The time of a write is one of
+    /// so many equal parts of its limit.
+    pub(crate) fn measure(&self, kind: DeadlineKind, parts: u32, now: u64) -> Transfer<S> {
         let kind = kind.index().expect("the kind is one of the table");
-        Transfer::begin(self.conn(), (kind, true), now, Wakes::Nothing)
+        Transfer::begin(self.conn(), (kind, true), parts, now, Wakes::Nothing)
     }
 }
 
@@ -132,6 +133,14 @@ impl<S: Side> Transfer<S> {
         // There was no limit, it has changed, or the timer has expired meanwhile.
         self.begin_again(now, Wakes::Nothing);
         self.progress.is_some()
+    }
+
+    /// What was counted gives the transfer no more time from `now` on than `longest`, in
+    /// nanoseconds.
+    pub(crate) fn bound(&self, now: u64, longest: u64) {
+        if self.progress.as_ref().is_some_and(|progress| progress.bound(now, longest)) {
+            S::Conn::change(&self.conn, Wakes::Nothing, |_| ((), true));
+        }
     }
 
     /// Whether there is a limit.

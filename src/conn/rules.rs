@@ -476,12 +476,13 @@ pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) ->
 }
 
 /// A write whose time is limited, or a measured transfer, begins at `now`. If it is the only one of
-/// its kind, the others end, and their event is withdrawn. `None` if the limits say nothing of it.
-/// Beside it, whether the first deadline may be earlier now.
+/// its kind, the others end, and their event is withdrawn. The time of a write is one of so many
+/// equal parts of its limit. `None` if the limits say nothing of it. Beside it, whether the first
+/// deadline may be earlier now.
 pub(super) fn begin(
     conn: &mut Facts<'_, impl Place>,
-    kind: usize,
-    is_only: bool,
+    (kind, is_only): (usize, bool),
+    parts: u32,
     now: u64,
 ) -> (Option<Arc<Progress>>, bool) {
     if is_only && conn.rare().is_some() {
@@ -493,7 +494,10 @@ pub(super) fn begin(
         Rule::Rate(Direction::Read) => limits.min_read_rate,
         Rule::Rate(Direction::Write) => limits.min_write_rate,
         // A byte, in the end.
-        _ => DataRate::new(u64::from(!limits.write_timeout.is_zero()), limits.write_timeout),
+        _ => {
+            let is_on = !limits.write_timeout.is_zero();
+            DataRate::new(u64::from(is_on), limits.write_timeout / parts)
+        }
     };
     let is_limited = rate.bytes_per_second > 0;
     let begin = || conn.place.rare_mut().transfers.begin(kind, rate, now);

@@ -36,6 +36,7 @@ use super::control::{Shared, StreamControl};
 use super::http2::Http2;
 use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
+use super::socket::Acknowledged;
 use crate::clock::saturating_nanos;
 use crate::conn::{
     ConnTimers, DeadlineKind, Direction, Ends, InProgress, Moment, Passes, Side, Transfer, Wakes,
@@ -78,7 +79,7 @@ impl<M: Side> Way<M> {
         if let Some(transfer) = &self.transfer {
             return transfer.resume_at(now, Wakes::Nothing);
         }
-        let transfer = self.transfer.insert(timers.measure(kind, now));
+        let transfer = self.transfer.insert(timers.measure(kind, 1, now));
         transfer.count(before);
         true
     }
@@ -112,6 +113,10 @@ pub(super) struct Deadlines<M: Side> {
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
     /// or if the event of the last may have come.
     stall: Option<Transfer<M>>,
+    /// The stall is measured in so many parts of its limit.
+    stall_parts: u32,
+    /// What the peer has acknowledged; `None` of a stream without a socket.
+    acknowledged: Option<Acknowledged>,
     /// While a write waits that only its rate bounds, it holds the idle times back.
     rated: Option<InProgress<M>>,
     /// Whether pieces of responses wait for a window, and the stream has accepted all else. Such a
@@ -154,6 +159,8 @@ impl<M: Side> Deadlines<M> {
             written: None,
             is_stalled: false,
             stall: None,
+            stall_parts: 1,
+            acknowledged: None,
             rated: None,
             is_windowed: false,
             taken: 0,
@@ -499,6 +506,9 @@ impl<M: Side> Deadlines<M> {
             self.left_to_write += 1;
             self.waker.wake_by_ref();
         }
+        if direction == Direction::Write && ended.is_pending() && self.must_look() {
+            self.waker.wake_by_ref();
+        }
         self.way(direction).is_watched |= ended.is_pending();
         ended.map(|error| error.unwrap_or_else(no_timer))
     }
@@ -547,7 +557,7 @@ impl<M: Side> Deadlines<M> {
         match ends(kind) {
             Ends::Nothing => false,
             Ends::Reads => reads,
-            Ends::Writes => !reads,
+            Ends::Writes => !reads && self.is_judged_late(kind),
             Ends::Either => reads || !self.reads.waits,
             Ends::All => true,
         }

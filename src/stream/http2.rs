@@ -39,14 +39,14 @@ struct Frame {
     /// How long its payload is.
     length: u32,
     stream: u32,
-    /// What a WINDOW_UPDATE adds.
+    /// What a `WINDOW_UPDATE` adds.
     increment: u32,
 }
 
 /// The frames of one direction.
 #[derive(Default)]
 struct Frames {
-    /// The head of the present frame, and the payload of a WINDOW_UPDATE.
+    /// The head of the present frame, and the payload of a `WINDOW_UPDATE`.
     head: [u8; 13],
     /// How many bytes of that have come.
     known: usize,

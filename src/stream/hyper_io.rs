@@ -16,7 +16,7 @@ impl<S: Read, M: Side> Read for TimedIo<S, M> {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let Projected { io, deadlines } = self.project();
+        let Projected { io, deadlines, .. } = self.project();
         let is_measured = deadlines.is_read_measured();
         let read = deadlines.transfer(Direction::Read, cx, |cx| {
             if is_measured {

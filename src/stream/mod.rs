@@ -106,21 +106,23 @@ macro_rules! timed_writes {
                 cx: &mut Context<'_>,
                 buf: &[u8],
             ) -> Poll<io::Result<usize>> {
-                let Projected { io, deadlines } = self.project();
-                let written = deadlines.transfer(Direction::Write, cx, |cx| io.poll_write(cx, buf));
-                deadlines.note_written(&written, [buf]);
-                written
+                self.judged(|deadlines, io| {
+                    let write = |cx: &mut Context<'_>| io.poll_write(cx, buf);
+                    let written = deadlines.transfer(Direction::Write, cx, write);
+                    deadlines.note_written(&written, [buf]);
+                    written
+                })
             }
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let Projected { io, deadlines } = self.project();
-                deadlines.does_not_read(cx);
-                deadlines.flush(cx, |cx| io.poll_flush(cx))
+                self.judged(|deadlines, io| {
+                    deadlines.does_not_read(cx);
+                    deadlines.flush(cx, |cx| io.poll_flush(cx))
+                })
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                let Projected { io, deadlines } = self.project();
-                deadlines.shutdown(cx, |cx| io.poll_shutdown(cx))
+                self.judged(|deadlines, io| deadlines.shutdown(cx, |cx| io.poll_shutdown(cx)))
             }
 
             fn poll_write_vectored(
@@ -128,11 +130,12 @@ macro_rules! timed_writes {
                 cx: &mut Context<'_>,
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                let Projected { io, deadlines } = self.project();
-                let write = |cx: &mut Context<'_>| io.poll_write_vectored(cx, bufs);
-                let written = deadlines.transfer(Direction::Write, cx, write);
-                deadlines.note_written(&written, bufs.iter().map(|buf| &**buf));
-                written
+                self.judged(|deadlines, io| {
+                    let write = |cx: &mut Context<'_>| io.poll_write_vectored(cx, bufs);
+                    let written = deadlines.transfer(Direction::Write, cx, write);
+                    deadlines.note_written(&written, bufs.iter().map(|buf| &**buf));
+                    written
+                })
             }
 
             fn is_write_vectored(&self) -> bool {
@@ -151,6 +154,7 @@ mod hyper_io;
 mod limits;
 mod notes;
 mod proof;
+mod socket;
 mod timeout;
 #[cfg(feature = "tokio")]
 mod tokio_io;
@@ -158,9 +162,11 @@ mod unsent;
 mod waiter;
 
 use std::fmt;
-#[cfg(doc)]
 use std::io;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
+use std::task::Poll;
 
 use pin_project_lite::pin_project;
 
@@ -169,6 +175,7 @@ pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::framework::{HeldRequest, ResponseEnd, ResponsePiece, SharedControl};
 pub use self::limits::{StreamLimits, StreamTimeout};
+use self::socket::Socket;
 use crate::conn::{ConnTimers, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
@@ -291,6 +298,7 @@ pin_project! {
         #[pin]
         io: S,
         deadlines: Deadlines<M>,
+        socket: Socket<S>,
     }
 }
 
@@ -301,7 +309,8 @@ impl<S> TimedIo<S> {
     /// [refusal](Self#when-there-is-no-timer) shows.
     pub fn new<T: 'static>(stream: S, handle: Handle<T>, limits: StreamLimits) -> Self {
         let timers = handle.connection(limits.of_conn());
-        Self { io: stream, deadlines: Deadlines::new(timers, handle.untyped(), limits) }
+        let deadlines = Deadlines::new(timers, handle.untyped(), limits);
+        Self { io: stream, deadlines, socket: Socket::NONE }
     }
 }
 
@@ -322,7 +331,7 @@ impl<S> TimedIo<S, Timers> {
                 let (service, shard) = (timers.core().directory().service, timers.core().id());
                 let handle = Handle::new(service).on(shard).with_class(timers.class());
                 let deadlines = Deadlines::new(conn, handle, limits);
-                Ok(Self { io: stream, deadlines })
+                Ok(Self { io: stream, deadlines, socket: Socket::NONE })
             }
             Err(refused) => Err(refused.of(stream)),
         }
@@ -330,6 +339,62 @@ impl<S> TimedIo<S, Timers> {
 }
 
 impl<S, M: Side> TimedIo<S, M> {
+    /// Judges writes by what the peer has acknowledged: a function says which TCP socket lies below
+    /// the stream, if there is one. Without it, writes are judged by what the stream accepts, and
+    /// the system accepts the bytes of a slow reader in lumps of up to a megabyte: a reader of
+    /// 30 kB/s goes without one for half a minute.
+    ///
+    /// A peer is cut only if its kernel has acknowledged nothing for
+    /// [`write_stall`](StreamLimits::write_stall), or less than
+    /// [`min_write_rate`](StreamLimits::min_write_rate) with room for a lump, see
+    /// [`DataRate`](crate::conn::DataRate). The socket is looked at four times in the stall, so a
+    /// peer that takes nothing is cut up to half a stall after it. Its close resets the connection
+    /// then, and the system forgets what the peer has not taken.
+    ///
+    /// What a response has of an HTTP/2 client that gives no window for it is judged by the window.
+    ///
+    /// A system call now, and one at each look. Changes nothing where the system does not say what
+    /// was acknowledged: see [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use corewheel::Handle;
+    /// use corewheel::stream::{StreamLimits, TimedIo};
+    /// use std::os::fd::AsFd;
+    /// use std::time::Duration;
+    /// use tokio::net::TcpStream;
+    ///
+    /// fn timed<T: 'static>(socket: TcpStream, timers: Handle<T>) -> TimedIo<TcpStream> {
+    ///     let limits = StreamLimits::default().write_stall(Duration::from_secs(30));
+    ///     // Of a stream of TLS, the socket is that of `stream.get_ref().0`.
+    ///     TimedIo::new(socket, timers, limits).with_socket(|socket| Some(socket.as_fd()))
+    /// }
+    /// # }
+    /// ```
+    #[cfg(unix)]
+    #[must_use]
+    pub fn with_socket(mut self, find: fn(&S) -> Option<BorrowedFd<'_>>) -> Self {
+        let socket = Socket::new(find);
+        if let Some(bytes) = socket.acknowledged(&self.io) {
+            self.deadlines.set_acknowledged(bytes);
+            self.socket = socket;
+        }
+        self
+    }
+
+    /// Writes, flushes or shuts down by `call`, judged by the socket if there is one.
+    #[inline]
+    fn judged<V>(
+        self: Pin<&mut Self>,
+        call: impl FnOnce(&mut Deadlines<M>, Pin<&mut S>) -> Poll<io::Result<V>>,
+    ) -> Poll<io::Result<V>> {
+        let Projected { mut io, deadlines, socket } = self.project();
+        deadlines.look_at_socket(|| socket.acknowledged(&io));
+        let polled = call(deadlines, io.as_mut());
+        deadlines.reset_if_late(&polled, || socket.reset(&io));
+        polled
+    }
+
     /// The control of the stream. The owner makes it before it gives the stream away. By it the
     /// owner tells the stream about messages and requests, and learns when limits are reached.
     pub fn control(&self) -> StreamControl<M> {

@@ -15,7 +15,7 @@ impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Projected { io, deadlines } = self.project();
+        let Projected { io, deadlines, .. } = self.project();
         let before = buf.filled().len();
         let read = deadlines.transfer(Direction::Read, cx, |cx| {
             io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)

@@ -3,6 +3,7 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+mod acknowledged;
 mod control;
 mod drained;
 mod framework;

@@ -29,6 +29,8 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 use axum::serve::Listener;
 use corewheel::Handle;
+#[cfg(doc)]
+use corewheel::stream::TimedIo;
 use corewheel::stream::{StreamControl, StreamLimits};
 use tokio::sync::watch;
 use tower_service::Service;
@@ -101,7 +103,10 @@ where
 ///
 /// The bodies of requests have the limits of [`request`](Self::request), and all else those of
 /// [`limits`](Self::limits). No limit but `max_age_grace` ends a connection while a handler works,
-/// or a response is on its way to a client that takes it, however long that takes.
+/// or a response is on its way to a client that takes it, however long that takes. A client takes
+/// it whose kernel acknowledges some of it within each `write_stall`, see
+/// [`with_socket`](TimedIo::with_socket); where the listener's stream is no `TcpStream`, for which
+/// the socket accepts some of it.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};

@@ -14,9 +14,13 @@ mod ahead;
 mod closing;
 mod connection;
 
+#[cfg(unix)]
+use std::any::Any;
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
+#[cfg(unix)]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
@@ -235,12 +239,19 @@ impl Server {
 
     /// The stream of a socket that was accepted, with the limits of connections, for
     /// [`serve`](Self::serve).
-    pub fn stream<I: AsyncRead + AsyncWrite>(&self, socket: I) -> TimedIo<I> {
+    ///
+    /// A `TcpStream` of tokio is asked what its client has acknowledged. The stream of another
+    /// library around one is told where it is by [`TimedIo::with_socket`].
+    pub fn stream<I: AsyncRead + AsyncWrite + 'static>(&self, socket: I) -> TimedIo<I> {
         let StreamLimits { idle, request_idle, .. } = self.stream;
         let limits = [idle, request_idle].into_iter().filter(|limit| !limit.is_zero());
         // Until the stream is known to be one of HTTP/2.
         let idle = limits.min().unwrap_or_default();
-        TimedIo::new(socket, self.handle(), self.stream.idle(idle).request_idle(Duration::ZERO))
+        let limits = self.stream.idle(idle).request_idle(Duration::ZERO);
+        let stream = TimedIo::new(socket, self.handle(), limits);
+        #[cfg(unix)]
+        let stream = stream.with_socket(socket_of);
+        stream
     }
 }
 
@@ -267,6 +278,12 @@ pub async fn accept<T: 'static>(
             accepted => return accepted,
         }
     }
+}
+
+/// The socket of a stream that is one.
+#[cfg(unix)]
+fn socket_of<I: 'static>(stream: &I) -> Option<BorrowedFd<'_>> {
+    (stream as &dyn Any).downcast_ref::<TcpStream>().map(AsFd::as_fd)
 }
 
 debug_fields!([] Server, |it|

@@ -13,8 +13,85 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use super::super::socket::{Acknowledged, LOOKS, LUMP_MAX};
 use super::Deadlines;
+use crate::clock::saturating_nanos;
 use crate::conn::{DeadlineKind, Direction, Side, Transfer};
+
+/// What the peer has acknowledged, of a stream with a socket.
+impl<M: Side> Deadlines<M> {
+    /// The stream has a socket, whose peer has acknowledged so many bytes.
+    #[cfg(unix)]
+    pub(in crate::stream) fn set_acknowledged(&mut self, bytes: u64) {
+        self.acknowledged = Some(Acknowledged::new(bytes));
+    }
+
+    /// A write, flush or shutdown is polled: looks at the socket if one waits and a deadline may
+    /// have passed.
+    #[inline]
+    pub(in crate::stream) fn look_at_socket(&mut self, acknowledged: impl FnOnce() -> Option<u64>) {
+        let Some(known) = &mut self.acknowledged else { return };
+        known.has_looked = false;
+        if self.is_stalled && (self.shared.is_woken() || !self.writes.is_watched) {
+            if let Some(bytes) = acknowledged() {
+                self.note_acknowledged(bytes);
+            }
+        }
+    }
+
+    #[cold]
+    fn note_acknowledged(&mut self, bytes: u64) {
+        let Some(known) = &mut self.acknowledged else { return };
+        let (now, limit) = (self.timers.now(), self.timers.limits().write_timeout);
+        let newly = known.look(bytes, now, saturating_nanos(limit));
+        let is_late = known.is_late;
+        if newly > 0 {
+            if let Some(transfer) = &self.writes.transfer {
+                transfer.count(newly);
+                transfer.bound(now, LUMP_MAX);
+            }
+        }
+        if !is_late && !self.is_windowed {
+            // The event of a part that is over is withdrawn with it.
+            self.stall = None;
+            let is_filed = self.measure_stall(now);
+            self.unwatch(is_filed);
+        }
+    }
+
+    /// Whether the event of a write that waits is true by what the peer has acknowledged.
+    pub(super) fn is_judged_late(&self, kind: DeadlineKind) -> bool {
+        let Some(known) = &self.acknowledged else { return true };
+        match kind {
+            DeadlineKind::WriteTimeout => self.is_windowed || known.is_late,
+            // The bytes were counted at the look.
+            _ => known.has_looked,
+        }
+    }
+
+    /// Whether a rate may be judged only after a look, for which the task is to poll again.
+    pub(super) fn must_look(&self) -> bool {
+        let Some(known) = &self.acknowledged else { return false };
+        let is_limited = || self.writes.transfer.as_ref().is_some_and(Transfer::is_limited);
+        !known.has_looked && is_limited() && self.timers.is_off(DeadlineKind::WriteRate)
+    }
+
+    /// Resets the connection at its close if a limit of writing has ended it.
+    #[inline]
+    pub(in crate::stream) fn reset_if_late<V>(
+        &self,
+        polled: &Poll<io::Result<V>>,
+        reset: impl FnOnce(),
+    ) {
+        if self.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_))) {
+            use super::super::StreamTimeout::{WriteRate, WriteStall};
+
+            if let Some(WriteStall(_) | WriteRate(_)) = self.shared.timeout.get() {
+                reset();
+            }
+        }
+    }
+}
 
 /// Writes.
 impl<M: Side> Deadlines<M> {
@@ -28,7 +105,7 @@ impl<M: Side> Deadlines<M> {
         }
         // The peer has taken what was in the way.
         self.shared.set_moved(self.timers.stamp_waited_write());
-        if counts {
+        if counts && self.acknowledged.is_none() {
             if let Some(transfer) = &self.writes.transfer {
                 transfer.count(count);
             }
@@ -153,6 +230,10 @@ impl<M: Side> Deadlines<M> {
     fn window_comes(&mut self, taken: u64) {
         self.is_windowed = false;
         self.stall_ends();
+        if self.acknowledged.is_some() {
+            // The bytes are counted when the peer acknowledges them.
+            return;
+        }
         if let Some(transfer) = &self.writes.transfer {
             let counted_until = transfer.counted_until();
             transfer.count(taken);
@@ -204,19 +285,31 @@ impl<M: Side> Deadlines<M> {
             self.stamp_read(None);
         }
         self.is_stalled = true;
-        let stall = &mut self.stall;
-        let is_filed = if let Some(stall) = stall {
-            stall.restart(now)
-        } else {
-            *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
-            true
-        };
+        if let Some(acknowledged) = &mut self.acknowledged {
+            acknowledged.begin(now);
+        }
+        let is_filed = self.measure_stall(now);
         let is_limited =
             |transfer: &Option<Transfer<M>>| transfer.as_ref().is_some_and(Transfer::is_limited);
         if self.rated.is_none() && !is_limited(&self.stall) && is_limited(&self.writes.transfer) {
             self.rated = Some(self.timers.pause_reads());
         }
         self.unwatch(is_filed);
+    }
+
+    /// The time of the wait, or the part of it until the next look, begins at `now`. True if it is
+    /// to be filed.
+    fn measure_stall(&mut self, now: u64) -> bool {
+        let is_looked_at = self.acknowledged.is_some() && !self.is_windowed;
+        let parts = if is_looked_at { LOOKS } else { 1 };
+        let is_same = std::mem::replace(&mut self.stall_parts, parts) == parts;
+        match &mut self.stall {
+            Some(stall) if is_same => stall.restart(now),
+            stall => {
+                *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, parts, now));
+                true
+            }
+        }
     }
 
     /// A byte was accepted, or a flush is done.

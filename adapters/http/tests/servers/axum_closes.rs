@@ -29,6 +29,9 @@ const HELD: usize = 100 << 10;
 /// Far more than the buffers of both sides hold.
 const LONG: usize = 4 << 20;
 
+/// More than the system's send buffer holds when it has grown.
+const HUGE: usize = 24 << 20;
+
 struct Server {
     address: SocketAddr,
     /// The controls of the connections, one for each request.
@@ -39,6 +42,11 @@ struct Server {
 
 impl Server {
     fn start(limits: StreamLimits, close_time: Duration) -> Self {
+        Self::with_buffer(limits, close_time, Some(1 << 20))
+    }
+
+    /// With a send buffer of the system's size if none is given.
+    fn with_buffer(limits: StreamLimits, close_time: Duration, send_buffer: Option<usize>) -> Self {
         let service = TimerService::beside_runtime().start().unwrap();
         let timers = service.handle();
         let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -55,10 +63,13 @@ impl Server {
             .route("/", answer(5))
             .route("/held", answer(HELD))
             .route("/long", answer(LONG))
+            .route("/huge", answer(HUGE))
             .into_make_service_with_connect_info::<StreamControl>();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        // Connections inherit it.
-        SockRef::from(&listener).set_send_buffer_size(1 << 20).unwrap();
+        if let Some(size) = send_buffer {
+            // Connections inherit it.
+            SockRef::from(&listener).set_send_buffer_size(size).unwrap();
+        }
         let address = listener.local_addr().unwrap();
         runtime.spawn(async move {
             serve(listener, app).timers(timers).limits(|_| limits).close_time(close_time).await
@@ -237,4 +248,35 @@ fn http2_client_that_gives_small_windows_takes_a_response_of_axum_whole() {
         thread::sleep(LIMIT);
     }
     assert_eq!(received, HELD);
+}
+
+#[test]
+fn client_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
+    let stall = Duration::from_secs(4);
+    let limits = StreamLimits::default().write_stall(stall).idle(STALL);
+    let server = Server::with_buffer(limits, STALL, None);
+    let begin = |bytes: usize| {
+        let mut client = TcpStream::connect(server.address).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(&get("/huge")).unwrap();
+        client.read_exact(&mut vec![0; bytes]).unwrap();
+        (client, server.control())
+    };
+    let (mut stopped, stopped_control) = begin(3 << 20);
+    let (mut slow, slow_control) = begin(1);
+    let (mut received, mut part, start) = (0, vec![0; 10_000], Instant::now());
+    // The system accepts more of the response only after 12 s.
+    while start.elapsed() < 2 * stall {
+        thread::sleep(ms(100));
+        slow.read_exact(&mut part).unwrap();
+        received += part.len();
+    }
+    let mut rest = Vec::new();
+    slow.read_to_end(&mut rest).unwrap_or_else(|error| panic!("{error}"));
+    let all = received + rest.len();
+    assert!(all > HUGE, "{all}: the response and its head, but for a byte");
+    assert_ne!(slow_control.limit_reached(), Some(WriteStall(stall)));
+    check_ended(&stopped_control, WriteStall(stall));
+    let error = stopped.read_to_end(&mut rest).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }

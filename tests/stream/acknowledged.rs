@@ -1,0 +1,119 @@
+//! Writes that are judged by what the peer has acknowledged: real sockets, whose buffers the system
+//! sizes.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use corewheel::conn::acknowledged_bytes;
+use corewheel::stream::StreamTimeout::{WriteRate, WriteStall};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// More than the system takes at once of a peer that does not read.
+const TOTAL: usize = 24 << 20;
+
+/// A client of a server that sends [`TOTAL`] bytes.
+#[derive(Clone, Copy)]
+enum Reader {
+    /// Reads so many bytes each 100 ms, for a time, and the rest at once.
+    Steady(usize, Duration),
+    /// Reads so many bytes at once, and stops.
+    Stops(usize),
+}
+
+impl Reader {
+    /// Returns how many bytes it has received by the end of the stream; `None` if it has stopped.
+    async fn read(self, client: &mut TcpStream) -> Option<usize> {
+        let (mut received, mut part) = (0, vec![0; 256 << 10]);
+        match self {
+            Self::Steady(bytes, time) => {
+                let begin = Instant::now();
+                while begin.elapsed() < time {
+                    tokio::time::sleep(ms(100)).await;
+                    client.read_exact(&mut part[..bytes]).await.unwrap();
+                    received += bytes;
+                }
+            }
+            Self::Stops(bytes) => {
+                while received < bytes {
+                    received += client.read(&mut part).await.unwrap();
+                }
+                return None;
+            }
+        }
+        loop {
+            match client.read(&mut part).await.unwrap() {
+                0 => return Some(received),
+                count => received += count,
+            }
+        }
+    }
+}
+
+/// Whether the system has a socket of these two ports, in any state.
+fn is_known(local: u16, peer: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let ends = [format!(":{local:04X}"), format!(":{peer:04X}")];
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        ends.iter().all(|end| fields.next().unwrap().ends_with(end))
+    })
+}
+
+async fn check(reader: Reader, limits: StreamLimits, expected: Result<(), StreamTimeout>) {
+    let service = TimerService::beside_runtime().start().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+    let handle = service.handle();
+    let served = tokio::spawn(async move {
+        let stream = TimedIo::new(socket, handle, limits);
+        let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+        stream.write_all(&vec![7; TOTAL]).await?;
+        stream.shutdown().await?;
+        // What the client has not read is on its way.
+        let bytes = acknowledged_bytes(stream.get_ref());
+        io::Result::Ok(bytes.unwrap())
+    });
+    let received = reader.read(&mut client).await;
+    let served = served.await.unwrap();
+    match expected {
+        Ok(()) => {
+            assert!(served.unwrap() <= TOTAL as u64 + 2);
+            assert_eq!(received, Some(TOTAL));
+        }
+        Err(timeout) => {
+            let error = served.unwrap_err();
+            let reached = error.get_ref().unwrap().downcast_ref::<StreamTimeout>();
+            assert_eq!(reached, Some(&timeout));
+            assert!(!is_known(local.port(), peer.port()), "the system keeps what was not taken");
+        }
+    }
+    drop(client);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn client_that_takes_is_kept_and_one_that_does_not_is_reset() {
+    let stall = ms(4_000);
+    // The system accepts bytes for the first of these after 12 s each time.
+    let steady = Reader::Steady(10_000, 2 * stall);
+    let rate = DataRate::new(64, ms(1_000));
+    let fast = DataRate::new(4 << 20, ms(1_000));
+    tokio::join!(
+        check(steady, NONE.write_stall(stall), Ok(())),
+        check(steady, NONE.min_write_rate(rate), Ok(())),
+        check(Reader::Stops(0), NONE.write_stall(ms(1_000)), Err(WriteStall(ms(1_000)))),
+        check(Reader::Stops(5 << 20), NONE.write_stall(ms(1_000)), Err(WriteStall(ms(1_000)))),
+        check(Reader::Stops(0), NONE.min_write_rate(fast), Err(WriteRate(fast))),
+        check(Reader::Stops(5 << 20), NONE.min_write_rate(fast), Err(WriteRate(fast))),
+    );
+}
+
+#[tokio::test]
+async fn unix_socket_says_nothing_of_acknowledgements() {
+    let (stream, _peer) = tokio::net::UnixStream::pair().unwrap();
+    assert_eq!(acknowledged_bytes(&stream), None);
+}
