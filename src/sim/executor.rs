@@ -64,6 +64,8 @@ pub(super) struct Home {
     ends: bool,
     /// What a thread is in while it runs the task; `None` for a task of no simulated runtime.
     entered: Option<Entered>,
+    /// Whether others may run while a task of it is in a call.
+    lets_others_run: bool,
 }
 
 pub(super) type Entered = Arc<sockets::Worker>;
@@ -71,13 +73,14 @@ pub(super) type Entered = Arc<sockets::Worker>;
 impl Home {
     /// A thread that ends with its last task.
     fn of_thread(thread: ThreadId) -> Self {
-        Self { threads: Arc::new([thread]), ends: true, entered: None }
+        Self { threads: Arc::new([thread]), ends: true, entered: None, lets_others_run: false }
     }
 
     /// The threads of a runtime.
     #[cfg(all(feature = "tokio", unix))]
-    pub(super) fn of_runtime(threads: &[ThreadId], entered: Entered) -> Self {
-        Self { threads: threads.into(), ends: false, entered: Some(entered) }
+    pub(super) fn of_runtime(threads: &[ThreadId], entered: Entered, reads_long: bool) -> Self {
+        let lets_others_run = reads_long && threads.len() > 1;
+        Self { threads: threads.into(), ends: false, entered: Some(entered), lets_others_run }
     }
 
     fn is_on(&self, thread: ThreadId) -> bool {
@@ -410,8 +413,9 @@ impl Executor {
 
     /// Runs a task that was woken. What it calls may let others run beside it: [`run_others`].
     fn run(&self, waker: Arc<TaskWaker>, thread: ThreadId) {
-        let threads = Arc::clone(&waker.home.threads);
-        RUNNING.set((threads.len() > 1).then(|| (self.clone(), threads, thread)));
+        let home = &waker.home;
+        let running = || (self.clone(), Arc::clone(&home.threads), thread);
+        RUNNING.set(home.lets_others_run.then(running));
         self.run_alone(waker, thread);
         RUNNING.take();
     }
@@ -517,11 +521,12 @@ impl Executor {
     }
 }
 
+/// A runtime with several threads, and the one that polls a task of it.
+type Running = (Executor, Arc<[ThreadId]>, ThreadId);
+
 thread_local! {
-    /// The runtime with several threads whose task is polled, and the thread that does; `None`
-    /// while there is none, and while others run beside it.
-    static RUNNING: RefCell<Option<(Executor, Arc<[ThreadId]>, ThreadId)>> =
-        const { RefCell::new(None) };
+    /// `None` while no such task is polled, and while others run beside it.
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
 }
 
 /// Called where a task is in a call of the system: at times, other threads of its runtime run some

@@ -57,11 +57,15 @@ pub struct RuntimeOptions {
     /// How many reads and writes a task may do in one poll. Then its sockets say that they are not
     /// ready, and wake it.
     pub budget: u32,
+    /// Whether other workers may run tasks while one is in a read. All of them are one thread of
+    /// the test. So a server whose tasks read under a lock, as the two halves of
+    /// `tokio::io::split` do, would wait for itself.
+    pub reads_long: bool,
 }
 
 impl Default for RuntimeOptions {
-    /// Two workers, and the numbers of tokio: 1,024 events, and a budget of 128.
+    /// Two workers, and the numbers of tokio: 1,024 events, and a budget of 128. Reads are short.
     fn default() -> Self {
-        Self { workers: 2, events_max: 1_024, budget: 128 }
+        Self { workers: 2, events_max: 1_024, budget: 128, reads_long: false }
     }
 }

@@ -164,7 +164,7 @@ impl Runtime {
             budget,
             has_workers: threads.len() > 1,
         });
-        let home = Home::of_runtime(&threads, Arc::clone(&worker));
+        let home = Home::of_runtime(&threads, Arc::clone(&worker), options.reads_long);
         if let [thread] = *threads {
             executor.add_reactor(thread, Arc::clone(&worker));
         }

@@ -196,6 +196,7 @@ pub(crate) fn runtime_options(rng: &mut Rng) -> RuntimeOptions {
         workers: rng.usize(1..=3),
         events_max: one_of(rng, &[1, 2, 5, 1_024]),
         budget: one_of(rng, &[1, 2, 8, 128]),
+        reads_long: rng.bool(),
     }
 }
 
