@@ -62,7 +62,7 @@ pub(crate) struct Acceptor {
 
 enum Serves {
     Timed(Box<Server>, Arc<Forwarder<TimedBody<Incoming>>>),
-    Plain(auto::Builder<TokioExecutor>, Arc<Forwarder<Incoming>>),
+    Plain(Box<auto::Builder<TokioExecutor>>, Arc<Forwarder<Incoming>>),
 }
 
 impl Acceptor {
@@ -87,7 +87,7 @@ impl Acceptor {
                 let mut http1 = hyper.http1();
                 http1.timer(TokioTimer::new()).header_read_timeout(unless_off(limits.header));
             }
-            Serves::Plain(hyper, Forwarder::new(options, upstream, connects))
+            Serves::Plain(Box::new(hyper), Forwarder::new(options, upstream, connects))
         };
         Self { serves, timers: connects, is_local: options.mode == Mode::PerCore }
     }

@@ -132,7 +132,7 @@ fn thread_that_knows_a_service_needs_no_table_of_all_services() {
     let class = TimerClass::new("request");
     let service = TimerService::builder().shards(2).class(class).start_attached().unwrap();
     let handle = service.handle();
-    let (known, knows) = mpsc::channel();
+    let (known, told) = mpsc::channel();
     let (go, goes) = mpsc::channel();
     let (done, is_done) = mpsc::channel();
     let user = thread::spawn(move || {
@@ -144,7 +144,7 @@ fn thread_that_knows_a_service_needs_no_table_of_all_services() {
         assert!(handle.of_class(class).is_ok());
         done.send(()).unwrap();
     });
-    knows.recv().unwrap();
+    told.recv().unwrap();
     let shut = registry::shut();
     go.send(()).unwrap();
     let found = is_done.recv_timeout(Duration::from_secs(30));

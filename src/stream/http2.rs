@@ -357,16 +357,19 @@ mod tests {
         let (ends, is_reset) = (frame(DATA, END_STREAM, 1, b""), frame(RST_STREAM, 0, 1, b"code"));
         let answer = frame(HEADERS, 4, 1, b"answer");
         check(&[begin(&[])], (false, false));
-        check(&[begin(&[open.clone()]), (BY_SERVER, answer.clone())], (true, false));
+        check(&[begin(std::slice::from_ref(&open)), (BY_SERVER, answer.clone())], (true, false));
         check(&[begin(&[open.clone(), data.clone()])], (true, true));
-        check(&[begin(&[open.clone()]), (BY_SERVER, [&answer[..], &data].concat())], (true, true));
+        check(
+            &[begin(std::slice::from_ref(&open)), (BY_SERVER, [&answer[..], &data].concat())],
+            (true, true),
+        );
         check(&[begin(&[open.clone(), ends.clone()])], (true, false));
         check(&[begin(&[open.clone(), ends.clone()]), (BY_SERVER, ends.clone())], (false, false));
-        check(&[begin(&[open.clone()]), (BY_SERVER, is_reset.clone())], (false, false));
+        check(&[begin(std::slice::from_ref(&open)), (BY_SERVER, is_reset.clone())], (false, false));
         check(&[begin(&[open.clone(), is_reset])], (false, false));
         // Frames after the end of a stream open no other one.
         check(
-            &[begin(&[open.clone()]), (BY_SERVER, ends.clone()), (BY_CLIENT, ends)],
+            &[begin(std::slice::from_ref(&open)), (BY_SERVER, ends.clone()), (BY_CLIENT, ends)],
             (false, false),
         );
         let second = frame(HEADERS, 4 | END_STREAM, 3, b"head");

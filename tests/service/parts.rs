@@ -376,7 +376,7 @@ fn part_may_use_its_shard_and_make_parts_in_each_call() {
 struct Asked {
     shard: PartHandle,
     timers: Timers<()>,
-    asked: Cell<u32>,
+    count: Cell<u32>,
     panics: bool,
     /// The last owner, which `postpone` drops.
     owner: Rc<RefCell<Option<Rc<Self>>>>,
@@ -384,8 +384,8 @@ struct Asked {
 
 impl Asked {
     fn make(timers: &Timers<()>, panics: bool) -> Rc<Self> {
-        let (asked, owner) = (Cell::new(0), Rc::default());
-        timers.add_part(|shard| Self { shard, timers: timers.clone(), asked, panics, owner })
+        let (count, owner) = (Cell::new(0), Rc::default());
+        timers.add_part(|shard| Self { shard, timers: timers.clone(), count, panics, owner })
     }
 }
 
@@ -395,7 +395,7 @@ impl Part for Asked {
     }
 
     fn wants(&self) -> Wants {
-        self.asked.set(self.asked.get() + 1);
+        self.count.set(self.count.get() + 1);
         assert!(!self.panics, "the test asks for this panic");
         Wants::Nothing
     }
@@ -409,7 +409,7 @@ impl Part for Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        if !thread::panicking() && !self.panics && self.asked.get() < 1_000 {
+        if !thread::panicking() && !self.panics && self.count.get() < 1_000 {
             self.timers.schedule(FAR, ()).unwrap();
         }
     }
@@ -426,11 +426,11 @@ fn parts_are_asked_a_few_times_a_turn_however_many_timers_are_delivered() {
         }
         lab.settle();
         lab.clock.advance(ms(4));
-        part.asked.set(0);
+        part.count.set(0);
         let _next = lab.turn();
         assert_eq!(lab.timers().len(), 0);
-        assert!((1..=6).contains(&part.asked.get()), "{}, {panics}", part.asked.get());
-        part.asked.set(1_000);
+        assert!((1..=6).contains(&part.count.get()), "{}, {panics}", part.count.get());
+        part.count.set(1_000);
     }
 }
 

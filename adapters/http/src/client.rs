@@ -55,7 +55,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Those of the connector within, and [`TimeoutError`](corewheel::TimeoutError) if the time was up
+/// Those of the connector within, and [`TimeoutError`] if the time was up
 /// or there is no timer. The error of a request has them among its sources.
 #[derive(Clone, Debug)]
 pub struct TimedConnector {

@@ -131,7 +131,7 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
     let is_long = seen.is_patient();
     let pauses = seen.limits.request > 2 * limit && rng.u8(..if is_long { 4 } else { 3 }) == 0;
     // Or up to the time of a frame, which the second part comes in.
-    let shorter = limit - Duration::from_millis(1);
+    let shorter = limit.saturating_sub(Duration::from_millis(1));
     let random = shorter.mul_f64(rng.f64());
     let shorter = one_of(rng, &[shorter, random]);
     let pause = if is_long { limit.mul_f64(1.25 + rng.f64()) } else { shorter };

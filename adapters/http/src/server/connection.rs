@@ -135,7 +135,7 @@ async fn is_over(control: &StreamControl, first: &SetOnce<()>, timers: AnyHandle
     let is_aged = async {
         control.max_age_reached().await?;
         tokio::select! {
-            _ = first.wait() => {}
+            () = first.wait() => {}
             () = InfallibleSleep::after(timers, TOLD_TIME) => {}
         }
         std::io::Result::Ok(())

@@ -43,12 +43,12 @@ impl Loop {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, exchanges) = mpsc::channel();
-        let (shut_down, shutdown) = watch::channel(());
+        let (shut_down, order) = watch::channel(());
         runtime.spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
-                let (server, sender, mut shutdown) =
-                    (Arc::clone(&server), sender.clone(), shutdown.clone());
+                let (server, sender, mut order) =
+                    (Arc::clone(&server), sender.clone(), order.clone());
                 tokio::spawn(async move {
                     let answer = move |request: Request<TimedBody<Incoming>>| {
                         sender.send(request.body().exchange().clone()).unwrap();
@@ -60,8 +60,8 @@ impl Loop {
                             Ok::<_, Infallible>(Response::new(Body::new(Bytes::from("hello"))))
                         }
                     };
-                    let shutdown = async { drop(shutdown.changed().await) };
-                    server.serve(server.stream(socket), service_fn(answer), shutdown).await;
+                    let is_told = async { drop(order.changed().await) };
+                    server.serve(server.stream(socket), service_fn(answer), is_told).await;
                 });
             }
         });
@@ -158,7 +158,8 @@ fn slow_head_is_answered_408() {
 
 #[test]
 fn client_of_http2_is_cut_where_hyper_is_set_to_http1_only() {
-    let server = Loop::start(|server| server.hyper(|hyper| hyper.http1_only()));
+    let server =
+        Loop::start(|server| server.hyper(hyper_util::server::conn::auto::Builder::http1_only));
     let mut http2 = connect(server.address);
     http2.write_all(&preface()).unwrap();
     let mut told = Vec::new();
