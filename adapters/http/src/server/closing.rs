@@ -7,13 +7,9 @@
 //!
 //! Why the drop gives the stream back: hyper's connection drops it with itself.
 //!
-//! A client that has reached a limit of writing has not taken what lies there. Without a reset the
-//! system keeps it for minutes after the close, up to 4 MB for a connection.
-//!
-//! Invariants: a stream whose client has reached a limit of writing is reset, also after an
-//! upgrade. A stream to which nothing was written is closed at once.
+//! Invariants: a stream to which nothing was written is closed at once. So is one whose client does
+//! not take what is sent, which [`TimedIo`] resets.
 
-use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -27,7 +23,6 @@ use corewheel::fallback::InfallibleSleep;
 use corewheel::stream::StreamTimeout::{FirstByte, Head, WriteRate, WriteStall};
 use corewheel::stream::TimedIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::ahead::Ahead;
@@ -78,8 +73,6 @@ pub(super) struct ServedIo<S> {
     told: Arc<Told>,
     seen: Seen,
     back: Option<oneshot::Sender<EndedIo<S>>>,
-    /// Lets the close of a socket reset it.
-    reset: fn(&S),
 }
 
 /// A stream that hyper has given back.
@@ -95,15 +88,12 @@ impl<S> ServedIo<S> {
         stream: TimedIo<S>,
         terms: Terms,
         told: Arc<Told>,
-    ) -> (Self, oneshot::Receiver<EndedIo<S>>)
-    where
-        S: Any,
-    {
+    ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         let (back, given_back) = oneshot::channel();
         let seen = Seen { is_written: false, has_left: false, preface: Some(0) };
         let ahead = Ahead::default();
         let (stream, back) = (Some(stream), Some(back));
-        (Self { stream, terms, ahead, told, seen, back, reset: reset_on_close }, given_back)
+        (Self { stream, terms, ahead, told, seen, back }, given_back)
     }
 
     fn stream(&mut self) -> Pin<&mut TimedIo<S>>
@@ -169,24 +159,9 @@ impl<S: AsyncRead + Unpin> ServedIo<S> {
     }
 }
 
-/// Whether the client has reached a limit of writing.
-fn is_write_late<S>(stream: &TimedIo<S>) -> bool {
-    matches!(stream.control().limit_reached(), Some(WriteStall(_) | WriteRate(_)))
-}
-
-fn reset_on_close<S: Any>(stream: &S) {
-    if let Some(socket) = (stream as &dyn Any).downcast_ref::<TcpStream>() {
-        // An error says that there is no connection.
-        let _ = socket.set_zero_linger();
-    }
-}
-
 impl<S> Drop for ServedIo<S> {
     fn drop(&mut self) {
         if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
-            if is_write_late(&stream) {
-                (self.reset)(stream.get_ref());
-            }
             // An owner that is gone closes the stream.
             let _ = back.send(EndedIo { stream, seen: self.seen });
         }
@@ -253,7 +228,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> EndedIo<S> {
         let reached = self.stream.control().limit_reached();
         // A head of HTTP/1 has begun. What may become a preface is none.
         let is_head_late = self.seen.preface.is_none() && matches!(reached, Some(Head(_)));
-        let is_answered = !matches!(reached, Some(FirstByte(_))) && !is_write_late(&self.stream);
+        let is_answered = !matches!(reached, Some(FirstByte(_) | WriteStall(_) | WriteRate(_)));
         let is_written = self.seen.is_written || is_head_late;
         if self.seen.has_left || !is_answered || !is_written || time.is_zero() {
             return;
