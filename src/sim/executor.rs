@@ -452,6 +452,7 @@ impl Executor {
     }
 
     /// Runs one task of a runtime on a thread beside `busy`. False if none can run there.
+    #[cfg(all(feature = "tokio", unix))]
     fn run_beside(&self, threads: &Arc<[ThreadId]>, busy: ThreadId) -> bool {
         let now = self.nanos();
         let is_free = |thread: &&ThreadId| {
