@@ -33,5 +33,5 @@ pub use counters::Counters;
 pub use key::TimerKey;
 pub use list::{Link, Links, List, MarkedLinks, Node};
 pub use outcome::{ArmOutcome, Budget, CancelOutcome, Expired, Full, ResetOutcome};
-pub use shard::{Drain, Occupancy, Shard};
+pub use shard::{Drain, Shard};
 pub use tick::{Tick, TickLength};

@@ -12,12 +12,11 @@
 mod check;
 mod drain;
 mod granted;
-mod occupancy;
 mod peek;
 mod soonest;
+mod usage;
 
 pub use self::drain::Drain;
-pub use self::occupancy::Occupancy;
 use self::soonest::Index;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;

@@ -219,15 +219,4 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     pub(crate) fn shard_stats(&self, shard: ShardId) -> Option<ShardStats> {
         Some(self.post(shard)?.stats(shard, &self.settings.classes, self.time.nanos()))
     }
-
-    /// Asks each shard for a forecast, and wakes those that sleep.
-    pub(crate) fn ask_forecast(&self) {
-        let now = self.time.nanos();
-        for post in &self.posts {
-            let is_due = post.published.forecast.is_due(now) && !post.has_ended();
-            if is_due && post.published.live.ask_forecast() {
-                post.mailbox.notify(&post.doorbell);
-            }
-        }
-    }
 }

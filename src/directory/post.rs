@@ -198,7 +198,7 @@ impl<R: Request, C> Post<R, C> {
             }
             (unseen, unseen_of)
         });
-        let Published { live, forecast, .. } = &self.front.published;
+        let live = &self.front.published.live;
         let Reading { mut counts, classes: read, lateness, ring_delay, turn_time, parts, late } =
             reading;
         let [made, saved, refused] = self.nurseries.counts();
@@ -254,7 +254,6 @@ impl<R: Request, C> Post<R, C> {
             thread_id,
             thread_ran_ns: thread_times.map(|(ran, _)| ran),
             thread_waited_ns: thread_times.map(|(_, waited)| waited),
-            forecast: forecast.load(),
             memory_bytes: live.memory(),
             gauges: self.published.gauges.load(),
         }

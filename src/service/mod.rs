@@ -198,8 +198,7 @@ impl<T: Send + 'static> TimerService<T> {
     /// A source of statistics that outlives this service handle, for an endpoint.
     pub fn stats_source(&self) -> StatsSource {
         let directory = Arc::clone(&self.directory);
-        let asked = Arc::clone(&directory);
-        StatsSource::new(move || directory.stats(), move || asked.ask_forecast())
+        StatsSource::new(move || directory.stats())
     }
 
     /// Sets the [scale](crate::Timers::set_scale) of all shards, as

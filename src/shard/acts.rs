@@ -20,7 +20,7 @@ use super::core::{Core, Effect, State};
 use super::measures::Measures;
 use super::nurseries::{TAKEN_BACK_MAX, unused_slots};
 use crate::link::nursery::{Due, Nursery, TAKEN_MAX};
-use crate::values::class::{ClassId, add_all};
+use crate::values::class::ClassId;
 use crate::values::contain::each;
 
 /// The most timers that wait for room and that a turn serves.
@@ -224,11 +224,10 @@ impl<T: 'static> State<T> {
     /// Takes the counts of a thread over. Whether the thread and its timers are over.
     fn settle(&mut self, nursery: &Nursery<Waker>) -> bool {
         let Self { measured: Measures { classes, .. }, nurseries, .. } = self;
-        let (counts, is_over) = nursery.settle(|class, counts, ended_at| {
+        let (counts, is_over) = nursery.settle(|class, counts| {
             classes.count(ClassId::from_bits(class), |stats| {
                 stats.scheduled += counts.armed;
                 stats.cancelled += counts.ended;
-                add_all(&mut stats.cancelled_at, ended_at);
                 stats.pending = counts.pending_after(stats.pending);
             });
         });

@@ -61,8 +61,7 @@ impl<T: 'static> State<T> {
             // A caller waits for the outcome of a cancel that came before, and gets the payload.
             return self.apply(request, Some(key), now);
         }
-        let times = request.times().expect("only a timer is cancelled in its lane");
-        self.pass_key(key, request.class(), times, now);
+        self.pass_key(key, request.class());
         let taken = match request {
             Request::Schedule { value, .. } => Taken::Value(value),
             Request::Call { call, .. } => Taken::Callback(Call::Send(call)),
@@ -81,20 +80,17 @@ impl<T: 'static> State<T> {
     }
 
     #[inline]
-    fn pass_key(&mut self, key: TimerKey, class: ClassId, times: (Tick, u32), now: u64) {
+    fn pass_key(&mut self, key: TimerKey, class: ClassId) {
         let is_granted = self.wheel.pass(key);
         debug_assert!(is_granted, "the queue of a lane holds granted keys");
         if class.is_some() {
-            let (deadline, sent_us) = times;
-            let delay = delay_of(sent_us, now);
-            let deadline = self.directory.time.start_of(deadline);
-            self.measured.classes.pass_cancelled(class, now.saturating_sub(delay), deadline, now);
+            self.measured.classes.pass_cancelled(class);
         }
     }
 
     #[inline]
     fn apply_cancel(&mut self, key: TimerKey, reply: Option<CancelReply<T>>, now: u64) {
-        let outcome = self.cancel(key, || now);
+        let outcome = self.cancel(key);
         let overtook = matches!(outcome, ShardCancel::Overtook);
         self.inbox.has_freed |= overtook || reply.is_none();
         let outcome = self.finish_cancel(outcome, now);
@@ -130,8 +126,7 @@ impl<T: 'static> State<T> {
             }
             ArmOutcome::Armed => {}
             ArmOutcome::Overtaken(payload) => {
-                let due = self.directory.time.start_of(deadline);
-                self.measured.classes.pass_cancelled(class, now.saturating_sub(delay), due, now);
+                self.measured.classes.pass_cancelled(class);
                 let payload = self.take(payload);
                 self.left.effects.push(match self.inbox.overtaken.remove(&key) {
                     Some(reply) => {
@@ -176,7 +171,7 @@ impl<T: 'static> State<T> {
     fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) -> bool {
         self.inbox.has_freed |= many.replies.is_none();
         for key in many.keys.by_ref().take(max) {
-            let outcome = self.cancel(key, || now);
+            let outcome = self.cancel(key);
             self.inbox.has_freed |= matches!(outcome, ShardCancel::Overtook);
             let outcome = self.finish_cancel(outcome, now);
             let Some(replies) = &mut many.replies else {

@@ -7,7 +7,7 @@ use corewheel_shard::{List, MarkedLinks};
 
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
-use crate::values::class::{ClassId, TimerClass, tenths_left};
+use crate::values::class::{ClassId, TimerClass};
 
 /// The way in which a timer has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,10 +17,7 @@ pub(super) enum Ended {
         late: u64,
         is_late: bool,
     },
-    /// With so many whole tenths of its delay left.
-    Cancelled {
-        tenths: usize,
-    },
+    Cancelled,
     Returned,
     Dropped,
 }
@@ -51,10 +48,7 @@ impl ClassStats {
                 self.late += u64::from(is_late);
                 self.measure(late);
             }
-            Ended::Cancelled { tenths } => {
-                self.cancelled += 1;
-                self.cancelled_at[tenths] += 1;
-            }
+            Ended::Cancelled => self.cancelled += 1,
             Ended::Returned => self.returned += 1,
             Ended::Dropped => self.dropped += 1,
         }
@@ -127,15 +121,6 @@ impl ClassTable {
         self.note_change(class);
     }
 
-    /// Removes a timer that was cancelled at `now` and was due at `deadline`, in nanoseconds.
-    #[inline(never)]
-    pub(super) fn cancel(&mut self, class: ClassId, index: u32, deadline: u64, now: u64) {
-        let since = (self.links.mark(index) >> 8) * 1_000;
-        self.take_of(class, index);
-        let tenths = tenths_left(since, deadline, now);
-        self.count(class, |counts| counts.end(Ended::Cancelled { tenths }));
-    }
-
     /// Changes the counts of a class and returns a number of them; `None` if `class` is no class.
     pub(super) fn count<N>(
         &mut self,
@@ -155,12 +140,11 @@ impl ClassTable {
         });
     }
 
-    /// Counts a timer of a class that was cancelled at `now`, before it came to the shard. It was
-    /// scheduled at `since` and was due at `deadline`, in nanoseconds.
-    pub(super) fn pass_cancelled(&mut self, class: ClassId, since: u64, deadline: u64, now: u64) {
+    /// Counts a timer of a class that was cancelled before it came to the shard.
+    pub(super) fn pass_cancelled(&mut self, class: ClassId) {
         self.count(class, |counts| {
             counts.scheduled += 1;
-            counts.end(Ended::Cancelled { tenths: tenths_left(since, deadline, now) });
+            counts.end(Ended::Cancelled);
         });
     }
 

@@ -2,6 +2,7 @@
 
 use corewheel_shard::{CancelOutcome as ShardCancel, ResetOutcome as ShardReset, Tick, TimerKey};
 
+use super::classes::Ended;
 use super::core::{Core, State};
 use super::request::{RemainingReply, freed_by};
 use super::stored::Stored;
@@ -71,7 +72,7 @@ impl<T: 'static> Core<T> {
     /// Cancels a timer. The time until its deadline is counted from `now`.
     #[inline(always)]
     pub(crate) fn cancel(&self, key: TimerKey, now: u64) -> CancelOutcome<Taken<T>> {
-        let outcome = self.state.borrow_mut().cancel(key, || now);
+        let outcome = self.state.borrow_mut().cancel(key);
         self.publish_command();
         match outcome {
             ShardCancel::Cancelled { deadline, payload } => match payload.take_plain() {
@@ -134,7 +135,7 @@ impl<T: 'static> Core<T> {
     /// if it was pending; the caller must take that out of its table.
     #[inline]
     pub(crate) fn cancel_unread(&self, key: TimerKey) -> Option<Stored<T>> {
-        let outcome = self.state.borrow_mut().cancel(key, || self.nanos_near());
+        let outcome = self.state.borrow_mut().cancel(key);
         self.publish_command();
         match outcome {
             ShardCancel::Cancelled { payload, .. } => Some(payload),
@@ -210,21 +211,12 @@ impl<T: 'static> State<T> {
         Err(payload)
     }
 
-    /// Cancels a timer in the wheel, and counts it for its class. `now` gives the present in
-    /// nanoseconds.
+    /// Cancels a timer in the wheel, and counts it for its class.
     #[inline(always)]
-    pub(super) fn cancel(
-        &mut self,
-        key: TimerKey,
-        now: impl FnOnce() -> u64,
-    ) -> ShardCancel<Stored<T>> {
+    pub(super) fn cancel(&mut self, key: TimerKey) -> ShardCancel<Stored<T>> {
         let outcome = self.wheel.cancel(key);
-        if let ShardCancel::Cancelled { deadline, .. } = outcome {
-            let class = self.measured.classes.class_of(key.index());
-            if class.is_some() {
-                let deadline = self.directory.time.start_of(deadline);
-                self.measured.classes.cancel(class, key.index(), deadline, now());
-            }
+        if let ShardCancel::Cancelled { .. } = outcome {
+            self.measured.classes.end(key.index(), Ended::Cancelled);
         }
         outcome
     }

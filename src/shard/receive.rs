@@ -119,20 +119,6 @@ impl<T: 'static> Core<T> {
         let classes = &mut state.measured.classes;
         let published = &self.post().published;
         published.store(counts, times, |published| classes.publish(published));
-        if state.measured.live.wants_forecast() {
-            self.make_forecast(state);
-        }
-    }
-
-    /// Makes the forecast that a reader has asked for, unless the last one is newer than a second.
-    #[cold]
-    fn make_forecast(&self, state: &State<T>) {
-        let now = self.nanos();
-        let forecast = &self.post().published.forecast;
-        if forecast.is_due(now) {
-            forecast.make(&state.wheel, now, |at| self.time().floor(at), || self.nanos());
-            state.measured.live.forecast_made();
-        }
     }
 }
 

@@ -152,19 +152,6 @@ impl<T: 'static> Request<T> {
     }
 }
 
-impl<T: 'static> Request<T> {
-    /// The deadline of the timer and when it was sent, in microseconds, if the request schedules
-    /// one timer.
-    pub(crate) fn times(&self) -> Option<(Tick, u32)> {
-        match self {
-            Self::Schedule { deadline, sent_us, .. } | Self::Call { deadline, sent_us, .. } => {
-                Some((*deadline, *sent_us))
-            }
-            Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => None,
-        }
-    }
-}
-
 impl<T: 'static> lane::Request for Request<T> {
     type Key = TimerKey;
 

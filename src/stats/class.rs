@@ -10,8 +10,6 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::counts::counts;
-use crate::clock::saturating_nanos;
-use crate::values::class::{TENTHS, add_all, tenths_left};
 
 counts! {
     /// The timers of one class at one moment, on one shard or on all shards of a service.
@@ -25,16 +23,6 @@ counts! {
         /// it is from another thread, since it came to the shard. Exact to the microsecond. A reset
         /// does not change it; that of a scaled timeout begins again. `None` if none is pending.
         oldest: Option<Duration>,
-        /// Cancelled timers by the part of their delay that was left, in tenths: the first number
-        /// counts cancels with less than a tenth left. Many of these mean that the delay is too
-        /// short. The delay counts to the deadline at the cancel, resets included, and for a timer
-        /// from another thread from when it came to the shard. That of a scaled timeout counts from
-        /// its last reset, by the present scale.
-        ///
-        /// Of futures that end before their deadline, a thread measures one in 63 of each class,
-        /// to a tick: it stands for those that have ended there since the one before. So the sum
-        /// may be less than `cancelled` by those since the last one.
-        cancelled_at: [u64; TENTHS],
     }
 
     /// Timers and scaled timeouts pending now, without timers on the way from another thread.
@@ -84,21 +72,10 @@ impl ClassStats {
         self.lateness_max_ns = self.lateness_max_ns.max(nanos);
     }
 
-    /// Counts a value of a [part](crate::part) as cancelled, and as pending no more. `delay` is the
-    /// time from when it came to its deadline, and `left` is what was left of that.
-    #[inline]
-    pub fn count_cancelled(&mut self, delay: Duration, left: Duration) {
-        let (delay, left) = (saturating_nanos(delay), saturating_nanos(left));
-        self.pending -= 1;
-        self.cancelled += 1;
-        self.cancelled_at[tenths_left(0, delay, delay.saturating_sub(left))] += 1;
-    }
-
     /// Adds the counts of the class on another shard.
     fn add(&mut self, other: &Self) {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
-        add_all(&mut self.cancelled_at, other.cancelled_at);
         self.merge(other);
     }
 
@@ -144,7 +121,6 @@ pub(crate) struct PublishedClass {
     held: Mutex<Vec<Weak<FirstHeld>>>,
     /// When its oldest timer was scheduled, in microseconds and one; 0 if there is none.
     since: AtomicU64,
-    cancelled_at: [AtomicU64; TENTHS],
 }
 
 impl PublishedClass {
@@ -156,11 +132,6 @@ impl PublishedClass {
     /// With the time in microseconds at which its oldest timer was scheduled.
     pub(crate) fn store(&self, counts: &ClassStats, since: Option<u64>) {
         // Relaxed, as all of them.
-        if counts.cancelled != self.counts.cancelled.load(Ordering::Relaxed) {
-            for (published, value) in self.cancelled_at.iter().zip(counts.cancelled_at) {
-                published.store(value, Ordering::Relaxed);
-            }
-        }
         self.counts.store(counts);
         self.since.store(since.map_or(0, |since| since + 1), Ordering::Relaxed);
     }
@@ -179,7 +150,6 @@ impl PublishedClass {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let held = held.iter().filter_map(|first| first.upgrade()?.micros());
         let since = held.chain(of_timers).min();
-        let cancelled_at = self.cancelled_at.each_ref().map(|count| count.load(Ordering::Relaxed));
-        (ClassStats { cancelled_at, ..self.counts.load() }, since)
+        (self.counts.load(), since)
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! Cost: five stores a turn, and one for each delivery in place of one in the shard's own state.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::values::class::ClassId;
 
-/// Written by the shard's thread, except [`wants_forecast`](Self::ask_forecast).
+/// Written by the shard's thread.
 #[derive(Debug)]
 pub(crate) struct Live {
     /// When the turn that runs began, in nanoseconds and one; 0 between turns.
@@ -22,8 +22,6 @@ pub(crate) struct Live {
     thread: AtomicU32,
     /// The bytes that the shard has touched.
     memory: AtomicU64,
-    /// Set by a reader that wants a forecast, cleared by the turn that makes it.
-    wants_forecast: AtomicBool,
 }
 
 impl Live {
@@ -34,7 +32,6 @@ impl Live {
             delivering: AtomicU8::new(ClassId::NONE.bits()),
             thread: AtomicU32::new(0),
             memory: AtomicU64::new(0),
-            wants_forecast: AtomicBool::new(false),
         }
     }
 
@@ -92,22 +89,5 @@ impl Live {
 
     pub(crate) fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
-    }
-
-    /// Asks the shard's next turn for a forecast. False if it was asked already;
-    /// of two readers that ask at once, both may get true.
-    pub(crate) fn ask_forecast(&self) -> bool {
-        let was_asked = self.wants_forecast.load(Ordering::Relaxed);
-        self.wants_forecast.store(true, Ordering::Relaxed);
-        !was_asked
-    }
-
-    #[inline]
-    pub(crate) fn wants_forecast(&self) -> bool {
-        self.wants_forecast.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn forecast_made(&self) {
-        self.wants_forecast.store(false, Ordering::Relaxed);
     }
 }

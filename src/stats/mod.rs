@@ -30,17 +30,16 @@
 //! A reader sends the shard nothing. It takes locks, each for as long as it copies some numbers or
 //! a list. Those of the shard's mailbox, of its state and of the list of threads with timers are
 //! taken by others seldom. Under that of a thread's timers, the thread arms one and the shard acts.
-//! Under that of a class a handler makes a container of it. The shard takes those of its gauges,
-//! its late deliveries and its forecast when it has something new. Only readers take that of the
-//! warnings. The counts of one reading were stored together: a reader that comes while the shard
-//! stores them reads again.
+//! Under that of a class a handler makes a container of it. The shard takes those of its gauges
+//! and its late deliveries when it has something new. Only readers take that of the warnings. The
+//! counts of one reading were stored together: a reader that comes while the shard stores them
+//! reads again.
 //!
 //! # What is measured
 //!
 //! [`ShardStats::lateness`] has all deliveries. Of a delivery beyond the service's bound the shard
-//! tells in four [parts](LatenessParts) where its lateness arose, and keeps the last 64. A
-//! [`Forecast`] tells what is due soon. [`ServiceStats::warnings`] says in sentences what needs
-//! attention; [`WarningKind`] lists them.
+//! tells in four [parts](LatenessParts) where its lateness arose, and keeps the last 64.
+//! [`ServiceStats::warnings`] says in sentences what needs attention; [`WarningKind`] lists them.
 //!
 //! # As JSON
 //!
@@ -57,7 +56,6 @@
 
 pub(crate) mod class;
 pub(crate) mod counts;
-pub(crate) mod forecast;
 mod gauges;
 pub(crate) mod host;
 pub(crate) mod late;
@@ -79,7 +77,6 @@ use std::time::Duration;
 
 pub use self::class::ClassStats;
 pub use self::counts::{CountRow, ShardCounts};
-pub use self::forecast::{Forecast, ForecastSpan};
 pub use self::late::{LateDelivery, LatenessParts};
 pub use self::tally::DeadlineStats;
 pub use self::times::Times;
@@ -108,9 +105,6 @@ pub use crate::values::state::ShardState;
 /// assert_eq!((stats.counts.fired, stats.lateness.count), (1, 1));
 /// for late in &stats.late_deliveries {
 ///     println!("{} ns late", late.lateness_ns);
-/// }
-/// if let Some(forecast) = &stats.forecast {
-///     println!("{} timers are due soon", forecast.spans[0].timers);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -164,9 +158,6 @@ pub struct ShardStats {
     /// For how long it was ready to run and waited for a processor, in nanoseconds; `None` as
     /// above.
     pub thread_waited_ns: Option<u64>,
-    /// How many timers are due soon, by the last forecast; `None` if there is none. A shard makes
-    /// one when [`StatsSource::ask_forecast`] has asked for it.
-    pub forecast: Option<Forecast>,
     /// The bytes that the shard's timers have touched: slots and entries, without the side tables,
     /// and without the timers of futures.
     pub memory_bytes: u64,
@@ -275,29 +266,16 @@ impl ServiceStats {
 #[derive(Clone)]
 pub struct StatsSource {
     read: Arc<dyn Fn() -> ServiceStats + Send + Sync>,
-    ask_forecast: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl StatsSource {
-    pub(crate) fn new(
-        read: impl Fn() -> ServiceStats + Send + Sync + 'static,
-        ask_forecast: impl Fn() + Send + Sync + 'static,
-    ) -> Self {
-        Self { read: Arc::new(read), ask_forecast: Arc::new(ask_forecast) }
+    pub(crate) fn new(read: impl Fn() -> ServiceStats + Send + Sync + 'static) -> Self {
+        Self { read: Arc::new(read) }
     }
 
     /// The statistics at this moment.
     pub fn read(&self) -> ServiceStats {
         (self.read)()
-    }
-
-    /// Asks each shard for a forecast of the timers that are due soon, which a later
-    /// [`read`](Self::read) returns. A shard that sleeps is woken for it, and no shard makes more
-    /// than one a second, so a reader that asks more often costs no more.
-    ///
-    /// [`Forecast::took_ns`] says what a forecast has cost its shard.
-    pub fn ask_forecast(&self) {
-        (self.ask_forecast)();
     }
 }
 

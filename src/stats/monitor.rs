@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use super::class::ClassStats;
 use super::warnings::{Warning, WarningKind, brief};
 use super::{ServiceStats, ShardStats};
 use crate::clock::saturating_nanos;
@@ -20,8 +19,6 @@ use crate::values::warning_limits::WarningLimits;
 const ACTIVE: u64 = 10_000_000_000;
 /// The shortest time over which the wait for a processor is measured, in nanoseconds.
 const HOST_WINDOW: u64 = 1_000_000_000;
-/// The fewest cancels of a class that are judged.
-const CANCELS_MIN: u64 = 100;
 
 /// The limits of the warnings, with those that are other settings.
 #[derive(Clone, Debug)]
@@ -56,17 +53,8 @@ struct Base {
     window: Option<(u64, u64)>,
     /// The wait for a processor in the last window, if it was beyond the limit.
     waits: Option<String>,
-    classes: Vec<ClassBase>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct ClassBase {
-    overrun: u64,
-    /// All cancels that were judged, and those of them that came just before the deadline.
-    cancelled: u64,
-    just_before: u64,
-    /// What the last cancels that were judged show, if it was beyond the limit.
-    tight: Option<String>,
+    /// How many deliveries of each class had overrun.
+    overrun_of: Vec<u64>,
 }
 
 /// The increase of a count since it was read before.
@@ -80,11 +68,16 @@ impl Base {
         self.find_occurrences(shard, limits, &mut found);
         self.find_host(shard, now, limits, &mut found);
         Self::find_states(shard, limits, &mut found);
-        self.classes.resize(shard.classes.len(), ClassBase::default());
-        for ((base, class), age) in
-            self.classes.iter_mut().zip(&shard.classes).zip(&limits.class_ages)
-        {
-            base.find(shard, class, *age, limits, &mut found);
+        self.overrun_of = shard.classes.iter().map(|class| class.overrun).collect();
+        for (class, age_max) in shard.classes.iter().zip(&limits.class_ages) {
+            let Some(oldest) = class.oldest.filter(|oldest| oldest > age_max) else { continue };
+            let (number, name, pending) = (shard.shard.number(), class.class, class.pending);
+            let oldest = brief(saturating_nanos(oldest));
+            let text = format!(
+                "shard {number}: class {name}: the oldest of {pending} timers is {oldest} old, \
+                 beyond its limit of {age_max:?}"
+            );
+            found.push(Found { kind: WarningKind::ClassLeaks, class: name, occurred: None, text });
         }
         found
     }
@@ -123,7 +116,7 @@ impl Base {
         }
         let overruns = increase(&mut self.overrun, counts.overrun);
         let slowest = shard.classes.iter().enumerate().map(|(index, class)| {
-            let before = self.classes.get(index).map_or(0, |base| base.overrun);
+            let before = self.overrun_of.get(index).copied().unwrap_or(0);
             (class.overrun.saturating_sub(before), class.class)
         });
         let slowest = slowest.max_by_key(|(overruns, _)| *overruns);
@@ -199,49 +192,6 @@ impl Base {
             let text =
                 format!("its driver ended without a shutdown; {dropped} timers were dropped");
             add(WarningKind::ShardDead, text);
-        }
-    }
-}
-
-impl ClassBase {
-    fn find(
-        &mut self,
-        shard: &ShardStats,
-        class: &ClassStats,
-        age_max: Duration,
-        limits: &Limits,
-        found: &mut Vec<Found>,
-    ) {
-        self.overrun = class.overrun;
-        let (number, name) = (shard.shard.number(), class.class);
-        let mut add = |kind, text: String| {
-            let text = format!("shard {number}: class {name}: {text}");
-            found.push(Found { kind, class: name, occurred: None, text });
-        };
-        if let Some(oldest) = class.oldest.filter(|oldest| *oldest > age_max) {
-            let (oldest, pending) = (brief(saturating_nanos(oldest)), class.pending);
-            let text = format!(
-                "the oldest of {pending} timers is {oldest} old, beyond its limit of {age_max:?}"
-            );
-            add(WarningKind::ClassLeaks, text);
-        }
-        // All cancels are judged. A sample stands for the futures that have ended since the
-        // sample before, some of which were judged already.
-        let judged = class.cancelled.saturating_sub(self.cancelled);
-        if judged >= CANCELS_MIN {
-            let tight = class.cancelled_at[0].saturating_sub(self.just_before);
-            let percent = (tight.saturating_mul(100) / judged).min(100);
-            let is_beyond = percent > limits.warnings.tight_percent.into();
-            self.tight = is_beyond.then(|| {
-                format!(
-                    "{percent} % of the last {judged} cancels had less than a tenth of their \
-                         delay left"
-                )
-            });
-            (self.cancelled, self.just_before) = (class.cancelled, class.cancelled_at[0]);
-        }
-        if let Some(text) = &self.tight {
-            add(WarningKind::LimitTooTight, text.clone());
         }
     }
 }
@@ -359,7 +309,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::stats::{LatenessParts, ShardCounts, Times};
+    use crate::stats::{ClassStats, LatenessParts, ShardCounts, Times};
     use crate::values::ids::ShardId;
     use crate::values::scale::Scale;
     use crate::values::settings::TurnBudget;
@@ -385,7 +335,6 @@ mod tests {
             thread_id: Some(1),
             thread_ran_ns: Some(0),
             thread_waited_ns: Some(0),
-            forecast: None,
             memory_bytes: 0,
             gauges: BTreeMap::new(),
         };
@@ -528,28 +477,6 @@ mod tests {
         check(&|shard| shard.classes[0].oldest = minute(1), ("class-leaks", 1, true));
         check(&|shard| shard.classes[0].oldest = None, ("class-leaks", 1, false));
         check(&|shard| shard.state = ShardState::Dead, ("shard-dead", 1, true));
-    }
-
-    #[test]
-    fn cancels_just_before_the_deadline_are_warned_of_when_there_are_enough() {
-        let mut bench = Bench::new();
-        let mut cancel = |tight: u64, early: u64| {
-            let class = &mut bench.shard().classes[0];
-            class.cancelled += tight + early;
-            class.cancelled_at[0] += tight;
-            // Every other one has ended young, and is not measured.
-            class.cancelled_at[9] += early / 2;
-            bench.read();
-            bench.seen()
-        };
-        assert_eq!(cancel(99, 0), [], "these are too few");
-        assert_eq!(cancel(0, 297), [], "a quarter is not more than a quarter");
-        assert_eq!(cancel(30, 70), [("limit-too-tight", 1, true)]);
-        assert_eq!(cancel(0, 50), [("limit-too-tight", 1, true)]);
-        assert_eq!(cancel(0, 50), [("limit-too-tight", 1, false)]);
-        let text = &bench.stats.warnings[0].text;
-        assert!(text.starts_with("shard 0: class request: 30 % of the last 100 cancels"), "{text}");
-        assert_eq!(bench.stats.warnings[0].class, Some("request"));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use crossbeam_utils::CachePadded;
 
 use super::class::{ClassStats, FirstHeld, PublishedClass};
 use super::counts::{ACT, COMMAND, PublishedCounts, ShardCounts};
-use super::forecast::PublishedForecast;
 use super::gauges::PublishedGauges;
 use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
 use super::live::Live;
@@ -25,7 +24,6 @@ pub(crate) struct Published {
     ring_delay: PublishedTimes,
     turn_time: PublishedTimes,
     late: PublishedLate,
-    pub(crate) forecast: PublishedForecast,
     pub(crate) gauges: PublishedGauges,
     /// On a line of its own, as the shard writes it at each delivery.
     pub(crate) live: Arc<CachePadded<Live>>,
@@ -49,7 +47,6 @@ impl Published {
             ring_delay: PublishedTimes::new(),
             turn_time: PublishedTimes::new(),
             late: PublishedLate::new(),
-            forecast: PublishedForecast::default(),
             gauges: PublishedGauges::default(),
             live: Arc::new(CachePadded::new(Live::new())),
         }

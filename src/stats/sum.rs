@@ -2,7 +2,7 @@
 //!
 //! Counts add up by their kinds, and histograms by their buckets.
 
-use super::{ClassStats, Forecast, ShardStats, Times};
+use super::{ClassStats, ShardStats, Times};
 
 impl ShardStats {
     /// The statistics of several shards of a service as those of one; `None` if there are none.
@@ -37,7 +37,6 @@ impl ShardStats {
                 let sum = sum.gauges.entry(name).or_insert(0);
                 *sum = sum.saturating_add(*value);
             }
-            add_forecast(&mut sum.forecast, shard.forecast.as_ref());
             sum.thread_id = None;
             add_known(&mut sum.thread_ran_ns, shard.thread_ran_ns);
             add_known(&mut sum.thread_waited_ns, shard.thread_waited_ns);
@@ -65,23 +64,4 @@ fn add_known(sum: &mut Option<u64>, more: Option<u64>) {
     if let Some(more) = more {
         *sum = Some(sum.unwrap_or(0) + more);
     }
-}
-
-/// Adds the counts of a shard's forecast. The sum is as old as the oldest of them, and its cost is
-/// that of all shards.
-fn add_forecast(sum: &mut Option<Forecast>, other: Option<&Forecast>) {
-    let Some(other) = other else { return };
-    let Some(sum) = sum else {
-        *sum = Some(other.clone());
-        return;
-    };
-    for (span, other) in sum.spans.iter_mut().zip(&other.spans) {
-        span.timers += other.timers;
-        span.uncertain += other.uncertain;
-    }
-    sum.at_ns = sum.at_ns.min(other.at_ns);
-    sum.counted += other.counted;
-    sum.not_counted += other.not_counted;
-    sum.stale += other.stale;
-    sum.took_ns += other.took_ns;
 }

@@ -117,38 +117,38 @@ warnings! {
         limit "warning_limits.stuck" = |stats| time(stats.warning_limits.stuck),
         Now: "a turn has been due, or has been running, for long";
         remedy "A handler has not returned, or its thread does not run: see the watchdog's event.";
-        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded, LimitTooTight]
+        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded]
     HostOvercommitted "host-overcommitted",
         limit "warning_limits.host_wait_percent"
             = |stats| percent(stats.warning_limits.host_wait_percent),
         ByLateness: "the thread of the shard waited for a processor";
         remedy "Other threads or processes take the cores: give the shards their own.";
-        consequences [ExecutorStalled, HandlerSlow, BudgetExhausted, LaneFlooded, LimitTooTight]
+        consequences [ExecutorStalled, HandlerSlow, BudgetExhausted, LaneFlooded]
     ExecutorStalled "executor-stalled",
         limit "warning_limits.executor_stall" = |stats| time(stats.warning_limits.executor_stall),
         ByLateness: "a turn began long after it was due, since the executor ran other tasks";
         remedy "A task on the shard's executor did not yield: look there for a call that blocks or"
             " a long computation. A thread that runs no tasks was stopped, or had no core.";
-        consequences [BudgetExhausted, LaneFlooded, LimitTooTight]
+        consequences [BudgetExhausted, LaneFlooded]
     HandlerSlow "handler-slow",
         limit "overrun" = |stats| brief(stats.overrun_ns),
         ByLateness: "deliveries took longer than the limit";
         remedy "A handler or callback takes the shard's time: move its work elsewhere. Where a"
             " shard only wakes tasks, its thread is interrupted: give it a core of its own.";
-        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded, LimitTooTight]
+        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded]
     BudgetExhausted "budget-exhausted",
         limit "warning_limits.exhausted_turns"
             = |stats| format!("{} turns", stats.warning_limits.exhausted_turns),
         ByLateness: "many turns in a row used up their budget for expired timers";
         remedy "More timers are due than a turn may deliver: spread the deadlines, raise the budget"
             " or add shards.";
-        consequences [LaneFlooded, LimitTooTight]
+        consequences [LaneFlooded]
     LaneFlooded "lane-flooded",
         limit "warning_limits.lane_percent" = |stats| percent(stats.warning_limits.lane_percent),
         ByLateness: "a thread sends requests faster than the shard receives them";
         remedy "A thread sends faster than the shard receives: look for a loop that schedules,"
             " cancels or resets; if the rate is meant, raise the budget for requests.";
-        consequences [LimitTooTight]
+        consequences []
     ShardNearCapacity "shard-near-capacity",
         limit "warning_limits.capacity_percent"
             = |stats| percent(stats.warning_limits.capacity_percent),
@@ -159,11 +159,6 @@ warnings! {
         limit "warning_limits.class_age" = |stats| time(stats.warning_limits.class_age),
         ByLateness: "the oldest timer of a class is far older than timers of the class should be";
         remedy "Timers of the class are neither cancelled nor due: look for a missing cancel.";
-        consequences []
-    LimitTooTight "limit-too-tight",
-        limit "warning_limits.tight_percent" = |stats| percent(stats.warning_limits.tight_percent),
-        ByLateness: "timers of a class are often cancelled just before they are due";
-        remedy "Operations often end just in time: raise the limit of the class.";
         consequences []
 }
 
@@ -260,7 +255,7 @@ mod tests {
             assert!(!kind.consequences().contains(&kind), "{kind} is no consequence of itself");
             assert!(kind.guide().len() > 100, "the guide has a section on {kind}");
         }
-        assert_eq!(WarningKind::ALL.len(), 10);
+        assert_eq!(WarningKind::ALL.len(), 9);
     }
 
     #[test]

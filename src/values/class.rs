@@ -208,23 +208,3 @@ pub(crate) fn label_limit(name: &str) -> Option<String> {
             .to_owned()
     })
 }
-
-/// The parts of a delay that are told apart at a cancel.
-pub(crate) const TENTHS: usize = 10;
-
-/// Timers by how many whole tenths of their delay were left when they were cancelled.
-pub(crate) type LeftAt = [u64; TENTHS];
-
-pub(crate) fn add_all(sums: &mut LeftAt, counts: LeftAt) {
-    for (sum, count) in sums.iter_mut().zip(counts) {
-        *sum += count;
-    }
-}
-
-/// How many whole tenths of its delay are left at `now`, at most 9, to a timer that was scheduled
-/// at `since` and is due at `deadline`. All three are in one unit.
-pub(crate) fn tenths_left(since: u64, deadline: u64, now: u64) -> usize {
-    let delay = deadline.saturating_sub(since);
-    let left = deadline.saturating_sub(now).min(delay);
-    (left.saturating_mul(TENTHS as u64) / delay.max(1)).min(TENTHS as u64 - 1) as usize
-}

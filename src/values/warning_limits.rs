@@ -46,9 +46,6 @@ pub struct WarningLimits {
     /// lives longer, such as the connections of a server, has a limit of its own by
     /// [`class_age`](crate::TimerServiceBuilder::class_age).
     pub class_age: Duration,
-    /// `limit-too-tight`: of the last cancels of a class, a hundred or more, more than this part
-    /// had less than a tenth of their delay left, in per cent; 25 by default.
-    pub tight_percent: u8,
 }
 
 impl Default for WarningLimits {
@@ -62,7 +59,6 @@ impl Default for WarningLimits {
             hung: Duration::from_secs(10),
             capacity_percent: 90,
             class_age: Duration::from_secs(86_400),
-            tight_percent: 25,
         }
     }
 }
@@ -73,7 +69,6 @@ impl WarningLimits {
             ("warning_limits.lane_percent", self.lane_percent),
             ("warning_limits.host_wait_percent", self.host_wait_percent),
             ("warning_limits.capacity_percent", self.capacity_percent),
-            ("warning_limits.tight_percent", self.tight_percent),
         ];
         for (field, value) in percents {
             if !(1..=100).contains(&value) {

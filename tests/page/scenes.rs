@@ -143,16 +143,6 @@ fn provoke(kind: WarningKind) -> Stage {
             }
             stage
         }
-        WarningKind::LimitTooTight => {
-            let mut stage = Stage::new();
-            let timers: Vec<_> = (0..200).map(|_| stage.schedule(ms(100), 0)).collect();
-            stage.clock.advance(ms(95));
-            for timer in timers {
-                let _ = stage.shards[1].timers().cancel(timer);
-            }
-            stage.turn();
-            stage
-        }
         WarningKind::ShardDead => {
             let mut stage = Stage::new();
             stage.shards.truncate(1);
@@ -175,7 +165,6 @@ fn sentence(kind: WarningKind) -> &'static str {
         WarningKind::ShardStuck => "a turn has been due for 2.5s",
         WarningKind::ShardNearCapacity => "60 timers are pending, 93 % of 64",
         WarningKind::ClassLeaks => "the oldest of 1 timers is 3s old, beyond its limit of 1s",
-        WarningKind::LimitTooTight => "100 % of the last 200 cancels had less than a tenth",
         WarningKind::ShardDead => "its driver ended without a shutdown",
     }
 }
@@ -197,7 +186,7 @@ fn check(browser: &mut Browser, kind: WarningKind) {
 
 fn class_of(kind: WarningKind) -> &'static str {
     match kind {
-        WarningKind::ClassLeaks | WarningKind::LimitTooTight => "class request: ",
+        WarningKind::ClassLeaks => "class request: ",
         _ => "",
     }
 }
@@ -252,8 +241,8 @@ fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
         one("executor-stalled", 1, false),
         one("handler-slow", 1, false),
         one("class-leaks", 0, false),
-        one("limit-too-tight", 0, true),
-        one("lane-flooded", 1, true),
+        one("lane-flooded", 0, true),
+        one("budget-exhausted", 1, true),
     ]);
     let server = FakeServer::start(stage.endpoint.local_addr(), stats);
     browser.open(&server.url());
@@ -267,9 +256,9 @@ fn warning_that_may_follow_from_the_first_is_called_a_consequence() {
     assert!(at("handler-slow: shard 1") < at("class-leaks: shard 0"), "{said}");
     assert!(!said.contains("Perhaps a consequence, handler-slow"), "{said}");
     assert!(!said.contains("Perhaps a consequence, class-leaks"), "{said}");
-    assert!(said.contains("Perhaps a consequence, limit-too-tight: shard 0"), "{said}");
+    assert!(said.contains("Perhaps a consequence, lane-flooded: shard 0"), "{said}");
     // Three others have a sentence, and the rest are named.
-    assert!(at("limit-too-tight: shard 0") < at("More: lane-flooded"), "{said}");
+    assert!(at("lane-flooded: shard 0") < at("More: budget-exhausted"), "{said}");
     browser.leave();
 }
 

@@ -1,15 +1,14 @@
 //! Where the lateness of a delivery arose, and what the statistics tell about the shard's turns.
 
 use std::cell::Cell;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
-use corewheel::stats::{ClassStats, LateDelivery, ShardStats};
-use corewheel::{Fired, Handle, Sleep, Timers};
+use corewheel::stats::{LateDelivery, ShardStats};
+use corewheel::{Fired, Timers};
 use corewheel_kit::TimersExt;
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
@@ -317,60 +316,7 @@ fn command_that_wakes_a_sleeping_driver_is_overdue_at_once() {
 }
 
 #[test]
-fn forecast_is_made_when_it_is_asked_for_and_once_a_second_at_most() {
-    let mut lab = Lab::at_windows(builder(1));
-    let delays = [5, 50, 500, 5_000, 30_000, 300_000, 3_000_000, 30_000_000];
-    for delay in delays {
-        lab.timers().schedule(ms(delay), 0).unwrap();
-    }
-    lab.settle();
-    assert_eq!(shard(&lab).forecast, None, "no reader has asked");
-    let source = lab.service.stats_source();
-    source.ask_forecast();
-    lab.settle();
-    let forecast = shard(&lab).forecast.expect("the turn has made one");
-    assert_eq!((forecast.counted, forecast.not_counted, forecast.stale), (8, 0, 0));
-    let ends = forecast.spans.iter().map(|span| span.within_ns);
-    let ms_of = |ms: u64| Some(ms * 1_000_000);
-    let expected = [10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000].map(ms_of);
-    assert!(ends.eq(expected.into_iter().chain([None])));
-    // A timer counts in its own span, or before it and as uncertain.
-    for (index, end) in forecast.spans.iter().enumerate() {
-        let due = delays[..=index].len() as u64;
-        let counted: u64 = forecast.spans[..=index].iter().map(|span| span.timers).sum();
-        let uncertain: u64 = forecast.spans[..=index].iter().map(|span| span.uncertain).sum();
-        assert!((due..=due + uncertain).contains(&counted), "{end:?} {forecast:?}");
-    }
-    // Within 256 ticks the wheel is exact.
-    assert!(forecast.spans[..2].iter().all(|span| (span.timers, span.uncertain) == (1, 0)));
-    let begun = lab.nanos();
-    let at = |lab: &Lab<u64>| shard(lab).forecast.unwrap().at_ns - begun;
-    source.ask_forecast();
-    lab.advance(ms(999));
-    assert_eq!(at(&lab), 0, "the last one is newer than a second");
-    lab.advance(ms(2));
-    assert_eq!(at(&lab), 0, "it was not asked for again");
-    source.ask_forecast();
-    lab.settle();
-    assert_eq!(at(&lab), 1_001_000_000);
-}
-
-#[test]
-fn request_for_a_forecast_wakes_a_shard_that_sleeps() {
-    let mut lab = Lab::new(builder(1));
-    lab.timers().schedule(FAR, 0).unwrap();
-    let (alarm, waker) = crate::support::Alarm::new();
-    let _ = lab.fall_asleep(&waker);
-    let _ = lab.service.stats();
-    assert_eq!(alarm.count(), 0, "a reading alone wakes no shard");
-    lab.service.stats_source().ask_forecast();
-    assert_eq!(alarm.count(), 1);
-    lab.settle();
-    assert!(shard(&lab).forecast.is_some());
-}
-
-#[test]
-fn cancels_are_counted_by_the_part_of_the_delay_that_was_left() {
+fn cancels_are_counted_for_their_class() {
     let mut lab = Lab::new(builder(1).class(REQUEST));
     let client = lab.service.handle();
     let timers = lab.timers().of_class(REQUEST).unwrap();
@@ -389,78 +335,8 @@ fn cancels_are_counted_by_the_part_of_the_delay_that_was_left() {
     client.cancel_detached(in_lane);
     lab.settle();
     let class = shard(&lab).classes[0];
-    assert_eq!(class.cancelled_at, [1, 0, 0, 0, 0, 1, 0, 1, 0, 1]);
     assert_eq!((class.cancelled, class.fired), (4, 1));
     assert_eq!(class.cancel_ratio(), Some(0.8));
-}
-
-/// A sleep that its thread has armed.
-fn armed(handle: &Handle<u64>, after: Duration) -> Pin<Box<Sleep>> {
-    let mut sleep = Box::pin(handle.sleep(after));
-    assert!(sleep.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    sleep
-}
-
-#[test]
-fn futures_that_end_young_are_counted_by_a_sample_that_stands_for_those_before() {
-    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
-    let handle = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
-    let other = lab.service.handle().on(SHARD);
-    let [first, second, third] = [1, 2, 3].map(|_| armed(&handle, ms(1_000)));
-    let _without_class = armed(&other, ms(1_000));
-    // No turn acts for them meanwhile.
-    lab.clock.advance(ms(970));
-    drop((second, third));
-    lab.settle();
-    let class = |lab: &Lab<u64>| shard(lab).classes[0];
-    let measured = |class: &ClassStats| class.cancelled_at.iter().sum::<u64>();
-    let seen = class(&lab);
-    assert_eq!((seen.cancelled, seen.cancelled_at[0], measured(&seen)), (2, 1, 1), "{seen:?}");
-    // The first one after an act stands for the one before as well, and so does the 63rd after it.
-    drop(first);
-    let others: Vec<_> = (0..63).map(|_| armed(&handle, ms(1_000))).collect();
-    lab.clock.advance(ms(300));
-    drop(others);
-    // The next act.
-    lab.advance(ms(200));
-    let class = class(&lab);
-    assert_eq!((class.cancelled, class.cancelled_at[7]), (66, 63), "{class:?}");
-    assert_eq!((class.cancelled_at[0], measured(&class)), (3, 66), "{class:?}");
-}
-
-#[test]
-fn future_that_was_measured_and_grows_old_is_measured_once() {
-    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
-    let handle = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
-    let old = armed(&handle, ms(1_000));
-    lab.advance(ms(720));
-    drop(old);
-    // The shard sees the end of an old one later.
-    lab.advance(ms(1_500));
-    lab.settle();
-    let class = shard(&lab).classes[0];
-    assert_eq!((class.cancelled, class.cancelled_at.iter().sum::<u64>()), (1, 1), "{class:?}");
-    // Another one in its slot has a time of its own.
-    drop(armed(&handle, ms(1_000)));
-    lab.advance(ms(1_500));
-    lab.settle();
-    let class = shard(&lab).classes[0];
-    assert_eq!((class.cancelled, class.cancelled_at[9]), (2, 1), "{class:?}");
-}
-
-#[test]
-fn future_that_ends_young_on_another_thread_is_not_measured() {
-    let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
-    let handle = lab.service.handle().on(SHARD).of_class(REQUEST).unwrap();
-    let (elsewhere, here) = (armed(&handle, ms(1_000)), armed(&handle, ms(1_000)));
-    std::thread::spawn(move || drop(elsewhere)).join().unwrap();
-    drop(here);
-    lab.advance(ms(1_500));
-    lab.settle();
-    let class = shard(&lab).classes[0];
-    // That of its own thread is measured.
-    let measured = class.cancelled_at.iter().sum::<u64>();
-    assert_eq!((class.cancelled, class.cancelled_at[9], measured), (2, 1, 1), "{class:?}");
 }
 
 #[test]

@@ -253,23 +253,6 @@ fn wheel_of_a_part_counts_in_the_ticks_of_its_service() {
 }
 
 #[test]
-fn cancelled_value_of_a_part_counts_by_the_tenths_of_its_delay_that_are_left() {
-    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
-    let leases = Leases::of_class(&lab);
-    let lefts =
-        [(ms(10), ms(10)), (ms(10), ms(4)), (ms(10), ms(0)), (ms(10), ms(40)), (ms(0), ms(0))];
-    (0..lefts.len()).for_each(|_| leases.take());
-    for (delay, left) in lefts {
-        leases.shard.count(|counts| counts.count_cancelled(delay, left));
-    }
-    lab.settle();
-    let counts = class(&lab);
-    assert_eq!((counts.scheduled, counts.pending, counts.cancelled), (5, 0, 5));
-    assert_eq!(counts.cancelled_at, [2, 0, 0, 0, 1, 0, 0, 0, 0, 2]);
-    leases.taken.borrow_mut().clear();
-}
-
-#[test]
 fn refusal_of_a_part_has_the_reason_of_its_shard_and_the_value() {
     let mut lab: Lab<()> = Lab::new(builder(1));
     let leases = Leases::make(lab.timers());

@@ -190,26 +190,6 @@ fn class_whose_oldest_timer_is_too_old_is_warned_of() {
 }
 
 #[test]
-fn class_that_is_cancelled_just_before_its_deadline_is_warned_of() {
-    let mut lab = Lab::new(limited(WarningLimits::default()));
-    let mut cancel_after = |delay: u64| {
-        let timers = lab.timers().of_class(REQUEST).unwrap();
-        let handles: Vec<_> = (0..100).map(|_| timers.schedule(ms(50), 1).unwrap()).collect();
-        lab.advance(ms(delay));
-        assert!(handles.into_iter().all(|handle| lab.timers().cancel(handle).won()));
-        lab.settle();
-    };
-    cancel_after(25);
-    cancel_after(48);
-    let warning = {
-        let stats = lab.service.stats();
-        assert_eq!(stats.shards[0].classes[0].cancelled_at, [100, 0, 0, 0, 0, 100, 0, 0, 0, 0]);
-        only(&lab, WarningKind::LimitTooTight, 1)
-    };
-    assert!(warning.text.contains("class request: 50 % of the last 200"), "{}", warning.text);
-}
-
-#[test]
 fn shard_whose_loop_was_dropped_is_dead() {
     let mut lab = Lab::<u64>::new(limited(WarningLimits::default()));
     lab.timers().schedule(FAR, 1).unwrap();

@@ -115,15 +115,14 @@ fn watched(kind: WarningKind) -> Option<Figure> {
         | WarningKind::ExecutorStalled
         | WarningKind::HandlerSlow
         | WarningKind::BudgetExhausted
-        | WarningKind::ClassLeaks
-        | WarningKind::LimitTooTight => None,
+        | WarningKind::ClassLeaks => None,
     }
 }
 
 /// The figures that the page says in sentences after a warning and its advice.
 pub(super) fn said_with(kind: WarningKind) -> &'static [Figure] {
     match kind {
-        WarningKind::ShardDead | WarningKind::LimitTooTight => &[],
+        WarningKind::ShardDead => &[],
         WarningKind::ShardNearCapacity | WarningKind::ClassLeaks => &[Figure::Pending],
         WarningKind::LaneFlooded => &[Figure::Requests, Figure::Late],
         WarningKind::ShardStuck
@@ -171,8 +170,8 @@ fn main_part(parts: &LatenessParts<u64>) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use WarningKind::{
-        ClassLeaks, ExecutorStalled, HostOvercommitted, LaneFlooded, LimitTooTight, ShardDead,
-        ShardNearCapacity, ShardStuck,
+        ClassLeaks, ExecutorStalled, HostOvercommitted, LaneFlooded, ShardDead, ShardNearCapacity,
+        ShardStuck,
     };
 
     use corewheel::TimerService;
@@ -273,9 +272,7 @@ mod tests {
 
     #[test]
     fn warning_is_said_with_the_figures_that_show_its_cause() {
-        for kind in [ShardDead, LimitTooTight] {
-            assert_eq!(said_with(kind), []);
-        }
+        assert_eq!(said_with(ShardDead), []);
         for kind in [ShardNearCapacity, ClassLeaks] {
             assert_eq!(said_with(kind), [Figure::Pending]);
         }

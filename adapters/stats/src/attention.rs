@@ -176,7 +176,7 @@ fn explained(stats: &ServiceStats, shard: &ShardStats, done: &Done, kind: Warnin
 #[cfg(test)]
 mod tests {
     use WarningKind::{
-        ClassLeaks, ExecutorStalled, HandlerSlow, HostOvercommitted, LaneFlooded, LimitTooTight,
+        BudgetExhausted, ClassLeaks, ExecutorStalled, HandlerSlow, HostOvercommitted, LaneFlooded,
         ShardStuck,
     };
 
@@ -220,19 +220,19 @@ mod tests {
             (HandlerSlow, 1, 0),
             (LaneFlooded, 1, 0),
             (ClassLeaks, 0, 0),
-            (LimitTooTight, 0, 0),
+            (BudgetExhausted, 0, 0),
         ];
         // A slow handler is no consequence of a stall, and another shard has a cause of its own.
         let expected = [
             (ExecutorStalled, 1, false),
             (HandlerSlow, 1, false),
+            (BudgetExhausted, 0, false),
             (ClassLeaks, 0, false),
-            (LimitTooTight, 0, false),
             (LaneFlooded, 1, true),
         ];
         assert_eq!(found(&warnings, Default::default()), expected);
-        let of_host = [(HostOvercommitted, 1, 0), (LimitTooTight, 0, 0)];
-        let expected = [(HostOvercommitted, 1, false), (LimitTooTight, 0, true)];
+        let of_host = [(HostOvercommitted, 1, 0), (BudgetExhausted, 0, 0)];
+        let expected = [(HostOvercommitted, 1, false), (BudgetExhausted, 0, true)];
         assert_eq!(found(&of_host, Default::default()), expected);
     }
 

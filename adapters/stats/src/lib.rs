@@ -99,9 +99,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// Each sample has a label `service`, the service's [name](corewheel::TimerServiceBuilder::name),
 /// so that services of different names share a Prometheus server. Most have a label `shard`, unless
 /// [`metrics_by_shard`](StatsRoutes::metrics_by_shard) leaves it out: then S below is 1. A
-/// service of S shards and C classes has 7 + S × (277 + 23 × C) series. Of these, 2 × S are those
-/// of the shards' threads, where the system tells their times. The forecast adds 19 × S from the
-/// second scrape on: a scrape asks for the forecast of the next. Each
+/// service of S shards and C classes has 7 + S × (275 + 13 × C) series. Of these, 2 × S are those
+/// of the shards' threads, where the system tells their times. Each
 /// [kind](corewheel::DeadlineKind) of deadlines of connections adds two.
 ///
 /// A request must name, in its `Host` header, `localhost`, a name that ends in `.localhost`, an IP

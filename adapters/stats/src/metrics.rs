@@ -12,8 +12,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use corewheel::stats::{
-    ClassStats, CountRow, ForecastSpan, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
-    WarningKind,
+    ClassStats, CountRow, ServiceStats, ShardCounts, ShardState, ShardStats, Times, WarningKind,
 };
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
@@ -116,7 +115,6 @@ pub(super) fn encode(
     encode_counts(encoder, &rows)?;
     encode_classes(encoder, &rows)?;
     encode_deadlines(encoder, services)?;
-    encode_forecasts(encoder, &rows)?;
     encode_histograms(encoder, &rows)
 }
 
@@ -331,15 +329,6 @@ fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt:
         let samples = rows.iter().map(|(labels, class)| (labels.clone(), value_of(&count, class)));
         encode_row(encoder, "class_", &count, samples)?;
     }
-    let help = "Cancels by how many whole tenths of the delay were left";
-    let samples = rows.iter().flat_map(|(labels, class)| {
-        class
-            .cancelled_at
-            .iter()
-            .enumerate()
-            .map(|(tenths, count)| (with(labels, "tenths_left", tenths), Value::Count(*count)))
-    });
-    Family::counter("class_cancelled_at", help).encode(encoder, samples)?;
     let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
     Family::gauge("class_oldest", help).in_seconds().encode(
         encoder,
@@ -366,45 +355,6 @@ fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStat
         ended.chain([closed])
     });
     Family::counter("connections_ended", help).encode(encoder, samples)
-}
-
-/// The forecasts of the shards that have made one.
-fn encode_forecasts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let known = || rows.iter().filter_map(|row| Some((row, row.stats.forecast.as_ref()?)));
-    let by_span = |value: fn(&ForecastSpan) -> u64| {
-        known().flat_map(move |(row, forecast)| {
-            forecast.spans.iter().map(move |span| {
-                let within = span
-                    .within_ns
-                    .map_or_else(|| "+Inf".to_owned(), |within| seconds(within).to_string());
-                (row.with("within", within), Value::Gauge(value(span)))
-            })
-        })
-    };
-    let help = "Entries of slots that begin between the span before and so many seconds";
-    Family::gauge("forecast_timers", help).encode(encoder, by_span(|span| span.timers))?;
-    let help = "Of the entries of the span, those that may be due later";
-    Family::gauge("forecast_uncertain_timers", help)
-        .encode(encoder, by_span(|span| span.uncertain))?;
-    let help = "Entries that were not counted, which are due later than those that were";
-    Family::gauge("forecast_not_counted_timers", help).encode(
-        encoder,
-        known().map(|(row, one)| (row.labels.clone(), Value::Gauge(one.not_counted))),
-    )?;
-    Family::gauge("forecast_cost", "How long the shard has computed its forecast")
-        .in_seconds()
-        .encode(
-            encoder,
-            known().map(|(row, one)| (row.labels.clone(), Value::Ratio(seconds(one.took_ns)))),
-        )?;
-    let help = "How long ago the forecast was made";
-    Family::gauge("forecast_age", help).in_seconds().encode(
-        encoder,
-        known().map(|(row, one)| {
-            let age = row.service.uptime.as_secs_f64() - seconds(one.at_ns);
-            (row.labels.clone(), Value::Ratio(age.max(0.0)))
-        }),
-    )
 }
 
 fn encode_histograms(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {

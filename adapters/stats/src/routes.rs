@@ -119,8 +119,6 @@ impl StatsRoutes {
     }
 
     fn json(&self) -> Answer {
-        // The forecast comes with a later answer: this one waits for no shard.
-        self.source.ask_forecast();
         let stats = self.read();
         let served = self.history().served(&stats);
         json(&served)
@@ -132,7 +130,6 @@ impl StatsRoutes {
     }
 
     fn metrics(&self, format: Format) -> Answer {
-        self.source.ask_forecast();
         let mut registry = Registry::default();
         put_into(&mut registry, Reading { stats: self.read(), by_shard: self.by_shard });
         let mut text = String::new();

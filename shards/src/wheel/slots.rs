@@ -250,22 +250,6 @@ impl Slots {
         })
     }
 
-    /// How many entries a slot holds; `None` if that takes more than `chunks_left` chunks, from
-    /// which the chunks of the slot are subtracted.
-    pub(crate) fn count(&self, slot: usize, chunks_left: &mut usize) -> Option<u64> {
-        let mut entries = 0;
-        for chunk in self.chunks_of(slot) {
-            *chunks_left = chunks_left.checked_sub(1)?;
-            entries += u64::from(chunk.len);
-        }
-        Some(entries)
-    }
-
-    /// How many entries the [`Side`] slots hold, within the limit of [`count`](Self::count).
-    pub(crate) fn count_sides(&self, chunks_left: &mut usize) -> Option<u64> {
-        (self.side(Side::Late)..self.table.len()).map(|side| self.count(side, chunks_left)).sum()
-    }
-
     /// The bytes of the table and of the chunks that were in use at least once.
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.table) + size_of_val(&*self.chunks)

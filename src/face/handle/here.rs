@@ -434,7 +434,7 @@ impl Reach {
             return;
         }
         // The waker is dropped last, which runs code of the user.
-        let _waker = own.nursery.end(place.timer, || self.nanos());
+        let _waker = own.nursery.end(place.timer);
     }
 
     /// Whether a timer is over, without a lock. One that has just fired may not show.

@@ -293,7 +293,7 @@ fn timer_that_shows_as_fired_without_the_lock_is_over() {
             thread::spawn(move || {
                 if nursery.is_over(name) {
                     assert_eq!(nursery.look_at(name, |_| true), Progress::Fired);
-                    assert_eq!(nursery.end(name, || NOW), None, "it has fired");
+                    assert_eq!(nursery.end(name), None, "it has fired");
                 }
             })
         };
@@ -345,7 +345,7 @@ fn timer_that_fires_while_its_thread_ends_it_has_one_outcome() {
             let nursery = Arc::clone(&nursery);
             thread::spawn(move || {
                 let is_reset = nursery.reset(name, ms(4), || NOW, || NOW).is_some();
-                (is_reset, nursery.end(name, || NOW))
+                (is_reset, nursery.end(name))
             })
         };
         let fired = act(&nursery, ms(5), &mut Vec::new());
@@ -416,17 +416,17 @@ fn timers_of_a_thread_that_has_ended_are_over() {
             let (nursery, table) = (Arc::clone(&nursery), Arc::clone(&table));
             thread::spawn(move || {
                 let name = arm(&nursery, (&table, &Doorbell::new()), (ms(50), 7)).unwrap();
-                let _carried = nursery.end(name, || NOW);
+                let _carried = nursery.end(name);
                 nursery.leave();
             })
         };
         let mut fired = act(&nursery, LATE, &mut Vec::new());
-        let is_over = nursery.settle(|_, _, _| {}).1;
+        let is_over = nursery.settle(|_, _| {}).1;
         thread.join().unwrap();
         if !is_over {
             assert!(nursery.act_by() <= LATE, "no turn acts for it");
             fired.extend(act(&nursery, LATE, &mut Vec::new()));
-            assert!(nursery.settle(|_, _, _| {}).1, "it is over");
+            assert!(nursery.settle(|_, _| {}).1, "it is over");
         }
         assert_eq!(table.room().free(), 8, "its credit is back");
         assert!(fired.len() <= 1);

@@ -1,18 +1,13 @@
 //! What is counted of the timers of each class, which are in the order of arming.
 //!
-//! Few timers are measured when they end, so that most read no clock. Cost: a timer without a class
-//! costs a comparison. One with a class has 16 bytes more, for as many slots as there are.
+//! Cost: a timer without a class costs a comparison. One with a class has 16 bytes more, for as
+//! many slots as there are.
 
 use corewheel_shard::{List, MarkedLinks};
 
 use super::Counts;
 use super::slots::Slot;
 use super::timers::Timers;
-use crate::values::class::{LeftAt, tenths_left};
-
-/// One in so many timers of a class is measured when it ends. Odd, so that both kinds are measured
-/// of a program that ends timers of two kinds in turn.
-const SAMPLED: u64 = 63;
 
 /// What is counted of each class, and its timers.
 #[derive(Debug)]
@@ -27,10 +22,6 @@ struct OfClass {
     counts: Counts,
     /// The pending timers, oldest first.
     pending: List,
-    /// The timers that have ended since one was measured.
-    unmeasured: u64,
-    /// What the measured ones say, and the shard has not taken yet.
-    ended_at: LeftAt,
 }
 
 impl Classes {
@@ -48,36 +39,29 @@ impl Classes {
         known.pending.append(&mut self.links, slot);
     }
 
-    /// A timer has ended or fired. `None` if it has no class.
-    #[inline]
-    fn leave(&mut self, class: u8, slot: u32) -> Option<(&mut OfClass, u64)> {
-        let known = self.all.get_mut(usize::from(class).checked_sub(1)?)?;
-        known.pending.remove(&mut self.links, slot);
-        Some((known, self.links.mark(slot)))
-    }
-
     /// A timer has fired, or is taken out.
     #[inline]
     pub(super) fn take(&mut self, class: u8, slot: u32, has_fired: bool) {
-        if let Some((known, _)) = self.leave(class, slot) {
+        if let Some(known) = self.leave(class, slot) {
             known.counts.fired += u64::from(has_fired);
         }
     }
 
-    /// A timer of a class has ended, which had this slot. `now` returns the present, and `None` if
-    /// it has ended before.
+    /// A timer of a class has ended, which had this slot.
     #[cold]
-    pub(super) fn end<W>(&mut self, timer: &Slot<W>, slot: u32, now: impl Fn() -> Option<u64>) {
-        let Some((known, since)) = self.leave(timer.class, slot) else { return };
-        let is_measured = known.counts.ended % SAMPLED == 0;
-        known.counts.ended += 1;
-        known.counts.young += u64::from(!timer.is_filed());
-        known.unmeasured += 1;
-        // One stands for all those since the one before.
-        if let Some(now) = is_measured.then(now).flatten() {
-            let tenths = tenths_left(since, timer.deadline, now);
-            known.ended_at[tenths] += std::mem::take(&mut known.unmeasured);
+    pub(super) fn end<W>(&mut self, timer: &Slot<W>, slot: u32) {
+        if let Some(known) = self.leave(timer.class, slot) {
+            known.counts.ended += 1;
+            known.counts.young += u64::from(!timer.is_filed());
         }
+    }
+
+    /// A timer has ended or fired. `None` if it has no class.
+    #[inline]
+    fn leave(&mut self, class: u8, slot: u32) -> Option<&mut OfClass> {
+        let known = self.all.get_mut(usize::from(class).checked_sub(1)?)?;
+        known.pending.remove(&mut self.links, slot);
+        Some(known)
     }
 }
 
@@ -94,12 +78,11 @@ impl<W> Timers<W> {
     }
 
     /// Takes what was counted since the last call: of all classes, and of each class with its
-    /// number and with what was left of the delays of timers that have ended.
-    pub(super) fn take_counts(&mut self, mut of_class: impl FnMut(u8, Counts, LeftAt)) -> Counts {
+    /// number.
+    pub(super) fn take_counts(&mut self, mut of_class: impl FnMut(u8, Counts)) -> Counts {
         for (index, known) in self.classes.all.iter_mut().enumerate() {
             if known.counts != Counts::default() {
-                let ended_at = std::mem::take(&mut known.ended_at);
-                of_class(index as u8 + 1, std::mem::take(&mut known.counts), ended_at);
+                of_class(index as u8 + 1, std::mem::take(&mut known.counts));
             }
         }
         std::mem::take(&mut self.counts)

@@ -73,7 +73,6 @@ pub(crate) use self::timers::Periods;
 use self::timers::{NEVER, Timers};
 pub(crate) use self::types::{ArmRefusal, Arming, Counts, Due, Fate, Progress};
 use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::values::class::LeftAt;
 
 /// The most timers for which a lock is held.
 pub(crate) const TAKEN_MAX: u32 = 64;
@@ -223,8 +222,8 @@ impl<W> Nursery<W> {
     /// Ends a timer, for its own thread. The caller drops what it has carried; `None` if the timer
     /// is over.
     #[inline]
-    pub(crate) fn end(&self, name: Name, now: impl Fn() -> u64) -> Option<W> {
-        self.lock().end(&self.numbers, name, || Some(now()))
+    pub(crate) fn end(&self, name: Name) -> Option<W> {
+        self.lock().end(&self.numbers, name)
     }
 
     /// Ends a timer, for another thread. The timer's thread or the keeper drops what it has
@@ -287,8 +286,7 @@ impl<W> Nursery<W> {
             self.has_many_ended.store(false, Ordering::Relaxed);
         }
         let chunk = timers.ended.pop().unwrap_or_default();
-        // When they have ended is not known.
-        carried.extend(chunk.iter().filter_map(|name| timers.end(&self.numbers, *name, || None)));
+        carried.extend(chunk.iter().filter_map(|name| timers.end(&self.numbers, *name)));
         // Not before: the thread may take long between two chunks, as it drops what they carry.
         if !self.has_ended(timers) {
             timers.ended_by = NEVER;
@@ -394,7 +392,7 @@ impl<W> Nursery<W> {
     /// Takes what was counted since the last call, for all classes and for each. Gives credit back
     /// beyond what the thread was last lent at once. Whether all is over: the thread has ended, and
     /// its timers are over.
-    pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts, LeftAt)) -> (Counts, bool) {
+    pub(crate) fn settle(&self, of_class: impl FnMut(u8, Counts)) -> (Counts, bool) {
         let mut timers = self.lock();
         let kept = if timers.fate == Fate::Used { timers.lent } else { 0 };
         self.room.give(timers.take_credit(kept));

@@ -189,22 +189,16 @@ impl<W> Timers<W> {
         }
     }
 
-    /// Ends a timer and takes what it carries; `None` if it is over. `now` returns the present, and
-    /// `None` if the timer has ended before.
+    /// Ends a timer and takes what it carries; `None` if it is over.
     #[inline]
-    pub(super) fn end(
-        &mut self,
-        numbers: &Numbers,
-        name: Name,
-        now: impl Fn() -> Option<u64>,
-    ) -> Option<W> {
+    pub(super) fn end(&mut self, numbers: &Numbers, name: Name) -> Option<W> {
         let timer = self.slots.end(numbers, name)?;
         self.unlink(timer.place());
         self.note_free();
         self.counts.ended += 1;
         self.counts.young += u64::from(!timer.is_filed());
         if timer.class != 0 {
-            self.classes.end(&timer, name.slot, now);
+            self.classes.end(&timer, name.slot);
         }
         Some(timer.into_carried())
     }

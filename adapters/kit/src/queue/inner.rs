@@ -132,14 +132,14 @@ impl<V> Inner<V> {
     pub(super) fn remove(&self, key: DelayKey) -> Option<Expired<V>> {
         let deadline = self.values.borrow().deadline(key.0)?;
         let value = self.values.borrow_mut().cancel(key.0).payload()?;
-        self.count_removed([(key.0, deadline)]);
+        self.count_removed([key.0]);
         self.note_taken();
         Some(Expired { key, deadline: self.instant(deadline), value })
     }
 
     pub(super) fn drain(&self) -> Vec<Expired<V>> {
         let mut drained: Vec<_> = self.values.borrow_mut().drain().collect();
-        self.count_removed(drained.iter().map(|expired| (expired.key, expired.deadline)));
+        self.count_removed(drained.iter().map(|expired| expired.key));
         drained.sort_by_key(|expired| expired.deadline);
         self.note_taken();
         drained.into_iter().map(|expired| self.expired(expired)).collect()
@@ -340,17 +340,16 @@ impl<V> Inner<V> {
     }
 
     /// Counts values that were removed, drained or dropped with the queue, whether due or not.
-    fn count_removed(&self, removed: impl IntoIterator<Item = (TimerKey, Tick)>) {
+    fn count_removed(&self, removed: impl IntoIterator<Item = TimerKey>) {
         let Some(mut ages) = self.ages() else { return };
-        let (now, mut removed) = (self.shard.now(), removed.into_iter());
+        let mut count = 0;
+        for key in removed {
+            ages.end(key.index());
+            count += 1;
+        }
         self.count(|counts| {
-            for (key, deadline) in removed.by_ref() {
-                let due = self.shard.instant_of(deadline.into());
-                ages.end(key.index());
-                let since = self.shard.instant_after(ages.since(key.index()));
-                let delay = due.saturating_duration_since(since);
-                counts.count_cancelled(delay, due.saturating_duration_since(now));
-            }
+            counts.pending -= count;
+            counts.cancelled += count;
         });
         self.note_first(&ages);
     }
@@ -402,7 +401,7 @@ impl<V> Drop for Inner<V> {
             self.shard.cancel(alarm);
         }
         let values: Vec<_> = self.values.get_mut().drain().collect();
-        self.count_removed(values.iter().map(|expired| (expired.key, expired.deadline)));
+        self.count_removed(values.iter().map(|expired| expired.key));
         self.shard.drop_each(values);
     }
 }

@@ -174,16 +174,16 @@ impl<V> ScaledTimeouts<V> {
     /// be cancelled. `None` if it has ended.
     pub fn cancel(&self, timeout: ScaledTimeout) -> Option<V> {
         let ScaledTimeout { serial, index } = timeout;
-        let (start, value) = self.0.queue.borrow_mut().remove(index, serial)?;
-        self.0.note_cancelled(&[start]);
+        let value = self.0.queue.borrow_mut().remove(index, serial)?;
+        self.0.note_cancelled(1);
         Some(value)
     }
 
     /// Cancels all timeouts and returns their values, the one that is due first at the beginning.
     /// O(timeouts).
     pub fn drain(&self) -> Vec<V> {
-        let (starts, values) = self.0.queue.borrow_mut().drain();
-        self.0.note_cancelled(&starts);
+        let values = self.0.queue.borrow_mut().drain();
+        self.0.note_cancelled(values.len());
         values
     }
 

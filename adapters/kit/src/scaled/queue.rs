@@ -46,9 +46,9 @@ impl<V> Queue<V> {
         is_there
     }
 
-    /// Takes a value out, with its start.
-    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<(Duration, V)> {
-        self.has(index, serial).then(|| self.take(index))
+    /// Takes a value out.
+    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<V> {
+        self.has(index, serial).then(|| self.take(index).1)
     }
 
     /// Takes the first value out, with its start.
@@ -57,9 +57,9 @@ impl<V> Queue<V> {
         Some(self.take(first))
     }
 
-    /// Takes all values out with their starts, in order.
-    pub(super) fn drain(&mut self) -> (Vec<Duration>, Vec<V>) {
-        std::iter::from_fn(|| self.pop()).unzip()
+    /// Takes all values out, in order.
+    pub(super) fn drain(&mut self) -> Vec<V> {
+        std::iter::from_fn(|| self.pop()).map(|(_, value)| value).collect()
     }
 
     fn take(&mut self, index: u32) -> (Duration, V) {

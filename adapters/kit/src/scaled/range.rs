@@ -88,8 +88,7 @@ impl<V: 'static> Inner<V> {
         let _compound = is_first.then(|| self.shard.compound());
         if is_first && !self.set_timer() {
             let value = self.queue.borrow_mut().remove(index, serial);
-            let (_, value) = value.expect("nothing has run since it was put in");
-            return Err(self.refuse(value));
+            return Err(self.refuse(value.expect("nothing has run since it was put in")));
         }
         self.part.note_started();
         self.shard.count(|counts| {
@@ -115,23 +114,19 @@ impl<V: 'static> Inner<V> {
         Refused::Full(value)
     }
 
-    /// Timeouts with these starts were taken out of the queue, undelivered.
-    pub(super) fn note_cancelled(&self, starts: &[Duration]) {
-        self.count_cancelled(starts);
+    /// So many timeouts were taken out of the queue, undelivered.
+    pub(super) fn note_cancelled(&self, count: usize) {
+        self.count_cancelled(count);
         self.note_first();
         self.cancel_timer_if_empty();
     }
 
-    fn count_cancelled(&self, starts: &[Duration]) {
-        self.part.note_cancelled(starts.len());
-        if self.shard.has_class() {
-            let (now, span) = (self.shard.since_start(), self.span.get());
-            self.shard.count(|counts| {
-                for start in starts {
-                    counts.count_cancelled(span, start.saturating_add(span).saturating_sub(now));
-                }
-            });
-        }
+    fn count_cancelled(&self, count: usize) {
+        self.part.note_cancelled(count);
+        self.shard.count(|counts| {
+            counts.pending -= count as u64;
+            counts.cancelled += count as u64;
+        });
     }
 
     /// When a timeout is due that started at `start`.
@@ -257,8 +252,8 @@ impl<V: 'static> Drop for Inner<V> {
         if let Some(timer) = self.timer.take() {
             self.shard.cancel(timer);
         }
-        let (starts, values) = self.queue.get_mut().drain();
-        self.count_cancelled(&starts);
+        let values = self.queue.get_mut().drain();
+        self.count_cancelled(values.len());
         self.shard.drop_each(values);
         self.shard.drop_each(self.handler.take());
     }

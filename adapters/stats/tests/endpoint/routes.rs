@@ -361,7 +361,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     // All kinds are there before their first deadline, so that a rate has the first.
     let kinds = 2 * of_connections.len();
     // No thread drives the shards, so the two series of a thread are not there.
-    let documented = |shards: usize, classes: usize| 7 + shards * (275 + 23 * classes) + kinds;
+    let documented = |shards: usize, classes: usize| 7 + shards * (273 + 13 * classes) + kinds;
     for (shards, of) in [(1, 0), (3, 0), (1, 1), (3, 2), (2, 3)] {
         assert_eq!(count(shards, &classes[..of], true), documented(shards, of), "{shards} {of}");
         assert_eq!(count(shards, &classes[..of], false), documented(1, of), "{shards} {of}");
@@ -434,19 +434,6 @@ fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck()
     assert_eq!((ready().status, &*ready().body), (503, expected));
 }
 
-#[test]
-fn json_asks_for_the_forecast_that_a_later_answer_has() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
-    let far = Duration::from_hours(2);
-    service.handle().on(ShardId::new(0)).schedule_fn(far, |_| {}).unwrap();
-    wait_until("the shard has made a forecast", || {
-        let json = stats(endpoint.local_addr());
-        let forecast = &json["shards"][0]["forecast"];
-        forecast["counted"] == 1 && forecast["spans"].as_array().unwrap().len() == 8
-    });
-}
-
 /// The fields of the documented form, in their order.
 const FIELDS: [&str; 16] = [
     "schema",
@@ -499,7 +486,6 @@ fn json_fields_are_in_the_documented_order_and_have_its_version() {
         "thread_id",
         "thread_ran_ns",
         "thread_waited_ns",
-        "forecast",
         "memory_bytes",
         "gauges",
     ];

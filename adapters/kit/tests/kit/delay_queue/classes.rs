@@ -85,10 +85,8 @@ fn values_have_an_age_and_are_counted_by_what_was_left() {
     assert_eq!(queue.try_next().map(|due| due.key), Some(second));
     assert_eq!(stats(&lab).oldest, Some(ms(45)));
     lab.advance(ms(5));
-    // 150 of 200 milliseconds are left.
     assert!(queue.remove(first).is_some());
     check(&mut lab, [3, 1, 1, 0, 0]);
-    assert_eq!(stats(&lab).cancelled_at, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
     assert_eq!(stats(&lab).oldest, Some(ms(30)), "that of the other queue");
     // A timer of the class is younger.
     lab.timers().of_class(RETRY).unwrap().schedule(FAR, ()).unwrap();
@@ -103,7 +101,7 @@ fn values_have_an_age_and_are_counted_by_what_was_left() {
     assert!(queue.remove(late).is_some(), "it was due and not taken");
     assert_eq!(queue.drain().len(), 1);
     lab.settle();
-    assert_eq!(stats(&lab).cancelled_at, [2, 0, 0, 0, 0, 0, 0, 1, 0, 1]);
+    assert_eq!(stats(&lab).cancelled, 4);
     drop((queue, other));
     assert_eq!(stats(&lab).oldest, Some(ms(30)), "that of the timer");
 }
