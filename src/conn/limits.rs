@@ -120,10 +120,8 @@ impl DataRate {
     /// No least rate.
     pub const OFF: Self = Self::new(0, Duration::ZERO);
 
-    /// The longest time for which a peer that a socket is [asked about] may go without progress,
-    /// whatever it has acknowledged before.
-    ///
-    /// [asked about]: crate::stream::TimedIo::with_socket
+    /// The longest time for which a peer whose socket is asked what has been acknowledged
+    /// (`stream::TimedIo::with_socket`) may go without progress, whatever it has acknowledged before.
     pub const LUMP_MAX: Duration = Duration::from_secs(60);
 
     /// A least rate after a grace period.
