@@ -4,17 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use corewheel_shard::Counters;
 
-/// How a count behaves over time, and over the shards of a service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CountKind {
-    /// Only grows, and adds up over shards.
-    Sum,
-    /// Goes up and down, and adds up over shards.
-    Gauge,
-    /// The greatest of some values, or the last of them. Of several shards the greatest counts.
-    Maximum,
-}
-
 /// One count as readers of all counts see it, for a reader that does not name them.
 ///
 /// ```
@@ -34,8 +23,8 @@ pub(crate) enum CountKind {
 pub struct CountRow<C> {
     /// The name of the field.
     pub name: &'static str,
-    /// How it behaves.
-    pub(crate) kind: CountKind,
+    /// Whether the count goes down, too.
+    pub(crate) is_gauge: bool,
     /// The documentation of the field.
     pub about: &'static str,
     /// Reads the field.
@@ -43,8 +32,7 @@ pub struct CountRow<C> {
 }
 
 /// Defines counts of a shard once, a row for each: the plain numbers that its turn writes, the
-/// atomics that it publishes them in, the conversion between the two, and how the counts of several
-/// shards become one.
+/// atomics that it publishes them in, and the conversion between the two.
 ///
 /// A row says whether the count is a `sum`, a `gauge` or a `maximum`, and with `part` that a part
 /// of the shard writes it. Fields in braces are public, and not published.
@@ -104,11 +92,6 @@ macro_rules! counts {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// The counts of this shard and of another one together.
-            pub(crate) fn merge(&mut self, other: &Self) {
-                $(counts!(@kind $kind).merge(&mut self.$name, other.$name);)*
-            }
-
             /// Every count with its kind and its documentation, in the same order as
             /// [`iter`](Self::iter).
             ///
@@ -121,37 +104,27 @@ macro_rules! counts {
             pub fn rows() -> impl Iterator<Item = $crate::stats::CountRow<Self>> {
                 [$($crate::stats::CountRow {
                     name: stringify!($name),
-                    kind: counts!(@kind $kind),
+                    is_gauge: counts!(@is_gauge $kind),
                     about: concat!($($doc),*),
                     value: |counts: &Self| counts.$name,
                 },)*].into_iter()
             }
         }
     };
-    (@kind sum) => { $crate::stats::counts::CountKind::Sum };
-    (@kind gauge) => { $crate::stats::counts::CountKind::Gauge };
-    (@kind maximum) => { $crate::stats::counts::CountKind::Maximum };
+    (@is_gauge sum) => { false };
+    (@is_gauge gauge) => { true };
+    (@is_gauge maximum) => { true };
     (@about sum) => { "A sum, which only grows." };
     (@about gauge) => { "A gauge, which goes up and down; it adds up over shards." };
     (@about maximum) => { "A gauge; of several shards, the greatest counts." };
     (@part $store:expr) => { $store };
 }
 
-impl CountKind {
-    /// Takes the value of another shard into that of the shards before.
-    pub(crate) fn merge(self, value: &mut u64, other: u64) {
-        match self {
-            Self::Sum | Self::Gauge => *value += other,
-            Self::Maximum => *value = other.max(*value),
-        }
-    }
-}
-
 impl<C> CountRow<C> {
     /// Whether the count goes down, too, or is the greatest or last of some values. Any other count
     /// only grows, and adds up over shards.
     pub fn is_gauge(&self) -> bool {
-        self.kind != CountKind::Sum
+        self.is_gauge
     }
 }
 

@@ -65,7 +65,6 @@ mod loom_tests;
 pub(crate) mod monitor;
 pub(crate) mod publish;
 pub(crate) mod recent;
-mod sum;
 pub(crate) mod tally;
 pub(crate) mod times;
 mod warnings;

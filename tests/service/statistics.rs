@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use corewheel::class::TimerClass;
-use corewheel::stats::{ShardStats, WarningKind};
-use corewheel::{Fired, Runtime, TimerService, Timers};
+use corewheel::stats::WarningKind;
+use corewheel::{Fired, Runtime, Timers};
 
 use crate::support::{FAR, Lab, SHARD, builder, ms};
 
@@ -77,22 +77,6 @@ fn statistics_read_during_turns_are_consistent() {
         }
         done.store(true, Ordering::Relaxed);
     });
-}
-
-#[test]
-fn sum_of_shards_has_the_greatest_of_each_maximum() {
-    let service = TimerService::builder().shards(2).start_attached_with::<u8>().unwrap();
-    let mut shards = service.stats().shards;
-    for (shard, value) in shards.iter_mut().zip([5, 7]) {
-        let counts = &mut shard.counts;
-        (counts.fired, counts.pending, counts.nurseries) = (value, value, value);
-        (counts.pending_max, counts.lane_depth_max, counts.exhausted_row) = (value, value, 1);
-        (counts.stall_last_ns, counts.overrun_last_ns) = (12 - value, value);
-    }
-    let counts = ShardStats::sum(&shards).unwrap().counts;
-    assert_eq!((counts.fired, counts.pending, counts.nurseries), (12, 12, 12));
-    assert_eq!((counts.pending_max, counts.lane_depth_max, counts.exhausted_row), (7, 7, 1));
-    assert_eq!((counts.stall_last_ns, counts.overrun_last_ns), (7, 7));
 }
 
 #[test]

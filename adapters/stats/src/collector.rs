@@ -4,8 +4,7 @@
 //! publish their counts already, and a second set of counters would be a second truth.
 //!
 //! Invariants: no two services of a collector have the same name, which is the only label that
-//! tells their samples apart. A registry has one collector, unless its owner adds another one
-//! unchecked.
+//! tells their samples apart.
 
 use std::fmt;
 
@@ -13,7 +12,6 @@ use corewheel::ConfigError;
 use corewheel::stats::{ServiceStats, StatsSource};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
 use super::metrics;
@@ -24,7 +22,7 @@ use super::metrics;
 /// those of the endpoint's `/metrics`, and each sample has a label `service`. Services that share a
 /// registry share one collector, since a text has each family once, and need different
 /// [names](corewheel::TimerServiceBuilder::name), since that label alone tells their samples apart.
-/// A second collector and a second service of a name are refused.
+/// A second service of a name is refused.
 ///
 /// ```
 /// use corewheel::TimerService;
@@ -37,7 +35,7 @@ use super::metrics;
 /// let labels = [("region".into(), "north".into())];
 /// let mut registry = Registry::with_labels(labels.into_iter());
 /// let collector = StatsCollector::new(requests.stats_source()).and(jobs.stats_source())?;
-/// collector.register(&mut registry)?;
+/// collector.register(&mut registry);
 ///
 /// let mut text = String::new();
 /// prometheus_client::encoding::text::encode(&mut text, &registry)?;
@@ -50,13 +48,12 @@ use super::metrics;
 #[must_use = "a collector does nothing until it is registered"]
 pub struct StatsCollector {
     sources: Vec<StatsSource>,
-    by_shard: bool,
 }
 
 impl StatsCollector {
     /// A collector of one service, with a label `shard`.
     pub fn new(source: StatsSource) -> Self {
-        Self { sources: vec![source], by_shard: true }
+        Self { sources: vec![source] }
     }
 
     /// Collects another service, too.
@@ -80,7 +77,7 @@ impl StatsCollector {
     /// were not given one.
     pub fn and(mut self, source: StatsSource) -> Result<Self, ConfigError> {
         let name = source.read().name;
-        if self.names().any(|known| known == name) {
+        if self.sources.iter().any(|source| source.read().name == name) {
             let limit = "another service of the collector has that name, so that no label would \
                          tell their samples apart";
             let remedy = "give each service a name of its own with `TimerServiceBuilder::name`";
@@ -90,35 +87,11 @@ impl StatsCollector {
         Ok(self)
     }
 
-    /// Whether samples have a label `shard`; true by default. Without it the shards are added up.
-    pub fn by_shard(mut self, by_shard: bool) -> Self {
-        self.by_shard = by_shard;
-        self
-    }
-
-    /// Registers the collector with the prefix `corewheel` behind the registry's own. A caller that
-    /// wants another prefix passes the collector to [`Registry::register_collector`], which checks
-    /// nothing.
-    ///
-    /// Cost: the registry is encoded once, to find another collector in it.
-    ///
-    /// # Errors
-    ///
-    /// A collector is registered already in the registry or in a part of it.
-    pub fn register(self, registry: &mut Registry) -> Result<(), ConfigError> {
-        if has_families(registry) {
-            let names: Vec<String> = self.names().collect();
-            let limit = "the registry has the families of another collector, and a text has each \
-                         family once";
-            let remedy = "register one collector, which has all services by `StatsCollector::and`";
-            return Err(ConfigError::new("services", names, limit, remedy));
-        }
+    /// Registers the collector with the prefix `corewheel` behind the registry's own. A registry
+    /// takes one collector, which has all services: a text has each family once. A caller that
+    /// wants another prefix passes the collector to [`Registry::register_collector`].
+    pub fn register(self, registry: &mut Registry) {
         put_into(registry, self);
-        Ok(())
-    }
-
-    fn names(&self) -> impl Iterator<Item = String> {
-        self.sources.iter().map(|source| source.read().name)
     }
 }
 
@@ -129,31 +102,17 @@ pub(super) fn put_into(registry: &mut Registry, collector: impl Collector) {
 
 /// The statistics of a service that were read before.
 #[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) stats: ServiceStats,
-    pub(super) by_shard: bool,
-}
+pub(super) struct Reading(pub(super) ServiceStats);
 
 impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        metrics::encode(&mut encoder, std::slice::from_ref(&self.stats), self.by_shard)
+        metrics::encode(&mut encoder, std::slice::from_ref(&self.0))
     }
-}
-
-/// Whether a collector is registered in a registry or in a part of it.
-fn has_families(registry: &Registry) -> bool {
-    let mut text = String::new();
-    // What an encoder that fails has written before is searched, too. The failure shows when the
-    // registry is scraped.
-    let _ = encode_registry(&mut text, registry);
-    let is_ours =
-        |line: &str| line.starts_with("# TYPE ") && line.ends_with("corewheel_service info");
-    text.lines().any(is_ours)
 }
 
 impl Collector for StatsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let services: Vec<ServiceStats> = self.sources.iter().map(StatsSource::read).collect();
-        metrics::encode(&mut encoder, &services, self.by_shard)
+        metrics::encode(&mut encoder, &services)
     }
 }

@@ -32,17 +32,14 @@
 //! | `tower` | [`StatsRoutes`] as a service of tower | tower's trait |
 #![forbid(unsafe_code)]
 
-mod accept;
 mod alarms;
 mod attention;
-mod classic;
 mod collector;
 mod error;
 mod history;
 mod host;
 mod metrics;
 mod mount;
-mod places;
 mod reasons;
 mod routes;
 mod server;
@@ -54,7 +51,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use corewheel::ConfigError;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -63,13 +59,6 @@ use tokio::sync::oneshot;
 pub use self::collector::StatsCollector;
 pub use self::error::EndpointError;
 pub use self::mount::StatsRoutes;
-use self::server::Limits;
-
-const CONNECTIONS_MAX: usize = 1 << 10;
-const HEADER_SIZE_MIN: usize = 1 << 9;
-const HEADER_SIZE_MAX: usize = 1 << 16;
-const TIMEOUT_MIN: Duration = Duration::from_millis(1);
-const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Serves the statistics of one service over HTTP/1, until it is dropped.
 ///
@@ -88,17 +77,20 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// about to end. A server adds a reason of its own by
 /// [`ready_unless`](StatsRoutes::ready_unless).
 ///
-/// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head that is too
-/// large gets 431, and a body of more than a kilobyte 413. A body of a length that is not stated
+/// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head of more than
+/// 16 KiB or 100 headers gets 431, and a body of more than a kilobyte 413. A body of a length that is not stated
 /// and a request that is not HTTP get 400.
 ///
-/// `/metrics` is `OpenMetrics` 1.0.0 for a client whose `Accept` header prefers
-/// `application/openmetrics-text`, and the classic text format of Prometheus, version 0.0.4, for
-/// every other client.
+/// It has 64 connections at a time. When as many are open, the next one takes the place of the
+/// oldest, which has had its place for 25 ms or longer: a client that sends its request at once and
+/// reads the answer is answered, however many idle or slow connections are held. A client that has
+/// not sent the whole head of its request after 5 s is cut off without an answer, and one whose
+/// answer is not with the system's network buffers after 10 s loses what it has not read.
+///
+/// `/metrics` is `OpenMetrics` 1.0.0 for every client. Prometheus reads it from version 2.5 on.
 ///
 /// Each sample has a label `service`, the service's [name](corewheel::TimerServiceBuilder::name),
-/// so that services of different names share a Prometheus server. Most have a label `shard`, unless
-/// [`metrics_by_shard`](StatsRoutes::metrics_by_shard) leaves it out: then S below is 1. A
+/// so that services of different names share a Prometheus server. Most have a label `shard`. A
 /// service of S shards and C classes has 7 + S × (275 + 13 × C) series. Of these, 2 × S are those
 /// of the shards' threads, where the system tells their times. Each
 /// [kind](corewheel::DeadlineKind) of deadlines of connections adds two.
@@ -120,19 +112,12 @@ pub struct StatsEndpoint {
 }
 
 impl StatsEndpoint {
-    /// A builder with the defaults: 127.0.0.1:9920, 64 connections, 5 s for the head of a request,
-    /// 10 s for the answer, heads of up to 16 KiB. A
+    /// A builder, which listens on 127.0.0.1:9920 by default. A
     /// [`StatsSource`](corewheel::stats::StatsSource) has the routes with their defaults;
     /// [`StatsRoutes`] sets what is to be different.
     pub fn builder(routes: impl Into<StatsRoutes>) -> StatsEndpointBuilder {
         let listen = Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9920))]);
-        let limits = Limits {
-            connections_max: 64,
-            header_size_max: 16 << 10,
-            header_timeout: Duration::from_secs(5),
-            response_timeout: Duration::from_secs(10),
-        };
-        StatsEndpointBuilder { routes: routes.into(), listen, limits }
+        StatsEndpointBuilder { routes: routes.into(), listen }
     }
 
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
@@ -169,7 +154,6 @@ pub struct StatsEndpointBuilder {
     routes: StatsRoutes,
     /// The addresses, or why there are none.
     listen: Result<Vec<SocketAddr>, String>,
-    limits: Limits,
 }
 
 impl StatsEndpointBuilder {
@@ -184,55 +168,20 @@ impl StatsEndpointBuilder {
         self
     }
 
-    /// The most connections at a time, 1 to 1,024; 64 by default. When as many are open, the next
-    /// connection takes the place of another that has had its place for a short time: 25 ms at most
-    /// by default. A connection whose answer is sent goes first. Else there are the silent
-    /// connections, those that have sent a part of a request, and those that do not read their
-    /// answer; the kind that has most places gives up its oldest. A client that sends its request
-    /// at once and reads the answer is answered, however many idle or slow connections are held.
-    pub fn connections_max(mut self, connections: usize) -> Self {
-        self.limits.connections_max = connections;
-        self
-    }
-
-    /// The most bytes of a request's line and headers together, 512 to 65,536; 16 KiB by default.
-    /// A longer head, or one of more than 100 headers, gets 431.
-    pub fn header_size_max(mut self, bytes: usize) -> Self {
-        self.limits.header_size_max = bytes;
-        self
-    }
-
-    /// How long a client may take to send the whole head of its request, 1 ms to 1 h; 5 s by
-    /// default. Then it is cut off without an answer, whether it has been silent or slow.
-    pub fn header_timeout(mut self, timeout: Duration) -> Self {
-        self.limits.header_timeout = timeout;
-        self
-    }
-
-    /// How long a client may take to read the answer until all of it is with the system's network
-    /// buffers, and as long again until it closes; 1 ms to 1 h, 10 s by default. Then it is cut
-    /// off, and what it has not read is lost to it.
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.limits.response_timeout = timeout;
-        self
-    }
-
     /// Binds the address and starts the thread. The endpoint answers when this returns. It blocks
     /// the calling thread until the thread runs, and may be called in a task.
     ///
     /// # Errors
     ///
-    /// A setting that is out of its limits, an address that is in use or cannot be bound, or what
+    /// An address that is in use or cannot be bound, or what
     /// keeps the thread from running. The service is not touched by any of them.
     pub fn start(self) -> Result<StatsEndpoint, EndpointError> {
-        let limits = self.limits;
-        check(&limits)?;
         let (listener, address) = bind(self.listen)?;
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
         let routes = Arc::new(self.routes);
         let name = format!("{}-http", routes.source.read().name);
-        let run = move || server::run(listener, routes, limits, stop, &ready);
+        let run = move || server::run(listener, routes, stop, &ready);
         let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
         // From here on, dropping the endpoint joins the thread.
         let endpoint = StatsEndpoint { address, running: Some(running), thread: Some(thread) };
@@ -256,34 +205,6 @@ impl StatsEndpointBuilder {
         }
         Ok(endpoint)
     }
-}
-
-fn check(limits: &Limits) -> Result<(), ConfigError> {
-    let sizes = [
-        ("connections_max", limits.connections_max, 1, CONNECTIONS_MAX, "64 suits most servers"),
-        (
-            "header_size_max",
-            limits.header_size_max,
-            HEADER_SIZE_MIN,
-            HEADER_SIZE_MAX,
-            "16384 suits every browser and scraper",
-        ),
-    ];
-    for (field, value, min, max, remedy) in sizes {
-        if !(min..=max).contains(&value) {
-            let limit = format!("it must be between {min} and {max}");
-            return Err(ConfigError::new(field, value, limit, remedy));
-        }
-    }
-    let timeouts =
-        [("header_timeout", limits.header_timeout), ("response_timeout", limits.response_timeout)];
-    for (field, value) in timeouts {
-        if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&value) {
-            let limit = format!("it must be between {TIMEOUT_MIN:?} and {TIMEOUT_MAX:?}");
-            return Err(ConfigError::new(field, value, limit, "use a few seconds"));
-        }
-    }
-    Ok(())
 }
 
 /// Listens on the first of the addresses that can be bound.
@@ -317,7 +238,7 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(i32::try_from(places::QUEUE).unwrap_or(i32::MAX))?;
+    socket.listen(server::QUEUE)?;
     socket.set_nonblocking(true)?;
     let listener = TcpListener::from(socket);
     let address = listener.local_addr()?;

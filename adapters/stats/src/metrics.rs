@@ -1,7 +1,7 @@
 //! The statistics as `OpenMetrics` text.
 //!
-//! The families come from the rows of the counts, so that a new count appears here by itself;
-//! counts that differ in one respect are one family with a label.
+//! The families come from the rows of the counts, so that a new count appears here by itself. A
+//! name that ends with `_ns` there ends with `_seconds` here.
 //!
 //! The histograms have fixed bounds, the powers of two of nanoseconds from a microsecond to a
 //! minute, so that they add up over shards and over time. They are bounds of the shards' own
@@ -12,67 +12,112 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use corewheel::stats::{
-    ClassStats, CountRow, ServiceStats, ShardCounts, ShardState, ShardStats, Times, WarningKind,
+    ClassStats, CountRow, ServiceStats, ShardCounts, ShardState, ShardStats, Times, Warning,
+    WarningKind,
 };
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder,
-    NoLabelSet,
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
-
-/// A family that several counts share, told apart by a label.
-struct Shared {
-    family: &'static str,
-    help: &'static str,
-    label: &'static str,
-    /// The names of the counts, with the values of the label.
-    counts: &'static [(&'static str, &'static str)],
-}
-
-const SHARED: [Shared; 3] = [
-    Shared {
-        family: "scheduled",
-        help: "Timers scheduled, on the shard's own core or received from other threads",
-        label: "origin",
-        counts: &[("scheduled_local", "local"), ("scheduled_remote", "remote")],
-    },
-    Shared {
-        family: "resets",
-        help: "Resets to a later deadline, by one store, or to an earlier one, by a new entry",
-        label: "kind",
-        counts: &[("reset_lazy", "later"), ("reset_relinked", "earlier")],
-    },
-    Shared {
-        family: "wakeups",
-        help: "Sends of clients that woke the shard, or that needed no wake-up",
-        label: "outcome",
-        counts: &[("wakeups_made", "made"), ("wakeups_saved", "saved")],
-    },
-];
 
 /// The powers of two that bound the histograms, in nanoseconds: 1 µs to 69 s.
 const BOUNDS: RangeInclusive<u32> = 10..=36;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The statistics of a shard, or of all shards together, with their labels.
-struct Row<'a> {
-    labels: Labels,
-    service: &'a ServiceStats,
-    stats: &'a ShardStats,
-    /// The number of the row's shards that run.
-    running: u64,
-    /// Whether the row is one shard, and not the sum of them.
-    is_shard: bool,
-}
+/// A name, a meaning and the value of a `T`.
+type Row<T, V = f64> = (&'static str, &'static str, fn(&T) -> V);
 
-impl Row<'_> {
-    fn with(&self, label: &'static str, value: impl ToString) -> Labels {
-        with(&self.labels, label, value)
+/// A name, a meaning and the times of a shard.
+type Histogram = (&'static str, &'static str, fn(&ShardStats) -> &Times);
+
+const OF_SERVICE: [Row<ServiceStats>; 5] = [
+    ("uptime_seconds", "How long the service has been up", |service| service.uptime.as_secs_f64()),
+    ("tick_seconds", "The length of a tick", |service| seconds(service.tick_ns)),
+    ("lateness_bound_seconds", "The bound beyond which a delivery counts as late", |service| {
+        seconds(service.lateness_bound_ns)
+    }),
+    (
+        "activity_stamp_seconds",
+        "What an activity stamp adds at most to an idle limit of a connection on a shard",
+        |service| seconds(service.activity_stamp_ns),
+    ),
+    ("cores", "The processors that the process may use", |service| service.cores as f64),
+];
+
+const OF_SHARD: [Row<ShardStats>; 5] = [
+    ("running", "Whether the shard runs", |shard| flag(shard.state == ShardState::Running)),
+    (
+        "scale",
+        "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum",
+        |shard| shard.scale.get(),
+    ),
+    ("overdue_seconds", "How long a turn has been due and has not ended", |shard| {
+        seconds(shard.overdue_ns)
+    }),
+    ("turn_running_seconds", "How long the turn that runs now has been running", |shard| {
+        seconds(shard.turn_ns.unwrap_or(0))
+    }),
+    ("memory_bytes", "The memory that the shard's timers have touched, in bytes", |shard| {
+        shard.memory_bytes as f64
+    }),
+];
+
+/// What the system may not tell of a shard's thread.
+const OF_THREAD: [Row<ShardStats, Option<u64>>; 2] = [
+    ("thread_ran_seconds", "How long the shard's thread has run", |shard| shard.thread_ran_ns),
+    ("thread_waited_seconds", "How long the shard's thread was ready and waited", |shard| {
+        shard.thread_waited_ns
+    }),
+];
+
+const HISTOGRAMS: [Histogram; 3] = [
+    ("lateness", "How long after their deadline timers were delivered", |shard| &shard.lateness),
+    ("ring_delay", "How long timers from other threads were under way to the shard", |shard| {
+        &shard.ring_delay
+    }),
+    ("turn", "How long turns took", |shard| &shard.turn_time),
+];
+
+/// Encodes the statistics of services whose names differ.
+pub(super) fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    services: &[ServiceStats],
+) -> fmt::Result {
+    encode_services(encoder, services)?;
+    let shards = services.iter().flat_map(|service| {
+        let labels = move |shard: &ShardStats| with(&label_of(service), "shard", shard.shard);
+        service.shards.iter().map(move |shard| (labels(shard), shard))
+    });
+    let shards: Vec<(Labels, &ShardStats)> = shards.collect();
+    encode_state(encoder, &shards)?;
+    encode_warnings(encoder, services)?;
+    let counts = shards.iter().map(|(labels, shard)| (labels.clone(), &shard.counts));
+    encode_counts(encoder, "", ShardCounts::rows(), &counts.collect::<Vec<_>>())?;
+    let classes = shards.iter().flat_map(|(labels, shard)| {
+        shard.classes.iter().map(move |class| (with(labels, "class", class.class), class))
+    });
+    let classes: Vec<(Labels, &ClassStats)> = classes.collect();
+    encode_counts(encoder, "class_", ClassStats::rows(), &classes)?;
+    let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
+    let oldest = |class: &ClassStats| class.oldest.unwrap_or_default().as_secs_f64();
+    gauge(
+        encoder,
+        "class_oldest_seconds",
+        help,
+        classes.iter().map(|(l, c)| (l.clone(), oldest(c))),
+    )?;
+    encode_deadlines(encoder, services)?;
+    for (name, help, times) in HISTOGRAMS {
+        let samples = shards.iter().map(|(labels, shard)| (labels.clone(), times(shard)));
+        encode_times(encoder, name, help, samples)?;
     }
+    let help = "The parts of the lateness of timers that were delivered beyond the bound";
+    let parts = shards.iter().flat_map(|(labels, shard)| {
+        shard.late_parts.iter().map(move |(part, times)| (with(labels, "part", part), times))
+    });
+    encode_times(encoder, "late", help, parts)
 }
 
 fn with(labels: &Labels, label: &'static str, value: impl ToString) -> Labels {
@@ -83,104 +128,52 @@ fn label_of(service: &ServiceStats) -> Labels {
     vec![("service", service.name.clone())]
 }
 
-/// Encodes the statistics of services whose names differ, with a label `shard` or with the sum of
-/// the shards.
-pub(super) fn encode(
+fn flag(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
+/// Writes a family, if it has any sample. Its unit is seconds if its name says so.
+fn family(
     encoder: &mut DescriptorEncoder<'_>,
-    services: &[ServiceStats],
-    by_shard: bool,
-) -> fmt::Result {
-    let sum = |service: &ServiceStats| {
-        if by_shard { None } else { ShardStats::sum(&service.shards) }
-    };
-    let sums: Vec<Option<ShardStats>> = services.iter().map(sum).collect();
-    let runs = |shard: &&ShardStats| shard.state == ShardState::Running;
-    let mut rows = Vec::new();
-    for (service, sum) in services.iter().zip(&sums) {
-        if let Some(stats) = sum {
-            let labels = label_of(service);
-            let running = service.shards.iter().filter(runs).count() as u64;
-            rows.push(Row { labels, service, stats, running, is_shard: false });
-            continue;
-        }
-        rows.extend(service.shards.iter().map(|stats| {
-            let labels = with(&label_of(service), "shard", stats.shard);
-            let running = u64::from(runs(&stats));
-            Row { labels, service, stats, running, is_shard: true }
-        }));
-    }
-    encode_services(encoder, services)?;
-    encode_state(encoder, &rows)?;
-    encode_warnings(encoder, &rows)?;
-    encode_counts(encoder, &rows)?;
-    encode_classes(encoder, &rows)?;
-    encode_deadlines(encoder, services)?;
-    encode_histograms(encoder, &rows)
-}
-
-/// A value of a sample.
-enum Value {
-    Count(u64),
-    CountedSeconds(f64),
-    Gauge(u64),
-    Ratio(f64),
-}
-
-impl Value {
-    fn encode(self, metric: MetricEncoder<'_>) -> fmt::Result {
-        fn counter(value: impl EncodeCounterValue, metric: MetricEncoder<'_>) -> fmt::Result {
-            ConstCounter::new(value).encode(metric)
-        }
-        fn gauge(value: impl EncodeGaugeValue, metric: MetricEncoder<'_>) -> fmt::Result {
-            ConstGauge::new(value).encode(metric)
-        }
-        match self {
-            Self::Count(value) => counter(value, metric),
-            Self::CountedSeconds(value) => counter(value, metric),
-            Self::Gauge(value) => gauge(value, metric),
-            Self::Ratio(value) => gauge(value, metric),
-        }
-    }
-}
-
-/// The name and the meaning of a family. One whose unit is seconds has its name end with them.
-struct Family<'a> {
-    name: &'a str,
-    help: &'a str,
-    in_seconds: bool,
     kind: MetricType,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (Labels, f64)>,
+) -> fmt::Result {
+    let mut samples = samples.peekable();
+    if samples.peek().is_none() {
+        return Ok(());
+    }
+    // The encoder appends the unit to the name.
+    let stem = name.strip_suffix("_seconds");
+    let unit = stem.map(|_| &Unit::Seconds);
+    let mut family = encoder.encode_descriptor(stem.unwrap_or(name), help, unit, kind)?;
+    for (labels, value) in samples {
+        let metric = family.encode_family(&labels)?;
+        match kind {
+            MetricType::Counter => ConstCounter::new(value).encode(metric)?,
+            _ => ConstGauge::new(value).encode(metric)?,
+        }
+    }
+    Ok(())
 }
 
-impl<'a> Family<'a> {
-    fn gauge(name: &'a str, help: &'a str) -> Self {
-        Self { name, help, in_seconds: false, kind: MetricType::Gauge }
-    }
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (Labels, f64)>,
+) -> fmt::Result {
+    family(encoder, MetricType::Gauge, name, help, samples)
+}
 
-    fn counter(name: &'a str, help: &'a str) -> Self {
-        Self { kind: MetricType::Counter, ..Self::gauge(name, help) }
-    }
-
-    fn in_seconds(self) -> Self {
-        Self { in_seconds: true, ..self }
-    }
-
-    /// Writes the family, if it has any sample.
-    fn encode(
-        self,
-        encoder: &mut DescriptorEncoder<'_>,
-        samples: impl IntoIterator<Item = (Labels, Value)>,
-    ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let unit = self.in_seconds.then_some(&Unit::Seconds);
-        let mut family = encoder.encode_descriptor(self.name, self.help, unit, self.kind)?;
-        for (labels, value) in samples {
-            value.encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
+fn counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (Labels, f64)>,
+) -> fmt::Result {
+    family(encoder, MetricType::Counter, name, help, samples)
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
@@ -191,187 +184,101 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats
         // The labels of the info come before those of its family.
         info.encode_family(&labels)?.encode_info(&label_of(service))?;
     }
-    let mut gauge = |family: Family<'_>, value: &dyn Fn(&ServiceStats) -> Value| {
-        family.encode(encoder, services.iter().map(|one| (label_of(one), value(one))))
-    };
-    gauge(Family::gauge("uptime", "How long the service has been up").in_seconds(), &|service| {
-        Value::Ratio(service.uptime.as_secs_f64())
-    })?;
-    gauge(Family::gauge("tick", "The length of a tick").in_seconds(), &|service| {
-        Value::Ratio(seconds(service.tick_ns))
-    })?;
-    let help = "The bound beyond which a delivery counts as late";
-    gauge(Family::gauge("lateness_bound", help).in_seconds(), &|service| {
-        Value::Ratio(seconds(service.lateness_bound_ns))
-    })?;
-    let help = "What an activity stamp adds at most to an idle limit of a connection on a shard";
-    gauge(Family::gauge("activity_stamp", help).in_seconds(), &|service| {
-        Value::Ratio(seconds(service.activity_stamp_ns))
-    })?;
-    gauge(Family::gauge("cores", "The processors that the process may use"), &|service| {
-        Value::Gauge(service.cores as u64)
-    })
-}
-
-/// What a shard is and does at the moment.
-fn encode_state(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let running = rows.iter().map(|row| (row.labels.clone(), Value::Gauge(row.running)));
-    Family::gauge("running", "Shards that run: 0 or 1 of a shard").encode(encoder, running)?;
-    let mut gauge = |family: Family<'_>, value: &dyn Fn(&ShardStats) -> Value| {
-        family.encode(encoder, rows.iter().map(|row| (row.labels.clone(), value(row.stats))))
-    };
-    let help = "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum";
-    gauge(Family::gauge("scale", help), &|shard| Value::Ratio(shard.scale.get()))?;
-    let help = "How long a turn has been due and has not ended";
-    gauge(Family::gauge("overdue", help).in_seconds(), &|shard| {
-        Value::Ratio(seconds(shard.overdue_ns))
-    })?;
-    let help = "How long the turn that runs now has been running";
-    gauge(Family::gauge("turn_running", help).in_seconds(), &|shard| {
-        Value::Ratio(seconds(shard.turn_ns.unwrap_or(0)))
-    })?;
-    let help = "The memory that the shard's timers have touched, in bytes";
-    gauge(Family::gauge("memory_bytes", help), &|shard| Value::Gauge(shard.memory_bytes))?;
-    let parts = rows.iter().flat_map(|row| {
-        let gauges = row.stats.gauges.iter();
-        gauges.map(|(name, value)| (row.with("gauge", name), Value::Gauge(*value)))
-    });
-    Family::gauge("part", "The gauges of parts of the shard").encode(encoder, parts)?;
-    let mut threads = |family: Family<'_>, ns: fn(&ShardStats) -> Option<u64>| {
-        let known = rows.iter().filter_map(|row| Some((row.labels.clone(), ns(row.stats)?)));
-        let times = known.map(|(labels, ns)| (labels, Value::CountedSeconds(seconds(ns))));
-        family.in_seconds().encode(encoder, times)
-    };
-    let ran = Family::counter("thread_ran", "How long the shard's thread has run");
-    threads(ran, |shard| shard.thread_ran_ns)?;
-    let help = "How long the shard's thread was ready and waited";
-    threads(Family::counter("thread_waited", help), |shard| shard.thread_waited_ns)
-}
-
-/// The count of each warning of the closed list, and whether it is active.
-fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let of = |row: &Row<'_>, kind: WarningKind| {
-        let is_of = |shard| !row.is_shard || shard == row.stats.shard;
-        let found = row.service.warnings.iter().filter(|one| one.kind == kind && is_of(one.shard));
-        found.fold((0, false), |(sum, any), one| (sum + one.count, any || one.is_active))
-    };
-    let all = || rows.iter().flat_map(|row| WarningKind::ALL.map(|kind| (row, kind)));
-    Family::counter("warnings", "How often each warning has occurred").encode(
-        encoder,
-        all().map(|(row, kind)| (row.with("id", kind), Value::Count(of(row, kind).0))),
-    )?;
-    Family::gauge("warning_active", "Whether the warning is active").encode(
-        encoder,
-        all().map(|(row, kind)| (row.with("id", kind), Value::Gauge(u64::from(of(row, kind).1)))),
-    )
-}
-
-/// The sample of a count that has a family of its own, or shares one.
-fn value_of<C>(row: &CountRow<C>, counts: &C) -> Value {
-    let value = (row.value)(counts);
-    match (row.is_gauge(), row.name.ends_with("_ns")) {
-        (true, true) => Value::Ratio(seconds(value)),
-        (true, false) => Value::Gauge(value),
-        (false, true) => Value::CountedSeconds(seconds(value)),
-        (false, false) => Value::Count(value),
-    }
-}
-
-fn encode_counts(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let mut done: Vec<&str> = Vec::new();
-    for count in ShardCounts::rows() {
-        let is_of = |one: &&Shared| one.counts.iter().any(|(name, _)| *name == count.name);
-        if let Some(Shared { family, help, label, counts }) = SHARED.iter().find(is_of) {
-            if !done.contains(family) {
-                done.push(family);
-                let samples = rows.iter().flat_map(|row| {
-                    ShardCounts::rows().filter_map(move |count| {
-                        let (_, value) = counts.iter().find(|(name, _)| *name == count.name)?;
-                        Some((row.with(label, value), value_of(&count, &row.stats.counts)))
-                    })
-                });
-                Family::counter(family, help).encode(encoder, samples)?;
-            }
-            continue;
-        }
-        let samples =
-            rows.iter().map(|row| (row.labels.clone(), value_of(&count, &row.stats.counts)));
-        encode_row(encoder, "", &count, samples)?;
+    for (name, help, value) in OF_SERVICE {
+        gauge(encoder, name, help, services.iter().map(|one| (label_of(one), value(one))))?;
     }
     Ok(())
 }
 
-/// A row as a family of its own, whose name begins with `prefix`.
-fn encode_row<C>(
+/// What a shard is and does at the moment.
+fn encode_state(
     encoder: &mut DescriptorEncoder<'_>,
-    prefix: &str,
-    row: &CountRow<C>,
-    samples: impl IntoIterator<Item = (Labels, Value)>,
+    shards: &[(Labels, &ShardStats)],
 ) -> fmt::Result {
-    let help = row.about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
-    let (stem, in_seconds) = match row.name.strip_suffix("_ns") {
-        Some(stem) => (stem, true),
-        None => (row.name, false),
-    };
-    let kind = if row.is_gauge() { MetricType::Gauge } else { MetricType::Counter };
-    let name = format!("{prefix}{stem}");
-    Family { name: &name, help: &help, in_seconds, kind }.encode(encoder, samples)
+    for (name, help, value) in OF_SHARD {
+        gauge(
+            encoder,
+            name,
+            help,
+            shards.iter().map(|(labels, shard)| (labels.clone(), value(shard))),
+        )?;
+    }
+    let parts = shards.iter().flat_map(|(labels, shard)| {
+        let gauges = shard.gauges.iter();
+        gauges.map(move |(name, value)| (with(labels, "gauge", name), *value as f64))
+    });
+    gauge(encoder, "part", "The gauges of parts of the shard", parts)?;
+    for (name, help, ns) in OF_THREAD {
+        let known =
+            shards.iter().filter_map(|(labels, shard)| Some((labels.clone(), seconds(ns(shard)?))));
+        counter(encoder, name, help, known)?;
+    }
+    Ok(())
 }
 
-/// The counts of each class as families of their own, `class_fired` beside `fired`; none of them
-/// where the service has no classes.
-fn encode_classes(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let classes = rows.iter().flat_map(|row| {
-        row.stats.classes.iter().map(move |class| (row.with("class", class.class), class))
-    });
-    let rows: Vec<(Labels, &ClassStats)> = classes.collect();
-    for count in ClassStats::rows() {
-        let samples = rows.iter().map(|(labels, class)| (labels.clone(), value_of(&count, class)));
-        encode_row(encoder, "class_", &count, samples)?;
+/// The count of each warning of the closed list, and whether it is active.
+fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
+    let mut samples = Vec::new();
+    for service in services {
+        for (shard, kind) in
+            service.shards.iter().flat_map(|shard| WarningKind::ALL.map(|kind| (shard.shard, kind)))
+        {
+            let labels = with(&with(&label_of(service), "shard", shard), "id", kind);
+            let found =
+                service.warnings.iter().filter(|one| one.kind == kind && one.shard == shard);
+            let sum = |(count, any), one: &Warning| (count + one.count, any || one.is_active);
+            samples.push((labels, found.fold((0, false), sum)));
+        }
     }
-    let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
-    Family::gauge("class_oldest", help).in_seconds().encode(
-        encoder,
-        rows.iter().map(|(labels, class)| {
-            (labels.clone(), Value::Ratio(class.oldest.unwrap_or_default().as_secs_f64()))
-        }),
-    )
+    let of = |value: fn(u64, bool) -> f64| {
+        samples
+            .iter()
+            .map(move |(labels, (count, is_active))| (labels.clone(), value(*count, *is_active)))
+    };
+    let help = "How often each warning has occurred";
+    counter(encoder, "warnings", help, of(|count, _| count as f64))?;
+    let help = "Whether the warning is active";
+    gauge(encoder, "warning_active", help, of(|_, is_active| flag(is_active)))
+}
+
+/// Each count as a family of its own, whose name begins with `prefix`.
+fn encode_counts<C>(
+    encoder: &mut DescriptorEncoder<'_>,
+    prefix: &str,
+    rows: impl Iterator<Item = CountRow<C>>,
+    counted: &[(Labels, &C)],
+) -> fmt::Result {
+    for row in rows {
+        let help = row.about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
+        let (name, unit) = match row.name.strip_suffix("_ns") {
+            Some(stem) => (format!("{prefix}{stem}_seconds"), 1e9),
+            None => (format!("{prefix}{}", row.name), 1.0),
+        };
+        let kind = if row.is_gauge() { MetricType::Gauge } else { MetricType::Counter };
+        let samples =
+            counted.iter().map(|(labels, of)| (labels.clone(), (row.value)(of) as f64 / unit));
+        family(encoder, kind, &name, &help, samples)?;
+    }
+    Ok(())
 }
 
 /// The deadlines of connections. All kinds are there from the start, so that a rate has the first.
 fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
-    let sample = |service: &ServiceStats, label, value: &str, count| {
-        (with(&label_of(service), label, value), Value::Count(count))
+    let sample = |service: &ServiceStats, label, value: &str, count: u64| {
+        (with(&label_of(service), label, value), count as f64)
     };
     let help = "Deadlines of connections that have come, by their kind";
     let samples = services.iter().flat_map(|service| {
         service.deadlines.iter().map(|of| sample(service, "kind", of.kind, of.count))
     });
-    Family::counter("connection_deadlines", help).encode(encoder, samples)?;
+    counter(encoder, "connection_deadlines", help, samples)?;
     let help = "Connections that have ended, by the deadline that has ended them";
     let samples = services.iter().flat_map(|service| {
         let closed = sample(service, "by", "close", service.connections_closed);
         let ended = service.deadlines.iter().map(|of| sample(service, "by", of.kind, of.ended));
         ended.chain([closed])
     });
-    Family::counter("connections_ended", help).encode(encoder, samples)
-}
-
-fn encode_histograms(encoder: &mut DescriptorEncoder<'_>, rows: &[Row<'_>]) -> fmt::Result {
-    let mut one = |name, help, times: &dyn Fn(&ShardStats) -> &Times| {
-        let samples = rows.iter().map(|row| (row.labels.clone(), times(row.stats)));
-        encode_times(encoder, name, help, samples)
-    };
-    let help = "How long after their deadline timers were delivered";
-    one("lateness", help, &|shard| &shard.lateness)?;
-    let help = "How long timers from other threads were under way to the shard";
-    one("ring_delay", help, &|shard| &shard.ring_delay)?;
-    one("turn", "How long turns took", &|shard| &shard.turn_time)?;
-    let help = "The parts of the lateness of timers that were delivered beyond the bound";
-    let samples = rows.iter().flat_map(|row| {
-        row.stats.late_parts.iter().map(move |(part, times)| (row.with("part", part), times))
-    });
-    encode_times(encoder, "late", help, samples)
+    counter(encoder, "connections_ended", help, samples)
 }
 
 fn encode_times<'a>(
@@ -429,13 +336,5 @@ mod tests {
         check((1 << 36) - 1, seconds(1 << 36));
         check((5 << 34) - 1, f64::INFINITY);
         check((1 << 40) - 1, f64::INFINITY);
-    }
-
-    #[test]
-    fn each_count_of_a_shared_family_is_a_sum() {
-        for known in SHARED.iter().flat_map(|one| one.counts.iter().map(|(name, _)| *name)) {
-            let row = ShardCounts::rows().find(|row| row.name == known);
-            assert!(row.is_some_and(|row| !row.is_gauge()), "{known}");
-        }
     }
 }

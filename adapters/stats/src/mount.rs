@@ -34,7 +34,7 @@ const PREFIX_LEN_MAX: usize = 256;
 /// of more than a kilobyte is refused, and none is read.
 ///
 /// A mounted page is open to every client of the server. [`allow_host`](Self::allow_host) names the
-/// host under which browsers reach the server; [`any_host`](Self::any_host) leaves the check out.
+/// host under which browsers reach the server.
 ///
 /// # With hyper
 ///
@@ -90,11 +90,10 @@ const PREFIX_LEN_MAX: usize = 256;
 #[must_use = "routes answer nothing until a server has them"]
 pub struct StatsRoutes {
     pub(super) source: StatsSource,
-    /// The hosts that a request may name; `None` if the server before this one checks them.
-    pub(super) hosts: Option<Hosts>,
+    /// The hosts that a request may name.
+    pub(super) hosts: Hosts,
     /// Why the server is not ready, besides what the shards say.
     pub(super) reasons: Reasons,
-    pub(super) by_shard: bool,
     /// What stands before each path: empty, or a slash and a path without a final slash. It needs
     /// no escape in HTML and in a script.
     pub(super) prefix: String,
@@ -106,8 +105,8 @@ impl StatsRoutes {
     /// [`StatsEndpoint`](super::StatsEndpoint).
     pub fn new(source: StatsSource) -> Self {
         let history = Arc::new(Mutex::new(History::new(&source.read())));
-        let (hosts, reasons) = (Some(Hosts::default()), Reasons::default());
-        Self { source, hosts, reasons, by_shard: true, prefix: String::new(), history }
+        let (hosts, reasons) = (Hosts::default(), Reasons::default());
+        Self { source, hosts, reasons, prefix: String::new(), history }
     }
 
     /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
@@ -141,25 +140,9 @@ impl StatsRoutes {
     ///
     /// A name that is no host's name, or that has a scheme or a port.
     pub fn allow_host(mut self, name: impl AsRef<str>) -> Result<Self, ConfigError> {
-        let hosts = self.hosts.get_or_insert_default();
-        hosts.push(name.as_ref());
-        hosts.check_setting()?;
+        self.hosts.push(name.as_ref());
+        self.hosts.check_setting()?;
         Ok(self)
-    }
-
-    /// Answers whatever host a request names: for a server that checks it already, or that asks its
-    /// clients who they are. Without either, a page of another site can read the statistics through
-    /// a browser that reaches this server.
-    pub fn any_host(mut self) -> Self {
-        self.hosts = None;
-        self
-    }
-
-    /// Whether the samples of `/metrics` have a label `shard`; true by default. Without it the
-    /// shards are added up, and a service has as many series as one shard has.
-    pub fn metrics_by_shard(mut self, by_shard: bool) -> Self {
-        self.by_shard = by_shard;
-        self
     }
 
     /// Answers `/ready` with 503 while `reason` returns a reason, such as `the upstream is down`.

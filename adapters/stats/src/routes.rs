@@ -14,8 +14,6 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
 
-use super::accept::{self, Format};
-use super::classic;
 use super::collector::{Reading, put_into};
 use super::history::History;
 use super::host::HostError;
@@ -43,6 +41,7 @@ const NOT_FOUND: &str =
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const JSON: &str = "application/json";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What a shard does whose connections are told to end.
 const DRAINING: &str = "draining";
@@ -77,7 +76,7 @@ impl StatsRoutes {
             refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refusal;
         }
-        match self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.check(request)) {
+        match self.hosts.check(request) {
             Ok(()) => {}
             Err(HostError::Malformed(hint)) => return refuse(StatusCode::BAD_REQUEST, hint),
             Err(HostError::Foreign) => {
@@ -88,7 +87,7 @@ impl StatsRoutes {
             Some("/") => self.page(),
             Some("/stats.json") => self.json(),
             Some("/history.json") => self.history_json(),
-            Some("/metrics") => self.metrics(accept::preferred(request.headers())),
+            Some("/metrics") => self.metrics(),
             Some("/healthz") => health(&self.read()),
             Some("/ready") => ready(&self.read(), &self.reasons),
             Some("/live") => answer(StatusCode::OK, TEXT, "the process answers\n"),
@@ -129,19 +128,14 @@ impl StatsRoutes {
         json(&self.history().report(&stats))
     }
 
-    fn metrics(&self, format: Format) -> Answer {
+    fn metrics(&self) -> Answer {
         let mut registry = Registry::default();
-        put_into(&mut registry, Reading { stats: self.read(), by_shard: self.by_shard });
+        put_into(&mut registry, Reading(self.read()));
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
             return failed(&error);
         }
-        if format == Format::Classic {
-            text = classic::from_open_metrics(&text);
-        }
-        let mut metrics = answer(StatusCode::OK, format.content_type(), text);
-        metrics.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
-        metrics
+        answer(StatusCode::OK, OPEN_METRICS, text)
     }
 }
 

@@ -6,55 +6,59 @@
 //! all of a connection's life has a deadline: the head, the answer, and the wait for the client to
 //! close.
 //!
-//! When all places are taken, the next connection is neither refused nor left to wait for the
-//! deadlines of others: it takes the place of a connection that does nothing, as [`Places`] tells.
+//! When as many connections are open as may be, the oldest one is cut off for the next. Each keeps
+//! its place for [`KEPT`] even so: a client whose request is on its way must not lose its place to a
+//! burst of others. The time is so short that a full queue is accepted within half a second,
+//! whatever number of idle connections is opened.
 //!
-//! Cost: a task and two buffers for each connection, of the head's limit and of the answer.
+//! Cost: a task and two buffers for each connection, of the head's limit and of the answer; a pass
+//! over the connections for each that comes while all places are taken.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::{Future, poll_fn, ready};
+use std::future::{poll_fn, ready};
 use std::io;
-use std::pin::{Pin, pin};
 use std::sync::{Arc, mpsc};
-use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWrite;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime;
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::history::STEP_LENGTH;
 use super::mount::StatsRoutes;
-use super::places::{Places, Stage, Ticket};
 
+/// The most connections at a time.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a connection keeps its place while others wait for one.
+const KEPT: Duration = Duration::from_millis(25);
+/// The most connections that wait in the system's queue.
+pub(super) const QUEUE: i32 = 1 << 10;
+/// The most bytes of a request's line and headers.
+const HEAD_MAX: usize = 16 << 10;
+/// How long a client may take to send the head of its request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may take to send its request and to read the answer, and as long again until
+/// it closes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait after a failed accept. Without descriptors the connection stays where it is
 /// and the next accept fails at once, so that asking again without a pause would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes that are read after the answer, and thrown away.
-const DRAINED_MAX: usize = 1 << 20;
-/// The least that hyper takes for a buffer.
-const BUFFER_MIN: usize = 8 << 10;
-
-/// The resources that a client may use.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) connections_max: usize,
-    pub(super) header_size_max: usize,
-    pub(super) header_timeout: Duration,
-    pub(super) response_timeout: Duration,
-}
+const DRAINED_MAX: u64 = 1 << 20;
 
 /// The life of the endpoint's thread. Ends when `stop` is sent or dropped, whatever the clients do:
 /// the runtime is dropped, and with it every connection.
 pub(super) fn run(
     listener: std::net::TcpListener,
     routes: Arc<StatsRoutes>,
-    limits: Limits,
     stop: oneshot::Receiver<()>,
     ready: &mpsc::Sender<io::Result<()>>,
 ) {
@@ -68,7 +72,7 @@ pub(super) fn run(
         match TcpListener::from_std(listener) {
             Ok(listener) => {
                 tokio::spawn(keep_history(Arc::clone(&routes)));
-                tokio::spawn(serve(listener, routes, limits));
+                tokio::spawn(serve(listener, routes));
                 report(Ok(()));
                 // An error says that the sender is gone, which means the same.
                 let _ = stop.await;
@@ -86,16 +90,17 @@ async fn keep_history(routes: Arc<StatsRoutes>) {
     }
 }
 
-async fn serve(listener: TcpListener, routes: Arc<StatsRoutes>, limits: Limits) {
-    let mut places = Places::new(limits.connections_max);
+async fn serve(listener: TcpListener, routes: Arc<StatsRoutes>) {
+    let mut tasks = JoinSet::new();
+    let mut open = VecDeque::new();
     let mut failing = false;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 failing = false;
-                places.make_room().await;
-                let routes = Arc::clone(&routes);
-                places.admit(|ticket| connection(stream, routes, limits, ticket));
+                make_room(&mut tasks, &mut open).await;
+                let task = tasks.spawn(connection(stream, Arc::clone(&routes)));
+                open.push_back((task, sleep(KEPT).deadline()));
             }
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
@@ -113,6 +118,29 @@ async fn serve(listener: TcpListener, routes: Arc<StatsRoutes>, limits: Limits) 
     }
 }
 
+/// Waits until there is a place for another connection. `open` has the connections that may still
+/// run and were not cut off, the oldest first, with the times until which they keep their places.
+async fn make_room(tasks: &mut JoinSet<()>, open: &mut VecDeque<(AbortHandle, Instant)>) {
+    loop {
+        while tasks.try_join_next().is_some() {}
+        open.retain(|(task, _)| !task.is_finished());
+        let Some((oldest, kept_until)) = open.front().filter(|_| tasks.len() >= CONNECTIONS_MAX)
+        else {
+            return;
+        };
+        if timeout_at(*kept_until, tasks.join_next()).await.is_ok() {
+            continue;
+        }
+        // A request that lies in the socket is answered first: the runtime looks at the sockets
+        // when a task yields.
+        yield_now().await;
+        oldest.abort();
+        open.pop_front();
+        // The connection ends, and with it its descriptor, before the next is accepted.
+        tasks.join_next().await;
+    }
+}
+
 /// Whether the failed accept has used up a connection, so that the next one finds another.
 fn concerns_one_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
@@ -120,87 +148,39 @@ fn concerns_one_client(error: &io::Error) -> bool {
 }
 
 /// The life of one connection.
-async fn connection(
-    stream: TcpStream,
-    routes: Arc<StatsRoutes>,
-    limits: Limits,
-    mut ticket: Ticket,
-) {
-    let Ticket { progress, cut } = &mut ticket;
-    let head_by = sleep(limits.header_timeout).deadline();
-    // Hyper takes a buffer when it first reads, so a silent connection has none.
-    match timeout_at(head_by, until_cut(cut, stream.peek(&mut [0]))).await {
-        Ok(Some(Ok(1..))) => progress.enter(Stage::Sending),
-        // The client has closed its side, has been silent for too long or is cut off, or the
-        // connection has failed.
-        _ => return,
-    }
-    let answering = progress.clone();
-    let service = service_fn(move |request| {
-        answering.enter(Stage::Reading);
-        ready(Ok::<_, Infallible>(routes.answer(&request)))
-    });
+async fn connection(stream: TcpStream, routes: Arc<StatsRoutes>) {
+    // A connection that is cut off is reset. Else the system would go on offering the answer to a
+    // client that does not read, for minutes and in the kernel's memory.
+    let _ = stream.set_zero_linger();
+    let service = service_fn(move |request| ready(Ok::<_, Infallible>(routes.answer(&request))));
     let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
         .keep_alive(false)
         // A client that has said all it has to say may still be reading.
         .half_close(true)
-        // The head has its deadline here, since that counts from the beginning.
-        .header_read_timeout(None)
-        .max_header_size(limits.header_size_max)
-        .max_buf_size(limits.header_size_max.max(BUFFER_MIN))
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_header_size(HEAD_MAX)
+        .max_buf_size(HEAD_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    let outcome = {
-        let exchange = poll_fn(|context| connection.poll_without_shutdown(context));
-        let mut exchange = pin!(until_cut(cut, exchange));
-        match timeout_at(head_by, &mut exchange).await {
-            Err(_) if progress.is(Stage::Reading) => {
-                timeout_at(head_by + limits.response_timeout, exchange).await
-            }
-            outcome => outcome,
-        }
+    let exchange = poll_fn(|context| connection.poll_without_shutdown(context));
+    let is_answered = match timeout(ANSWER_TIMEOUT, exchange).await {
+        Ok(Ok(())) => true,
+        // The response says what is wrong, but for a head that has not come in time.
+        Ok(Err(error)) => !error.is_timeout(),
+        Err(_) => false,
     };
-    let stream = connection.into_parts().io.into_inner();
-    match outcome {
-        // A response was sent, if only an error.
-        Ok(Some(_)) => {
-            progress.enter(Stage::Answered);
-            let goodbye = until_cut(cut, say_goodbye(stream));
-            // Whether the client has closed in time or not, or the connection has failed: it ends.
-            let _ = timeout(limits.response_timeout, goodbye).await;
-        }
-        // A client that does not read, or whose connection is cut off. Without this the system
-        // would go on offering it what it has not read, for minutes and in the kernel's memory.
-        _ if progress.is(Stage::Reading) => drop(stream.set_zero_linger()),
-        // Not even the head came in time.
-        _ => {}
+    if is_answered {
+        let stream = connection.into_parts().io.into_inner();
+        let _ = SockRef::from(&stream).set_linger(None);
+        // Whether the client has closed in time or not, or the connection has failed: it ends.
+        let _ = timeout(ANSWER_TIMEOUT, say_goodbye(stream)).await;
     }
-}
-
-/// Waits for a future; `None` if the connection is cut off before.
-async fn until_cut<F: Future>(cut: &mut oneshot::Receiver<()>, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    poll_fn(|context| match Pin::new(&mut *cut).poll(context) {
-        Poll::Ready(_) => Poll::Ready(None),
-        Poll::Pending => future.as_mut().poll(context).map(Some),
-    })
-    .await
 }
 
 /// Says that nothing more is coming, and reads until the client says the same: closing a connection
 /// with something unread in it resets it, which can take from the client the answer that it has not
 /// read yet.
-async fn say_goodbye(mut stream: TcpStream) -> io::Result<()> {
-    poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
-    let mut scrap = [0; 4 << 10];
-    let mut left = DRAINED_MAX;
-    while left > 0 {
-        stream.readable().await?;
-        match stream.try_read(&mut scrap) {
-            Ok(0) => break,
-            Ok(read) => left = left.saturating_sub(read),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+async fn say_goodbye(mut stream: TcpStream) -> io::Result<u64> {
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(DRAINED_MAX), &mut tokio::io::sink()).await
 }

@@ -44,16 +44,6 @@ impl Connection {
         }
     }
 
-    /// Reads until the received bytes end with `end`.
-    pub(crate) fn read_to(&mut self, end: &str) {
-        let mut received = Vec::new();
-        while !received.ends_with(end.as_bytes()) {
-            let mut byte = [0];
-            assert_eq!(read(&self.0, &mut byte).unwrap(), 1, "{}", received.escape_ascii());
-            received.push(byte[0]);
-        }
-    }
-
     /// Waits for a second. Returns whether the server sent nothing and did not close.
     pub(crate) fn receives_nothing_for_a_second(&self) -> bool {
         let end = Instant::now() + Duration::from_secs(1);

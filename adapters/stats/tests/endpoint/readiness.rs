@@ -114,7 +114,7 @@ fn server_adds_a_reason_of_its_own() {
         let (service, own) = (service(2), Own::default());
         let routes = StatsRoutes::new(service.stats_source()).ready_unless(own.clone().reason());
         // A later setting keeps the reason.
-        let server = mounted(routes.any_host());
+        let server = mounted(routes.allow_host("shop.example").unwrap());
         check_own_reason(&own, &service, server.address());
     }
     let (service, own) = (service(2), Own::default());

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Connection, Reply, ask, get, request};
 use crate::openmetrics::Scrape;
-use crate::{endpoint, fire, huge_service, service, wait_until, with_routes};
+use crate::{endpoint, fire, huge_service, service, wait_until};
 
 fn stats(address: SocketAddr) -> Value {
     let reply = get(address, "/stats.json");
@@ -275,24 +275,12 @@ fn is_gauge(name: &str) -> bool {
     kind != Some("sum")
 }
 
-/// The family of a count, its label in that family, and its value in the family's unit.
-fn family_of(name: &str, value: u64) -> (String, Option<(&'static str, &'static str)>, f64) {
-    let shared = |family: &str, label, is| (format!("corewheel_{family}"), Some((label, is)));
-    let (family, label) = match name {
-        "scheduled_local" => shared("scheduled", "origin", "local"),
-        "scheduled_remote" => shared("scheduled", "origin", "remote"),
-        "reset_lazy" => shared("resets", "kind", "later"),
-        "reset_relinked" => shared("resets", "kind", "earlier"),
-        "wakeups_made" => shared("wakeups", "outcome", "made"),
-        "wakeups_saved" => shared("wakeups", "outcome", "saved"),
-        name => {
-            let Some(stem) = name.strip_suffix("_ns") else {
-                return (format!("corewheel_{name}"), None, value as f64);
-            };
-            return (format!("corewheel_{stem}_seconds"), None, value as f64 / 1e9);
-        }
-    };
-    (family, label, value as f64)
+/// The family of a count, and its value in the family's unit.
+fn family_of(name: &str, value: u64) -> (String, f64) {
+    match name.strip_suffix("_ns") {
+        Some(stem) => (format!("corewheel_{stem}_seconds"), value as f64 / 1e9),
+        None => (format!("corewheel_{name}"), value as f64),
+    }
 }
 
 #[test]
@@ -313,12 +301,11 @@ fn metrics_contain_every_count_of_every_shard() {
             let number = shard.shard.number().to_string();
             let label = Some(("shard", number.as_str()));
             for (name, value) in shard.counts.iter() {
-                let (family, shared, value) = family_of(name, value);
+                let (family, value) = family_of(name, value);
                 let (kind, suffix) =
                     if is_gauge(name) { ("gauge", "") } else { ("counter", "_total") };
                 assert_eq!(scrape.kind(&family), Some(kind), "{family}");
-                let labels: Vec<_> = label.into_iter().chain(shared).collect();
-                let scraped = scrape.value_with(&family, suffix, &labels);
+                let scraped = scrape.value(&family, suffix, label);
                 assert!((scraped - value).abs() < 1e-6, "{family} {scraped} {value}");
             }
             assert!(scrape.value("corewheel_running", "", label) > 0.5);
@@ -342,17 +329,16 @@ fn metrics_contain_every_count_of_every_shard() {
 
 #[test]
 fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
-    let count = |shards, classes: &[TimerClass], by_shard| {
+    let count = |shards, classes: &[TimerClass]| {
         let builder = TimerService::builder().shards(shards).classes(classes.iter().copied());
         let service: TimerService = builder.capacity(64).name("one").start_attached().unwrap();
-        let endpoint = with_routes(crate::routes(&service).metrics_by_shard(by_shard));
+        let endpoint = endpoint(&service);
         let body = get(endpoint.local_addr(), "/metrics").body;
         let scrape = Scrape::read(&body);
         assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
         assert!((scrape.value("corewheel_tick_seconds", "", None) - 1e-3).abs() < 1e-9);
         let samples = body.lines().filter(|line| !line.starts_with('#'));
         assert!(samples.clone().all(|sample| sample.contains("service=\"one\"")), "{body}");
-        assert!(body.contains("shard=\"") == by_shard, "{body}");
         samples.count()
     };
     let classes = ["a", "b", "c"].map(TimerClass::new);
@@ -363,39 +349,8 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     // No thread drives the shards, so the two series of a thread are not there.
     let documented = |shards: usize, classes: usize| 7 + shards * (273 + 13 * classes) + kinds;
     for (shards, of) in [(1, 0), (3, 0), (1, 1), (3, 2), (2, 3)] {
-        assert_eq!(count(shards, &classes[..of], true), documented(shards, of), "{shards} {of}");
-        assert_eq!(count(shards, &classes[..of], false), documented(1, of), "{shards} {of}");
+        assert_eq!(count(shards, &classes[..of]), documented(shards, of), "{shards} {of}");
     }
-}
-
-#[test]
-fn metrics_without_shards_are_the_sums_of_those_with_them() {
-    let service = service(3);
-    let by_shard = endpoint(&service);
-    let together = with_routes(crate::routes(&service).metrics_by_shard(false));
-    fire(&service, 0, 10);
-    fire(&service, 2, 30);
-    wait_until("the sums agree", || {
-        let (parts, sums) = (scrape(by_shard.local_addr()), scrape(together.local_addr()));
-        let sum_of = |family: &str, suffix| -> f64 {
-            ["0", "1", "2"]
-                .map(|shard| parts.value(family, suffix, Some(("shard", shard))))
-                .iter()
-                .sum()
-        };
-        let agree = |family: &str, suffix| {
-            (sum_of(family, suffix) - sums.value(family, suffix, None)).abs() < 1e-6
-        };
-        let fired = sums.value("corewheel_fired", "_total", None);
-        let is_all = (fired - 40.0).abs() < 0.5;
-        is_all
-            && agree("corewheel_fired", "_total")
-            && agree("corewheel_capacity", "")
-            && agree("corewheel_running", "")
-            && agree("corewheel_lateness_seconds", "_count")
-            && agree("corewheel_lateness_seconds", "_sum")
-            && agree("corewheel_turn_seconds", "_count")
-    });
 }
 
 #[test]
