@@ -121,7 +121,8 @@ impl DataRate {
     pub const OFF: Self = Self::new(0, Duration::ZERO);
 
     /// The longest time for which a peer whose socket is asked what has been acknowledged
-    /// (`stream::TimedIo::with_socket`) may go without progress, whatever it has acknowledged before.
+    /// (`stream::TimedIo::with_socket`) may go without progress, whatever it has acknowledged
+    /// before.
     pub const LUMP_MAX: Duration = Duration::from_secs(60);
 
     /// A least rate after a grace period.

@@ -74,7 +74,9 @@ use self::guard::TimerGuard;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
-use self::repeat::{Begin, Body, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating};
+use self::repeat::{
+    Begin, Body, Pattern, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating,
+};
 use self::scaled::ScaledTimeouts;
 
 /// Makes containers, guards and periodic callbacks on a shard, as methods of its [`Timers`]. The
@@ -260,9 +262,10 @@ pub trait TimersExt: sealed::OfShard {
     /// Runs a callback periodically on this core until it is stopped: by [`PeriodicRun::stop`], or
     /// by [`Periodic::stop`]. For an example see [`crate::repeat`].
     ///
-    /// It never runs within itself, and it does not run after a stop that returned `Stopped`. A
-    /// shutdown by [`ShutdownPolicy::Fire`](corewheel::ShutdownPolicy::Fire) runs it once more, for
-    /// the last time; the other policies do not run it.
+    /// It never runs within itself, and it does not run after a stop. If it panics, the panic is
+    /// contained, logged and counted, and its later runs come all the same. A shutdown by
+    /// [`ShutdownPolicy::Fire`](corewheel::ShutdownPolicy::Fire) runs it once more, for the last
+    /// time; the other policies do not run it.
     ///
     /// # Errors
     ///
@@ -276,8 +279,8 @@ pub trait TimersExt: sealed::OfShard {
     where
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
     {
-        let first = repeat.first_due().instant(self.timers().handle());
-        Repeating::begin(self.timers(), first, repeat.with(call))
+        let (first, jitter) = (repeat.first, repeat.jitter.clone());
+        Repeating::begin(self.timers(), first, repeat.with(jitter, call))
     }
 
     /// Runs a callback when `first` is due, and then at each instant that `next` returns, until it
@@ -307,7 +310,7 @@ pub trait TimersExt: sealed::OfShard {
     ///         run.stop();
     ///     }
     /// })?;
-    /// assert!(attempts.next_due() > Some(timers.now()));
+    /// assert!(!attempts.is_over());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -328,7 +331,8 @@ pub trait TimersExt: sealed::OfShard {
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
     {
-        Repeating::begin(self.timers(), first, Body::planned(next, call))
+        let pattern = Pattern::Plan(Box::new(next));
+        Repeating::begin(self.timers(), first, Body { call, pattern, jitter: None })
     }
 }
 
@@ -343,9 +347,9 @@ pub trait HandleExt: sealed::OfHandle {
     /// thread.
     ///
     /// ```
-    /// use corewheel::{ShutdownPolicy, TimerService};
+    /// use corewheel::TimerService;
     /// use corewheel_kit::HandleExt;
-    /// use corewheel_kit::repeat::{Repeat, StopOutcome};
+    /// use corewheel_kit::repeat::Repeat;
     /// use std::sync::mpsc;
     /// use std::time::{Duration, Instant};
     ///
@@ -360,11 +364,9 @@ pub trait HandleExt: sealed::OfHandle {
     ///     let _ = sender.send(run.number());
     /// })?;
     /// assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
-    /// // It was waiting, or is running for the last time.
-    /// assert_ne!(heartbeat.stop(handle), StopOutcome::AlreadyOver);
-    /// assert_ne!(heartbeat.stop(handle), StopOutcome::Stopped);
-    /// service.shutdown(ShutdownPolicy::Drop)?;
-    /// assert!(heartbeat.is_over());
+    /// heartbeat.stop();
+    /// // The shard has dropped the callback, and with it the sender.
+    /// while beats.recv().is_ok() {}
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -380,8 +382,8 @@ pub trait HandleExt: sealed::OfHandle {
     where
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
     {
-        let first = repeat.first_due().instant(self.handle());
-        repeat::begin(self.handle(), first, repeat.with(call))
+        let (first, jitter) = (repeat.first, repeat.jitter.clone());
+        repeat::begin(self.handle(), first, jitter, |jitter| repeat.with(jitter, call))
     }
 
     /// Runs a callback by a plan on the shard of this handle, or of this thread, as
@@ -400,7 +402,8 @@ pub trait HandleExt: sealed::OfHandle {
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        repeat::begin(self.handle(), first, Body::planned(next, call))
+        let body = |jitter| Body { call, pattern: Pattern::Plan(Box::new(next)), jitter };
+        repeat::begin(self.handle(), first, None, body)
     }
 }
 

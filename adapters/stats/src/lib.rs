@@ -78,13 +78,13 @@ pub use self::mount::StatsRoutes;
 /// [`ready_unless`](StatsRoutes::ready_unless).
 ///
 /// The methods are `GET` and `HEAD`; other methods get 405, other paths 404. A head of more than
-/// 16 KiB or 100 headers gets 431, and a body of more than a kilobyte 413. A body of a length that is not stated
-/// and a request that is not HTTP get 400.
+/// 16 KiB or 100 headers gets 431, and a body of more than a kilobyte 413. A body of a length that
+/// is not stated and a request that is not HTTP get 400.
 ///
 /// It has 64 connections at a time. When as many are open, the next one takes the place of the
-/// oldest, which has had its place for 25 ms or longer: a client that sends its request at once and
-/// reads the answer is answered, however many idle or slow connections are held. A client that has
-/// not sent the whole head of its request after 5 s is cut off without an answer, and one whose
+/// oldest, which has had its place for 25 ms or longer. So a client that sends its request at once
+/// and reads the answer is answered, however many idle or slow connections are held. A client that
+/// has not sent the whole head of its request after 5 s is cut off without an answer. One whose
 /// answer is not with the system's network buffers after 10 s loses what it has not read.
 ///
 /// `/metrics` is `OpenMetrics` 1.0.0 for every client. Prometheus reads it from version 2.5 on.

@@ -7,8 +7,8 @@
 //! close.
 //!
 //! When as many connections are open as may be, the oldest one is cut off for the next. Each keeps
-//! its place for [`KEPT`] even so: a client whose request is on its way must not lose its place to a
-//! burst of others. The time is so short that a full queue is accepted within half a second,
+//! its place for [`KEPT`] even so: a client whose request is on its way must not lose its place to
+//! a burst of others. The time is so short that a full queue is accepted within half a second,
 //! whatever number of idle connections is opened.
 //!
 //! Cost: a task and two buffers for each connection, of the head's limit and of the answer; a pass

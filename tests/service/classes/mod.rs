@@ -18,7 +18,7 @@ use corewheel::{
     TimerService, TimerServiceBuilder, Timers,
 };
 use corewheel_kit::purgatory::Operation;
-use corewheel_kit::repeat::{PeriodicRun, Repeat, StopOutcome};
+use corewheel_kit::repeat::{PeriodicRun, Repeat};
 use fastrand::Rng;
 
 use crate::log::logged;

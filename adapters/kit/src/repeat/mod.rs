@@ -46,30 +46,27 @@
 //! stopped, or has ended for another reason, it has no timer and is dropped. The shard borrows
 //! nothing of its own while it runs. Absent by design: a task or a thread for each.
 //!
-//! Cost: two allocations when it begins, four from another thread, and none after. It is a
-//! [part](corewheel::part) of the shard with one timer. A run costs a clock reading more than that
-//! of a callback that runs once.
+//! Cost: two allocations when it begins, one more with a plan, and none after; four more from
+//! another thread. It is a [part](corewheel::part) of the shard with one timer. A run costs a clock
+//! reading more than that of a callback that runs once.
 
 mod options;
-mod phase;
-mod remote;
 mod repeating;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use corewheel::Timers;
+use corewheel::{Handle, RefusedCall, Timers, When};
 
-pub(crate) use self::options::Body;
-pub use self::options::{First, Repeat};
-use self::phase::Phase;
-pub use self::phase::StopOutcome;
-pub use self::remote::RemotePeriodic;
-pub(crate) use self::remote::{Begin, begin};
+pub use self::options::Repeat;
+use self::options::later;
+pub(crate) use self::options::{Body, Pattern};
 pub(crate) use self::repeating::Repeating;
 use self::repeating::{OnShard, State};
+use crate::herd::Jitter;
 
 /// A callback that runs periodically, on its own core; made by
 /// [`TimersExt::repeat`](crate::TimersExt::repeat) and
@@ -87,32 +84,23 @@ pub struct PeriodicRun<'a, T: Send + 'static = Infallible> {
     timers: &'a Timers<T>,
     state: &'a State,
     due: Instant,
-    now: Instant,
-    next_due: Option<Instant>,
     missed: u64,
 }
 
 impl Periodic {
     /// Stops the callback. If it was waiting for its next run it is dropped here, and its timer is
-    /// free.
-    pub fn stop(&self) -> StopOutcome {
-        let (_, outcome) = self.state().shared.stop();
-        if outcome == StopOutcome::Stopped {
+    /// free; a run further up the stack is its last. False if the callback was over before.
+    pub fn stop(&self) -> bool {
+        let was_over = self.is_over();
+        if !was_over {
             self.repeating.end();
         }
-        outcome
+        !was_over
     }
 
-    /// Whether the callback will not run again: it was stopped, its plan or its shard has ended, or
-    /// it has panicked and [ends on a panic](Repeat::end_on_panic).
+    /// Whether the callback will not run again: it was stopped, or its plan or its shard has ended.
     pub fn is_over(&self) -> bool {
-        self.state().shared.phase() == Phase::Over
-    }
-
-    /// When the next run is due; `None` when the callback is over. While a callback with a fixed
-    /// delay runs, its next run is not known yet, and this is when the present run was due.
-    pub fn next_due(&self) -> Option<Instant> {
-        (!self.is_over()).then(|| self.state().due.get())
+        self.state().is_over.get()
     }
 
     /// How many runs have begun.
@@ -126,11 +114,6 @@ impl Periodic {
         self.state().missed.get()
     }
 
-    /// How many times the callback or its plan has panicked.
-    pub fn panicked(&self) -> u64 {
-        self.state().panicked.get()
-    }
-
     fn state(&self) -> &State {
         self.repeating.state()
     }
@@ -142,7 +125,6 @@ impl fmt::Debug for Periodic {
             .field("over", &self.is_over())
             .field("runs", &self.runs())
             .field("missed", &self.missed())
-            .field("panicked", &self.panicked())
             .finish_non_exhaustive()
     }
 }
@@ -153,20 +135,9 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
         self.timers
     }
 
-    /// When this run was due: exact, without jitter and slack, and not rounded up to a tick.
+    /// When this run was due: exact, without jitter, and not rounded up to a tick.
     pub fn due(&self) -> Instant {
         self.due
-    }
-
-    /// When this run began.
-    pub fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// When the next run is due. `None` if this run is the last, and with a fixed delay, which is
-    /// counted from the end of this run.
-    pub fn next_due(&self) -> Option<Instant> {
-        self.next_due
     }
 
     /// The number of this run, from 0.
@@ -183,12 +154,7 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
 
     /// Makes this run the last.
     pub fn stop(&mut self) {
-        self.state.shared.make_last();
-    }
-
-    /// Ends the callback if it panics, in this run or a later one. See [`Repeat::end_on_panic`].
-    pub fn end_on_panic(&mut self) {
-        self.state.ends_on_panic.set(true);
+        self.state.is_over.set(true);
     }
 }
 
@@ -200,4 +166,87 @@ impl<T: Send + 'static> fmt::Debug for PeriodicRun<'_, T> {
             .field("missed", &self.missed)
             .finish_non_exhaustive()
     }
+}
+
+/// A callback that begins the runs.
+pub(crate) type Begin<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
+
+/// A callback that runs periodically on a shard, for other threads; made by
+/// [`HandleExt::repeat`](crate::HandleExt::repeat) and
+/// [`HandleExt::repeat_by_plan`](crate::HandleExt::repeat_by_plan).
+///
+/// `Send` and `Sync`. It does not own the callback: when it and all its clones are dropped, the
+/// callback goes on.
+#[derive(Clone)]
+pub struct RemotePeriodic {
+    progress: Arc<Mutex<Progress>>,
+    /// Cancels the timer of the first run.
+    cancel: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// How far a callback of another thread has come, as far as a stop has to know.
+enum Progress {
+    /// It waits for its first run.
+    Sent,
+    /// It has run. The function sends the message that stops it.
+    Begun(Box<dyn Fn() + Send>),
+    Stopped,
+}
+
+impl RemotePeriodic {
+    /// Asks the shard to stop the callback, without waiting for it. Before the first run, the
+    /// callback will not run after this; the shard drops it within a second, as
+    /// [`Handle::cancel_detached`] says. Later it is a message, which the shard takes in its next
+    /// turn, or at once on its own thread: runs that begin before then are not kept back.
+    pub fn stop(&self) {
+        match replace(&self.progress, Progress::Stopped) {
+            Progress::Sent => (self.cancel)(),
+            Progress::Begun(stop) => stop(),
+            Progress::Stopped => {}
+        }
+    }
+}
+
+impl fmt::Debug for RemotePeriodic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemotePeriodic").finish_non_exhaustive()
+    }
+}
+
+/// Sets how far a callback has come, and returns how far it had come. A stop is final.
+fn replace(progress: &Mutex<Progress>, next: Progress) -> Progress {
+    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = if matches!(*progress, Progress::Stopped) { Progress::Stopped } else { next };
+    std::mem::replace(&mut progress, next)
+}
+
+/// Begins a periodic callback from any thread. The body is made on the shard, of the jitter.
+pub(crate) fn begin<T, F>(
+    handle: Handle<T>,
+    first: impl When,
+    mut jitter: Option<Jitter>,
+    body: impl FnOnce(Option<Jitter>) -> Body<F> + Send + 'static,
+) -> Result<RemotePeriodic, RefusedCall<Begin<T>>>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+{
+    let due = handle.instant_of(first);
+    let aim = handle.clock().after(due, later(&mut jitter));
+    let progress = Arc::new(Mutex::new(Progress::Sent));
+    let shared = Arc::clone(&progress);
+    let begin = move |timers: &Timers<T>| {
+        let repeating = Repeating::add(&timers.with_class_of(handle), (due, aim), body(jitter));
+        let sender = repeating.sender();
+        // If the shard has ended, so has the callback.
+        let stop = Box::new(move || {
+            let _ = sender.send((), |stopped: Rc<Repeating<T, F>>, ()| stopped.end());
+        });
+        match replace(&shared, Progress::Begun(stop)) {
+            Progress::Stopped => repeating.end(),
+            Progress::Sent | Progress::Begun(_) => repeating.run(),
+        }
+    };
+    let timer = handle.schedule_fn(aim, begin)?;
+    Ok(RemotePeriodic { progress, cancel: Arc::new(move || handle.cancel_detached(timer)) })
 }

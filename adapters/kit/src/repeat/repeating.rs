@@ -5,25 +5,23 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use corewheel::clock::Clock;
-use corewheel::part::{Part, PartHandle, PartTimer};
+use corewheel::part::{Part, PartHandle, PartSender, PartTimer};
 use corewheel::{Deadline, RefusedCall, RefusedKind, Timers, When};
 
-use super::options::{Body, Pattern};
-use super::phase::Own;
+use super::options::{Body, Pattern, later};
 use super::{Periodic, PeriodicRun};
 
 /// What a periodic callback shares with its handles and its runs.
 pub(super) struct State {
-    pub(super) shared: Own,
+    /// It will not run again.
+    pub(super) is_over: Cell<bool>,
     /// The timer of the next run; `None` while the plan has no next run, and when it is over.
     timer: Cell<Option<PartTimer>>,
     /// When the next run is due, and the instant that its timer aims at: later by the jitter.
-    pub(super) due: Cell<Instant>,
+    due: Cell<Instant>,
     aim: Cell<Instant>,
     pub(super) runs: Cell<u64>,
     pub(super) missed: Cell<u64>,
-    pub(super) panicked: Cell<u64>,
-    pub(super) ends_on_panic: Cell<bool>,
 }
 
 /// A periodic callback of any type, on its shard.
@@ -34,181 +32,139 @@ pub(super) trait OnShard {
 }
 
 /// A periodic callback, which is a part of its shard.
-pub(crate) struct Repeating<T: Send + 'static, F, N> {
+pub(crate) struct Repeating<T: Send + 'static, F> {
     state: State,
     shard: PartHandle,
     /// The shard's timers, of no class, for the runs.
     timers: Timers<T>,
     clock: Clock,
     /// `None` when it has ended.
-    body: RefCell<Option<Body<F, N>>>,
+    body: RefCell<Option<Body<F>>>,
     /// Itself, until it has ended, so that it goes on without a handle.
     own: Cell<Option<Rc<Self>>>,
 }
 
-impl<T, F, N> Repeating<T, F, N>
+impl<T, F> Repeating<T, F>
 where
     T: Send + 'static,
     F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-    N: FnMut(Instant) -> Option<Instant> + 'static,
 {
     /// Begins a callback whose first run is due at `first`.
     pub(crate) fn begin<W: When>(
         timers: &Timers<T>,
         first: W,
-        mut body: Body<F, N>,
+        mut body: Body<F>,
     ) -> Result<Periodic, RefusedCall<F>> {
-        let handle = timers.handle();
-        let (clock, due) = (handle.clock(), handle.instant_of(first));
-        let aim = body.aim(&clock, due);
-        let slack = body.slack;
-        let repeating = Self::add(timers, body, clock, (due, aim), Own::new(false));
-        let deadline = repeating.deadline(aim, repeating.timers.now(), slack);
+        let due = timers.handle().instant_of(first);
+        let aim = timers.handle().clock().after(due, later(&mut body.jitter));
+        let repeating = Self::add(timers, (due, aim), body);
+        let deadline = repeating.deadline(aim, timers.now());
         if let Err(kind) = repeating.arm(deadline) {
+            repeating.own.take();
             let body = repeating.body.take().expect("the callback has not run");
-            return Err(kind.of(body.call).into());
+            let Body { call, pattern, .. } = body;
+            repeating.shard.contain(|| drop(pattern));
+            return Err(kind.of(call).into());
         }
-        repeating.own.set(Some(Rc::clone(&repeating)));
         Ok(Periodic { repeating })
     }
 
-    /// Begins a callback that has come from another thread, with its first run.
-    pub(super) fn begin_now(
-        timers: &Timers<T>,
-        body: Body<F, N>,
-        clock: Clock,
-        instants: (Instant, Instant),
-        shared: Own,
-    ) {
-        let repeating = Self::add(timers, body, clock, instants, shared);
-        let sender = repeating.shard.sender::<Self>();
-        // If the shard has ended, so has the callback.
-        let free = Box::new(move || {
-            let _ = sender.send((), |stopped: Rc<Self>, ()| stopped.end());
-        });
-        repeating.state.shared.free.get_or_init(|| free);
-        repeating.own.set(Some(Rc::clone(&repeating)));
-        repeating.run();
-    }
-
     /// A part of the shard for a callback whose first run is due and aims at these instants.
-    fn add(
+    pub(super) fn add(
         timers: &Timers<T>,
-        body: Body<F, N>,
-        clock: Clock,
         (due, aim): (Instant, Instant),
-        shared: Own,
+        body: Body<F>,
     ) -> Rc<Self> {
         let state = State {
-            shared,
+            is_over: Cell::new(false),
             timer: Cell::new(None),
             due: Cell::new(due),
             aim: Cell::new(aim),
             runs: Cell::new(0),
             missed: Cell::new(0),
-            panicked: Cell::new(0),
-            ends_on_panic: Cell::new(body.ends_on_panic),
         };
-        timers.add_part(|shard| Self {
+        let repeating = timers.add_part(|shard| Self {
             state,
             shard,
             timers: timers.with_class_of(timers.handle()),
-            clock,
+            clock: timers.handle().clock(),
             body: RefCell::new(Some(body)),
             own: Cell::new(None),
-        })
+        });
+        repeating.own.set(Some(Rc::clone(&repeating)));
+        repeating
     }
 
-    /// Its timer has fired.
-    fn run(&self) {
-        if !self.run_once() {
+    pub(super) fn sender(&self) -> PartSender<Self> {
+        self.shard.sender()
+    }
+
+    /// Its timer has fired. Runs the callback, and ends it if it will not run again.
+    pub(super) fn run(&self) {
+        self.state.timer.set(None);
+        if let Some(body) = &mut *self.body.borrow_mut() {
+            self.run_once(body);
+        }
+        if self.state.is_over.get() || self.state.timer.get().is_none() {
             self.end();
         }
     }
 
-    /// Runs the callback, unless it must not run. False if it will not run again.
-    fn run_once(&self) -> bool {
+    fn run_once(&self, body: &mut Body<F>) {
         let (state, timers) = (&self.state, &self.timers);
-        state.timer.set(None);
-        let mut body = self.body.borrow_mut();
-        let Some(body) = &mut *body else { return false };
-        if !state.shared.begin() {
-            return false;
-        }
-        let (due, now) = (state.due.get(), timers.now());
-        let mut run = PeriodicRun { timers, state, due, now, next_due: None, missed: 0 };
-        self.arm_next(body, &mut run);
+        let due = state.due.get();
+        let missed = self.arm_next(body, due, timers.now());
         state.runs.set(state.runs.get() + 1);
-        let calm = self.shard.contain(|| (body.call)(&mut run));
-        if !calm && state.ends_on_panic.get() {
-            run.stop();
+        let mut run = PeriodicRun { timers, state, due, missed };
+        self.shard.contain(|| (body.call)(&mut run));
+        if let Pattern::Delay(delay) = body.pattern {
+            let now = timers.now();
+            self.reset(body, self.clock.after(now, delay), now);
         }
-        state.note_panic(calm);
-        if let Pattern::Delay(delay) = *body.pattern.get_mut() {
-            if state.timer.get().is_some() {
-                let now = timers.now();
-                let deadline = self.aim_at(body, self.clock.after(now, delay), now);
-                self.reset(deadline);
-            }
-        }
-        state.timer.get().is_some() && state.shared.rest()
     }
 
-    /// Schedules the timer of the next run before this run, so that there is room for it.
-    fn arm_next(&self, body: &mut Body<F, N>, run: &mut PeriodicRun<'_, T>) {
-        let (state, due, now) = (&self.state, run.due, run.now);
-        match body.pattern.get_mut() {
-            Pattern::Rate { period, behavior } => {
+    /// Schedules the timer of the next run before this run, so that there is room for it. Returns
+    /// how many periods are left out.
+    fn arm_next(&self, body: &mut Body<F>, due: Instant, now: Instant) -> u64 {
+        let state = &self.state;
+        match &mut body.pattern {
+            Pattern::Rate(period, behavior) => {
                 let late = now.saturating_duration_since(state.aim.get());
                 let (next, missed) = behavior.next_tick(&self.clock, due, (now, late), *period);
-                run.missed = missed;
                 state.missed.set(state.missed.get().saturating_add(missed));
-                run.next_due = Some(next);
                 let deadline = self.aim_at(body, next, now);
                 self.arm_again(deadline);
+                return missed;
             }
+            // It is reset at the end of the run, to a later deadline.
             Pattern::Delay(delay) => {
-                // It is reset at the end of the run, to a later deadline.
-                let next = self.clock.after(now, *delay);
-                self.arm_again(self.shard.deadline(next));
+                self.arm_again(self.shard.deadline(self.clock.after(now, *delay)));
             }
             Pattern::Plan(next) => {
                 // Keeps the room while the plan is called.
                 self.arm_again(self.shard.deadline(Duration::ZERO));
-                state.note_panic(self.shard.contain(|| run.next_due = next(due)));
-                match run.next_due {
-                    Some(next) => {
-                        let deadline = self.aim_at(body, next, now);
-                        self.reset(deadline);
-                    }
-                    None => state.disarm(&self.shard),
+                let mut planned = None;
+                self.shard.contain(|| planned = next(due));
+                match planned {
+                    Some(next) => self.reset(body, next, now),
+                    None => self.disarm(),
                 }
             }
         }
-        if state.timer.get().is_none() {
-            run.next_due = None;
-        }
+        0
     }
 
     /// Notes when the next run is due, and returns its deadline.
-    fn aim_at(&self, body: &mut Body<F, N>, due: Instant, now: Instant) -> Deadline {
-        let aim = body.aim(&self.clock, due);
+    fn aim_at(&self, body: &mut Body<F>, due: Instant, now: Instant) -> Deadline {
+        let aim = self.clock.after(due, later(&mut body.jitter));
         self.state.due.set(due);
         self.state.aim.set(aim);
-        self.deadline(aim, now, body.slack)
+        self.deadline(aim, now)
     }
 
     /// The deadline of a run that aims at an instant, which may have passed.
-    fn deadline(&self, aim: Instant, now: Instant, slack: Duration) -> Deadline {
-        let earliest =
-            if aim <= now { self.shard.deadline(Duration::ZERO) } else { self.shard.deadline(aim) };
-        if slack.is_zero() {
-            return earliest;
-        }
-        let left = aim.checked_add(slack).map_or(Duration::MAX, |latest| {
-            latest.saturating_duration_since(self.shard.instant_of(earliest))
-        });
-        self.timers.deadline_with_slack(earliest, left)
+    fn deadline(&self, aim: Instant, now: Instant) -> Deadline {
+        if aim <= now { self.shard.deadline(Duration::ZERO) } else { self.shard.deadline(aim) }
     }
 
     fn arm(&self, deadline: Deadline) -> Result<(), RefusedKind> {
@@ -230,36 +186,45 @@ where
         }
     }
 
-    fn reset(&self, deadline: Deadline) {
+    /// Makes the next run due at another instant, unless it has no timer.
+    fn reset(&self, body: &mut Body<F>, due: Instant, now: Instant) {
         if let Some(timer) = self.state.timer.get() {
+            let deadline = self.aim_at(body, due, now);
             self.shard.reset(timer, deadline);
         }
     }
 }
 
-impl<T: Send + 'static, F, N> OnShard for Repeating<T, F, N> {
+impl<T: Send + 'static, F> Repeating<T, F> {
+    fn disarm(&self) {
+        if let Some(timer) = self.state.timer.take() {
+            self.shard.cancel(timer);
+        }
+    }
+}
+
+impl<T: Send + 'static, F> OnShard for Repeating<T, F> {
     fn state(&self) -> &State {
         &self.state
     }
 
     fn end(&self) {
         // Handles show it before what the callback holds is dropped.
-        self.state.shared.end();
-        self.state.disarm(&self.shard);
+        self.state.is_over.set(true);
+        self.disarm();
         let body = self.body.try_borrow_mut().ok().and_then(|mut body| body.take());
-        if let Some(Body { call, mut pattern, .. }) = body {
-            self.state.note_panic(self.shard.contain(|| drop(call)));
-            self.state.note_panic(self.shard.contain(|| drop(pattern.take())));
+        if let Some(Body { call, pattern, .. }) = body {
+            self.shard.contain(|| drop(call));
+            self.shard.contain(|| drop(pattern));
+            drop(self.own.take());
         }
-        drop(self.own.take());
     }
 }
 
-impl<T, F, N> Part for Repeating<T, F, N>
+impl<T, F> Part for Repeating<T, F>
 where
     T: Send + 'static,
     F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-    N: FnMut(Instant) -> Option<Instant> + 'static,
 {
     fn expired(self: Rc<Self>, _index: u32) {
         self.run();
@@ -267,20 +232,5 @@ where
 
     fn closed(&self, _is_dead: bool) {
         self.end();
-    }
-}
-
-impl State {
-    fn disarm(&self, shard: &PartHandle) {
-        if let Some(timer) = self.timer.take() {
-            shard.cancel(timer);
-        }
-    }
-
-    /// Counts a panic of the callback or its plan.
-    fn note_panic(&self, calm: bool) {
-        if !calm {
-            self.panicked.set(self.panicked.get() + 1);
-        }
     }
 }

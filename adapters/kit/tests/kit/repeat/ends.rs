@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
-use corewheel_kit::repeat::{Periodic, Repeat, StopOutcome};
+use corewheel_kit::repeat::{Periodic, Repeat};
 use corewheel_kit::{HandleExt, TimersExt};
 
 use super::{Run, delay, lab, rate};
@@ -27,8 +27,7 @@ fn callback_that_stops_itself_is_dropped() {
             if run.number() == 2 {
                 assert_eq!(run.timers().len(), 1, "the next is armed already");
                 run.stop();
-                let outcome = known.borrow().as_ref().unwrap().stop();
-                assert_eq!(outcome, StopOutcome::LastRun);
+                assert!(!known.borrow().as_ref().unwrap().stop(), "it is stopped already");
             }
         };
         let periodic = lab.timers().repeat(repeat, call).unwrap();
@@ -37,9 +36,9 @@ fn callback_that_stops_itself_is_dropped() {
             lab.advance(ms(1));
             assert_eq!(periodic.is_over(), ticks >= 15);
         }
-        assert_eq!((periodic.runs(), periodic.next_due()), (3, None));
+        assert_eq!(periodic.runs(), 3);
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
-        assert_eq!(periodic.stop(), StopOutcome::AlreadyOver);
+        assert!(!periodic.stop());
         assert_eq!((lab.counts().panicked, lab.counts().pending), (0, 0));
         check_law(&lab.counts());
     }
@@ -54,10 +53,10 @@ fn stop_of_a_waiting_callback_drops_it_at_once() {
     let other = periodic.clone();
     lab.advance(ms(12));
     let ran = dropped.load(Ordering::SeqCst);
-    assert_eq!(periodic.stop(), StopOutcome::Stopped);
+    assert!(periodic.stop());
     assert_eq!(dropped.load(Ordering::SeqCst), ran + 1);
     assert_eq!(lab.timers().len(), 0);
-    assert_eq!((other.stop(), other.is_over()), (StopOutcome::AlreadyOver, true));
+    assert_eq!((other.stop(), other.is_over()), (false, true));
     lab.advance(FAR);
     assert_eq!(periodic.runs(), 2);
     check_law(&lab.counts());
@@ -83,8 +82,8 @@ fn stop_by_a_callback_of_the_same_tick_wins() {
         lab.advance(ms(1));
     }
     let outcomes = outcomes.take();
-    assert_eq!(outcomes[0], (1, StopOutcome::Stopped));
-    assert!(outcomes[1..].iter().all(|outcome| *outcome == (1, StopOutcome::AlreadyOver)));
+    assert_eq!(outcomes[0], (1, true));
+    assert!(outcomes[1..].iter().all(|outcome| *outcome == (1, false)));
     assert_eq!(both.borrow()[1].runs(), 0);
     assert_eq!(lab.fired().len(), 1);
     both.borrow_mut().clear();
@@ -124,7 +123,7 @@ fn stop_in_a_waker_finds_nothing_borrowed() {
             assert_eq!(std::thread::current().id(), self.0);
             let victim = VICTIM.take();
             if let Some(victim) = victim {
-                assert_eq!(victim.stop(), StopOutcome::Stopped);
+                assert!(victim.stop());
             }
         }
     }
@@ -141,56 +140,20 @@ fn stop_in_a_waker_finds_nothing_borrowed() {
 }
 
 #[test]
-fn panic_is_counted_and_ends_a_callback_that_ends_on_panic() {
+fn panic_is_counted_and_later_runs_come() {
     for repeat in [rate(ms(5)), delay(ms(5))] {
-        for (ends, runs) in [(false, 6), (true, 2)] {
-            let mut lab = lab();
-            let repeat = if ends { repeat.clone().end_on_panic() } else { repeat.clone() };
-            let call = |run: &mut Run<'_>| assert_ne!(run.number() % 3, 1, "every third panics");
-            let periodic = lab.timers().repeat(repeat, call).unwrap();
-            lab.timers().schedule(ms(10), 7).unwrap();
-            for _ in 0..30 {
-                lab.advance(ms(1));
-            }
-            let panics = if ends { 1 } else { 2 };
-            assert_eq!((periodic.runs(), periodic.panicked()), (runs, panics), "{ends}");
-            assert_eq!(lab.counts().panicked, panics);
-            assert_eq!(periodic.is_over(), ends);
-            assert_eq!(lab.fired().len(), 1, "the other timer fires");
-            check_law(&lab.counts());
+        let mut lab = lab();
+        let call = |run: &mut Run<'_>| assert_ne!(run.number() % 3, 1, "every third panics");
+        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        lab.timers().schedule(ms(10), 7).unwrap();
+        for _ in 0..30 {
+            lab.advance(ms(1));
         }
+        assert_eq!((periodic.runs(), periodic.is_over()), (6, false));
+        assert_eq!(lab.counts().panicked, 2);
+        assert_eq!(lab.fired().len(), 1, "the other timer fires");
+        check_law(&lab.counts());
     }
-}
-
-#[test]
-fn end_on_panic_during_a_run_ends_the_callback() {
-    let mut lab = lab();
-    let start = lab.clock.now();
-    let call = |run: &mut Run<'_>| {
-        if run.number() == 1 {
-            run.end_on_panic();
-        }
-        assert_eq!(run.number(), 3, "the runs but for the fourth panic");
-    };
-    let every = lab.timers().repeat(rate(ms(1)), call).unwrap();
-    let planned = lab.timers().repeat_by_plan(start, move |at| Some(at + ms(1)), call).unwrap();
-    // The third run does not come: the second one has ended it.
-    for _ in 0..6 {
-        lab.advance(ms(1));
-    }
-    for periodic in [every, planned] {
-        assert_eq!((periodic.is_over(), periodic.runs(), periodic.panicked()), (true, 2, 2));
-    }
-    // A callback that is told so in a run that does not panic ends at its next panic.
-    let call = |run: &mut Run<'_>| {
-        run.end_on_panic();
-        assert_ne!(run.number(), 2, "the third run panics");
-    };
-    let later = lab.timers().repeat(rate(ms(1)), call).unwrap();
-    for _ in 0..6 {
-        lab.advance(ms(1));
-    }
-    assert_eq!((later.is_over(), later.runs(), later.panicked()), (true, 3, 1));
 }
 
 #[test]
@@ -217,7 +180,7 @@ fn capture_that_panics_when_dropped_is_contained_and_counted() {
     with_bomb(rate(ms(50)), false);
     lab.advance(ms(1));
     assert_eq!(lab.counts().panicked, 1, "at its own end");
-    assert_eq!(stopped.stop(), StopOutcome::Stopped);
+    assert!(stopped.stop());
     lab.settle();
     assert_eq!(lab.counts().panicked, 2, "by a stop");
     let report = lab.end(ShutdownPolicy::Return);
@@ -232,7 +195,7 @@ fn plan_that_panics_ends_after_the_run_that_was_due() {
     let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
     let periodic = lab.timers().repeat_by_plan(now + ms(1), next, |_| {}).unwrap();
     lab.advance(ms(9));
-    assert_eq!((periodic.runs(), periodic.panicked(), periodic.is_over()), (1, 1, true));
+    assert_eq!((periodic.runs(), periodic.is_over()), (1, true));
     assert_eq!((lab.counts().panicked, lab.counts().pending), (1, 0));
 }
 
@@ -268,7 +231,7 @@ fn full_shard_keeps_room_for_the_next_run() {
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(periodic.stop(), StopOutcome::Stopped);
+        assert!(periodic.stop());
     }
 }
 
@@ -304,10 +267,9 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
             .into_iter()
             .map(|repeat| {
                 let (guard, counted) = (guard.clone(), Rc::clone(&runs));
-                let call = move |run: &mut Run<'_>| {
+                let call = move |_: &mut Run<'_>| {
                     let _held = &guard;
                     counted.set(counted.get() + 1);
-                    assert_eq!(run.next_due(), None, "it is the last");
                 };
                 lab.timers().repeat(repeat, call).unwrap()
             })
@@ -320,7 +282,7 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
         assert_eq!((report.counts.pending, report.counts.panicked), (0, 0));
         for handle in handles {
             assert!(handle.is_over());
-            assert_eq!(handle.stop(), StopOutcome::AlreadyOver);
+            assert!(!handle.stop());
         }
     }
 }
@@ -343,11 +305,11 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
                     sender.send(service.begin_shutdown(policy).unwrap()).unwrap();
                 }
             };
-            let periodic = running.service.handle().on(SHARD).repeat(rate(ms(2)), call).unwrap();
+            running.service.handle().on(SHARD).repeat(rate(ms(2)), call).unwrap();
             let report = block_on(reports.recv_timeout(PATIENCE).unwrap());
             let last = u64::from(policy == ShutdownPolicy::Fire);
             assert_eq!(runs.load(Ordering::SeqCst), 3 + last, "{host:?} {policy:?}");
-            assert!(periodic.is_over() && report.dead.is_empty());
+            assert!(report.dead.is_empty());
             drop(report);
             assert_eq!(dropped.load(Ordering::SeqCst), 1, "{host:?} {policy:?}");
             running.stop();
@@ -372,12 +334,12 @@ fn death_of_the_shard_ends_and_drops_callbacks() {
     let sent = client.on(SHARD).repeat(rate(ms(5)), call).unwrap();
     let before = dropped.load(Ordering::SeqCst);
     drop(lab.shards.remove(0));
-    assert!(local.is_over() && started.is_over() && sent.is_over());
+    assert!(local.is_over());
     assert_eq!(dropped.load(Ordering::SeqCst), before + 3);
     for remote in [started, sent] {
-        assert_eq!(remote.stop(client), StopOutcome::AlreadyOver);
+        remote.stop();
     }
-    assert_eq!(local.stop(), StopOutcome::AlreadyOver);
+    assert!(!local.stop());
 }
 
 #[test]
@@ -386,7 +348,7 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
     impl Drop for Begins {
         fn drop(&mut self) {
             if let Some(own) = self.1.take() {
-                assert_eq!(own.stop(), StopOutcome::AlreadyOver);
+                assert!(!own.stop());
             }
             let begun = self.0.repeat(rate(ms(1)), |run| {
                 run.stop();
@@ -395,33 +357,30 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
             self.2.set(self.2.get() + 1 + u32::from(begun.is_ok()));
         }
     }
-    for way in 0..4 {
+    for way in 0..3 {
         let mut lab = lab();
         let timers = lab.timers().clone();
         let (own, drops) = (Rc::default(), Rc::new(Cell::new(0)));
         let held = Begins(timers.clone(), Rc::clone(&own), Rc::clone(&drops));
         let call = move |run: &mut Run<'_>| {
             let _held = &held;
-            match way {
-                0 => run.stop(),
-                1 => panic!("each time"),
-                _ => {}
+            if way == 0 {
+                run.stop();
             }
         };
-        let repeat = rate(ms(5)).end_on_panic();
-        let periodic = timers.repeat(repeat, call).unwrap();
+        let periodic = timers.repeat(rate(ms(5)), call).unwrap();
         own.replace(Some(periodic.clone()));
         lab.advance(ms(5));
         match way {
-            2 => assert_eq!(periodic.stop(), StopOutcome::Stopped),
-            3 => drop(lab.end(ShutdownPolicy::Drop)),
+            1 => assert!(periodic.stop()),
+            2 => drop(lab.end(ShutdownPolicy::Drop)),
             _ => {}
         }
         assert!(periodic.is_over());
-        assert_eq!(drops.get(), if way == 3 { 1 } else { 2 }, "{way}");
-        if way < 3 {
+        assert_eq!(drops.get(), if way == 2 { 1 } else { 2 }, "{way}");
+        if way < 2 {
             lab.advance(ms(9));
-            assert_eq!((timers.len(), lab.counts().panicked), (0, u64::from(way == 1)), "{way}");
+            assert_eq!((timers.len(), lab.counts().panicked), (0, 0), "{way}");
         }
     }
 }

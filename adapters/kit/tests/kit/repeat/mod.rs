@@ -16,7 +16,7 @@ use corewheel::attach::Turn;
 use corewheel::interval::MissedTickBehavior;
 use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_kit::herd::Jitter;
-use corewheel_kit::repeat::{PeriodicRun, Repeat, StopOutcome};
+use corewheel_kit::repeat::{PeriodicRun, Repeat};
 use corewheel_kit::{HandleExt, TimersExt};
 
 use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, ticks_of};
@@ -56,8 +56,7 @@ fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> (Vec<(u64, u64, u64)>, u
     let since = move |at: Instant| at.duration_since(start).as_millis() as u64;
     let call = move |run: &mut Run<'_>| {
         assert_eq!(run.number(), noted.borrow().len() as u64);
-        assert!(run.next_due().unwrap() > run.due());
-        noted.borrow_mut().push((since(run.due()), since(run.now()), run.missed()));
+        noted.borrow_mut().push((since(run.due()), since(run.timers().now()), run.missed()));
     };
     let repeat = rate(ms(10)).missed_tick_behavior(behavior);
     let periodic = lab.timers().repeat(repeat, call).unwrap();
@@ -128,7 +127,7 @@ fn long_run_shifts_a_fixed_delay_and_not_a_fixed_rate() {
         let runs = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&runs);
         let call = move |run: &mut Run<'_>| {
-            noted.borrow_mut().push((run.now() - start).as_millis());
+            noted.borrow_mut().push((run.timers().now() - start).as_millis());
             clock.advance(ms(work[run.number() as usize]));
         };
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
@@ -155,7 +154,7 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
     let call = move |run: &mut Run<'_>| {
         counted.set(counted.get() + 1);
         assert_eq!(run.due(), start + period * counted.get());
-        assert!(run.now() >= run.due() && run.now() < run.due() + ms(1));
+        assert!(run.timers().now() >= run.due() && run.timers().now() < run.due() + ms(1));
     };
     lab.timers().repeat(rate(period), call).unwrap();
     for _ in 0..3_300 {
@@ -166,32 +165,24 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
 
 #[test]
 fn first_run_comes_when_first_says() {
-    let first_runs = |repeat: &dyn Fn(&Timers<u8>, Instant) -> Repeat| {
+    let first_runs = |repeat: Repeat| {
         let mut lab = lab();
         lab.advance(ms(100));
         let runs = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&runs);
         let call = move |run: &mut Run<'_>| noted.borrow_mut().push(ticks_of(run.timers()));
-        lab.timers().repeat(repeat(lab.timers(), lab.clock.now()), call).unwrap();
+        lab.timers().repeat(repeat, call).unwrap();
         lab.settle();
         for _ in 0..30 {
             lab.advance(ms(1));
         }
         runs.take()
     };
-    assert_eq!(first_runs(&|_, _| rate(ms(20))), [120]);
-    assert_eq!(first_runs(&|_, _| delay(ms(20))), [120]);
-    assert_eq!(first_runs(&|_, _| rate(ms(20)).first(Duration::ZERO)), [100, 120]);
-    let by_deadline = |timers: &Timers<u8>, _| rate(ms(20)).first(timers.deadline(ms(6)));
-    assert_eq!(first_runs(&by_deadline), [106, 126]);
-    assert_eq!(first_runs(&|_, _| rate(ms(20)).first(ms(5))), [105, 125]);
-    assert_eq!(first_runs(&|_, now| rate(ms(20)).first(now + ms(7))), [107, 127]);
-    let past = |_: &Timers<u8>, now| rate(ms(20)).first(before(now, 50));
-    assert_eq!(first_runs(&past), [100, 100, 100, 110, 130]);
-    let skip =
-        |timers: &Timers<u8>, now| past(timers, now).missed_tick_behavior(MissedTickBehavior::Skip);
-    assert_eq!(first_runs(&skip), [100, 110, 130]);
-    assert_eq!(first_runs(&|_, now| delay(ms(20)).first(before(now, 50))), [100, 120]);
+    assert_eq!(first_runs(rate(ms(20))), [120]);
+    assert_eq!(first_runs(delay(ms(20))), [120]);
+    assert_eq!(first_runs(rate(ms(20)).first(Duration::ZERO)), [100, 120]);
+    assert_eq!(first_runs(rate(ms(20)).first(ms(5))), [105, 125]);
+    assert_eq!(first_runs(delay(ms(20)).first(ms(5))), [105, 125]);
 }
 
 #[test]
@@ -204,9 +195,7 @@ fn period_of_zero_is_refused_and_longest_period_never_ends() {
         let at_once = repeat.clone().first(Duration::ZERO);
         for (repeat, runs) in [(repeat, 0), (at_once, 1)] {
             let jitter = Jitter::random(Duration::MAX, 1);
-            for repeat in [repeat.clone().slack(Duration::MAX), repeat.clone().jitter(jitter)] {
-                drop(lab.timers().repeat(repeat, |_| {}).unwrap());
-            }
+            drop(lab.timers().repeat(repeat.clone().jitter(jitter), |_| {}).unwrap());
             let periodic = lab.timers().repeat(repeat, |_| {}).unwrap();
             lab.advance(FAR);
             assert_eq!((periodic.runs(), periodic.is_over()), (runs, false));
@@ -229,16 +218,15 @@ fn plan_runs_until_it_returns_none() {
     let runs = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&runs);
     let call = move |run: &mut Run<'_>| {
-        noted.borrow_mut().push(((run.now() - start).as_millis(), run.next_due().is_some()));
-        assert_eq!(run.due(), run.now());
+        noted.borrow_mut().push((run.due() - start).as_millis());
+        assert_eq!(run.due(), run.timers().now());
     };
     let periodic = lab.timers().repeat_by_plan(start + ms(10), next, call).unwrap();
-    assert_eq!(periodic.next_due(), Some(start + ms(10)));
     for _ in 0..200 {
         lab.advance(ms(1));
         assert!(lab.timers().len() <= 1);
     }
-    assert_eq!(runs.take(), [(10, true), (30, true), (70, false)]);
+    assert_eq!(runs.take(), [10, 30, 70]);
     assert_eq!((periodic.is_over(), lab.timers().len()), (true, 0));
     assert_eq!(lab.counts().panicked, 0);
     check_law(&lab.counts());
@@ -274,8 +262,8 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
         let call = move |run: &mut Run<'_>| {
             let n = run.number() as u32 + 1;
             assert_eq!(run.due(), start + ms(10) * n);
-            assert!(run.now() >= run.due(), "early");
-            noted.borrow_mut().push((run.now() - run.due()).as_millis());
+            assert!(run.timers().now() >= run.due(), "early");
+            noted.borrow_mut().push((run.timers().now() - run.due()).as_millis());
         };
         let repeat = rate(ms(10)).jitter(Jitter::random(ms(8), seed));
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
@@ -295,36 +283,6 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
 }
 
 #[test]
-fn slack_lets_runs_of_different_periods_share_ticks() {
-    let distinct = |slack| {
-        let mut lab = lab();
-        let start = lab.clock.now();
-        let ticks = Rc::new(RefCell::new(Vec::new()));
-        for period in [97, 101, 103, 107, 109, 113] {
-            let noted = Rc::clone(&ticks);
-            let call = move |run: &mut Run<'_>| {
-                assert!(run.now() >= run.due() && run.now() <= run.due() + slack);
-                assert_eq!((run.due() - start).as_millis() % period, 0);
-                noted.borrow_mut().push(ticks_of(run.timers()));
-            };
-            lab.timers().repeat(rate(ms(period as u64)).slack(slack), call).unwrap();
-        }
-        for _ in 0..1_000 {
-            lab.advance(ms(1));
-        }
-        assert_eq!(lab.counts().panicked, 0);
-        let mut ticks = ticks.take();
-        let runs = ticks.len();
-        ticks.dedup();
-        (runs, ticks.len())
-    };
-    let (runs, ticks) = distinct(Duration::ZERO);
-    assert!(ticks > runs * 9 / 10, "{ticks} of {runs}");
-    let (runs, ticks) = distinct(ms(60));
-    assert!(ticks <= 1_000 / 32 + 1 && runs > 40, "{ticks} of {runs}");
-}
-
-#[test]
 fn periodic_callback_on_every_host_is_never_early() {
     for host in Host::all() {
         let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
@@ -335,7 +293,7 @@ fn periodic_callback_on_every_host_is_never_early() {
             for (n, repeat) in [rate(ms(3)), delay(ms(3))].into_iter().enumerate() {
                 let sender = sender.clone();
                 let call = move |run: &mut Run<'_>| {
-                    let early = run.now() < run.due() || run.timers().now() < run.due();
+                    let early = run.timers().now() < run.due();
                     if run.number() == 4 {
                         run.stop();
                     }
@@ -363,22 +321,21 @@ fn late_runs_by_any_cause_run_or_count_every_period_once() {
         let mut lab = lab();
         let (clock, start) = (lab.clock.clone(), lab.clock.now());
         let period = Duration::from_micros(rng.u64(300..30_000));
-        let (jitter, slack) = (Duration::from_micros(rng.u64(0..40_000)), ms(rng.u64(0..40)));
+        let jitter = Duration::from_micros(rng.u64(0..40_000));
         let sum = Rc::new(Cell::new(0));
         let (missed, mut works) = (Rc::clone(&sum), rng.fork());
         let mut due = start + period;
         let call = move |run: &mut Run<'_>| {
             assert_eq!(run.due(), due, "the grid is kept");
-            assert!(run.now() >= due, "early");
+            assert!(run.timers().now() >= due, "early");
             assert!(behavior == MissedTickBehavior::Skip || run.missed() == 0);
             due += period * (run.missed() as u32 + 1);
-            assert_eq!(run.next_due(), Some(due));
             missed.set(missed.get() + run.missed());
             if works.u8(0..8) == 0 {
                 clock.advance(Duration::from_micros(works.u64(0..100_000)));
             }
         };
-        let repeat = rate(period).missed_tick_behavior(behavior).slack(slack);
+        let repeat = rate(period).missed_tick_behavior(behavior);
         let repeat = repeat.jitter(Jitter::random(jitter, rng.u64(..)));
         let periodic = lab.timers().repeat(repeat, call).unwrap();
         for _ in 0..50 {
@@ -389,31 +346,7 @@ fn late_runs_by_any_cause_run_or_count_every_period_once() {
             assert_eq!(lab.timers().len(), 1);
         }
         assert_eq!((periodic.missed(), lab.counts().panicked), (sum.get(), 0), "round {round}");
-        let runs = periodic.runs() + periodic.missed();
-        assert_eq!(periodic.next_due(), Some(start + period * (runs as u32 + 1)));
     }
-}
-
-#[test]
-fn first_run_before_the_epoch_counts_missed_periods_without_overflow() {
-    let mut lab = lab();
-    let mut long_ago = lab.clock.now();
-    for power in (0..63).rev() {
-        long_ago = long_ago.checked_sub(Duration::from_secs(1 << power)).unwrap_or(long_ago);
-    }
-    let call = |_: &mut Run<'_>| {};
-    for behavior in [MissedTickBehavior::Skip, MissedTickBehavior::Delay] {
-        let repeat = rate(Duration::from_nanos(1)).first(long_ago);
-        let repeat = repeat.missed_tick_behavior(behavior);
-        let periodic = lab.timers().repeat(repeat, call).unwrap();
-        let _ = lab.turn();
-        assert_eq!((periodic.runs(), periodic.missed()), (1, u64::MAX), "{behavior:?}");
-        lab.clock.advance(ms(1));
-        let _ = lab.turn();
-        assert_eq!((periodic.runs(), periodic.missed()), (2, u64::MAX), "{behavior:?}");
-        assert_eq!(periodic.stop(), StopOutcome::Stopped);
-    }
-    assert_eq!(lab.counts().panicked, 0);
 }
 
 #[test]
@@ -434,11 +367,7 @@ fn closures_without_annotations_are_inferred() {
         .unwrap();
     let (own, name) = send("plan");
     timers
-        .repeat_by_plan(
-            at,
-            |_| None,
-            move |run| own.send((name, run.next_due().is_none())).unwrap(),
-        )
+        .repeat_by_plan(at, |_| None, move |run| own.send((name, run.number() == 0)).unwrap())
         .unwrap();
     let (own, name) = send("remote repeat");
     shard

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use corewheel::interval::MissedTickBehavior;
 use corewheel::{Fired, Refused, RefusedKind, ShutdownPolicy, Timers};
 use corewheel_kit::HandleExt;
-use corewheel_kit::repeat::{RemotePeriodic, StopOutcome};
+use corewheel_kit::repeat::RemotePeriodic;
 
 use super::{Run, jump, lab, rate};
 use crate::support::{FAR, Guard, Host, Lab, Running, SHARD, builder, check_law, ms, wait_until};
@@ -27,17 +27,12 @@ fn remote_callback_runs_until_it_is_stopped() {
         };
         let periodic = client.on(SHARD).repeat(rate(ms(1)), call).unwrap();
         wait_until("it runs", || runs.load(Ordering::SeqCst) >= 5);
-        let outcome = periodic.stop(client);
-        assert_ne!(outcome, StopOutcome::AlreadyOver);
+        periodic.stop();
+        periodic.stop();
+        wait_until("it is dropped", || dropped.load(Ordering::SeqCst) == 1);
         let ran = runs.load(Ordering::SeqCst);
         std::thread::sleep(ms(20));
-        let more = runs.load(Ordering::SeqCst) - ran;
-        assert!(more <= u64::from(outcome == StopOutcome::LastRun), "{host:?} {outcome:?}");
-        assert!(periodic.is_over());
-        assert_eq!(periodic.stop(client), StopOutcome::AlreadyOver);
-        // The shard sleeps on, and drops it when it next comes by.
-        client.on(SHARD).schedule(Duration::ZERO, 1).unwrap();
-        wait_until("it is dropped", || dropped.load(Ordering::SeqCst) == 1);
+        assert_eq!(runs.load(Ordering::SeqCst), ran, "{host:?}");
         let _ = running.end(ShutdownPolicy::Drop);
     }
 }
@@ -60,59 +55,23 @@ fn remote_callback_keeps_its_grid_and_leaves_no_timer() {
     }
     assert!(runs.try_iter().eq([(10, 0, 0), (20, 1, 2), (50, 2, 0)]));
     assert_eq!(lab.timers().len(), 1);
-    assert_eq!(periodic.stop(client), StopOutcome::Stopped);
+    periodic.stop();
     lab.settle();
     assert_eq!(lab.timers().len(), 0);
     // One by a plan, stopped before its first run, and one that comes to its end.
     let next = move |at: Instant| (at < start + ms(80)).then(|| at + ms(10));
     let call = move |run: &mut Run<'_>| other.send(note(run)).unwrap();
     let early = client.on(SHARD).repeat_by_plan(start + ms(60), next, call.clone()).unwrap();
-    assert_eq!(early.stop(client), StopOutcome::Stopped);
-    assert_eq!(early.stop(client), StopOutcome::AlreadyOver);
-    let planned = client.on(SHARD).repeat_by_plan(start + ms(70), next, call).unwrap();
+    early.stop();
+    early.stop();
+    client.on(SHARD).repeat_by_plan(start + ms(70), next, call).unwrap();
     for at in 51..120 {
         jump(&mut lab, start, at);
     }
     assert!(runs.try_iter().eq([(70, 0, 0), (80, 1, 0)]));
-    assert!(planned.is_over());
-    assert!(runs.try_recv().is_err());
+    assert_eq!(runs.try_recv(), Err(mpsc::TryRecvError::Disconnected), "all are dropped");
     assert_eq!((lab.timers().len(), lab.counts().panicked), (0, 0));
     check_law(&lab.counts());
-}
-
-#[test]
-fn remote_stop_at_any_time_is_exact() {
-    for round in 0..200_u64 {
-        let running =
-            Running::start(Host::LoopAttached, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
-        let client = running.service.handle();
-        let (began, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (begins, ends) = (Arc::clone(&began), Arc::clone(&ended));
-        let call = move |_: &mut Run<'_>| {
-            begins.fetch_add(1, Ordering::SeqCst);
-            std::thread::yield_now();
-            ends.fetch_add(1, Ordering::SeqCst);
-        };
-        // Always behind, so that it runs in every turn.
-        let repeat = rate(Duration::from_nanos(1)).first(Duration::ZERO);
-        let periodic = client.on(SHARD).repeat(repeat, call).unwrap();
-        let enough = round % 20;
-        wait_until("it runs", || began.load(Ordering::SeqCst) >= enough);
-        match periodic.stop(client) {
-            StopOutcome::Stopped => {
-                let ran = ended.load(Ordering::SeqCst);
-                assert_eq!(began.load(Ordering::SeqCst), ran, "it is not running");
-                std::thread::yield_now();
-                assert_eq!(began.load(Ordering::SeqCst), ran, "it does not run again");
-            }
-            StopOutcome::LastRun => {}
-            StopOutcome::AlreadyOver => panic!("nobody else stops it"),
-        }
-        assert_ne!(periodic.stop(client), StopOutcome::Stopped);
-        let report = running.end(ShutdownPolicy::Return);
-        assert_eq!(began.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
-        assert!(report.shards[0].counts.pending == 0 && periodic.is_over());
-    }
 }
 
 #[test]
@@ -122,11 +81,10 @@ fn shutdown_ends_remote_callbacks() {
         let client = lab.service.handle();
         let (guard, dropped) = Guard::new();
         let call = move |_: &mut Run<'_>| drop(guard.clone());
-        let known = client.on(SHARD).repeat(rate(ms(10)).first(ms(1)), call.clone()).unwrap();
-        let sent = client.on(SHARD).repeat(rate(ms(10)), call).unwrap();
+        client.on(SHARD).repeat(rate(ms(10)).first(ms(1)), call.clone()).unwrap();
+        client.on(SHARD).repeat(rate(ms(10)), call).unwrap();
         lab.advance(ms(1));
         drop(lab.end(policy));
-        assert!(known.is_over() && sent.is_over(), "{policy:?}");
         let fires = usize::from(policy == ShutdownPolicy::Fire);
         assert_eq!(dropped.load(Ordering::SeqCst), 3 + 2 * fires, "{policy:?}");
         let refused = client.on(SHARD).repeat(rate(ms(10)), |_| {});
@@ -146,47 +104,13 @@ fn stop_on_the_thread_of_the_shard_drops_the_callback_at_once() {
     lab.settle();
     let (stopped, count) = (periodic.clone(), Arc::clone(&dropped));
     let stop = move |timers: &Timers<u8>| {
-        assert_eq!(stopped.stop(timers.handle()), StopOutcome::Stopped);
+        stopped.stop();
         assert_eq!((timers.len(), count.load(Ordering::SeqCst)), (0, 1));
     };
     lab.timers().schedule_fn(ms(1), stop).unwrap();
     lab.advance(ms(1));
     assert_eq!((dropped.load(Ordering::SeqCst), lab.counts().panicked), (1, 0));
-    assert!(periodic.is_over());
     check_law(&lab.counts());
-}
-
-#[test]
-fn concurrent_stops_stop_a_callback_once() {
-    for round in 0..100 {
-        let running =
-            Running::start(Host::Own(corewheel_glommio::Runtime::Thread), builder(1), |_| {
-                |_: Fired<u8>, _: &Timers<u8>| {}
-            });
-        let client = running.service.handle();
-        // Half of them are stopped while they wait for long, the others while they run on and on.
-        let repeat = if round % 2 == 0 { rate(FAR) } else { rate(ms(1)).first(Duration::ZERO) };
-        let runs = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&runs);
-        let call = move |_: &mut Run<'_>| {
-            counted.fetch_add(1, Ordering::SeqCst);
-        };
-        let periodic = client.on(SHARD).repeat(repeat, call).unwrap();
-        let threads: Vec<_> = (0..3)
-            .map(|_| {
-                let (periodic, client) = (periodic.clone(), running.service.handle());
-                std::thread::spawn(move || periodic.stop(client))
-            })
-            .collect();
-        let outcomes: Vec<_> = threads.into_iter().map(|stops| stops.join().unwrap()).collect();
-        let stopped = outcomes.iter().filter(|found| **found == StopOutcome::Stopped).count();
-        let last = outcomes.contains(&StopOutcome::LastRun);
-        assert!(stopped <= 1 && (stopped == 1) != last, "{outcomes:?}");
-        wait_until("it is over", || periodic.is_over());
-        let ran = runs.load(Ordering::SeqCst);
-        let report = running.end(ShutdownPolicy::Fire);
-        assert_eq!((runs.load(Ordering::SeqCst), report.shards[0].counts.pending), (ran, 0));
-    }
 }
 
 #[test]
@@ -201,9 +125,8 @@ fn remote_callback_that_stops_itself_ends_and_plan_that_panics_ends() {
         let known = known.lock().unwrap();
         let known = known.as_ref().unwrap();
         if run.number() == 1 {
-            assert_eq!(known.stop(run.timers().handle()), StopOutcome::LastRun);
-            assert_eq!(known.stop(run.timers().handle()), StopOutcome::LastRun);
-            assert!(!known.is_over(), "it is still running");
+            known.stop();
+            known.stop();
         }
     };
     let periodic = client.on(SHARD).repeat(rate(ms(5)), call).unwrap();
@@ -212,7 +135,7 @@ fn remote_callback_that_stops_itself_ends_and_plan_that_panics_ends() {
         lab.advance(ms(1));
     }
     assert_eq!((dropped.load(Ordering::SeqCst), lab.timers().len()), (1, 0));
-    assert_eq!(periodic.stop(client), StopOutcome::AlreadyOver);
+    periodic.stop();
     // With a plan that throws, a callback that throws, and a capture that throws.
     let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
     let call = move |_: &mut Run<'_>| {
@@ -220,11 +143,10 @@ fn remote_callback_that_stops_itself_ends_and_plan_that_panics_ends() {
         panic!("each time");
     };
     let at = client.now() + ms(5);
-    let planned = client.on(SHARD).repeat_by_plan(at, next, call).unwrap();
+    client.on(SHARD).repeat_by_plan(at, next, call).unwrap();
     for _ in 0..9 {
         lab.advance(ms(1));
     }
-    assert!(planned.is_over());
     assert_eq!(dropped.load(Ordering::SeqCst), 2);
     assert_eq!((lab.counts().panicked, lab.timers().len()), (2, 0));
 }
@@ -259,4 +181,32 @@ fn refused_remote_callback_begins_where_it_is_run() {
     }
     assert_eq!((runs.load(Ordering::SeqCst), dropped.load(Ordering::SeqCst)), (4, 1));
     assert_eq!((timers.len(), lab.counts().panicked), (0, 0));
+}
+
+#[test]
+fn stop_that_races_with_the_first_run_ends_the_callback() {
+    for round in 0..200_u64 {
+        let running =
+            Running::start(Host::LoopAttached, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        let client = running.service.handle();
+        let (guard, dropped) = Guard::new();
+        let runs = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&runs);
+        let call = move |_: &mut Run<'_>| {
+            let _held = &guard;
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        // Always behind, so that it runs in every turn.
+        let repeat = rate(Duration::from_nanos(1)).first(Duration::ZERO);
+        let periodic = client.on(SHARD).repeat(repeat, call).unwrap();
+        let enough = round % 4;
+        wait_until("it runs", || runs.load(Ordering::SeqCst) >= enough);
+        let other = periodic.clone();
+        let stops = std::thread::spawn(move || other.stop());
+        periodic.stop();
+        stops.join().unwrap();
+        wait_until("it is dropped", || dropped.load(Ordering::SeqCst) == 1);
+        let report = running.end(ShutdownPolicy::Return);
+        assert_eq!(report.shards[0].counts.pending, 0);
+    }
 }
