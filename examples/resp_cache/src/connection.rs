@@ -12,29 +12,33 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers, DeadlineKind};
 
-use crate::clients::{Client, Part};
+use crate::client::{Client, Part};
+use crate::commands::{self, Call, Route, Run};
 use crate::core::{Core, CoreEnded};
-use crate::dispatch::Dispatcher;
 use crate::host::network::Stream;
-use crate::protocol::Decoder;
+use crate::keyspace::Key;
+use crate::protocol::{Args, Decoder, Proto, Reply};
+use crate::remote::{Next, Remote};
+use crate::session::Session;
 
 /// The room for requests at first.
 const INPUT_BYTES: usize = 16 << 10;
 /// Replies are written when there are as many bytes of them, although more requests have come.
-pub(crate) const OUTPUT_BYTES: usize = 128 << 10;
+const OUTPUT_BYTES: usize = 128 << 10;
+/// How long a client may take for the refusal of its connection.
+const REFUSAL_MAX: Duration = Duration::from_millis(100);
 
 /// Why a connection ended, for the log.
 pub(crate) type End = Cow<'static, str>;
 
 /// What a connection does, unless it is to end.
-pub(crate) type Served<T = ()> = Result<T, End>;
+type Served<T = ()> = Result<T, End>;
 
 const CLIENT_LEFT: End = Cow::Borrowed("the client left");
 
@@ -44,35 +48,34 @@ impl From<CoreEnded> for End {
     }
 }
 
-/// How long a client may take for the refusal of its connection.
-const REFUSAL_MAX: Duration = Duration::from_millis(100);
-
 /// Serves one client until it leaves or a limit ends the connection.
 pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) -> End {
-    let shared = &core.shared;
-    let Some(client) = core.enter(stream.peer()) else {
+    let options = &core.shared.options;
+    let Some(client) = core.enter() else {
         return refuse(stream, &core, "there are as many clients as the limit allows").await;
     };
     let _leave = LeaveOnDrop(&core, &client);
-    let limits = ConnLimits::default()
-        .read_idle(Duration::from_millis(shared.config.idle.get()))
-        .write_timeout(shared.options.write_timeout);
+    let limits = ConnLimits::default().read_idle(options.idle).write_timeout(options.write_timeout);
     let conn = match core.timers.connection(limits) {
         Ok(conn) => conn,
         Err(refused) => return refuse(stream, &core, &refused.to_string()).await,
     };
+    let (client, core) = (Rc::clone(&client), Rc::clone(&core));
     let mut connection = Connection {
-        io: Io { stream, conn, client: Arc::clone(&client), core: Rc::clone(&core) },
         input: vec![0; INPUT_BYTES],
         begin: 0,
         filled: 0,
-        input_max: shared.options.request_max + INPUT_BYTES,
-        decoder: Decoder::new(shared.options.request_max),
-        dispatcher: Dispatcher::new(Rc::clone(&core), Arc::clone(&client)),
+        decoder: Decoder::new(options.request_max),
+        requests: Requests {
+            stream,
+            conn,
+            remote: Remote::new(core.shared.cores()),
+            session: Session { core, client, proto: Proto::Resp2, is_closing: false },
+            out: BytesMut::new(),
+        },
     };
-    client.account(Part::Input, INPUT_BYTES);
     let Err(end) = connection.run().await;
-    connection.io.stream.close().await;
+    connection.requests.stream.close().await;
     end
 }
 
@@ -94,77 +97,30 @@ struct LeaveOnDrop<'a>(&'a Core, &'a Client);
 
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.shared.clients.leave(self.1);
-    }
-}
-
-/// The socket of a client, with its limits.
-pub(crate) struct Io<S> {
-    stream: S,
-    conn: ConnTimers,
-    client: Arc<Client>,
-    core: Rc<Core>,
-}
-
-impl<S: Stream> Io<S> {
-    /// Writes all bytes of a buffer, and empties it.
-    pub(crate) async fn write(&mut self, out: &mut BytesMut) -> Served {
-        self.account(Part::Output, out.capacity());
-        let mut written = 0;
-        while written < out.len() {
-            let _writing = self.conn.begin_write();
-            let taken = async {
-                tokio::select! {
-                    biased;
-                    taken = self.stream.write(&out[written..]) => Ok(taken),
-                    why = self.client.ended() => Err(why),
-                }
-            };
-            let raced = self.conn.race(pin!(taken)).await;
-            match raced {
-                Raced::Done(Err(why)) => return Err(why.into()),
-                Raced::Done(Ok(Ok(0))) => return Err(CLIENT_LEFT),
-                Raced::Done(Ok(taken)) => written += taken.map_err(|error| error.to_string())?,
-                Raced::Event(event) if event.kind == DeadlineKind::ReadIdle => {}
-                Raced::Event(_) => return Err("the client did not take its replies in time".into()),
-                Raced::Closed => return Err(CoreEnded.into()),
-            }
-        }
-        out.clear();
-        if out.capacity() > 2 * OUTPUT_BYTES {
-            *out = BytesMut::new();
-        }
-        self.account(Part::Output, out.capacity());
-        Ok(())
-    }
-
-    /// States how many bytes the client takes. It may be ended for that, or another one is.
-    pub(crate) fn account(&self, part: Part, bytes: usize) {
-        self.client.account(part, bytes);
-        self.core.limit_clients();
+        self.0.leave(self.1);
     }
 }
 
 struct Connection<S> {
-    io: Io<S>,
-    /// `begin..filled` was received and not executed.
     input: Vec<u8>,
+    /// `begin..filled` was received and not executed.
     begin: usize,
     filled: usize,
-    input_max: usize,
     decoder: Decoder,
-    dispatcher: Dispatcher,
+    requests: Requests<S>,
 }
 
 impl<S: Stream> Connection<S> {
     async fn run(&mut self) -> Result<Infallible, End> {
+        self.requests.account(Part::Input, INPUT_BYTES);
         loop {
-            self.dispatcher.take_messages();
+            let requests = &mut self.requests;
+            let session = &requests.session;
+            session.client.take_messages(&mut requests.out, session.proto, OUTPUT_BYTES);
             let received = &self.input[self.begin..self.filled];
-            let executed = self.dispatcher.execute(&mut self.io, &mut self.decoder, received);
-            let (executed, end) = executed.await?;
+            let (executed, end) = requests.execute(&mut self.decoder, received).await?;
             self.begin += executed;
-            self.io.write(&mut self.dispatcher.out).await?;
+            requests.write().await?;
             if let Some(end) = end {
                 return Err(end);
             }
@@ -177,22 +133,17 @@ impl<S: Stream> Connection<S> {
     /// Waits for bytes or messages.
     async fn wait(&mut self) -> Served {
         self.make_room();
+        let Requests { stream, conn, session, .. } = &mut self.requests;
         loop {
-            let (stream, room) = (&mut self.io.stream, &mut self.input[self.filled..]);
-            let subscriber = &self.dispatcher.session.subscriber;
-            let messages = async {
-                subscriber.as_ref()?.ready.notified().await;
-                Some(())
-            };
+            let room = &mut self.input[self.filled..];
             let woken = async {
                 tokio::select! {
                     biased;
-                    why = self.io.client.ended() => Err(why),
+                    messages = session.client.has_messages() => messages.map(|()| None),
                     read = stream.read(room) => Ok(Some(read)),
-                    Some(()) = messages => Ok(None),
                 }
             };
-            let raced = self.io.conn.race(pin!(woken)).await;
+            let raced = conn.race(pin!(woken)).await;
             match raced {
                 Raced::Done(Err(why)) => return Err(why.into()),
                 Raced::Done(Ok(None)) => return Ok(()),
@@ -200,13 +151,13 @@ impl<S: Stream> Connection<S> {
                     0 => return Err(CLIENT_LEFT),
                     read => {
                         self.filled += read;
-                        self.io.conn.touch_read();
+                        conn.touch_read();
                         return Ok(());
                     }
                 },
                 Raced::Event(event)
                     if event.kind == DeadlineKind::ReadIdle
-                        && self.dispatcher.session.is_subscribed() => {}
+                        && session.client.subscriptions() > 0 => {}
                 Raced::Event(_) => return Err("nothing was received for too long".into()),
                 Raced::Closed => return Err(CoreEnded.into()),
             }
@@ -225,8 +176,206 @@ impl<S: Stream> Connection<S> {
         }
         if self.filled == self.input.len() {
             // The decoder refuses a request that would need more.
-            self.input.resize((self.filled * 2).min(self.input_max), 0);
+            let max = self.requests.session.core.shared.options.request_max + INPUT_BYTES;
+            self.input.resize((self.filled * 2).min(max), 0);
         }
-        self.io.account(Part::Input, self.input.capacity() + self.decoder.memory());
+        self.requests.account(Part::Input, self.input.capacity() + self.decoder.memory());
     }
+}
+
+/// The requests of a client, and the replies that are not written.
+struct Requests<S> {
+    stream: S,
+    conn: ConnTimers,
+    session: Session,
+    remote: Remote,
+    out: BytesMut,
+}
+
+impl<S: Stream> Requests<S> {
+    /// States how many bytes the client takes. It may be ended for that, or another one is.
+    fn account(&self, part: Part, bytes: usize) {
+        self.session.client.account(part, bytes);
+        self.session.core.limit_clients();
+    }
+
+    fn reply(&mut self) -> Reply<'_> {
+        Reply { out: &mut self.out, proto: self.session.proto }
+    }
+
+    /// Writes all replies.
+    async fn write(&mut self) -> Served {
+        self.account(Part::Output, self.out.capacity());
+        let mut written = 0;
+        while written < self.out.len() {
+            let _writing = self.conn.begin_write();
+            let taken = async {
+                tokio::select! {
+                    biased;
+                    taken = self.stream.write(&self.out[written..]) => Ok(taken),
+                    why = self.session.client.ended() => Err(why),
+                }
+            };
+            let raced = self.conn.race(pin!(taken)).await;
+            match raced {
+                Raced::Done(Err(why)) => return Err(why.into()),
+                Raced::Done(Ok(Ok(0))) => return Err(CLIENT_LEFT),
+                Raced::Done(Ok(taken)) => written += taken.map_err(|error| error.to_string())?,
+                Raced::Event(event) if event.kind == DeadlineKind::ReadIdle => {}
+                Raced::Event(_) => return Err("the client did not take its replies in time".into()),
+                Raced::Closed => return Err(CoreEnded.into()),
+            }
+        }
+        self.out.clear();
+        if self.out.capacity() > 2 * OUTPUT_BYTES {
+            self.out = BytesMut::new();
+        }
+        self.account(Part::Output, self.out.capacity());
+        Ok(())
+    }
+
+    /// Executes the requests that have come, until there are enough replies. Returns the length of
+    /// those requests, and why the connection is to end when the replies are written.
+    async fn execute(
+        &mut self,
+        decoder: &mut Decoder,
+        received: &[u8],
+    ) -> Served<(usize, Option<End>)> {
+        let (mut at, mut count, mut end) = (0, 0, None);
+        while end.is_none() && self.out.len() < OUTPUT_BYTES {
+            match decoder.decode(&received[at..]) {
+                Ok(None) => break,
+                Ok(Some(length)) => {
+                    let args = decoder.args(&received[at..]);
+                    if is_http(&args) {
+                        self.resolve().await?;
+                        let refusal = "ERR this is no HTTP server: a browser may have been misled";
+                        self.reply().error(refusal);
+                        tracing::warn!("a client has sent a request of HTTP");
+                        end = Some("the client speaks HTTP".into());
+                    } else if !args.is_empty() {
+                        self.dispatch(&args).await?;
+                        count += 1;
+                        end = self.session.is_closing.then(|| "the client asked for it".into());
+                    }
+                    at += length;
+                }
+                Err(malformed) => {
+                    self.resolve().await?;
+                    self.reply().error(&malformed);
+                    end = Some(malformed.into());
+                }
+            }
+        }
+        self.resolve().await?;
+        if count > 0 {
+            self.session.core.gauges().commands.add(count);
+            self.session.core.publish_events();
+        }
+        Ok((at, end))
+    }
+
+    /// Waits for the replies of other cores, and writes them as they come where there are many.
+    async fn resolve(&mut self) -> Served {
+        while !self.remote.is_resolved() {
+            self.session.core.publish_events();
+            self.account(Part::Remote, self.remote.memory());
+            let Session { core, proto, .. } = &self.session;
+            self.remote.resolve(core, *proto, &mut self.out).await?;
+            self.account(Part::Remote, self.remote.memory());
+            if !self.remote.is_resolved() {
+                self.write().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn dispatch(&mut self, args: Args<'_>) -> Served {
+        let command = match commands::check(args) {
+            Ok(command) => command,
+            Err(refusal) => {
+                self.reply().error(&refusal);
+                return Ok(());
+            }
+        };
+        match command.route {
+            Route::Key(run) => self.on_key(run, args[1], args).await,
+            Route::Each => {
+                self.reply().array(args.len() - 1);
+                for key in &args[1..] {
+                    self.on_key(commands::get, key, &[b"get", key]).await?;
+                }
+                Ok(())
+            }
+            Route::Count(is_it) => {
+                let mut count = 0;
+                for name in &args[1..] {
+                    let (key, core) = (Key::new(name), &self.session.core);
+                    let owner = core.shared.owner(key);
+                    if owner == core.index {
+                        count += i64::from(is_it(&mut core.keys(), key));
+                    } else {
+                        self.send(owner, &[args[0], name], Next::Add(owner)).await?;
+                    }
+                }
+                let mut reply = Reply { out: &mut self.out, proto: self.session.proto };
+                self.remote.push_total(count, &mut reply);
+                Ok(())
+            }
+            Route::All => {
+                for core in 0..self.session.core.shared.cores() {
+                    if core == self.session.core.index {
+                        self.session.core.keys().clear();
+                    } else {
+                        self.send(core, args, Next::Skip(core)).await?;
+                    }
+                }
+                self.reply().simple("OK");
+                Ok(())
+            }
+            Route::Session => {
+                // The numbers of other cores are those after the requests before this one.
+                if command.name != "ping" {
+                    self.resolve().await?;
+                }
+                if let Err(refusal) = self.session.run(command.name, args, &mut self.out) {
+                    self.reply().error(&refusal);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Executes a command on the core that owns a key: here, or there by a request of these words.
+    async fn on_key(&mut self, run: Run, name: &[u8], args: Args<'_>) -> Served {
+        let (key, core) = (Key::new(name), &self.session.core);
+        let owner = core.shared.owner(key);
+        if owner == core.index {
+            let reply = Reply { out: &mut self.out, proto: self.session.proto };
+            Call { keys: &mut core.keys(), key, args, reply }.execute(run);
+        } else {
+            self.send(owner, args, Next::Reply(owner)).await?;
+        }
+        if self.remote.held + self.out.len() >= OUTPUT_BYTES {
+            self.resolve().await?;
+            self.write().await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a request to those for another core, and sends them where they are many.
+    async fn send(&mut self, core: usize, args: Args<'_>, next: Next) -> Served {
+        if self.remote.push(core, args, next, &mut self.out) {
+            self.resolve().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a request is a line of HTTP. A web page can have a browser send such lines to this
+/// server, and lines of its own behind them, which must not be executed.
+fn is_http(args: Args<'_>) -> bool {
+    args.first().is_some_and(|first| {
+        first.eq_ignore_ascii_case(b"post") || first.eq_ignore_ascii_case(b"host:")
+    })
 }

@@ -11,17 +11,13 @@
 //! access finds that the deadline has passed, and the key is not answered. It keeps nothing on disk
 //! and is no replacement for redis.
 //!
-//! From the bottom up: [`protocol`], [`keyspace`], [`commands`], [`clients`], [`core`],
-//! [`session`], [`transaction`], [`dispatch`], [`connection`], and this; [`host`] is shared with
-//! other examples.
+//! From the bottom up: [`protocol`], [`keyspace`], [`commands`], [`client`], [`core`], [`session`],
+//! [`remote`], [`connection`], and this; [`host`] is shared with other examples.
 
-mod clients;
+mod client;
 mod commands;
-mod config;
 mod connection;
 mod core;
-mod dispatch;
-mod gauges;
 mod glob;
 #[path = "../../host/mod.rs"]
 mod host;
@@ -29,11 +25,8 @@ mod keyspace;
 mod notify;
 mod options;
 mod protocol;
-mod pubsub;
 mod remote;
 mod session;
-mod transaction;
-mod wall;
 
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -42,7 +35,7 @@ use std::sync::Arc;
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, ShutdownPolicy, StartError, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
 use crate::core::{Core, Message, Shared};
@@ -109,7 +102,7 @@ fn refused(error: StartError) -> Failure {
 
 /// A core before it runs.
 struct Cache {
-    inbox: Receiver<Message>,
+    inbox: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
 }
 
@@ -121,9 +114,6 @@ impl Site<u32> for Cache {
     ) -> impl FnMut(N::Stream) {
         let core = Core::open(timers, self.shared);
         N::spawn(Rc::clone(&core).serve_inbox(self.inbox));
-        for other in (0..core.shared.cores()).filter(|other| *other != core.index) {
-            N::spawn(Rc::clone(&core).send_outgoing(other));
-        }
         N::spawn(Rc::clone(&core).keep_house());
         move |stream| N::spawn(serve(stream, Rc::clone(&core)))
     }

@@ -37,9 +37,9 @@ pub(crate) struct Options {
     #[arg(long, default_value = "250us", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) tick: Duration,
 
-    /// The most clients; 0 is 65,536.
+    /// The most clients. Each core has timers for all of them.
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
-    #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(0..=1 << 28))]
+    #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=1 << 28))]
     pub(crate) clients_max: u64,
 
     /// A client that sends nothing for so long is disconnected; 0s is never. Subscribers stay.
@@ -55,15 +55,9 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1 << 30, value_name = "BYTES")]
     pub(crate) clients_memory_max: u64,
 
-    /// The most bytes of the replies to one transaction, or of one list of keys from each core; 0
-    /// is no limit. Replies beyond are replaced by errors.
-    #[arg(long, default_value_t = 256 << 20, value_name = "BYTES")]
-    pub(crate) replies_max: u64,
-
-    /// The most bytes of messages that wait for one subscriber; it is disconnected beyond. 0 is no
-    /// limit.
+    /// The most bytes of events that wait for one subscriber; it is disconnected beyond.
     #[arg(long, default_value_t = 32 << 20, value_name = "BYTES")]
-    pub(crate) output_max: u64,
+    pub(crate) output_max: usize,
 
     /// The most bytes of one request, and of one value.
     #[arg(long, default_value_t = 64 << 20, value_name = "BYTES")]
@@ -80,29 +74,21 @@ pub(crate) struct Options {
     #[arg(value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 29))]
     pub(crate) timers_max: u32,
 
-    /// Which keyspace events are published, as redis names them: "Ex" for expired keys.
-    #[arg(long, default_value = "", value_name = "LETTERS", value_parser = parse_flags)]
+    /// Which keyspace events are published, as redis names them: "Ex" for expired keys, "Exe" for
+    /// evicted ones too.
+    #[arg(long, default_value = "", value_name = "LETTERS", value_parser = Flags::parse)]
     pub(crate) notify_keyspace_events: Flags,
 }
 
-/// For so many clients each core reserves timers, however few `--clients-max` are.
-const CLIENTS_RESERVED: u64 = 10_000;
 /// The timers that each core reserves beside those of keys and clients: for its housekeeping, and
 /// for refusals of clients.
 const TIMERS_RESERVED: u64 = 1 << 10;
 
 impl Options {
-    /// The most clients that the server can be told to serve. Each core has timers for all of them,
-    /// as the kernel says which core a client comes to.
-    pub(crate) fn clients_limit(&self) -> u64 {
-        let stated = if self.clients_max == 0 { 1 << 16 } else { self.clients_max };
-        stated.max(CLIENTS_RESERVED)
-    }
-
     /// The timers of a core: those of keys, which keys cannot exceed, and those that the server
     /// needs to live.
     pub(crate) fn capacity(&self) -> u32 {
-        let capacity = u64::from(self.timers_max) + self.clients_limit() + TIMERS_RESERVED;
+        let capacity = u64::from(self.timers_max) + self.clients_max + TIMERS_RESERVED;
         u32::try_from(capacity).expect("the ranges of the options leave it below 2³⁰")
     }
 }
@@ -122,9 +108,4 @@ pub(crate) fn parse() -> Result<Option<Options>, Failure> {
         let line = text.lines().next().unwrap_or_default();
         Err(Failure::usage(line.trim_start_matches("error: ")))
     })
-}
-
-fn parse_flags(letters: &str) -> Result<Flags, String> {
-    let refused = "use letters of g$xentdKEmolshzA, with K or E, as in \"Ex\"";
-    Flags::parse(letters.as_bytes()).ok_or_else(|| refused.to_owned())
 }

@@ -1,232 +1,173 @@
-//! Requests for keys of other cores.
+//! Requests of one connection for keys of other cores.
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::sync::oneshot;
 
-use crate::core::{Asked, Core, CoreEnded, Message, Most, Replies};
-use crate::notify::Event;
-use crate::protocol::{Args, Proto, Reply, encode_request, integer_of, split_array};
-use crate::session::Session;
+use crate::core::{Core, CoreEnded, Message, Replies};
+use crate::protocol::{Args, Proto, Reply, encode_request, integer};
 
 /// The most requests of one connection that wait to be sent to other cores, and the most bytes of
 /// them.
 const REQUESTS_MAX: usize = 1 << 10;
 const REQUEST_BYTES: usize = 1 << 20;
-/// A core that has written so many bytes of replies leaves the other requests for the next message.
-pub(crate) const REPLY_BYTES: usize = 256 << 10;
+
+/// The next of the replies to a client.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Replies of this core.
+    Here(BytesMut),
+    /// The reply of another core.
+    Reply(usize),
+    /// None: the integer reply of a core is added to the total of its command.
+    Add(usize),
+    /// The total of a command: this number, and those that cores have replied.
+    Total(i64),
+    /// None: the reply of a core is dropped.
+    Skip(usize),
+}
 
 /// The requests of one connection for keys of other cores, and the replies that have come.
 ///
-/// The replies take their places among those of this core. Where one is missing, what comes behind
-/// it is held back until a further message has brought it. So a connection holds, for each core, no
-/// more than [`REPLY_BYTES`] and one value, however long its pipeline is.
+/// Where a reply is missing, the replies behind it are held back until a further message has
+/// brought it. So a connection holds, for each core, no more than a message of replies and one
+/// value, however long its pipeline is.
 #[derive(Debug)]
 pub(crate) struct Remote {
     /// The encoded requests that were not executed, by core.
-    requests: Vec<Vec<u8>>,
+    requests: Vec<BytesMut>,
     /// The bytes of the requests that were not sent.
     bytes: usize,
-    /// The replies that have not taken their places, by core.
-    arrived: Vec<Arrived>,
-    /// Where each missing reply belongs among those that are held back, and the core that gives it.
-    places: VecDeque<(usize, usize)>,
-    /// Replies of this core, behind the first missing one.
-    held: BytesMut,
-}
-
-/// Replies of one core, of which the first `next` have taken their places.
-#[derive(Debug, Default)]
-struct Arrived {
-    replies: Replies,
-    next: usize,
-}
-
-impl Arrived {
-    fn is_used_up(&self) -> bool {
-        self.next == self.replies.ends.len()
-    }
-
-    fn take(&mut self) -> Option<&[u8]> {
-        let end = *self.replies.ends.get(self.next)?;
-        let begin = self.next.checked_sub(1).map_or(0, |before| self.replies.ends[before]);
-        self.next += 1;
-        Some(&self.replies.bytes[begin..end])
-    }
+    /// The replies that have come and are not written, by core.
+    arrived: Vec<Replies>,
+    /// The replies that are held back, from the first that is missing on.
+    next: VecDeque<Next>,
+    /// The bytes of the replies of this core among them.
+    pub(crate) held: usize,
+    /// The integers that cores have replied for the command whose total comes next.
+    total: i64,
 }
 
 impl Remote {
     pub(crate) fn new(cores: usize) -> Self {
         Self {
-            requests: vec![Vec::new(); cores],
+            requests: vec![BytesMut::new(); cores],
             bytes: 0,
-            arrived: std::iter::repeat_with(Arrived::default).take(cores).collect(),
-            places: VecDeque::new(),
-            held: BytesMut::new(),
+            arrived: std::iter::repeat_with(Replies::default).take(cores).collect(),
+            next: VecDeque::new(),
+            held: 0,
+            total: 0,
         }
     }
 
-    /// Adds a request whose reply belongs at `at`. True if the requests are to be sent now.
-    pub(crate) fn push(&mut self, core: usize, args: Args<'_>, at: usize) -> bool {
+    /// Adds a request to another core, whose reply comes next behind `out`. True if the requests
+    /// are to be sent now.
+    pub(crate) fn push(
+        &mut self,
+        core: usize,
+        args: Args<'_>,
+        next: Next,
+        out: &mut BytesMut,
+    ) -> bool {
         let before = self.requests[core].len();
         encode_request(&mut self.requests[core], args);
         self.bytes += self.requests[core].len() - before;
-        self.places.push_back((at, core));
-        self.places.len() >= REQUESTS_MAX || self.bytes >= REQUEST_BYTES
+        self.hold(next, out);
+        self.next.len() >= REQUESTS_MAX || self.bytes >= REQUEST_BYTES
+    }
+
+    /// Replies with the total of a command: `count`, and what its requests to other cores add.
+    pub(crate) fn push_total(&mut self, count: i64, reply: &mut Reply<'_>) {
+        if self.is_resolved() {
+            reply.integer(count + std::mem::take(&mut self.total));
+        } else {
+            self.hold(Next::Total(count), reply.out);
+        }
+    }
+
+    fn hold(&mut self, next: Next, out: &mut BytesMut) {
+        if !out.is_empty() {
+            self.held += out.len();
+            self.next.push_back(Next::Here(out.split()));
+        }
+        self.next.push_back(next);
     }
 
     /// Whether no reply is missing.
     pub(crate) fn is_resolved(&self) -> bool {
-        self.places.is_empty()
+        self.next.is_empty()
     }
 
     /// The bytes of requests and replies.
     pub(crate) fn memory(&self) -> usize {
-        let requests: usize = self.requests.iter().map(Vec::capacity).sum();
-        let replies = self.arrived.iter().map(|arrived| arrived.replies.bytes.capacity());
-        requests + replies.sum::<usize>() + self.held.capacity()
+        let requests: usize = self.requests.iter().map(BytesMut::capacity).sum();
+        let replies: usize = self.arrived.iter().map(|replies| replies.bytes).sum();
+        requests + replies + self.held
     }
 
-    /// Sends the requests, waits for replies, and puts them in their places in `out`, up to the
-    /// first that is missing. If one is missing, `out` is to be written and emptied, and this
-    /// called again.
-    pub(crate) async fn resolve(&mut self, session: &Session, out: &mut BytesMut) -> Asked {
-        session.core.publish_events();
+    /// Sends the requests, waits for replies, and appends to `out` all up to the first that is
+    /// missing. If one is missing, `out` is to be written and emptied, and this called again.
+    pub(crate) async fn resolve(
+        &mut self,
+        core: &Core,
+        proto: Proto,
+        out: &mut BytesMut,
+    ) -> Result<(), CoreEnded> {
         self.bytes = 0;
-        let requests = self.requests.iter_mut().zip(&self.arrived);
-        let requests =
-            requests.map(
-                |(requests, arrived)| {
-                    if arrived.is_used_up() { std::mem::take(requests) } else { Vec::new() }
-                },
-            );
-        let most = Most::Pause(REPLY_BYTES);
-        let came = exchange(&session.core, session.proto, requests, most).await?;
-        for (core, mut replies) in came.into_iter().enumerate() {
-            if !replies.ends.is_empty() {
-                self.requests[core] = std::mem::take(&mut replies.rest);
-                self.arrived[core] = Arrived { replies, next: 0 };
+        let mut waiting = Vec::new();
+        for (to, requests) in self.requests.iter_mut().enumerate() {
+            if self.arrived[to].each.is_empty() && !requests.is_empty() {
+                let (reply, replies) = oneshot::channel();
+                let requests = std::mem::take(requests);
+                core.send(to, Message::Requests { requests, proto, reply })?;
+                waiting.push((to, replies));
             }
         }
-        // While a reply is missing, `out` is empty; before, nothing is held back.
-        self.held.unsplit(std::mem::take(out));
-        let mut taken = 0;
-        while let Some((at, core)) = self.places.front().copied()
-            && let Some(reply) = self.arrived[core].take()
-        {
-            out.extend_from_slice(&self.held[taken..at]);
-            out.extend_from_slice(reply);
-            taken = at;
-            self.places.pop_front();
+        for (from, replies) in waiting {
+            let mut replies = replies.await.map_err(|_| CoreEnded)?;
+            self.requests[from] = std::mem::take(&mut replies.rest);
+            self.arrived[from] = replies;
         }
-        let used_up = self.arrived.iter_mut().filter(|arrived| arrived.is_used_up());
-        used_up.for_each(|arrived| *arrived = Arrived::default());
+        let behind = out.split();
+        while let Some(next) = self.next.pop_front() {
+            match next {
+                Next::Here(replies) => {
+                    self.held -= replies.len();
+                    out.unsplit(replies);
+                }
+                Next::Total(count) => {
+                    let total = count + std::mem::take(&mut self.total);
+                    Reply { out, proto }.integer(total);
+                }
+                Next::Reply(core) | Next::Add(core) | Next::Skip(core) => {
+                    let Some(reply) = self.arrived[core].each.pop_front() else {
+                        self.next.push_front(next);
+                        break;
+                    };
+                    match next {
+                        Next::Reply(_) => out.extend_from_slice(&reply),
+                        Next::Add(_) => self.total += integer_of(&reply),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        for replies in self.arrived.iter_mut().filter(|replies| replies.each.is_empty()) {
+            *replies = Replies::default();
+        }
         if self.is_resolved() {
-            out.extend_from_slice(&self.held[taken..]);
-            self.held = BytesMut::new();
-        } else {
-            let _in_their_places = self.held.split_to(taken);
-            self.places.iter_mut().for_each(|(at, _)| *at -= taken);
+            out.unsplit(behind);
+        } else if !behind.is_empty() {
+            self.held += behind.len();
+            self.next.push_back(Next::Here(behind));
         }
         Ok(())
     }
 }
 
-/// Has each core execute its requests, and returns the replies of each, and the requests that are
-/// left.
-async fn exchange(
-    core: &Core,
-    proto: Proto,
-    requests: impl Iterator<Item = Vec<u8>>,
-    most: Most,
-) -> Asked<Vec<Replies>> {
-    let mut waiting = Vec::new();
-    for (to, requests) in requests.enumerate() {
-        let (reply, replies) = oneshot::channel();
-        if requests.is_empty() {
-            let _ = reply.send(Replies::default());
-        } else {
-            core.send(to, Message::Requests { requests, proto, most, reply }).await?;
-        }
-        waiting.push(replies);
-    }
-    let mut all = Vec::with_capacity(waiting.len());
-    for replies in waiting {
-        all.push(replies.await.map_err(|_| CoreEnded)?);
-    }
-    Ok(all)
-}
-
-/// Has one core execute requests, and no others of any client between them.
-pub(crate) async fn exchange_with(
-    core: &Core,
-    to: usize,
-    proto: Proto,
-    requests: Vec<u8>,
-) -> Asked<Replies> {
-    let mut requests = Some(requests);
-    let by_core = (0..=to).map(|at| requests.take_if(|_| at == to).unwrap_or_default());
-    let most = Most::Replace(core.shared.limits().replies);
-    let mut replies = exchange(core, proto, by_core, most).await?;
-    Ok(replies.pop().unwrap_or_default())
-}
-
-/// Has each core execute a request, and returns the replies of those whose request has words.
-pub(crate) async fn gather(core: &Core, parts: &[Vec<&[u8]>]) -> Asked<Vec<BytesMut>> {
-    let requests = parts.iter().map(|words| {
-        let mut request = Vec::new();
-        if !words.is_empty() {
-            encode_request(&mut request, words);
-        }
-        request
-    });
-    // The cores reply in the same way to all, so that the replies can be combined.
-    let most = Most::Pause(usize::MAX);
-    let replies = exchange(core, Proto::Resp2, requests, most).await?;
-    Ok(replies.into_iter().map(|of| of.bytes).filter(|bytes| !bytes.is_empty()).collect())
-}
-
-/// Publishes a message on all cores, and returns how many subscribers it has reached.
-pub(crate) async fn publish(core: &Core, channel: &[u8], message: &[u8]) -> Asked<i64> {
-    let channel = Bytes::copy_from_slice(channel);
-    let event = Event { channel, message: Bytes::copy_from_slice(message) };
-    let mut count = core.publish(&event);
-    let has_subscribers = |to: &usize| core.shared.gauges[*to].subscribers.get() > 0;
-    for to in (0..core.shared.cores()).filter(|to| *to != core.index).filter(has_subscribers) {
-        let (reply, reached) = oneshot::channel();
-        core.send(to, Message::Publish { event: event.clone(), reply }).await?;
-        count += reached.await.map_err(|_| CoreEnded)?;
-    }
-    Ok(count)
-}
-
-/// How the replies of several cores become one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Combine {
-    /// The sum of integers.
-    Sum,
-    /// The first refusal, or OK.
-    Ok,
-    /// One array of all values.
-    Join,
-}
-
-impl Combine {
-    /// Writes the reply. A refusal of any core is the reply.
-    pub(crate) fn write(self, replies: &[BytesMut], reply: &mut Reply<'_>) {
-        if let Some(refusal) = replies.iter().find(|part| part.starts_with(b"-")) {
-            reply.out.extend_from_slice(refusal);
-            return;
-        }
-        match self {
-            Self::Sum => reply.integer(replies.iter().filter_map(|part| integer_of(part)).sum()),
-            Self::Ok => reply.ok(),
-            Self::Join => {
-                let parts = || replies.iter().filter_map(|part| split_array(part));
-                reply.array(parts().map(|(count, _)| count).sum());
-                parts().for_each(|(_, values)| reply.out.extend_from_slice(values));
-            }
-        }
-    }
+/// The value of an integer reply.
+fn integer_of(reply: &[u8]) -> i64 {
+    let digits = reply.strip_prefix(b":").and_then(|reply| reply.strip_suffix(b"\r\n"));
+    digits.and_then(integer).expect("cores reply to a count with an integer")
 }

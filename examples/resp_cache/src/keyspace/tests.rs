@@ -1,23 +1,19 @@
-//! The keys of one shard, by a clock and a wall clock that the tests move.
+//! The keys of one shard, by a clock that the tests move.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, TimerService, Timers};
 
 use super::*;
 
-const MILLIS: i128 = 1_000;
 /// A test that takes so long has failed.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The keys of one shard, which turns only when a test says so.
 struct Fixture {
     clock: ManualClock,
-    /// By how much the wall clock was stepped, in microseconds.
-    steps: Arc<AtomicI64>,
     timers: Timers<u32>,
     keys: Keyspace,
     turn: Box<dyn FnMut() -> Vec<Fired<u32>>>,
@@ -41,18 +37,9 @@ impl Fixture {
             let _alive = &service;
             fired.take()
         });
-        let steps = Arc::new(AtomicI64::new(0));
-        // The wall clock goes as the monotonic one does, and is stepped beside it.
-        let wall = {
-            let (clock, steps, epoch) = (clock.clone(), Arc::clone(&steps), clock.now());
-            Box::new(move || {
-                let micros = 1_000_000_000_000 + steps.load(Ordering::Relaxed);
-                UNIX_EPOCH + Duration::from_micros(micros.cast_unsigned()) + (clock.now() - epoch)
-            })
-        };
-        let mut keys = Keyspace::new(timers.clone(), wall, Arc::default());
-        keys.flags = Flags::parse(b"KEAn").unwrap();
-        Self { clock, steps, timers, keys, turn }
+        let mut keys = Keyspace::new(timers.clone(), Arc::default());
+        keys.flags = Flags::parse("Exe").unwrap();
+        Self { clock, timers, keys, turn }
     }
 
     fn set(&mut self, key: &str, ttl: Ttl) -> Result<(), WriteError> {
@@ -60,9 +47,8 @@ impl Fixture {
     }
 
     /// A deadline that many milliseconds from now.
-    fn after(&self, millis: u64, is_wall: bool) -> Ttl {
-        let now = self.keys.now();
-        Ttl::Set(Deadline::new(now + i128::from(millis) * MILLIS, is_wall))
+    fn after(&self, millis: u64) -> Ttl {
+        Ttl::Set(self.keys.now() + Duration::from_millis(millis))
     }
 
     fn has(&mut self, key: &str) -> bool {
@@ -70,8 +56,8 @@ impl Fixture {
     }
 
     fn remaining(&mut self, key: &str) -> Option<u64> {
-        let deadline = self.keys.deadline(Key::new(key.as_bytes()))?.micros()?;
-        u64::try_from((deadline - self.keys.now()) / MILLIS).ok()
+        let Some(Ttl::Set(deadline)) = self.keys.ttl(Key::new(key.as_bytes())) else { return None };
+        Some((deadline - self.keys.now()).as_millis() as u64)
     }
 
     fn advance(&mut self, millis: u64) {
@@ -89,13 +75,8 @@ impl Fixture {
 
     fn events(&mut self) -> Vec<String> {
         let events = std::mem::take(&mut self.keys.events);
-        let text = |event: &Event| String::from_utf8_lossy(&event.channel).into_owned();
-        let of_events = events.iter().map(text).filter(|channel| channel.contains("keyevent"));
-        of_events.map(|channel| channel.rsplit(':').next().unwrap().to_owned()).collect()
-    }
-
-    fn step_wall(&mut self, millis: i64) {
-        self.steps.fetch_add(millis * 1_000, Ordering::Relaxed);
+        let name = |event: Event| String::from_utf8_lossy(&event.channel[15..]).into_owned();
+        events.into_iter().map(name).collect()
     }
 
     /// The bytes that are accounted for, counted anew.
@@ -113,13 +94,13 @@ impl Fixture {
 #[test]
 fn key_is_not_answered_from_its_deadline_on_even_before_the_shard_turns() {
     let mut of = Fixture::new(1_000);
-    let ttl = of.after(100, false);
+    let ttl = of.after(100);
     of.set("k", ttl).unwrap();
     of.clock.advance(Duration::from_micros(99_999));
     assert!(of.has("k"), "it is not early by a microsecond");
     of.clock.advance(Duration::from_micros(1));
     assert!(!of.has("k"), "no turn was taken, and it is not answered");
-    assert_eq!(of.events(), ["new", "expired"]);
+    assert_eq!(of.events(), ["expired"]);
     assert_eq!(of.timers.len(), 0, "its timer is cancelled");
     of.check_memory();
 }
@@ -128,7 +109,7 @@ fn key_is_not_answered_from_its_deadline_on_even_before_the_shard_turns() {
 fn turn_removes_the_keys_whose_time_is_over_and_no_other() {
     let mut of = Fixture::new(1_000);
     for number in 0..100 {
-        let ttl = of.after(number, false);
+        let ttl = of.after(number);
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     of.set("stays", Ttl::Remove).unwrap();
@@ -143,7 +124,7 @@ fn turn_removes_the_keys_whose_time_is_over_and_no_other() {
 #[test]
 fn overwritten_deadline_does_not_remove_the_key() {
     let mut of = Fixture::new(1_000);
-    for ttl in [of.after(10, false), of.after(5, false), of.after(30, false)] {
+    for ttl in [of.after(10), of.after(5), of.after(30)] {
         of.set("reset", ttl).unwrap();
         of.set("persistent", ttl).unwrap();
     }
@@ -159,64 +140,21 @@ fn overwritten_deadline_does_not_remove_the_key() {
 }
 
 #[test]
-fn wall_clock_that_steps_forward_ends_points_in_time_and_no_lengths() {
-    let mut of = Fixture::new(1_000);
-    let (point, length) = (of.after(60_000, true), of.after(60_000, false));
-    of.set("point", point).unwrap();
-    of.set("later", of.after(90_000, true)).unwrap();
-    of.set("length", length).unwrap();
-    of.step_wall(60_000);
-    assert!(!of.has("point"), "its time has come by the new wall time");
-    assert_eq!(of.remaining("later"), Some(30_000));
-    assert_eq!(of.remaining("length"), Some(60_000));
-    of.advance(30_000);
-    assert_eq!(of.turn(), 1, "the timer was moved too");
-    assert!(of.has("length"));
-}
-
-#[test]
-fn wall_clock_that_steps_back_prolongs_points_in_time_and_no_lengths() {
-    let mut of = Fixture::new(1_000);
-    let (point, length) = (of.after(1_000, true), of.after(1_000, false));
-    of.set("point", point).unwrap();
-    of.set("length", length).unwrap();
-    of.step_wall(-5_000);
-    of.keys.follow_wall();
-    assert_eq!(of.remaining("point"), Some(6_000));
-    assert_eq!(of.remaining("length"), Some(1_000));
-    of.advance(1_000);
-    assert_eq!(of.turn(), 1, "the length is over");
-    assert!(of.has("point"));
-    of.advance(5_000);
-    assert_eq!(of.turn(), 1);
-}
-
-#[test]
-fn wall_time_of_a_deadline_is_exact_to_the_microsecond() {
-    let mut of = Fixture::new(1_000);
-    let (wall, time) = of.keys.wall();
-    let later = wall + 123_456_789;
-    let micros = time.monotonic_of(later);
-    assert_eq!(time.to_wall(micros), later);
-}
-
-#[test]
 fn full_memory_evicts_the_keys_with_the_shortest_time_to_live() {
     let mut of = Fixture::new(1_000);
     for number in 0..50 {
-        let ttl = of.after(1_000 + number * 300, false);
+        let ttl = of.after(1_000 + number * 300);
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     of.set("stays", Ttl::Remove).unwrap();
     of.keys.memory_max = of.keys.memory;
-    let _ = of.events();
     for number in 0..10 {
-        let ttl = of.after(600_000, false);
+        let ttl = of.after(600_000);
         of.set(&format!("n{number}"), ttl).unwrap();
         assert!(!of.has(&format!("k{number}")), "k{number} has the shortest time");
         of.check_memory();
     }
-    assert_eq!(of.events().iter().filter(|event| *event == "evicted").count(), 10);
+    assert_eq!(of.events(), ["evicted"; 10]);
     assert!(of.has("stays"));
     assert!(of.has("k10"));
 }
@@ -254,7 +192,7 @@ fn eviction_of_far_keys_goes_by_their_time_whatever_was_cancelled() {
     // All of them share a slot, whose first entries are stale. Those with an even number are later.
     let time_of = |number: u64| 40_000_000 + number + 10_000 * ((number + 1) % 2);
     for number in 0..2_000 {
-        let ttl = of.after(time_of(number), false);
+        let ttl = of.after(time_of(number));
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     for number in 0..1_000 {
@@ -275,7 +213,7 @@ fn eviction_of_far_keys_goes_by_their_time_whatever_was_cancelled() {
 fn large_value_takes_the_room_of_as_many_keys_as_it_needs() {
     let mut of = Fixture::new(10_000);
     for number in 0..5_000 {
-        let ttl = of.after(1_000_000 + number, false);
+        let ttl = of.after(1_000_000 + number);
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     of.keys.memory_max = of.keys.memory;
@@ -291,7 +229,7 @@ fn value_that_cannot_fit_is_refused_before_a_key_is_evicted() {
     let mut of = Fixture::new(10_000);
     of.set("stays", Ttl::Remove).unwrap();
     for number in 0..100 {
-        let ttl = of.after(1_000_000 + number, false);
+        let ttl = of.after(1_000_000 + number);
         of.set(&format!("k{number}"), ttl).unwrap();
     }
     of.keys.memory_max = of.keys.memory;
@@ -301,89 +239,10 @@ fn value_that_cannot_fit_is_refused_before_a_key_is_evicted() {
 }
 
 #[test]
-fn key_that_is_written_is_not_evicted_for_its_own_room() {
-    type Write = fn(&mut Keyspace, Key<'_>, &[u8]) -> Written;
-    let (large, key) = ([b'x'; 1_000], Key::new(b"first"));
-    let writes: [(Write, usize); 2] = [
-        (|keys, key, value| keys.set(key, value, Ttl::Keep), 1_000),
-        (|keys, key, value| keys.append(key, value).map(|is_there| assert!(is_there)), 1_005),
-    ];
-    for (write, length) in writes {
-        let mut of = Fixture::new(10_000);
-        let (soon, later) = (of.after(1_000, false), of.after(1_000_000, false));
-        of.set("first", soon).unwrap();
-        for number in 0..100 {
-            of.set(&format!("k{number}"), later).unwrap();
-        }
-        of.keys.memory_max = of.keys.memory;
-        assert_eq!(write(&mut of.keys, key, &large), Ok(()));
-        assert_eq!(of.keys.get(key).map(<[u8]>::len), Some(length), "it keeps what it had");
-        assert_eq!(of.remaining("first"), Some(1_000), "it keeps its time to live");
-        of.check_memory();
-        of.advance(1_000);
-        assert_eq!(of.turn(), 1, "its timer has the deadline again");
-        // Alone, with nothing to evict.
-        let mut of = Fixture::new(10);
-        let soon = of.after(1_000, false);
-        of.set("first", soon).unwrap();
-        of.keys.memory_max = of.keys.memory;
-        assert_eq!(write(&mut of.keys, key, &large), Err(NO_MEMORY));
-        assert_eq!(of.remaining("first"), Some(1_000));
-    }
-}
-
-#[test]
-fn renamed_key_needs_no_more_room_and_no_more_timers() {
-    let mut of = Fixture::new(10);
-    of.keys.timers_max = 1;
-    let large = [b'x'; 10_000];
-    let ttl = of.after(1_000, false);
-    of.keys.set(Key::new(b"a"), &large, ttl).unwrap();
-    of.set("stays", Ttl::Remove).unwrap();
-    of.keys.memory_max = of.keys.memory;
-    let _ = of.events();
-    assert_eq!(of.keys.rename(Key::new(b"a"), Key::new(b"b")), Ok(true));
-    assert_eq!((of.has("a"), of.remaining("b")), (false, Some(1_000)));
-    assert_eq!(of.events(), ["new"], "nothing is evicted");
-    assert_eq!(of.keys.rename(Key::new(b"b"), Key::new(b"stays")), Ok(true));
-    assert_eq!(of.keys.get(Key::new(b"stays")).map(<[u8]>::len), Some(10_000));
-    assert_eq!(of.keys.rename(Key::new(b"none"), Key::new(b"x")), Ok(false));
-    of.check_memory();
-    of.keys.memory_max = of.keys.memory;
-    let long = vec![b'n'; 1_000];
-    assert_eq!(of.keys.rename(Key::new(b"stays"), Key::new(&long)), Err(NO_MEMORY));
-    assert_eq!(of.remaining("stays"), Some(1_000), "it stays where a longer name does not fit");
-    of.advance(1_000);
-    assert_eq!(of.turn(), 1);
-}
-
-#[test]
-fn lowered_limit_lets_writes_take_place_while_the_memory_falls() {
-    let mut of = Fixture::new(10_000);
-    for number in 0..8_000 {
-        let ttl = of.after(1_000_000 + number, false);
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
-    of.keys.memory_max = of.keys.memory / 100;
-    let before = of.keys.memory;
-    assert_eq!(of.set("new", Ttl::Remove), Ok(()));
-    assert!(of.keys.memory < before);
-    assert!(of.keys.memory > of.keys.memory_max, "one write does not evict all that is too much");
-    let mut steps = 0;
-    while of.keys.shrink() {
-        steps += 1;
-    }
-    assert!((5..8).contains(&steps), "{steps}");
-    assert!(of.keys.memory <= of.keys.memory_max);
-    assert!(of.has("new"));
-    of.check_memory();
-}
-
-#[test]
 fn keys_leave_the_timers_that_are_not_theirs() {
     let mut of = Fixture::new(10);
     of.keys.timers_max = 8;
-    let ttl = of.after(1_000, false);
+    let ttl = of.after(1_000);
     for number in 0..8 {
         of.set(&format!("k{number}"), ttl).unwrap();
     }
@@ -397,11 +256,11 @@ fn keys_leave_the_timers_that_are_not_theirs() {
 fn write_without_a_free_timer_is_refused_and_changes_nothing() {
     let mut of = Fixture::new(2);
     for key in ["a", "b"] {
-        let ttl = of.after(1_000, false);
+        let ttl = of.after(1_000);
         of.set(key, ttl).unwrap();
     }
     of.set("plain", Ttl::Remove).unwrap();
-    let ttl = of.after(1_000, false);
+    let ttl = of.after(1_000);
     assert_eq!(of.set("c", ttl), Err(NO_TIMER));
     assert!(!of.has("c"));
     assert_eq!(of.set("plain", ttl), Err(NO_TIMER));
@@ -427,7 +286,7 @@ fn random_writes_expire_as_a_map_of_deadlines_says() {
         match random(6) {
             0 | 1 => {
                 let time = random(2_000) + 1;
-                let ttl = of.after(time, random(2) == 0);
+                let ttl = of.after(time);
                 of.set(&key, ttl).unwrap();
                 model.insert(key, Some(now + time));
             }
@@ -459,20 +318,41 @@ fn random_writes_expire_as_a_map_of_deadlines_says() {
 }
 
 #[test]
-fn deadline_is_kept_as_far_as_milliseconds_reach() {
-    let years = |count: i128| count * 365 * 86_400 * 1_000_000;
-    for micros in [1, 999, years(1), years(146_000)] {
-        assert_eq!(Deadline::new(micros, true).micros(), Some(micros), "to the microsecond");
+fn key_that_is_written_is_not_evicted_for_its_own_room() {
+    let (large, key) = ([b'x'; 1_000], Key::new(b"first"));
+    // Among others that can be evicted, and alone.
+    for others in [100, 0] {
+        let mut of = Fixture::new(10_000);
+        let (soon, later) = (of.after(1_000), of.after(1_000_000));
+        of.set("first", soon).unwrap();
+        for number in 0..others {
+            of.set(&format!("k{number}"), later).unwrap();
+        }
+        of.keys.memory_max = of.keys.memory;
+        let (outcome, length) = if others > 0 { (Ok(()), 1_000) } else { (Err(NO_MEMORY), 5) };
+        assert_eq!(of.keys.set(key, &large, Ttl::Keep), outcome);
+        assert_eq!(of.keys.get(key).map(<[u8]>::len), Some(length), "it keeps what it had");
+        assert_eq!(of.remaining("first"), Some(1_000), "it keeps its time to live");
+        assert!(of.keys.memory <= of.keys.memory_max);
+        of.check_memory();
+        of.advance(1_000);
+        assert_eq!(of.turn(), 1, "its timer has the deadline again");
     }
-    for micros in [years(150_000), years(1_000_000), years(290_000_000)] {
-        let kept = Deadline::new(micros, false).micros().unwrap();
-        assert!((micros..micros + FAR_UNIT).contains(&kept), "{micros} is kept as {kept}");
-    }
+}
+
+#[test]
+fn time_to_live_reaches_as_far_as_its_milliseconds() {
     let mut of = Fixture::new(10);
-    let far = Deadline::new(i128::from(i64::MAX) * 1_000, false);
-    of.set("k", Ttl::Set(far)).unwrap();
-    of.set("sooner", Ttl::Set(Deadline::new(years(150_000), false))).unwrap();
+    for (key, millis) in [("far", i64::MAX.cast_unsigned()), ("sooner", 1 << 60)] {
+        let ttl = of.after(millis);
+        of.set(key, ttl).unwrap();
+    }
     of.advance(1_000_000_000);
     assert_eq!(of.turn(), 0);
-    assert!(of.has("k") && of.has("sooner"));
+    assert_eq!(of.remaining("far"), Some(i64::MAX.cast_unsigned() - 1_000_000_000));
+    // Nor is it later than the deadline that a key has while others make room for it.
+    of.keys.memory_max = of.keys.memory;
+    let large = [b'x'; 100];
+    assert_eq!(of.keys.set(Key::new(b"sooner"), &large, Ttl::Keep), Ok(()));
+    assert_eq!((of.has("far"), of.has("sooner")), (false, true));
 }

@@ -1,10 +1,14 @@
 //! Keys that expire: never answered after their time, removed without an access, published.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use redis::{Commands, cmd, pipe};
+use redis::{Commands, Connection, cmd, pipe};
 
 use crate::server::{PATIENCE, Server};
+
+fn set_px(client: &mut Connection, key: &str, millis: u64) {
+    let () = cmd("SET").arg(key).arg(1).arg("PX").arg(millis).query(client).unwrap();
+}
 
 #[test]
 fn key_is_never_answered_after_its_time_nor_missing_before() {
@@ -13,7 +17,7 @@ fn key_is_never_answered_after_its_time_nor_missing_before() {
         for number in 0..40_u64 {
             let (key, life) = (format!("k{number}"), Duration::from_millis(5 + number));
             let set_at = Instant::now();
-            let () = client.pset_ex(&key, 1, life.as_millis() as u64).unwrap();
+            set_px(&mut client, &key, life.as_millis() as u64);
             let was_set = Instant::now();
             loop {
                 let asked = Instant::now();
@@ -30,28 +34,6 @@ fn key_is_never_answered_after_its_time_nor_missing_before() {
 }
 
 #[test]
-fn point_in_wall_time_is_kept() {
-    let server = Server::start(&[]);
-    let mut client = server.client();
-    let millis = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
-    let at = millis() + 300;
-    let () = cmd("SET").arg("k").arg(1).arg("PXAT").arg(at).query(&mut client).unwrap();
-    assert_eq!(cmd("PEXPIRETIME").arg("k").query(&mut client), Ok(at));
-    loop {
-        let asked = millis();
-        let found: Option<i32> = client.get("k").unwrap();
-        if found.is_none() {
-            assert!(millis() >= at, "it is gone early");
-            break;
-        }
-        assert!(asked <= at, "it is answered late");
-    }
-    let past: i64 = cmd("SET").arg("k").arg(1).query(&mut client).map(|()| millis() - 1).unwrap();
-    assert_eq!(cmd("PEXPIREAT").arg("k").arg(past).query(&mut client), Ok(1));
-    assert_eq!(client.exists("k"), Ok(0));
-}
-
-#[test]
 fn keys_due_together_are_removed_and_published_without_an_access() {
     const KEYS: usize = 1_000;
     let arguments = ["--notify-keyspace-events", "Ex"];
@@ -60,13 +42,14 @@ fn keys_due_together_are_removed_and_published_without_an_access() {
         let mut pubsubs: Vec<_> = subscribers.iter_mut().map(|client| client.as_pubsub()).collect();
         for pubsub in &mut pubsubs {
             pubsub.set_read_timeout(Some(PATIENCE)).unwrap();
-            pubsub.subscribe("__keyevent@0__:expired").unwrap();
+            // By the name, by a pattern, and by both of the key.
+            pubsub.psubscribe("__keyevent@0__:*").unwrap();
         }
         let mut client = server.client();
         let mut pipeline = pipe();
         for number in 0..KEYS {
-            pipeline.set_ex(format!("other{number}"), 1, 3_600).ignore();
-            pipeline.pset_ex(format!("k{number}"), 1, 400).ignore();
+            pipeline.cmd("SET").arg(&[&format!("other{number}"), "1", "EX", "3600"]).ignore();
+            pipeline.cmd("SET").arg(&[&format!("k{number}"), "1", "PX", "400"]).ignore();
         }
         let () = pipeline.query(&mut client).unwrap();
         let mut expected: Vec<_> = (0..KEYS).map(|number| format!("k{number}")).collect();
@@ -82,33 +65,6 @@ fn keys_due_together_are_removed_and_published_without_an_access() {
 }
 
 #[test]
-fn events_of_commands_are_published_in_order() {
-    let server = Server::start(&[]);
-    let mut client = server.client();
-    let set = |client: &mut redis::Connection, letters: &str| {
-        let mut command = cmd("CONFIG");
-        let () =
-            command.arg("SET").arg("notify-keyspace-events").arg(letters).query(client).unwrap();
-    };
-    set(&mut client, "KEA");
-    let mut subscriber = server.client();
-    let mut pubsub = subscriber.as_pubsub();
-    pubsub.set_read_timeout(Some(PATIENCE)).unwrap();
-    pubsub.psubscribe("__key*@0__:*").unwrap();
-    let () = client.set_ex("k", 1, 100).unwrap();
-    let () = client.incr("k", 1).unwrap();
-    let () = client.persist("k").unwrap();
-    let () = client.del("k").unwrap();
-    for event in ["set", "expire", "incrby", "persist", "del"] {
-        let message = pubsub.get_message().unwrap();
-        assert_eq!(message.get_channel_name(), "__keyspace@0__:k");
-        assert_eq!(message.get_payload(), Ok(event.to_owned()));
-        let message = pubsub.get_message().unwrap();
-        assert_eq!(message.get_channel_name(), format!("__keyevent@0__:{event}"));
-    }
-}
-
-#[test]
 fn memory_beyond_the_limit_is_freed_of_keys_with_a_time_to_live() {
     for (runtime, server) in Server::on_each_runtime(&["--memory-max", "400000"]) {
         let mut client = server.client();
@@ -116,7 +72,10 @@ fn memory_beyond_the_limit_is_freed_of_keys_with_a_time_to_live() {
             let () = client.set(format!("stays{number}"), "x".repeat(100)).unwrap();
         }
         for number in 0..2_000 {
-            let () = client.set_ex(format!("k{number}"), "x".repeat(500), 100 + number).unwrap();
+            let (value, time) = ("x".repeat(500), 100 + number);
+            let mut set = cmd("SET");
+            set.arg(format!("k{number}")).arg(value).arg("EX").arg(time);
+            let () = set.query(&mut client).unwrap();
         }
         let stay: Vec<String> = (0..50).map(|number| format!("stays{number}")).collect();
         assert_eq!(client.exists(&stay), Ok(50), "{runtime}");

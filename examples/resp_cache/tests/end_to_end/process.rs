@@ -17,7 +17,8 @@ fn sigterm_ends_the_server_with_clients_connected() {
         subscriber.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
         let mut client = server.client();
         for number in 0..1_000 {
-            let () = client.set_ex(format!("k{number}"), 1, 1_000).unwrap();
+            let () = client.set(format!("k{number}"), 1).unwrap();
+            let () = client.expire(format!("k{number}"), 1_000).unwrap();
         }
         server.signal("TERM");
         assert_eq!(server.wait(), Some(0), "{runtime}");

@@ -130,6 +130,17 @@ impl Drop for Server {
     }
 }
 
+/// A request of these words.
+pub(crate) fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    request
+}
+
 /// A socket that sends what a test says, well-formed or not.
 pub(crate) struct Socket(pub(crate) TcpStream);
 
