@@ -136,7 +136,7 @@ pub(super) struct Deadlines<M: Side> {
     question: Option<u32>,
     /// How many writes and flushes have come since the question, and no read that waits.
     without_read: u8,
-    http2: Http2,
+    pub(super) http2: Http2,
 }
 
 impl<M: Side> Deadlines<M> {

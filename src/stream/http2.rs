@@ -43,49 +43,71 @@ struct Frame {
     increment: u32,
 }
 
+impl Frame {
+    /// The frame that begins with these bytes. `None` if they have a part of its head only, or of
+    /// the payload of a `WINDOW_UPDATE`.
+    #[inline]
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let [high, middle, low, kind, flags, stream @ ..] = *bytes.first_chunk::<9>()?;
+        let number = |bytes| u32::from_be_bytes(bytes) & (u32::MAX >> 1);
+        let update = if kind == WINDOW_UPDATE { *bytes[9..].first_chunk()? } else { [0; 4] };
+        let length = u32::from_be_bytes([0, high, middle, low]);
+        Some(Self { kind, flags, length, stream: number(stream), increment: number(update) })
+    }
+}
+
 /// The frames of one direction.
 #[derive(Default)]
 struct Frames {
-    /// The head of the present frame, and the payload of a `WINDOW_UPDATE`.
-    head: [u8; 13],
-    /// How many bytes of that have come.
+    /// What has come of a frame whose head ends in a later call.
+    part: [u8; 13],
+    /// How long that is.
     known: usize,
-    /// How many bytes of the payload are to come.
+    /// How many bytes of the payload of the present frame are to come.
     left: usize,
+    /// Whether that is data.
+    is_data: bool,
 }
 
 impl Frames {
-    fn number(&self, at: usize) -> u32 {
-        let bytes = [self.head[at], self.head[at + 1], self.head[at + 2], self.head[at + 3]];
-        u32::from_be_bytes(bytes)
-    }
-
-    /// How many bytes of the present frame are kept.
-    fn needed(&self) -> usize {
-        if self.known >= 9 && self.head[3] == WINDOW_UPDATE { 13 } else { 9 }
-    }
-
     /// Takes the next bytes. Returns the next frame whose head they complete, and how many of them
     /// were taken.
+    #[inline]
     fn next(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
         let skipped = self.left.min(bytes.len());
         self.left -= skipped;
-        let mut taken = skipped;
-        // The payload of a WINDOW_UPDATE may come in another call than the head before it.
-        while self.known < self.needed() {
-            let part = (self.needed() - self.known).min(bytes.len() - taken);
-            if part == 0 {
-                return (taken, None);
-            }
-            self.head[self.known..self.known + part].copy_from_slice(&bytes[taken..taken + part]);
-            (self.known, taken) = (self.known + part, taken + part);
+        let rest = &bytes[skipped..];
+        if rest.is_empty() {
+            return (skipped, None);
         }
-        let length = self.number(0) >> 8;
-        let (kind, known) = (self.head[3], mem::take(&mut self.known));
-        self.left = (length as usize).saturating_sub(known - 9);
-        let mask = u32::MAX >> 1;
-        let (stream, increment) = (self.number(5) & mask, self.number(9) & mask);
-        (taken, Some(Frame { kind, flags: self.head[4], length, stream, increment }))
+        let frame = if self.known == 0 { Frame::of(rest) } else { None };
+        let Some(frame) = frame else {
+            let (taken, frame) = self.next_in_parts(rest);
+            return (skipped + taken, frame);
+        };
+        self.begin(&frame, 9);
+        (skipped + 9, Some(frame))
+    }
+
+    /// As `next`, for a head that comes in more than one call.
+    #[cold]
+    fn next_in_parts(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
+        for (at, byte) in bytes.iter().enumerate() {
+            self.part[self.known] = *byte;
+            self.known += 1;
+            if let Some(frame) = Frame::of(&self.part[..self.known]) {
+                let taken = mem::take(&mut self.known);
+                self.begin(&frame, taken);
+                return (at + 1, Some(frame));
+            }
+        }
+        (bytes.len(), None)
+    }
+
+    /// So many bytes of a frame were taken.
+    fn begin(&mut self, frame: &Frame, taken: usize) {
+        self.left = (frame.length as usize + 9).saturating_sub(taken);
+        self.is_data = frame.kind == DATA;
     }
 }
 
@@ -159,6 +181,15 @@ impl Http2 {
         Self(Protocol::Begins(0))
     }
 
+    /// `None` before it is known.
+    pub(super) fn is_known(&self) -> Option<bool> {
+        match self.0 {
+            Protocol::Begins(_) => None,
+            Protocol::Other => Some(false),
+            Protocol::Http2(_) => Some(true),
+        }
+    }
+
     /// These bytes were read. True if they are of a tunnel's connection and have data.
     #[inline]
     pub(super) fn was_read(
@@ -212,7 +243,7 @@ impl Connection {
         while !bytes.is_empty() {
             let frames = if by == BY_CLIENT { &mut self.read } else { &mut self.written };
             // A part of the payload of a DATA frame that has begun before.
-            has_data |= frames.left > 0 && frames.head[3] == DATA;
+            has_data |= frames.left > 0 && frames.is_data;
             let (taken, frame) = frames.next(bytes);
             bytes = &bytes[taken..];
             if let Some(frame) = frame {

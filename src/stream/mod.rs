@@ -174,6 +174,7 @@ pub use self::behind::MessageEnd;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
 pub use self::framework::{HeldRequest, ResponseEnd, ResponsePiece, SharedControl};
+use self::http2::Http2;
 pub use self::limits::{StreamLimits, StreamTimeout};
 use self::socket::Socket;
 use crate::conn::{ConnTimers, Side};
@@ -408,6 +409,18 @@ impl<S, M: Side> TimedIo<S, M> {
     /// The stream takes the events. No other task may poll for them.
     pub fn timers(&self) -> &ConnTimers<M> {
         self.deadlines.timers()
+    }
+
+    /// The next byte that is read is the first of a protocol. Before the first read, nothing need
+    /// say so; behind what the owner has read itself, as the header of a proxy, the adapter does.
+    pub fn begin_protocol(&mut self) {
+        self.deadlines.http2 = Http2::new();
+    }
+
+    /// Whether the protocol is HTTP/2, by its preface. `None` while too little was read, and of a
+    /// stream that is read by hyper's traits.
+    pub fn is_http2(&self) -> Option<bool> {
+        self.deadlines.http2.is_known()
     }
 
     /// The stream. What is read or written past this type counts as nothing.

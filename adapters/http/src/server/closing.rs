@@ -32,9 +32,6 @@ use crate::hyper::Told;
 /// How much is read at once of what hyper does not ask for.
 const PART: usize = 4 << 10;
 
-/// With these bytes a connection of HTTP/2 begins.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
 /// What a client of HTTP/1 gets whose request does not become complete in time.
 const HEAD_TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
     content-length: 0\r\n\r\n";
@@ -46,9 +43,8 @@ struct Seen {
     is_written: bool,
     /// Whether the client has closed its side.
     has_left: bool,
-    /// How many of the first bytes are those of the preface of HTTP/2; `None` if another byte has
-    /// come, so that it is a connection of HTTP/1.
-    preface: Option<usize>,
+    /// Whether it is a connection of HTTP/2; `None` while that is not known.
+    is_http2: Option<bool>,
 }
 
 /// What a server says about a stream.
@@ -85,12 +81,13 @@ pub(super) struct EndedIo<S> {
 impl<S> ServedIo<S> {
     /// Also returns where the stream is when this is dropped.
     pub(super) fn new(
-        stream: TimedIo<S>,
+        mut stream: TimedIo<S>,
         terms: Terms,
         told: Arc<Told>,
     ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
+        stream.begin_protocol();
         let (back, given_back) = oneshot::channel();
-        let seen = Seen { is_written: false, has_left: false, preface: Some(0) };
+        let seen = Seen { is_written: false, has_left: false, is_http2: None };
         let ahead = Ahead::default();
         let (stream, back) = (Some(stream), Some(back));
         (Self { stream, terms, ahead, told, seen, back }, given_back)
@@ -103,23 +100,17 @@ impl<S> ServedIo<S> {
         Pin::new(self.stream.as_mut().expect("it is given back by the drop"))
     }
 
-    /// Notes what was read, to find out the version of HTTP. An error if clients may not use it.
-    fn note_read(&mut self, read: &[u8]) -> io::Result<()> {
-        self.seen.has_left |= read.is_empty();
-        let known = self.seen.preface.filter(|known| *known < PREFACE.len());
-        let Some(known) = known else { return Ok(()) };
-        let part = &read[..read.len().min(PREFACE.len() - known)];
-        if !PREFACE[known..].starts_with(part) {
-            self.seen.preface = None;
-            return Ok(());
-        }
-        let known = known + part.len();
-        self.seen.preface = Some(known);
-        if known == PREFACE.len() {
-            if !self.terms.has_http2 {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            if let Some(stream) = &self.stream {
+    /// Notes that something was read, or the end. An error if clients may not use this version of
+    /// HTTP.
+    fn note_read(&mut self, is_end: bool) -> io::Result<()> {
+        self.seen.has_left |= is_end;
+        if self.seen.is_http2.is_none() {
+            let stream = self.stream.as_ref().expect("it is given back by the drop");
+            self.seen.is_http2 = stream.is_http2();
+            if self.seen.is_http2 == Some(true) {
+                if !self.terms.has_http2 {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
                 set_http2(&stream.control(), self.terms.limits_windows);
             }
         }
@@ -136,8 +127,7 @@ impl<S: AsyncRead + Unpin> ServedIo<S> {
     /// Finds the end of what a client of HTTP/1 sends, while no read of hyper's waits. An error if
     /// the client has left.
     fn look_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let is_http1 = self.seen.preface.is_none();
-        if !is_http1 || !self.ahead.is_wanted || self.told.is_tunnel() {
+        if self.seen.is_http2 != Some(false) || !self.ahead.is_wanted || self.told.is_tunnel() {
             return Ok(());
         }
         let stream = self.stream.as_mut().expect("it is given back by the drop");
@@ -182,7 +172,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ServedIo<S> {
         self.ahead.is_wanted = polled.is_ready();
         ready!(polled)?;
         if buf.capacity() > before {
-            self.note_read(&buf.filled()[before..])?;
+            self.note_read(buf.filled().len() == before)?;
         }
         Poll::Ready(Ok(()))
     }
@@ -227,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> EndedIo<S> {
     pub(super) async fn close(self, handle: AnyHandle, time: Duration) {
         let reached = self.stream.control().limit_reached();
         // A head of HTTP/1 has begun. What may become a preface is none.
-        let is_head_late = self.seen.preface.is_none() && matches!(reached, Some(Head(_)));
+        let is_head_late = self.seen.is_http2 == Some(false) && matches!(reached, Some(Head(_)));
         let is_answered = !matches!(reached, Some(FirstByte(_) | WriteStall(_) | WriteRate(_)));
         let is_written = self.seen.is_written || is_head_late;
         if self.seen.has_left || !is_answered || !is_written || time.is_zero() {

@@ -13,6 +13,7 @@ use corewheel_http::server::Server;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -35,6 +36,11 @@ struct Loop {
 
 impl Loop {
     fn start(set: impl FnOnce(Server) -> Server) -> Self {
+        Self::start_behind(0, set)
+    }
+
+    /// The loop reads so many bytes of each connection itself.
+    fn start_behind(header: usize, set: impl FnOnce(Server) -> Server) -> Self {
         let timers = TimerService::beside_runtime().start().unwrap();
         // Without the timers of tokio.
         let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -61,7 +67,9 @@ impl Loop {
                         }
                     };
                     let is_told = async { drop(order.changed().await) };
-                    server.serve(server.stream(socket), service_fn(answer), is_told).await;
+                    let mut stream = server.stream(socket);
+                    stream.read_exact(&mut vec![0; header]).await.unwrap();
+                    server.serve(stream, service_fn(answer), is_told).await;
                 });
             }
         });
@@ -145,6 +153,18 @@ fn shutdown_tells_each_connection() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     let mut told = Vec::new();
     http2.read_to_end(&mut told).unwrap();
+    assert!(frames(&told).iter().any(|frame| frame.0 == GOAWAY), "{told:?}");
+}
+
+#[test]
+fn idle_client_of_http2_behind_a_header_of_the_loops_own_is_told() {
+    let header = b"PROXY UNKNOWN\r\n";
+    let idle = |server: Server| server.limits(|limits| limits.idle(ms(300)));
+    let server = Loop::start_behind(header.len(), idle);
+    let mut client = connect(server.address);
+    client.write_all(&[&header[..], &preface()].concat()).unwrap();
+    let mut told = Vec::new();
+    client.read_to_end(&mut told).unwrap();
     assert!(frames(&told).iter().any(|frame| frame.0 == GOAWAY), "{told:?}");
 }
 
