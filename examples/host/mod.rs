@@ -4,6 +4,5 @@
 pub(crate) mod acceptor;
 pub(crate) mod network;
 pub(crate) mod pause;
-pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod server;

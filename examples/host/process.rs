@@ -2,11 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
-use std::thread;
 
 use env_logger::Env;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -45,56 +43,20 @@ pub(crate) fn exit(name: &str, outcome: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// An event that the main thread waits for.
-#[derive(Debug)]
-enum Event<R> {
-    Started(Result<R, Failure>),
-    Signal(Option<i32>),
-}
-
-/// Starts the server on a thread of its own, so that a signal ends the process also while the
-/// server starts. No connection is open then. A server that has started is returned after the
-/// first signal; `None` if that came before.
-pub(crate) fn run<R: Send + 'static>(
-    start: impl FnOnce() -> Result<R, Failure> + Send + 'static,
+/// Starts the server, and returns it after the first signal, also if that came during the start.
+pub(crate) fn run<R>(
+    start: impl FnOnce() -> Result<R, Failure>,
     introduce: impl FnOnce(&R),
-) -> Result<Option<R>, Failure> {
+) -> Result<R, Failure> {
     log_to_stderr();
     let mut signals = listen_to_signals()
         .map_err(|error| Failure::host(format!("signals cannot be handled: {error}")))?;
     raise_file_limit();
-    let (sender, events) = mpsc::channel();
-    let from_signals = sender.clone();
-    // The receiver is gone when the process is about to end. Then neither message matters.
-    let wait = move || drop(from_signals.send(Event::Signal(signals.forever().next())));
-    let start = move || {
-        let panicked = |_| Err(Failure::host("the thread that starts the server has panicked"));
-        let started = catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(panicked);
-        drop(sender.send(Event::Started(started)));
-    };
-    spawn("signals", wait)?;
-    spawn("start", start)?;
-    let next = || events.recv().map_err(|_| Failure::host("no signal can come any more"));
-    match next()? {
-        Event::Signal(signal) => {
-            tracing::info!(signal, "ended before it served");
-            Ok(None)
-        }
-        Event::Started(running) => {
-            let running = running?;
-            introduce(&running);
-            if let Event::Signal(signal) = next()? {
-                tracing::info!(signal, "shutting down");
-            }
-            Ok(Some(running))
-        }
-    }
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
-    let failure = |error| Failure::host(format!("a thread cannot be started: {error}"));
-    spawned.map(drop).map_err(failure)
+    let running = start()?;
+    introduce(&running);
+    let signal = signals.forever().next();
+    tracing::info!(signal, "shutting down");
+    Ok(running)
 }
 
 /// Prints a line.

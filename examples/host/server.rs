@@ -1,12 +1,16 @@
 //! A server with a listener on every shard.
 
-use std::io;
-use std::net::SocketAddr;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use corewheel::shutdown::ShutdownReport;
 use corewheel::{Reply, ShutdownPolicy, TimerService, Timers};
 use corewheel_stats::StatsEndpoint;
+use socket2::{Domain, Socket, Type};
 use tokio::sync::watch;
 
 use super::acceptor::{Acceptor, Site};
@@ -15,22 +19,57 @@ use super::network::on_compio::Compio;
 #[cfg(target_os = "linux")]
 use super::network::on_glommio::Glommio;
 use super::network::on_tokio::Tokio;
-use super::ports::{self, Reserved};
 use super::process::{Failure, say};
 
-/// The addresses of a server, which are free.
+/// How long a server waits for a port that is in use. The kernel closes the listeners of a killed
+/// server some time after its end, since the ring of `io_uring` holds them.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
+const PORT_PAUSE: Duration = Duration::from_millis(20);
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// The addresses of a server.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    listen: Reserved,
+    listen: SocketAddr,
     stats: SocketAddr,
+    /// Until it is dropped, no other program gets the port.
+    _reserved: Socket,
 }
 
 impl Addresses {
-    /// Reserves the port for clients and checks that of the statistics.
+    /// Reserves the port for clients; waits for up to two seconds for a port that is in use.
     pub(crate) fn reserve(listen: SocketAddr, stats: SocketAddr) -> Result<Self, Failure> {
-        let reserved = ports::reserve(listen).map_err(|e| busy("--listen", listen, &e))?;
-        ports::check(stats).map_err(|e| busy("--stats", stats, &e))?;
-        Ok(Self { listen: reserved, stats })
+        let start = Instant::now();
+        let reserved = loop {
+            match bind(listen) {
+                Err(error)
+                    if error.kind() == ErrorKind::AddrInUse && start.elapsed() < PORT_PATIENCE =>
+                {
+                    thread::sleep(PORT_PAUSE);
+                }
+                bound => break bound,
+            }
+        };
+        let reserved = reserved.map_err(|error| busy("--listen", listen, &error))?;
+        let address = reserved.local_addr().map_err(Failure::host)?;
+        let listen = address.as_socket().unwrap_or(listen);
+        Ok(Self { listen, stats, _reserved: reserved })
+    }
+}
+
+/// Binds a port that is shared with the listeners of the shards, and with no other server.
+fn bind(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_port(true)?;
+    // Connections that another program has ended keep its port for a minute, unless both set this.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    let address = socket.local_addr()?.as_socket().unwrap_or(address);
+    // The bind succeeds beside another server with `SO_REUSEPORT`, which would take half of the
+    // clients. A listener with a full backlog lets clients wait.
+    match TcpStream::connect_timeout(&address, ANSWER_MAX) {
+        Err(error) if error.kind() != ErrorKind::TimedOut => Ok(socket),
+        _ => Err(ErrorKind::AddrInUse.into()),
     }
 }
 
@@ -53,7 +92,7 @@ impl<T: Send + 'static> Running<T> {
         addresses: Addresses,
         sites: impl IntoIterator<Item = S>,
     ) -> Result<Self, Failure> {
-        let address = addresses.listen.address();
+        let address = addresses.listen;
         let (stop, stopped) = watch::channel(());
         let (ready, listening) = mpsc::channel();
         let mut acceptors = Vec::new();
@@ -84,7 +123,7 @@ impl<T: Send + 'static> Running<T> {
         let endpoint = StatsEndpoint::builder(service.stats_source())
             .listen(addresses.stats)
             .start()
-            .map_err(|error| Failure::host(format!("--stats: {error}")))?;
+            .map_err(|error| busy("--stats", addresses.stats, &error))?;
         Ok(Self { service, acceptors, endpoint, address, stop })
     }
 
@@ -122,6 +161,6 @@ impl<T: Send + 'static> Running<T> {
     }
 }
 
-fn busy(option: &str, address: SocketAddr, error: &io::Error) -> Failure {
+fn busy(option: &str, address: SocketAddr, error: &impl fmt::Display) -> Failure {
     Failure::host(format!("{option} {address}: {error}"))
 }

@@ -53,9 +53,7 @@ fn run(options: Options) -> Result<(), Failure> {
         let address = running.address;
         say(format_args!("try it: nc {} {}", reachable(address), address.port()));
     };
-    let Some(running) = process::run(move || start(&options, sender), introduce)? else {
-        return Ok(());
-    };
+    let running = process::run(|| start(&options, sender), introduce)?;
     let mut cut = 0;
     let drain = |service: &TimerService| cut = drain(service, window, &open);
     running.shut_down(ShutdownPolicy::Return, drain, |report| {

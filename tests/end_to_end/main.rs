@@ -1,14 +1,13 @@
 //! Tests of the echo server and other examples as processes with real sockets, on every runtime,
 //! with and without `io_uring`.
 //!
-//! The example `without_io_uring` forbids `io_uring` by a seccomp filter, as containers do. The
+//! The program `without_io_uring` forbids `io_uring` by a seccomp filter, as containers do. The
 //! tests assert that events happen and that they are not too early, but not how soon they happen.
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
 mod built;
-mod classes;
 mod deadlines;
 mod echo;
 mod examples;

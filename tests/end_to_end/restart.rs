@@ -1,15 +1,13 @@
-//! The echo server after it was killed, when a signal comes while it starts, and without file
-//! descriptors.
+//! The echo server after it was killed, and without file descriptors.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::server::{Server, command, echo, own_address};
-use crate::{ANYWHERE, PATIENCE, in_every_world, ms, worlds};
+use crate::{PATIENCE, in_every_world, ms, worlds};
 
 #[test]
 fn server_started_right_after_sigkill_serves_on_the_same_port() {
@@ -27,29 +25,6 @@ fn server_started_right_after_sigkill_serves_on_the_same_port() {
         }
         echo(&mut server.connect(), "back\n").unwrap();
     });
-}
-
-#[test]
-fn sigterm_and_sigint_while_the_server_starts_end_it_before_it_serves() {
-    // While this listener holds the port, the server waits for it.
-    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-    let busy = holder.local_addr().unwrap().to_string();
-    for signal in [Signal::TERM, Signal::INT] {
-        let mut command = command(ANYWHERE);
-        command.args(["--listen", "127.0.0.1:0", "--stats", &busy]).env("RUST_LOG", "info");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let waits = lines.any(|line| line.unwrap().contains("waiting for a port in use"));
-        assert!(waits, "the server does not wait for the port");
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        // The server ends in any case; if it ignores the signal, it ends with an error.
-        let said: Vec<_> = lines.map(Result::unwrap).collect();
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{signal:?}: {said:?}");
-        assert!(output.stdout.is_empty(), "{signal:?}");
-        assert!(said.iter().all(|line| !line.contains("--stats")), "{signal:?}: {said:?}");
-    }
 }
 
 #[test]

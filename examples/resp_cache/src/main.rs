@@ -59,8 +59,8 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<(), Failure> {
-    let running = process::run(move || start(options), Running::introduce)?;
-    running.map_or(Ok(()), |running| running.shut_down(ShutdownPolicy::Drop, |_| {}, |_| {}))
+    let running = process::run(|| start(options), Running::introduce)?;
+    running.shut_down(ShutdownPolicy::Drop, |_| {}, |_| {})
 }
 
 /// Declines huge pages for this process, as redis does. The kernel fills one with zeros when its

@@ -13,8 +13,8 @@
 //! exit code is 1 if one of them ends too soon, or stays.
 //!
 //! ```text
-//! cargo run --release --example drain -- --connections 10000 --window 10s
-//! cargo run --release --example drain -- pressure
+//! cargo run --release -p corewheel-bench --bin drain -- --connections 10000 --window 10s
+//! cargo run --release -p corewheel-bench --bin drain -- pressure
 //! ```
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
