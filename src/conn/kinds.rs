@@ -139,9 +139,10 @@ macro_rules! deadline_kinds {
             stream {
                 /// The time for which a write, a flush or a shutdown waits and not one byte is
                 /// accepted, or, of a stream [with a socket](super::TimedIo::with_socket),
-                /// acknowledged. A response to which an HTTP/2 client gives no window is a write
-                /// that waits, if an adapter such as `corewheel-http` tells the stream. Only bytes
-                /// of responses count for it.
+                /// acknowledged. Of such a stream, bytes that are not acknowledged are a write that
+                /// waits, also after the last write was accepted. A response to which an HTTP/2
+                /// client gives no window is a write that waits, if an adapter such as
+                /// `corewheel-http` tells the stream. Only bytes of responses count for it.
                 write_stall: Duration = write_timeout,
             }
             ends {Writes, WriteStall(write_stall: Duration), "no byte could be written for {}"}

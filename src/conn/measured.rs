@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::limits::{DataRate, NEVER};
 use crate::clock::saturating_nanos;
-use crate::link::sync::{AtomicU64, Ordering};
+use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -56,6 +56,9 @@ pub(super) struct Progress {
     resumed: AtomicU64,
     /// For how long it has run before its pause, or [`RUNNING`]; beside it the mark [`UNWATCHED`].
     state: AtomicU64,
+    /// Whether no peer is known to be waited for: the transfer says when to look for that, and
+    /// holds no idle time back.
+    is_presumed: AtomicBool,
 }
 
 impl Progress {
@@ -74,6 +77,13 @@ impl Progress {
     pub(super) fn add_here(&self, bytes: u64) {
         let before = self.bytes.load(Ordering::Relaxed);
         self.bytes.store(before.saturating_add(bytes), Ordering::Relaxed);
+    }
+
+    /// Sets whether the transfer holds no idle time back.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(super) fn presume(&self, is_presumed: bool) {
+        // Relaxed: the flag carries no other data.
+        self.is_presumed.store(is_presumed, Ordering::Relaxed);
     }
 
     /// Moves the beginning back, where the transfer that runs is due later than `longest` after
@@ -204,6 +214,12 @@ impl Measured {
         self.event_at.get() == NEVER && self.progress.is_running()
     }
 
+    /// Whether the transfer goes on, its event has not come, and it holds idle times back.
+    fn holds(&self) -> bool {
+        // Relaxed: see `presume`.
+        self.is_on() && !self.progress.is_presumed.load(Ordering::Relaxed)
+    }
+
     /// When the transfer is too slow; `NEVER` after its event.
     fn due(&self) -> u64 {
         if self.is_on() { self.due_running() } else { NEVER }
@@ -245,9 +261,9 @@ impl Transfers {
         self.of(kind).map(Measured::due).min().unwrap_or(NEVER)
     }
 
-    /// Whether a transfer of a kind goes on whose event has not come.
-    pub(super) fn is_running(&self, kind: usize) -> bool {
-        self.of(kind).any(Measured::is_on)
+    /// Whether a transfer of a kind holds idle times back.
+    pub(super) fn is_holding(&self, kind: usize) -> bool {
+        self.of(kind).any(Measured::holds)
     }
 
     /// When the first transfer of a kind that goes on has begun; `NEVER` if none does.
@@ -259,9 +275,9 @@ impl Transfers {
             .unwrap_or(NEVER)
     }
 
-    /// Whether one of them is not due by `now`.
+    /// Whether one of them that holds idle times back is not due by `now`.
     pub(super) fn is_in_time(&self, kind: usize, now: u64) -> bool {
-        self.of(kind).any(|transfer| transfer.is_on() && transfer.due_running() > now)
+        self.of(kind).any(|transfer| transfer.holds() && transfer.due_running() > now)
     }
 
     /// Whether a transfer of a kind goes on whose event has come.
@@ -282,6 +298,7 @@ impl Transfers {
         own.bytes_per_second = rate.bytes_per_second;
         own.grace = saturating_nanos(rate.grace);
         progress.bytes.store(0, Ordering::Relaxed);
+        progress.is_presumed.store(false, Ordering::Relaxed);
         progress.restart(now);
         self.0.reserve_exact(1);
         self.0.push(Measured {

@@ -137,10 +137,12 @@ mod side;
 mod timers;
 mod transfer;
 
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::acknowledged::Sent;
 #[cfg(unix)]
 pub use self::acknowledged::acknowledged_bytes;
 #[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
-pub(crate) use self::acknowledged::reset_at_close;
+pub(crate) use self::acknowledged::{reset_at_close, sent};
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
 pub use self::kinds::DeadlineKind;

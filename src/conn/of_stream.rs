@@ -114,6 +114,16 @@ impl<S: Side> ConnTimers<S> {
         (0..count).for_each(|_| self.conn().end(Held::Request, at));
     }
 
+    /// The peer had something to take for a time, in nanoseconds, that the idle times do not count.
+    /// They begin no later than `until`.
+    pub(crate) fn was_busy(&self, busy: u64, until: u64) {
+        let conn = self.conn();
+        let stamps = conn.look(|facts| rules::later_by(facts, busy, until));
+        conn.stamp_all(stamps);
+        // A stamp before the last idle event may make the next one earlier.
+        conn.change(Wakes::Nothing, |facts| rules::withdraw_idle(facts));
+    }
+
     /// Begins a transfer that is measured by the deadline of a kind. The time of a write is one of
     /// so many equal parts of its limit.
     pub(crate) fn measure(&self, kind: DeadlineKind, parts: u32, now: u64) -> Transfer<S> {
@@ -140,6 +150,13 @@ impl<S: Side> Transfer<S> {
     pub(crate) fn bound(&self, now: u64, longest: u64) {
         if self.progress.as_ref().is_some_and(|progress| progress.bound(now, longest)) {
             S::Conn::change(&self.conn, Wakes::Nothing, |_| ((), true));
+        }
+    }
+
+    /// Sets whether the transfer only says when to look, and holds no idle time back.
+    pub(crate) fn presume(&self, is_presumed: bool) {
+        if let Some(progress) = &self.progress {
+            progress.presume(is_presumed);
         }
     }
 

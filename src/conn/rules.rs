@@ -228,7 +228,7 @@ fn is_held_back(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
 /// Whether a write waits whose time is limited and is not up: its peer is bounded by that limit,
 /// and by no idle time.
 fn is_writing(conn: &Facts<'_, impl Place>) -> bool {
-    conn.rare().is_some_and(|rare| rare.transfers.is_running(WRITES))
+    conn.rare().is_some_and(|rare| rare.transfers.is_holding(WRITES))
 }
 
 /// When the connection has been idle for long enough, unless it is active before.
@@ -455,6 +455,32 @@ pub(super) fn ended_by(conn: &Facts<'_, impl Place>) -> Option<usize> {
     let taken = conn.rare().and_then(|rare| rare.ends_by).map(usize::from).filter(is_true);
     let is_told = conn.flags.get().is_told() && conn.pending() & 1 << MAX_AGE == 0;
     taken.or(is_told.then_some(MAX_AGE))
+}
+
+/// When the connection counts as active, in the order of [`Stamps`]: later than its stamps by the
+/// time for which its peer had something to take, and no later than `until`. `None` where a stamp
+/// stays.
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(super) fn later_by(conn: &Facts<'_, impl Place>, busy: u64, until: u64) -> Stamps {
+    conn.stamps.map(|stamp| {
+        let before = stamp.map_or(conn.opened, Moment::nanos);
+        let later = before.saturating_add(busy).min(until);
+        (later > before).then(|| Moment::at(later))
+    })
+}
+
+/// Withdraws the idle events that are not true any more. Returns what [`Connection::change`] asks
+/// for.
+///
+/// [`Connection::change`]: super::side::Connection::change
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(super) fn withdraw_idle(conn: &Facts<'_, impl Place>) -> ((), bool) {
+    for kind in IDLE.filter(|kind| conn.pending() & 1 << kind != 0) {
+        if !is_true(conn, kind) {
+            conn.withdraw(kind);
+        }
+    }
+    ((), true)
 }
 
 /// When the last idle event came; `None` if none has come.

@@ -94,6 +94,10 @@ pub(super) trait Connection: Clone + 'static {
     fn stamp(&self, direction: Direction, stamp: Moment);
     /// Stamps the connection with a known time, unless its stamp is later.
     fn stamp_at(&self, direction: Direction, at: Instant);
+    /// Sets the stamps that are given, in their order. Each is later than the one before,
+    /// and not later than the present.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn stamp_all(&self, stamps: rules::Stamps);
     /// Something has begun that holds idle deadlines back.
     fn begin(&self, held: Held);
     /// Something has ended that held idle deadlines back, at the time of a stamp, or now.

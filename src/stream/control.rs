@@ -1,5 +1,6 @@
 //! What a stream and its owner share, after the stream was given away.
 
+use std::cell::OnceCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -11,6 +12,7 @@ use super::http2::Streams;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::proof::Reads;
+use super::socket::Looks;
 use super::timeout::Timeout;
 use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
@@ -26,7 +28,7 @@ pub(super) struct Shared {
     /// For a read, and for a write, a flush or a shutdown.
     waiting: [TaskWaker; 2],
     heartbeat: Waiter,
-    request_idle: Waiter,
+    pub(super) request_idle: Waiter,
     pub(super) aged: Waiter,
     /// For timers beside that of the connection.
     pub(super) handle: AnyHandle,
@@ -44,6 +46,8 @@ pub(super) struct Shared {
     pub(super) behind: Behind,
     /// What of responses the stream has not accepted.
     pub(super) unsent: Unsent,
+    /// Looks at the socket.
+    pub(super) looks: Looks,
     /// Of a connection of HTTP/2.
     pub(super) streams: Streams,
     /// The limit for the head of a message; zero if it is off.
@@ -67,6 +71,7 @@ impl Shared {
             notes: Notes::new(CONNECTION | MESSAGE),
             behind: Behind::new(),
             unsent: Unsent::new(),
+            looks: Looks::new(),
             streams: Streams::new(),
             head,
             timeout: OnceLock::new(),
@@ -424,7 +429,18 @@ impl<M: Side> StreamControl<M> {
             let cx = &mut Context::from_waker(&waker);
             // The stream takes the event of the greatest age, which ends it if there is no grace.
             let is_age = wanted == DeadlineKind::MaxAge;
-            match self.timers.poll_kinds(cx, None, |kind| !is_age && kind == wanted) {
+            // A client is not idle while it has something to take.
+            let is_idle = wanted == DeadlineKind::RequestIdle;
+            let known = OnceCell::new();
+            let is_known = || *known.get_or_init(|| !is_idle || self.shared.looks.may_judge());
+            let is_wanted = |kind| !is_age && kind == wanted && is_known();
+            let event = self.timers.poll_kinds(cx, None, is_wanted);
+            if known.get() == Some(&false) {
+                self.shared.looks.ask();
+                self.shared.wake_waiting(Direction::Read);
+                self.shared.wake_waiting(Direction::Write);
+            }
+            match event {
                 Poll::Pending if is_age && self.timers.goes_on() => Poll::Ready(Ok(())),
                 event => event.map(|event| event.map(drop).map_err(no_timer)),
             }

@@ -26,6 +26,7 @@
 //! first one polls the timers, and so does the first one after the timer has expired. The timers
 //! wake the stream when a deadline has come, so that a later poll finds nothing before.
 
+mod looks;
 mod writes;
 
 use std::io;
@@ -34,7 +35,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use super::control::{Shared, StreamControl};
 use super::http2::Http2;
-use super::limits::{StreamLimits, StreamTimeout, ends, no_timer};
+use super::limits::{StreamLimits, StreamTimeout, ends};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::socket::Acknowledged;
 use crate::clock::saturating_nanos;
@@ -217,8 +218,12 @@ impl<M: Side> Deadlines<M> {
         let Poll::Ready(result) = polled else {
             return self.wait(direction, cx).map(Err);
         };
+        self.forget_look(direction);
         let has_waited = std::mem::replace(&mut self.way(direction).waits, false);
-        let transfer = self.way(direction).transfer.as_ref().filter(|_| has_waited);
+        // The time of a write to a socket is counted when the socket is looked at.
+        let is_counted =
+            has_waited && !(direction == Direction::Write && self.acknowledged.is_some());
+        let transfer = self.way(direction).transfer.as_ref().filter(|_| is_counted);
         let counted_until = transfer.and_then(Transfer::counted_until);
         if let Ok(count @ 1..) = result {
             match direction {
@@ -490,29 +495,6 @@ impl<M: Side> Deadlines<M> {
         self.poll_timers(direction)
     }
 
-    fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
-        if let Some(refused) = self.refused.take() {
-            return Poll::Ready(no_timer(refused));
-        }
-        if self.rated.is_some() && self.timers.is_off(DeadlineKind::WriteRate) {
-            // The event of a write that is not polled again stays, and bounds nothing.
-            self.rated = None;
-        }
-        let leaves = direction == Direction::Read && self.leaves_idle_times();
-        let is_left = |kind| leaves && is_idle(kind);
-        let ended =
-            self.take_events(|this, kind| this.is_wanted(direction, kind) && !is_left(kind));
-        if leaves && ended.is_pending() {
-            self.left_to_write += 1;
-            self.waker.wake_by_ref();
-        }
-        if direction == Direction::Write && ended.is_pending() && self.must_look() {
-            self.waker.wake_by_ref();
-        }
-        self.way(direction).is_watched |= ended.is_pending();
-        ended.map(|error| error.unwrap_or_else(no_timer))
-    }
-
     /// A write, flush or shutdown is polled.
     #[inline]
     pub(super) fn writes_know_passes(&mut self) {
@@ -557,7 +539,8 @@ impl<M: Side> Deadlines<M> {
         match ends(kind) {
             Ends::Nothing => false,
             Ends::Reads => reads,
-            Ends::Writes => !reads && self.is_judged_late(kind),
+            // Bytes that are left end a read where no write waits.
+            Ends::Writes => !reads || self.has_only_left(),
             Ends::Either => reads || !self.reads.waits,
             Ends::All => true,
         }
@@ -576,6 +559,9 @@ impl<M: Side> Deadlines<M> {
         // A shutdown that waits afterwards has a time of its own.
         (self.stall, self.is_stalled, self.writes.transfer) = (None, false, None);
         (self.rated, self.is_windowed) = (None, false);
+        if let Some(known) = &mut self.acknowledged {
+            known.has_left = false;
+        }
         self.forget_message();
         self.question = None;
         self.shared.reads.end();

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
-use super::{Projected, TimedIo};
+use super::TimedIo;
 use crate::conn::{Direction, Side};
 
 impl<S: Read, M: Side> Read for TimedIo<S, M> {
@@ -16,22 +16,23 @@ impl<S: Read, M: Side> Read for TimedIo<S, M> {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        let Projected { io, deadlines, .. } = self.project();
-        let is_measured = deadlines.is_read_measured();
-        let read = deadlines.transfer(Direction::Read, cx, |cx| {
-            if is_measured {
-                return read_counted(io, cx, buf);
+        self.judged(|deadlines, io| {
+            let is_measured = deadlines.is_read_measured();
+            let read = deadlines.transfer(Direction::Read, cx, |cx| {
+                if is_measured {
+                    return read_counted(io, cx, buf);
+                }
+                // The stream keeps the cursor, so the end of the data counts as a byte, too. No
+                // byte is read after it.
+                let count = usize::from(buf.remaining() > 0);
+                io.poll_read(cx, buf).map_ok(|()| count)
+            });
+            if read.is_ready() {
+                // The bytes are in a cursor, which does not show them.
+                deadlines.note_read(&[]);
             }
-            // The stream keeps the cursor, so the end of the data counts as a byte, too. No byte is
-            // read after it.
-            let count = usize::from(buf.remaining() > 0);
-            io.poll_read(cx, buf).map_ok(|()| count)
-        });
-        if read.is_ready() {
-            // The bytes are in a cursor, which does not show them.
-            deadlines.note_read(&[]);
-        }
-        read.map_ok(|_| ())
+            read.map_ok(|_| ())
+        })
     }
 }
 

@@ -352,10 +352,17 @@ impl<S, M: Side> TimedIo<S, M> {
     /// peer that takes nothing is cut up to half a stall after it. Its close resets the connection
     /// then, and the system forgets what the peer has not taken.
     ///
+    /// Bytes that are not acknowledged are a write that waits, although the system has accepted
+    /// them. Where one of these two limits is set, a peer that takes no answer reaches it while a
+    /// read waits for the next request. Idle times count only while the peer has all. Without a
+    /// socket, such a peer is idle.
+    ///
     /// What a response has of an HTTP/2 client that gives no window for it is judged by the window.
     ///
-    /// A system call now, and one at each look. Changes nothing where the system does not say what
-    /// was acknowledged: see [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
+    /// A system call now, and one at each look: when a part of a limit of writing or an idle time
+    /// has passed since bytes were accepted. The first write of a connection allocates some 300
+    /// bytes for its time. Changes nothing where the system does not say what was acknowledged: see
+    /// [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -376,21 +383,21 @@ impl<S, M: Side> TimedIo<S, M> {
     #[must_use]
     pub fn with_socket(mut self, find: fn(&S) -> Option<BorrowedFd<'_>>) -> Self {
         let socket = Socket::new(find);
-        if let Some(bytes) = socket.acknowledged(&self.io) {
-            self.deadlines.set_acknowledged(bytes);
+        if let Some(sent) = socket.sent(&self.io) {
+            self.deadlines.set_sent(sent);
             self.socket = socket;
         }
         self
     }
 
-    /// Writes, flushes or shuts down by `call`, judged by the socket if there is one.
+    /// Reads, writes, flushes or shuts down by `call`, judged by the socket if there is one.
     #[inline]
     fn judged<V>(
         self: Pin<&mut Self>,
         call: impl FnOnce(&mut Deadlines<M>, Pin<&mut S>) -> Poll<io::Result<V>>,
     ) -> Poll<io::Result<V>> {
         let Projected { mut io, deadlines, socket } = self.project();
-        deadlines.look_at_socket(|| socket.acknowledged(&io));
+        deadlines.look_at_socket(|| socket.sent(&io));
         let polled = call(deadlines, io.as_mut());
         deadlines.reset_if_late(&polled, || socket.reset(&io));
         polled

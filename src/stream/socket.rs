@@ -1,20 +1,27 @@
 //! What a stream asks the socket below it: how much its peer has acknowledged.
 //!
 //! The system accepts up to 4 MB for a peer that reads nothing, and goes on to accept for a slow
-//! reader when a third of that is free. So a write that waits is judged by what the peer has
-//! acknowledged, and the socket is asked when a deadline of a write has passed.
+//! reader when a third of that is free. So bytes that are not acknowledged are a write that waits,
+//! also where the stream has accepted all. The socket is asked when a deadline of a write has
+//! passed, or an idle time.
 //!
 //! Why a function of the stream and not the socket itself: a stream owns its socket, and so does a
 //! TLS library.
 //!
-//! Invariants: a stream without a socket is judged by what it accepts.
+//! Why the idle times are moved, and not held back until all is acknowledged: no system call waits
+//! for an acknowledgement, so the stream would look for it again and again.
 //!
-//! Cost: a system call at each look. A write that waits is looked at four times in its limit.
+//! Invariants: a stream without a socket is judged by what it accepts. No deadline of a stream with
+//! a socket is judged before a look that it has asked for.
+//!
+//! Cost: a system call at each look. There are four in the limit of a write while bytes are on
+//! their way, and one for each idle time that has passed.
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-use crate::conn::DataRate;
+use crate::conn::{DataRate, Sent};
+use crate::link::sync::{AtomicBool, Ordering};
 
 /// The time of a write that waits has so many looks.
 pub(super) const LOOKS: u32 = 4;
@@ -46,8 +53,8 @@ impl<S> Socket<S> {
         Self { find: Some(find) }
     }
 
-    pub(super) fn acknowledged(&self, stream: &S) -> Option<u64> {
-        crate::conn::acknowledged_bytes(&self.find?(stream)?)
+    pub(super) fn sent(&self, stream: &S) -> Option<Sent> {
+        crate::conn::sent(&self.find?(stream)?)
     }
 
     /// The close of the socket resets the connection.
@@ -60,7 +67,7 @@ impl<S> Socket<S> {
 
 #[cfg(not(unix))]
 impl<S> Socket<S> {
-    pub(super) fn acknowledged(&self, _stream: &S) -> Option<u64> {
+    pub(super) fn sent(&self, _stream: &S) -> Option<Sent> {
         let Self { find: std::marker::PhantomData } = self;
         None
     }
@@ -70,22 +77,103 @@ impl<S> Socket<S> {
     }
 }
 
+/// What a stream and its owner say to each other about looks at the socket.
+///
+/// Relaxed suffices: the owner wakes the stream after it has asked, and the stream the owner.
+pub(super) struct Looks {
+    /// Whether the stream has accepted bytes since a look found all acknowledged.
+    needed: AtomicBool,
+    /// Whether a deadline has passed that waits for a look.
+    asked: AtomicBool,
+    /// Whether the stream has looked since the owner has asked.
+    answered: AtomicBool,
+}
+
+impl Looks {
+    pub(super) fn new() -> Self {
+        let no = || AtomicBool::new(false);
+        Self { needed: no(), asked: no(), answered: no() }
+    }
+
+    pub(super) fn set_needed(&self, is_needed: bool) {
+        self.needed.store(is_needed, Ordering::Relaxed);
+    }
+
+    /// Whether the owner may judge a deadline that has passed. If not, it is to ask.
+    pub(super) fn may_judge(&self) -> bool {
+        if !self.needed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let is_answered = self.answered.load(Ordering::Relaxed);
+        if is_answered {
+            // An answer that comes in between is of a look that the owner has not missed.
+            self.answered.store(false, Ordering::Relaxed);
+        }
+        is_answered
+    }
+
+    /// Before the stream is woken.
+    pub(super) fn ask(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a look was asked for.
+    pub(super) fn take_asked(&self) -> bool {
+        let is_asked = self.asked.load(Ordering::Relaxed);
+        if is_asked {
+            // What was asked in between is answered by the look that follows.
+            self.asked.store(false, Ordering::Relaxed);
+        }
+        is_asked
+    }
+
+    /// Before the owner is woken.
+    pub(super) fn answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+}
+
 /// What is known of the peer of a stream with a socket.
 pub(super) struct Acknowledged {
     /// The bytes that it had acknowledged at the last look.
-    pub(super) bytes: u64,
+    bytes: u64,
+    /// For how long there had been bytes to acknowledge, at the last look.
+    busy: u64,
+    /// Whether bytes were accepted since a look found all acknowledged.
+    pub(super) has_left: bool,
     /// When a look last found progress, or when the present wait began, whichever is later; in
     /// nanoseconds.
-    pub(super) progress_at: u64,
+    progress_at: u64,
+    /// Since when the least rate counts what was not looked at.
+    pub(super) counted_at: u64,
     /// Whether nothing was acknowledged for the whole limit, as of the last look.
     pub(super) is_late: bool,
-    /// Whether the write that is polled has looked.
-    pub(super) has_looked: bool,
+    /// For each direction, whether a look has come since its events were last judged. Not for a
+    /// poll only: the look may be that of a flush, after which the read is polled that has asked.
+    pub(super) has_looked: [bool; 2],
+}
+
+/// What a look has found.
+pub(super) struct Look {
+    /// How many bytes were acknowledged since the last look.
+    pub(super) bytes: u64,
+    /// For how long there were bytes to acknowledge, of the time since the last look.
+    pub(super) busy: u64,
+    /// When the peer has acknowledged the last of them; now, if some are left.
+    pub(super) busy_until: u64,
 }
 
 impl Acknowledged {
-    pub(super) fn new(bytes: u64) -> Self {
-        Self { bytes, progress_at: 0, is_late: false, has_looked: false }
+    pub(super) fn new(sent: Sent) -> Self {
+        Self {
+            bytes: sent.acknowledged,
+            busy: sent.busy,
+            has_left: false,
+            progress_at: 0,
+            counted_at: 0,
+            is_late: false,
+            has_looked: [false; 2],
+        }
     }
 
     /// A wait begins.
@@ -93,16 +181,19 @@ impl Acknowledged {
         (self.progress_at, self.is_late) = (now, false);
     }
 
-    /// Looks at the socket at `now`. Returns how many bytes were acknowledged since the last look.
-    /// `limit` is the time without progress, in nanoseconds.
-    pub(super) fn look(&mut self, bytes: u64, now: u64, limit: u64) -> u64 {
-        let newly = bytes.saturating_sub(self.bytes);
-        self.bytes = bytes;
-        self.has_looked = true;
-        if newly > 0 {
+    /// Looks at the socket at `now`. `limit` is the time without progress, in nanoseconds.
+    pub(super) fn look(&mut self, sent: Sent, now: u64, limit: u64) -> Look {
+        let look = Look {
+            bytes: sent.acknowledged.saturating_sub(self.bytes),
+            busy: sent.busy.saturating_sub(self.busy),
+            busy_until: now.saturating_sub(if sent.left == 0 { sent.quiet } else { 0 }),
+        };
+        (self.bytes, self.busy, self.has_left) = (sent.acknowledged, sent.busy, sent.left > 0);
+        self.has_looked = [true; 2];
+        if look.bytes > 0 {
             self.progress_at = now;
         }
         self.is_late = now.saturating_sub(self.progress_at) >= limit;
-        newly
+        look
     }
 }

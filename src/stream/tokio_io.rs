@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Projected, TimedIo};
+use super::TimedIo;
 use crate::conn::{Direction, Side};
 
 impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
@@ -15,15 +15,16 @@ impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Projected { io, deadlines, .. } = self.project();
-        let before = buf.filled().len();
-        let read = deadlines.transfer(Direction::Read, cx, |cx| {
-            io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)
-        });
-        if read.is_ready() {
-            deadlines.note_read(&buf.filled()[before..]);
-        }
-        read.map_ok(|_| ())
+        self.judged(|deadlines, io| {
+            let before = buf.filled().len();
+            let read = deadlines.transfer(Direction::Read, cx, |cx| {
+                io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)
+            });
+            if read.is_ready() {
+                deadlines.note_read(&buf.filled()[before..]);
+            }
+            read.map_ok(|_| ())
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use corewheel::conn::acknowledged_bytes;
 use corewheel::stream::StreamTimeout::{WriteRate, WriteStall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::*;
 
@@ -110,6 +110,106 @@ async fn client_that_takes_is_kept_and_one_that_does_not_is_reset() {
         check(Reader::Stops(0), NONE.min_write_rate(fast), Err(WriteRate(fast))),
         check(Reader::Stops(5 << 20), NONE.min_write_rate(fast), Err(WriteRate(fast))),
     );
+}
+
+/// Less than the system accepts at once, and more than the system of a client takes for it.
+const ANSWER: usize = 300_000;
+
+/// A connection to a client whose system takes little for it.
+async fn connect() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpSocket::new_v4().unwrap();
+    client.set_recv_buffer_size(8 << 10).unwrap();
+    let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
+    (listener.accept().await.unwrap().0, client)
+}
+
+/// Writes an answer, which the system accepts, and waits for the next request. Returns the limit
+/// that ends the wait.
+async fn answer(limits: StreamLimits, socket: TcpStream) -> StreamTimeout {
+    let service = TimerService::beside_runtime().start().unwrap();
+    let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+    let stream = TimedIo::new(socket, service.handle(), limits);
+    let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+    stream.write_all(&vec![7; ANSWER]).await.unwrap();
+    let error = stream.read_u8().await.unwrap_err();
+    let reached = *error.get_ref().unwrap().downcast_ref::<StreamTimeout>().unwrap();
+    drop(stream);
+    if matches!(reached, WriteStall(_) | WriteRate(_)) {
+        assert!(!is_known(local.port(), peer.port()), "the system keeps what was not taken");
+    }
+    reached
+}
+
+#[tokio::test]
+async fn client_that_takes_no_answer_reaches_a_limit_of_writing_and_is_not_idle() {
+    let check = async |limits: StreamLimits, expected| {
+        let (socket, client) = connect().await;
+        assert_eq!(answer(limits, socket).await, expected, "{limits:?}");
+        drop(client);
+    };
+    let (stall, far, near) = (ms(1_000), ms(60_000), ms(300));
+    let rate = DataRate::new(4 << 20, stall);
+    let (stalled, rated) = (NONE.write_stall(stall), NONE.min_write_rate(rate));
+    tokio::join!(
+        check(stalled, WriteStall(stall)),
+        check(stalled.idle(far), WriteStall(stall)),
+        check(stalled.idle(near), WriteStall(stall)),
+        check(stalled.read_idle(near), WriteStall(stall)),
+        check(rated.idle(far), WriteRate(rate)),
+        check(rated.idle(near), WriteRate(rate)),
+    );
+}
+
+#[tokio::test]
+async fn idle_time_of_a_client_begins_when_it_has_taken_the_answer() {
+    let check = async |limits: StreamLimits, expected| {
+        let (socket, mut client) = connect().await;
+        let take = async move {
+            let (mut part, mut received, mut taken_at) = (vec![0; 10_000], 0, None);
+            while received < ANSWER {
+                tokio::time::sleep(ms(100)).await;
+                client.read_exact(&mut part).await.unwrap();
+                received += part.len();
+                // The system of the client has not taken all of the rest.
+                if received <= ANSWER - 100_000 {
+                    taken_at = Some(Instant::now());
+                }
+            }
+            (client, taken_at.unwrap())
+        };
+        let end = async { (answer(limits, socket).await, Instant::now()) };
+        let ((_client, taken_at), (reached, ended_at)) = tokio::join!(take, end);
+        assert_eq!(reached, expected);
+        assert!(ended_at - taken_at >= ms(500), "{:?}", ended_at - taken_at);
+    };
+    let (idle, stall, rate) = (ms(500), ms(4_000), DataRate::new(64, ms(4_000)));
+    tokio::join!(
+        check(NONE.idle(idle).write_stall(stall), StreamTimeout::Idle(idle)),
+        check(NONE.read_idle(idle).write_stall(stall), StreamTimeout::ReadIdle(idle)),
+        check(NONE.idle(idle).min_write_rate(rate), StreamTimeout::Idle(idle)),
+    );
+}
+
+/// What the system of a peer acknowledges at once says nothing of the peer itself.
+#[tokio::test]
+async fn peer_that_acknowledges_heartbeats_and_sends_nothing_is_idle() {
+    let service = TimerService::beside_runtime().start().unwrap();
+    let (socket, _client) = connect().await;
+    let limits = NONE.read_idle(ms(1_000)).heartbeat(ms(100)).write_stall(ms(30_000));
+    let stream = TimedIo::new(socket, service.handle(), limits);
+    let stream = stream.with_socket(|socket| Some(socket.as_fd()));
+    let control = stream.control();
+    let (mut reads, mut writes) = tokio::io::split(stream);
+    let beat = async {
+        while control.heartbeat().await.is_ok() {
+            writes.write_all(b"beat").await.unwrap();
+        }
+    };
+    let (error, ()) = tokio::join!(reads.read_u8(), beat);
+    let error = error.unwrap_err();
+    let reached = error.get_ref().unwrap().downcast_ref::<StreamTimeout>();
+    assert_eq!(reached, Some(&StreamTimeout::ReadIdle(ms(1_000))));
 }
 
 #[tokio::test]

@@ -402,6 +402,15 @@ impl Connection for Arc<Inner> {
         }
     }
 
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn stamp_all(&self, stamps: rules::Stamps) {
+        for (stamp, at) in self.stamps.iter().zip(stamps) {
+            if let Some(at) = at {
+                stamp.set(at);
+            }
+        }
+    }
+
     fn begin(&self, held: Held) {
         let count = &mut self.lock().in_progress[held as usize];
         *count = count.checked_add(1).expect("fewer than 2^32 guards");

@@ -157,6 +157,13 @@ impl Connection for RecordRef {
         }
     }
 
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    fn stamp_all(&self, stamps: rules::Stamps) {
+        for (stamp, at) in self.stamps().into_iter().zip(stamps) {
+            stamp.set(at.or(stamp.get()));
+        }
+    }
+
     fn begin(&self, held: Held) {
         add_one(&self.usage().in_progress[held as usize]);
     }

@@ -13,90 +13,17 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use super::super::socket::{Acknowledged, LOOKS, LUMP_MAX};
+use super::super::socket::LOOKS;
 use super::Deadlines;
-use crate::clock::saturating_nanos;
 use crate::conn::{DeadlineKind, Direction, Side, Transfer};
-
-/// What the peer has acknowledged, of a stream with a socket.
-impl<M: Side> Deadlines<M> {
-    /// The stream has a socket, whose peer has acknowledged so many bytes.
-    #[cfg(unix)]
-    pub(in crate::stream) fn set_acknowledged(&mut self, bytes: u64) {
-        self.acknowledged = Some(Acknowledged::new(bytes));
-    }
-
-    /// A write, flush or shutdown is polled: looks at the socket if one waits and a deadline may
-    /// have passed.
-    #[inline]
-    pub(in crate::stream) fn look_at_socket(&mut self, acknowledged: impl FnOnce() -> Option<u64>) {
-        let Some(known) = &mut self.acknowledged else { return };
-        known.has_looked = false;
-        if self.is_stalled && (self.shared.is_woken() || !self.writes.is_watched) {
-            if let Some(bytes) = acknowledged() {
-                self.note_acknowledged(bytes);
-            }
-        }
-    }
-
-    #[cold]
-    fn note_acknowledged(&mut self, bytes: u64) {
-        let Some(known) = &mut self.acknowledged else { return };
-        let (now, limit) = (self.timers.now(), self.timers.limits().write_timeout);
-        let newly = known.look(bytes, now, saturating_nanos(limit));
-        let is_late = known.is_late;
-        if newly > 0 {
-            if let Some(transfer) = &self.writes.transfer {
-                transfer.count(newly);
-                transfer.bound(now, LUMP_MAX);
-            }
-        }
-        if !is_late && !self.is_windowed {
-            // The event of a part that is over is withdrawn with it.
-            self.stall = None;
-            let is_filed = self.measure_stall(now);
-            self.unwatch(is_filed);
-        }
-    }
-
-    /// Whether the event of a write that waits is true by what the peer has acknowledged.
-    pub(super) fn is_judged_late(&self, kind: DeadlineKind) -> bool {
-        let Some(known) = &self.acknowledged else { return true };
-        match kind {
-            DeadlineKind::WriteTimeout => self.is_windowed || known.is_late,
-            // The bytes were counted at the look.
-            _ => known.has_looked,
-        }
-    }
-
-    /// Whether a rate may be judged only after a look, for which the task is to poll again.
-    pub(super) fn must_look(&self) -> bool {
-        let Some(known) = &self.acknowledged else { return false };
-        let is_limited = || self.writes.transfer.as_ref().is_some_and(Transfer::is_limited);
-        !known.has_looked && is_limited() && self.timers.is_off(DeadlineKind::WriteRate)
-    }
-
-    /// Resets the connection at its close if a limit of writing has ended it.
-    #[inline]
-    pub(in crate::stream) fn reset_if_late<V>(
-        &self,
-        polled: &Poll<io::Result<V>>,
-        reset: impl FnOnce(),
-    ) {
-        if self.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_))) {
-            use super::super::StreamTimeout::{WriteRate, WriteStall};
-
-            if let Some(WriteStall(_) | WriteRate(_)) = self.shared.timeout.get() {
-                reset();
-            }
-        }
-    }
-}
 
 /// Writes.
 impl<M: Side> Deadlines<M> {
     #[inline]
     pub(super) fn was_written(&mut self, count: u64, has_waited: bool) {
+        if self.acknowledged.as_ref().is_some_and(|known| !known.has_left) {
+            self.leave_unacknowledged();
+        }
         let is_of_response = self.shared.unsent.accept(count, self.is_windowed);
         let counts = !self.is_stalled || self.ends_stall(count, is_of_response);
         if !has_waited {
@@ -167,9 +94,16 @@ impl<M: Side> Deadlines<M> {
     /// The time for which writes wait counts.
     fn measure_writes(&mut self) {
         let now = self.timers.now();
+        self.resume_rate(now);
+        self.stall(now);
+    }
+
+    pub(super) fn resume_rate(&mut self, now: u64) {
+        if let Some(known) = &mut self.acknowledged {
+            known.counted_at = if known.has_left { known.counted_at } else { now };
+        }
         let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
         self.unwatch(is_filed);
-        self.stall(now);
     }
 
     /// Flushes by `flush`.
@@ -230,16 +164,17 @@ impl<M: Side> Deadlines<M> {
     fn window_comes(&mut self, taken: u64) {
         self.is_windowed = false;
         self.stall_ends();
-        if self.acknowledged.is_some() {
+        let has_left = self.has_left();
+        let Some(transfer) = &self.writes.transfer else { return };
+        let counted_until = transfer.counted_until();
+        if let Some(known) = &mut self.acknowledged {
             // The bytes are counted when the peer acknowledges them.
-            return;
-        }
-        if let Some(transfer) = &self.writes.transfer {
-            let counted_until = transfer.counted_until();
+            known.counted_at = counted_until.unwrap_or(known.counted_at);
+        } else {
             transfer.count(taken);
-            if let Some(at) = counted_until {
-                transfer.pause_at(at);
-            }
+        }
+        if let (Some(at), false) = (counted_until, has_left) {
+            transfer.pause_at(at);
         }
     }
 
@@ -285,10 +220,17 @@ impl<M: Side> Deadlines<M> {
             self.stamp_read(None);
         }
         self.is_stalled = true;
-        if let Some(acknowledged) = &mut self.acknowledged {
-            acknowledged.begin(now);
+        let has_left = self.has_left();
+        if let (Some(known), false) = (&mut self.acknowledged, has_left) {
+            known.begin(now);
         }
-        let is_filed = self.measure_stall(now);
+        let is_filed = if has_left && !self.is_windowed {
+            // Its time goes on.
+            self.presume();
+            false
+        } else {
+            self.measure_stall(now)
+        };
         let is_limited =
             |transfer: &Option<Transfer<M>>| transfer.as_ref().is_some_and(Transfer::is_limited);
         if self.rated.is_none() && !is_limited(&self.stall) && is_limited(&self.writes.transfer) {
@@ -299,16 +241,25 @@ impl<M: Side> Deadlines<M> {
 
     /// The time of the wait, or the part of it until the next look, begins at `now`. True if it is
     /// to be filed.
-    fn measure_stall(&mut self, now: u64) -> bool {
+    pub(super) fn measure_stall(&mut self, now: u64) -> bool {
         let is_looked_at = self.acknowledged.is_some() && !self.is_windowed;
         let parts = if is_looked_at { LOOKS } else { 1 };
         let is_same = std::mem::replace(&mut self.stall_parts, parts) == parts;
-        match &mut self.stall {
+        let is_filed = match &mut self.stall {
             Some(stall) if is_same => stall.restart(now),
             stall => {
                 *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, parts, now));
                 true
             }
+        };
+        self.presume();
+        is_filed
+    }
+
+    /// Bytes that are left hold no idle time back by themselves.
+    fn presume(&self) {
+        if let Some(stall) = &self.stall {
+            stall.presume(!self.is_stalled);
         }
     }
 
@@ -316,6 +267,16 @@ impl<M: Side> Deadlines<M> {
     fn stall_ends(&mut self) {
         self.is_stalled = false;
         self.rated = None;
+        if self.has_left() {
+            if self.stall_parts == LOOKS {
+                self.presume();
+            } else {
+                // The wait was one for a window.
+                let is_filed = self.measure_stall(self.timers.now());
+                self.unwatch(is_filed);
+            }
+            return;
+        }
         if self.stall.as_ref().is_some_and(Transfer::stop) {
             self.stall = None;
         }

@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::get as on_get;
 use corewheel::TimerService;
-use corewheel::stream::StreamTimeout::{Idle, WriteStall};
+use corewheel::stream::StreamTimeout::{MaxAge, WriteStall};
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::serve;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::http::{PATIENCE, get, ms, wait_until};
-use crate::on_its_way::clients::{Client, Version, ping};
+use crate::on_its_way::clients::{Client, VERSIONS, Version, ping};
 
 const LIMIT: Duration = ms(300);
 const STALL: Duration = Duration::from_secs(40);
@@ -37,7 +37,7 @@ struct Server {
     /// The controls of the connections, one for each request.
     controls: Receiver<StreamControl>,
     runtime: Runtime,
-    _service: TimerService,
+    service: TimerService,
 }
 
 impl Server {
@@ -74,7 +74,7 @@ impl Server {
         runtime.spawn(async move {
             serve(listener, app).timers(timers).limits(|_| limits).close_time(close_time).await
         });
-        Self { address, controls, runtime, _service: service }
+        Self { address, controls, runtime, service }
     }
 
     /// The control of the connection whose request has come next.
@@ -94,21 +94,21 @@ fn connect(server: SocketAddr) -> TcpStream {
     client
 }
 
-/// Asks for what the buffers hold, and reads nothing of it until a limit has ended the connection.
-fn idle_client(server: &Server) -> TcpStream {
+/// Asks for what the buffers hold, and reads nothing of it until the connection is too old.
+fn aged_client(server: &Server) -> TcpStream {
     let mut client = connect(server.address);
     client.write_all(&get("/held")).unwrap();
     let control = server.control();
-    wait_until(|| control.limit_reached().is_some());
-    assert_eq!(control.limit_reached(), Some(Idle(LIMIT)));
+    wait_until(|| control.timers().is_closed());
+    assert_eq!(control.limit_reached(), Some(MaxAge(LIMIT)));
     client
 }
 
 #[test]
 fn response_in_the_send_buffer_arrives_whole_although_the_client_still_sends() {
-    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
+    let limits = StreamLimits::default().max_age(LIMIT).write_stall(STALL);
     let server = Server::start(limits, STALL);
-    let mut client = idle_client(&server);
+    let mut client = aged_client(&server);
     // To a socket that is closed, this would be answered by a reset.
     for _ in 0..5 {
         client.write_all(b"GET").unwrap();
@@ -122,10 +122,10 @@ fn response_in_the_send_buffer_arrives_whole_although_the_client_still_sends() {
 
 #[test]
 fn client_that_takes_no_end_of_its_response_is_bounded_by_the_close_time() {
-    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
+    let limits = StreamLimits::default().max_age(LIMIT).write_stall(STALL);
     let server = Server::start(limits, 2 * LIMIT);
     let begin = Instant::now();
-    let mut client = idle_client(&server);
+    let mut client = aged_client(&server);
     // It sends on, and does not read.
     let refused = loop {
         match client.write(b"GET") {
@@ -140,11 +140,11 @@ fn client_that_takes_no_end_of_its_response_is_bounded_by_the_close_time() {
 
 #[test]
 fn client_that_closes_its_side_ends_the_close_of_its_connection() {
-    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
+    let limits = StreamLimits::default().max_age(LIMIT).write_stall(STALL);
     let server = Server::start(limits, STALL);
     let metrics = server.runtime.metrics();
     let before = metrics.num_alive_tasks();
-    let mut client = idle_client(&server);
+    let mut client = aged_client(&server);
     let mut received = Vec::new();
     client.read_to_end(&mut received).unwrap();
     assert!(metrics.num_alive_tasks() > before, "the client has not closed its side");
@@ -176,6 +176,51 @@ fn connection_that_reaches_a_limit_of_writing_leaves_nothing_in_the_kernel() {
     // It reads nothing, and keeps its socket.
     wait_until(|| !has_socket(server.address, address));
     assert_eq!(control.limit_reached(), Some(WriteStall(LIMIT)));
+}
+
+/// The system accepts the whole answer, and takes a part of it for the client.
+#[cfg(target_os = "linux")]
+#[test]
+fn client_that_takes_no_answer_and_keeps_its_connection_is_a_stalled_write() {
+    for (version, idle) in [
+        (Version::Http1, STALL),
+        (Version::Http1, LIMIT / 2),
+        (Version::Http2, STALL),
+        (Version::Http2, LIMIT / 2),
+    ] {
+        let limits = StreamLimits::default().write_stall(2 * LIMIT).idle(idle);
+        let server = Server::with_buffer(limits, STALL, None);
+        let mut client = Client::connect_with(server.address, version, 1 << 20, Some(8 << 10));
+        client.get(1, "/held");
+        let control = server.control();
+        wait_until(|| !has_socket(server.address, client.address()));
+        assert_eq!(control.limit_reached(), Some(WriteStall(2 * LIMIT)), "{version:?} {idle:?}");
+        let stats = server.service.stats();
+        let ends = stats.deadlines.iter().filter(|of| of.ended > 0);
+        let ends: Vec<_> = ends.map(|of| (of.kind, of.ended)).collect();
+        assert_eq!(ends, [("write timeout", 1)], "{version:?} {idle:?}");
+    }
+}
+
+#[test]
+fn client_that_has_taken_its_answer_slowly_is_idle_from_then_on() {
+    for version in VERSIONS {
+        let idle = ms(1_000);
+        let limits = StreamLimits::default().write_stall(STALL).idle(idle);
+        let server = Server::with_buffer(limits, STALL, None);
+        let mut client = Client::connect_with(server.address, version, 1 << 20, Some(8 << 10));
+        client.get(1, "/held");
+        let control = server.control();
+        // Half of the answer is more than the system takes for the client.
+        let half = client.read_at(HELD / 4, HELD / 2, || {
+            assert!(!control.timers().is_closed(), "{version:?}: cut while it takes its answer");
+        });
+        let taken_at = Instant::now();
+        client.read_at(HELD, HELD - half, || {});
+        wait_until(|| control.timers().is_closed());
+        assert!(taken_at.elapsed() >= idle, "{version:?}: after {:?}", taken_at.elapsed());
+        assert_ne!(control.limit_reached(), Some(WriteStall(STALL)));
+    }
 }
 
 #[test]

@@ -1,0 +1,189 @@
+//! Looks at the socket, and the events of the timers that wait for one.
+//!
+//! A deadline that has passed asks for a look and wakes the stream. The next poll looks, before it
+//! reads or writes. Then the event is judged, by a read or a write that must wait.
+//!
+//! Why a poll more for each event: the timers say what has come only where something waits, and the
+//! socket is the stream's, which is lent to what reads or writes.
+//!
+//! Invariants: while bytes are left that the peer may not have acknowledged, a transfer counts the
+//! time of the write and another one its rate, where there is such a limit.
+//!
+//! Cost: see [`socket`](super::super::socket).
+
+use std::cell::Cell;
+use std::io;
+use std::task::{Context, Poll};
+
+use super::super::limits::{ends, no_timer};
+use super::super::socket::{Acknowledged, LUMP_MAX};
+use super::{Deadlines, is_idle};
+use crate::clock::saturating_nanos;
+use crate::conn::{DeadlineKind, Direction, Ends, Sent, Side, Transfer, Wakes};
+
+/// What the peer has acknowledged, of a stream with a socket.
+impl<M: Side> Deadlines<M> {
+    /// The stream has a socket, of which the system says this.
+    #[cfg(unix)]
+    pub(in crate::stream) fn set_sent(&mut self, sent: Sent) {
+        self.acknowledged = Some(Acknowledged::new(sent));
+    }
+
+    /// A read, write, flush or shutdown is polled: looks at the socket if a deadline has asked.
+    #[inline]
+    pub(in crate::stream) fn look_at_socket(&mut self, sent: impl FnOnce() -> Option<Sent>) {
+        if self.acknowledged.is_some() && self.shared.is_woken() && self.shared.looks.take_asked() {
+            // The system has said it before, so it does now.
+            if let Some(sent) = sent() {
+                self.look_at(sent);
+            }
+        }
+    }
+
+    #[cold]
+    fn look_at(&mut self, sent: Sent) {
+        let Some(known) = &mut self.acknowledged else { return };
+        let (now, limit) = (self.timers.now(), self.timers.limits().write_timeout);
+        let look = known.look(sent, now, saturating_nanos(limit));
+        let (counted_at, is_late) = (known.counted_at, known.is_late);
+        known.counted_at = now;
+        let waits = self.is_stalled || known.has_left;
+        let mut is_filed = false;
+        if let Some(transfer) = &self.writes.transfer {
+            transfer.count(look.bytes);
+            if !self.is_windowed {
+                // In the rest of the time, the peer had nothing to take.
+                transfer.pause_at(now.min(counted_at.saturating_add(look.busy)));
+            }
+            is_filed = transfer.resume_at(now, Wakes::Nothing);
+            transfer.bound(now, LUMP_MAX);
+            if !waits {
+                transfer.pause_at(now);
+            }
+        }
+        let has_come = self.timers.is_off(DeadlineKind::WriteTimeout);
+        if !waits {
+            if self.stall.as_ref().is_some_and(Transfer::stop) {
+                self.stall = None;
+            }
+        } else if has_come && !is_late && !self.is_windowed {
+            // The event of a part that is over is withdrawn with it.
+            self.stall = None;
+            is_filed |= self.measure_stall(now);
+        }
+        if self.timers.bounds_writes() {
+            self.timers.was_busy(look.busy, look.busy_until);
+            is_filed = true;
+        }
+        self.unwatch(is_filed);
+        self.shared.looks.set_needed(waits);
+        self.shared.looks.answer();
+        self.shared.request_idle.wake();
+    }
+
+    /// Bytes were accepted, and all bytes before were acknowledged at the last look: a write that
+    /// may wait, until a look finds that all is acknowledged again.
+    #[cold]
+    pub(super) fn leave_unacknowledged(&mut self) {
+        let now = self.timers.now();
+        if let Some(known) = &mut self.acknowledged {
+            known.has_left = true;
+        }
+        self.shared.looks.set_needed(true);
+        if self.is_stalled {
+            return;
+        }
+        self.resume_rate(now);
+        if let Some(known) = &mut self.acknowledged {
+            known.begin(now);
+        }
+        self.measure_stall(now);
+        self.unwatch(true);
+        // No read or write that waits may follow in this poll, so the timer is reset here. Where
+        // there is none, what waits next says so.
+        let cx = &mut Context::from_waker(&self.waker);
+        let _ = self.timers.poll_kinds(cx, None, |_| false);
+    }
+
+    /// What comes next in a direction is judged by another look.
+    #[inline]
+    pub(super) fn forget_look(&mut self, direction: Direction) {
+        if let Some(known) = &mut self.acknowledged {
+            known.has_looked[direction as usize] = false;
+        }
+    }
+
+    /// Whether bytes are left that the peer may not have acknowledged.
+    pub(super) fn has_left(&self) -> bool {
+        self.acknowledged.as_ref().is_some_and(|known| known.has_left)
+    }
+
+    /// Whether bytes are left, and no write waits.
+    pub(super) fn has_only_left(&self) -> bool {
+        self.has_left() && !self.is_stalled && !self.writes.waits
+    }
+
+    /// Whether nothing is to be asked of the socket before an event is judged.
+    pub(super) fn is_known(&self, direction: Direction, kind: DeadlineKind) -> bool {
+        let Some(known) = &self.acknowledged else { return true };
+        let is_asked = known.has_left || self.is_stalled;
+        let is_of_window = kind == DeadlineKind::WriteTimeout && self.is_windowed;
+        let is_about_peer = ends(kind) == Ends::Writes || is_idle(kind);
+        known.has_looked[direction as usize] || !is_asked || is_of_window || !is_about_peer
+    }
+
+    /// Whether the event of a write that waits is true, as of the look.
+    pub(super) fn is_judged_late(&self, kind: DeadlineKind) -> bool {
+        let Some(known) = &self.acknowledged else { return true };
+        kind != DeadlineKind::WriteTimeout || self.is_windowed || known.is_late
+    }
+
+    /// Resets the connection at its close if a limit of writing has ended it.
+    #[inline]
+    pub(in crate::stream) fn reset_if_late<V>(
+        &self,
+        polled: &Poll<io::Result<V>>,
+        reset: impl FnOnce(),
+    ) {
+        if self.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_))) {
+            use super::super::StreamTimeout::{WriteRate, WriteStall};
+
+            if let Some(WriteStall(_) | WriteRate(_)) = self.shared.timeout.get() {
+                reset();
+            }
+        }
+    }
+
+    /// Polls the timers for what ends the wait in a direction.
+    pub(super) fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
+        if let Some(refused) = self.refused.take() {
+            return Poll::Ready(no_timer(refused));
+        }
+        if self.rated.is_some() && self.timers.is_off(DeadlineKind::WriteRate) {
+            // The event of a write that is not polled again stays, and bounds nothing.
+            self.rated = None;
+        }
+        let leaves = direction == Direction::Read && self.leaves_idle_times();
+        let is_left = |kind| leaves && is_idle(kind);
+        let asks = Cell::new(false);
+        let is_known = |this: &Self, kind| {
+            let is_known = this.is_known(direction, kind);
+            asks.set(asks.get() || !is_known);
+            is_known && this.is_judged_late(kind)
+        };
+        let ended = self.take_events(|this, kind| {
+            this.is_wanted(direction, kind) && !is_left(kind) && is_known(this, kind)
+        });
+        if leaves && ended.is_pending() {
+            self.left_to_write += 1;
+            self.waker.wake_by_ref();
+        }
+        self.forget_look(direction);
+        if asks.get() && ended.is_pending() {
+            self.shared.looks.ask();
+            self.waker.wake_by_ref();
+        }
+        self.way(direction).is_watched |= ended.is_pending();
+        ended.map(|error| error.unwrap_or_else(no_timer))
+    }
+}
