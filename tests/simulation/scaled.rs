@@ -136,7 +136,7 @@ impl Scaled {
 
     pub(crate) fn clear(&self, world: &World) {
         self.may_drop(world);
-        self.timeouts.clear();
+        drop(self.timeouts.drain());
     }
 
     /// The values that wait may be dropped from now on.

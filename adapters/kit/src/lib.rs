@@ -225,8 +225,7 @@ pub trait TimersExt: sealed::OfShard {
     ///
     /// # Errors
     ///
-    /// `min` is more than `max`, `max` is zero, or the shard has 1,024 [`ScaledTimeouts`] already;
-    /// the error then names `scaled_timeouts`.
+    /// `min` is more than `max`, or `max` is zero.
     fn scaled<V: 'static>(
         &self,
         min: Duration,

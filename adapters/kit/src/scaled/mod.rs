@@ -62,28 +62,25 @@
 //!
 //! 32 bytes and the value for each timeout. To start, reset or cancel a timeout is a clock reading
 //! and a few stores; only the first and the last timeout of a queue touch the wheel. A change of
-//! the scale is O(ranges of the shard), however many timeouts wait.
+//! the scale is O(ranges of the shard), however many timeouts wait. Each range
+//! [takes part in turns](corewheel::part::Part::takes_turns).
 //!
 //! # Statistics
 //!
-//! Two [gauges](corewheel::stats::ShardStats::gauges) of a shard, `scaled_pending` and
-//! `scaled_fired`, show how many scaled timeouts are pending there and how many were delivered. The
-//! histogram of lateness includes them. If the [`Timers`] that the timeouts were made with have a
+//! The histogram of lateness includes scaled timeouts. If the [`Timers`] that the timeouts were made with have a
 //! class, each timeout counts for it as a timer does: scheduled, fired, cancelled (drained and
 //! dropped ones included), refused, late, overrun and pending. Resets are not counted, and the age
 //! of a timeout counts from its last one.
 
-mod part;
 mod queue;
 mod range;
 
 use std::fmt;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewheel::{ConfigError, Refused, Timers};
 
-use self::part::{RANGES_MAX, ScaledPart};
 use self::range::Inner;
 use crate::capacity::check;
 
@@ -138,15 +135,8 @@ impl<V> ScaledTimeouts<V> {
             return Err(ConfigError::new("min", min, limit, "make it no more than that"));
         }
         let (range, capacity) = ((min, max), check("capacity", capacity)?);
-        let all = ScaledPart::of(timers);
-        let inner =
-            timers.add_part(|shard| Inner::new(shard, all, range, capacity, Box::new(handler)));
-        if !inner.register() {
-            let limit = format!("a shard has at most {RANGES_MAX} of them");
-            let remedy = "share one among all that have the same min and max";
-            return Err(ConfigError::new("scaled_timeouts", RANGES_MAX + 1, limit, remedy));
-        }
-        Ok(Self(inner))
+        let make = |shard| Inner::new(shard, range, capacity, Box::new(handler));
+        Ok(Self(timers.add_part(make)))
     }
 
     /// Starts a timeout, now.
@@ -185,18 +175,6 @@ impl<V> ScaledTimeouts<V> {
         let values = self.0.queue.borrow_mut().drain();
         self.0.note_cancelled(values.len());
         values
-    }
-
-    /// Cancels all timeouts and drops their values one at a time: a panic in one `Drop` is counted
-    /// by the shard, and the others are dropped.
-    pub fn clear(&self) {
-        self.0.shard.drop_each(self.drain());
-    }
-
-    /// When a timeout is due by the present scale, rounded up to a tick. `None` if it has ended.
-    pub fn due(&self, timeout: ScaledTimeout) -> Option<Instant> {
-        let start = self.0.queue.borrow().get(timeout.index, timeout.serial)?;
-        Some(self.0.shard.instant_of(self.0.deadline(start)))
     }
 
     /// How much time is left of a timeout by the present scale; zero if it is due. `None` if it has

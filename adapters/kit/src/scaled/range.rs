@@ -1,32 +1,37 @@
-//! What the clones of [`ScaledTimeouts`] share: the queue of values, and the timer of the first.
+//! What the clones of [`ScaledTimeouts`] share: the queue of values, and the timer of the first. It
+//! is a part of the shard.
 //!
-//! Invariants: while the queue is not empty, there is a timer, or the range is among those that the
-//! next turn visits. The timer is never later than the deadline of the first timeout; a reset or a
-//! cancel leaves it as it is, so it may fire when no timeout is due, and is scheduled again then.
-//! Absent by design: a walk over the queue.
+//! A turn delivers timeouts that are due one by one, alternating with timers. Why not all of them
+//! when their timer fires: so many may be due at once that a turn must end before they do.
+//!
+//! Invariants: while the queue is not empty, there is a timer, or the part wants a delivery. The
+//! timer is never later than the deadline of the first timeout; a reset or a cancel leaves it as it
+//! is, so it may fire when no timeout is due, and is scheduled again then. Absent by design: a walk
+//! over the queue.
 
 use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use corewheel::part::{Part, PartHandle, PartTimer};
+use corewheel::part::{Part, PartHandle, PartTimer, Wants};
+use corewheel::settings::Scale;
 use corewheel::{Deadline, Refused};
 use corewheel_shard::Tick;
 
 use super::ScaledTimeouts;
-use super::part::{Range, ScaledPart};
 use super::queue::Queue;
 
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
 pub(super) struct Inner<V: 'static> {
     pub(super) shard: PartHandle,
-    part: Rc<ScaledPart>,
     pub(super) queue: RefCell<Queue<V>>,
     /// The timer of the first timeout.
     timer: Cell<Option<PartTimer>>,
-    /// The range is in the queue of ranges that are due, and its timer does not fire.
+    /// The first timeout may be due: the part wants a delivery, and its timer does not fire.
     is_due: Cell<bool>,
+    /// When the present turn began.
+    turn: Cell<Duration>,
     /// `None` while it runs.
     handler: Cell<Option<Handler<V>>>,
     /// The shortest and the longest time of a timeout.
@@ -41,16 +46,15 @@ pub(super) struct Inner<V: 'static> {
 impl<V: 'static> Inner<V> {
     pub(super) fn new(
         shard: PartHandle,
-        part: Rc<ScaledPart>,
         range: (Duration, Duration),
         capacity: usize,
         handler: Handler<V>,
     ) -> Self {
         Self {
-            part,
             queue: RefCell::new(Queue::new()),
             timer: Cell::new(None),
             is_due: Cell::new(false),
+            turn: Cell::new(shard.since_start()),
             handler: Cell::new(Some(handler)),
             range,
             span: Cell::new(span(range, &shard)),
@@ -58,15 +62,6 @@ impl<V: 'static> Inner<V> {
             capacity,
             shard,
         }
-    }
-
-    /// Makes the range known to the shard. False if the shard has too many.
-    pub(super) fn register(self: &Rc<Self>) -> bool {
-        self.part.add_range(self.weak())
-    }
-
-    fn weak(self: &Rc<Self>) -> Weak<dyn Range> {
-        Rc::downgrade(self) as _
     }
 
     /// Starts a timeout. Returns its index and serial.
@@ -90,11 +85,11 @@ impl<V: 'static> Inner<V> {
             let value = self.queue.borrow_mut().remove(index, serial);
             return Err(self.refuse(value.expect("nothing has run since it was put in")));
         }
-        self.part.note_started();
         self.shard.count(|counts| {
             counts.scheduled += 1;
             counts.pending += 1;
         });
+        self.shard.publish();
         self.note_first();
         Ok((index, serial))
     }
@@ -122,11 +117,11 @@ impl<V: 'static> Inner<V> {
     }
 
     fn count_cancelled(&self, count: usize) {
-        self.part.note_cancelled(count);
         self.shard.count(|counts| {
             counts.pending -= count as u64;
             counts.cancelled += count as u64;
         });
+        self.shard.publish();
     }
 
     /// When a timeout is due that started at `start`.
@@ -153,12 +148,12 @@ impl<V: 'static> Inner<V> {
     }
 
     /// The timer has fired.
-    fn visit(self: &Rc<Self>) {
+    fn visit(&self) {
         self.timer.set(None);
         let Some(deadline) = self.first_deadline() else { return };
         if self.shard.is_closed() {
             // The shutdown delivers all that is pending.
-            return self.set_due();
+            return self.is_due.set(true);
         }
         let is_due = self.shard.time_left(deadline).is_zero();
         // The slot of the timer that has just fired is free, and the range takes it at once. So the
@@ -166,14 +161,21 @@ impl<V: 'static> Inner<V> {
         self.timer.set(self.schedule(if is_due { Tick::NEVER.into() } else { deadline }));
         debug_assert!(self.timer.get().is_some(), "a slot is free, and nothing has run since");
         if is_due || self.timer.get().is_none() {
-            self.set_due();
+            self.is_due.set(true);
         }
     }
 
-    fn set_due(self: &Rc<Self>) {
-        if !self.is_due.replace(true) {
-            self.part.push_due(self.weak());
+    /// Whether the first timeout is due in the present turn. If not, the queue has a timer for it.
+    fn check_due(&self) -> bool {
+        let turn = self.shard.instant_after(self.turn.get());
+        let deadline = self.first_deadline();
+        let is_over = |deadline| self.shard.instant_of(deadline) <= turn;
+        let is_due = deadline.is_some_and(|by| is_over(by) || self.shard.is_closed());
+        if let (false, Some(deadline), Some(timer)) = (is_due, deadline, self.timer.get()) {
+            let _moved = self.shard.reset(timer, deadline);
         }
+        self.is_due.set(is_due);
+        is_due
     }
 
     fn cancel_timer_if_empty(&self) {
@@ -192,13 +194,43 @@ fn span((min, max): (Duration, Duration), shard: &PartHandle) -> Duration {
 }
 
 impl<V: 'static> Part for Inner<V> {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
+    fn turn_begins(&self, now: Duration) {
+        self.turn.set(now);
+    }
+
+    fn wants(&self) -> Wants {
+        if self.is_due.get() { Wants::Delivery } else { Wants::Nothing }
+    }
+
     fn expired(self: Rc<Self>, _index: u32) {
         self.visit();
     }
-}
 
-impl<V: 'static> Range for Inner<V> {
-    fn rescale(&self) {
+    fn deliver(self: Rc<Self>, now: Duration) {
+        if !self.check_due() {
+            return;
+        }
+        let popped = self.queue.borrow_mut().pop();
+        let Some((start, value)) = popped else { return };
+        let deadline = self.shard.instant_of(self.deadline(start));
+        // A timeout that a change of the scale has made due was not due before the change.
+        let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
+        let late = self.shard.instant_after(now).saturating_duration_since(due);
+        self.shard.begin_delivery(late);
+        self.note_first();
+        self.cancel_timer_if_empty();
+        let mut handler = self.handler.take().expect("a turn is not taken within a turn");
+        let this = ScaledTimeouts(self);
+        this.0.shard.contain(|| handler(value, &this));
+        this.0.handler.set(Some(handler));
+        this.0.check_due();
+    }
+
+    fn scale_changed(&self, _scale: Scale) {
         let span = span(self.range, &self.shard);
         if self.span.replace(span) > span {
             self.shrunk_at.set(Some(self.shard.now()));
@@ -210,40 +242,6 @@ impl<V: 'static> Range for Inner<V> {
                 let _moved = self.shard.reset(timer, deadline.max(earliest));
             }
         }
-    }
-
-    fn is_due(&self, turn: Duration) -> bool {
-        let turn = self.shard.instant_after(turn);
-        let is_over = |deadline| self.shard.instant_of(deadline) <= turn;
-        match self.first_deadline() {
-            Some(deadline) if is_over(deadline) || self.shard.is_closed() => return true,
-            Some(deadline) => {
-                if let Some(timer) = self.timer.get() {
-                    let _moved = self.shard.reset(timer, deadline);
-                }
-            }
-            None => {}
-        }
-        self.is_due.set(false);
-        false
-    }
-
-    fn deliver(self: Rc<Self>, now: Duration) {
-        let popped = self.queue.borrow_mut().pop();
-        let Some((start, value)) = popped else { return };
-        let deadline = self.shard.instant_of(self.deadline(start));
-        // A timeout that a change of the scale has made due was not due before the change.
-        let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
-        self.part.note_fired();
-        let late = self.shard.instant_after(now).saturating_duration_since(due);
-        self.shard.begin_delivery(late);
-        self.note_first();
-        self.cancel_timer_if_empty();
-        self.part.push_due(self.weak());
-        let mut handler = self.handler.take().expect("a turn is not taken within a turn");
-        let this = ScaledTimeouts(self);
-        this.0.shard.contain(|| handler(value, &this));
-        this.0.handler.set(Some(handler));
     }
 }
 

@@ -53,10 +53,10 @@ pub(crate) fn of_capacity(capacity: u32) -> TimerServiceBuilder {
     TimerService::builder().shards(1).capacity(capacity).class(CLASS)
 }
 
-/// How many timeouts are pending and how many were delivered, by the published gauges.
-pub(crate) fn gauges(service: &TimerService<()>) -> (u64, u64) {
-    let gauges = &service.stats().shards[0].gauges;
-    (gauges["scaled_pending"], gauges["scaled_fired"])
+/// How many timeouts are pending and how many were delivered, by the published counts.
+pub(crate) fn known(service: &TimerService<()>) -> (u64, u64) {
+    let class = service.stats().shards[0].classes[0];
+    (class.pending, class.fired)
 }
 
 /// The published counts of the class, which must add up.
@@ -67,7 +67,6 @@ pub(crate) fn class_counts(lab: &Lab<()>) -> ClassStats {
     let counts = shard.classes[0];
     let ClassStats { pending, scheduled, fired, cancelled, .. } = counts;
     assert_eq!(scheduled, pending + fired + cancelled, "{counts:?}");
-    assert_eq!((pending, fired), gauges(&lab.service));
     counts
 }
 
@@ -92,7 +91,6 @@ fn timeout_lasts_for_its_minimum_and_the_scaled_rest() {
         let timeout = timeouts.start("a").unwrap();
         lab.settle();
         assert_eq!(timeouts.remaining(timeout), Some(ms(span)), "{factor}");
-        assert_eq!(timeouts.due(timeout), Some(lab.clock.now() + ms(span)));
         lab.advance(Duration::from_nanos(span * 1_000_000 - 1));
         assert_eq!(ends.take(), [], "{factor}: it is early");
         lab.advance(Duration::from_nanos(1));
@@ -166,7 +164,7 @@ fn change_of_scale_resets_one_timer_for_each_range() {
     }
     lab.settle();
     let before = lab.counts();
-    assert_eq!((before.pending, gauges(&lab.service)), (3, (300_000, 0)));
+    assert_eq!((before.pending, known(&lab.service)), (3, (300_000, 0)));
     lab.timers().set_scale(scale(0.5));
     lab.settle();
     let down = lab.counts();
@@ -182,9 +180,9 @@ fn change_of_scale_resets_one_timer_for_each_range() {
     lab.timers().set_scale(Scale::ONE);
     assert_eq!(lab.counts().reset_lazy, up.reset_lazy);
     drop(ranges);
-    assert_eq!((lab.timers().len(), gauges(&lab.service).0), (0, 300_000), "of the last turn");
+    assert_eq!((lab.timers().len(), known(&lab.service).0), (0, 300_000), "of the last turn");
     lab.settle();
-    assert_eq!(gauges(&lab.service).0, 0);
+    assert_eq!(known(&lab.service).0, 0);
 }
 
 #[test]
@@ -219,7 +217,7 @@ fn timeouts_due_at_once_are_spread_over_turns_in_order_beside_other_timers() {
     let stats = lab.service.stats();
     assert_eq!(stats.shards[0].counts.turns_exhausted, u64::from(turns) - 1);
     let counts = stats.shards[0].counts;
-    assert_eq!(stats.shards[0].gauges["scaled_fired"], u64::from(MANY));
+    assert_eq!(stats.shards[0].classes[0].fired, u64::from(MANY));
     assert_eq!(stats.shards[0].lateness.count, counts.fired + u64::from(MANY));
     check_empty(&mut lab, &timeouts);
 }
@@ -270,31 +268,6 @@ fn turn_bounded_in_time_alternates_timers_and_timeouts() {
 }
 
 #[test]
-fn ranges_due_together_alternate() {
-    let mut lab = lab();
-    let order = Rc::new(RefCell::new(String::new()));
-    let ranges: Vec<_> = [10, 11]
-        .into_iter()
-        .map(|min| {
-            let noted = Rc::clone(&order);
-            let note = move |name: char, _: &_| noted.borrow_mut().push(name);
-            lab.timers().scaled(ms(min), FAR, note).unwrap()
-        })
-        .collect();
-    for (timeouts, name) in ranges.iter().zip(['a', 'b']) {
-        for _ in 0..4 {
-            timeouts.start(name).unwrap();
-        }
-    }
-    lab.advance(ms(20));
-    lab.timers().set_scale(Scale::ZERO);
-    lab.settle();
-    let order = order.take();
-    assert_eq!(order.matches('a').count(), 4);
-    assert!(order.contains("abab") || order.contains("baba"), "{order}");
-}
-
-#[test]
 fn reset_goes_to_the_end_and_cancel_returns_the_value() {
     let mut lab = lab();
     let (timeouts, ends) = timeouts(&lab, 10, 60);
@@ -314,7 +287,6 @@ fn reset_goes_to_the_end_and_cancel_returns_the_value() {
     lab.advance(ms(5));
     assert_eq!(ends.take(), [("a", 65)]);
     assert_eq!(timeouts.drain(), ["e"]);
-    timeouts.clear();
     check_empty(&mut lab, &timeouts);
     let counts = class_counts(&lab);
     assert_eq!((counts.scheduled, counts.fired, counts.cancelled), (5, 3, 2));
@@ -340,7 +312,7 @@ fn timeout_due_but_not_delivered_can_be_cancelled_or_reset() {
 fn range_of_one_point_is_not_scaled_and_huge_maximum_means_never() {
     let mut lab = lab();
     let (fixed, fixed_ends) = timeouts(&lab, 10, 10);
-    let forever = lab.timers().scaled(ms(10), Duration::MAX, |_: &str, _| {}).unwrap();
+    let forever = of_class(&lab).scaled(ms(10), Duration::MAX, |_: &str, _| {}).unwrap();
     fixed.start("a").unwrap();
     forever.start("b").unwrap();
     lab.timers().set_scale(Scale::ZERO);
@@ -348,10 +320,10 @@ fn range_of_one_point_is_not_scaled_and_huge_maximum_means_never() {
     lab.advance(ms(10));
     assert_eq!(fixed_ends.take(), [("a", 10)]);
     lab.advance(Duration::from_hours(100 * 365 * 24));
-    assert_eq!((forever.len(), gauges(&lab.service).1), (1, 1));
+    assert_eq!((forever.len(), known(&lab.service).1), (1, 1));
     lab.timers().set_scale(Scale::ZERO);
     lab.settle();
-    assert_eq!((gauges(&lab.service).1, lab.timers().len()), (2, 0));
+    assert_eq!((known(&lab.service).1, lab.timers().len()), (2, 0));
 }
 
 #[test]
@@ -460,7 +432,7 @@ fn timeouts_count_for_the_class_of_their_view_and_others_for_none() {
     assert_eq!(class.oldest, None);
     assert!(other.iter().all(|(_, count)| count == 0), "{other:?}");
     let (shard, counts) = (&stats.shards[0], stats.shards[0].counts);
-    assert_eq!((shard.gauges["scaled_fired"], counts.overrun), (6, 3));
+    assert_eq!((shard.lateness.count - counts.fired, counts.overrun), (6, 3));
 }
 
 #[test]
@@ -514,8 +486,8 @@ fn shard_starts_with_the_scale_that_was_set_before() {
     assert_eq!(shard.timers().scale(), scale(0.25));
     let timeouts = shard.timers().scaled(ms(100), ms(500), |(), _| {}).unwrap();
     let timeout = timeouts.start(()).unwrap();
-    let due = timeouts.due(timeout).unwrap().duration_since(shard.timers().now());
-    assert!(due > ms(100) && due <= ms(202), "{due:?}");
+    let left = timeouts.remaining(timeout).unwrap();
+    assert!(left > ms(100) && left <= ms(202), "{left:?}");
     let _ = shard.shutdown(ShutdownPolicy::Drop);
 }
 
@@ -551,11 +523,9 @@ fn shutdown_ends_or_keeps_timeouts_by_its_policy() {
 fn scale_is_serialized_as_a_number() {
     let mut lab = lab();
     lab.timers().set_scale(scale(0.3));
-    let (_timeouts, _) = timeouts::<()>(&lab, 10, 60);
     lab.settle();
     let stats = serde_json::to_value(lab.service.stats()).unwrap();
     assert_eq!(stats["shards"][0]["scale"], 0.3);
-    assert_eq!(stats["shards"][0]["gauges"]["scaled_pending"], 0);
 }
 
 /// The twin is a list of timeouts, each with its start. With the code it shares what the
@@ -638,14 +608,14 @@ fn timeouts_follow_the_scale_on_every_host() {
         static TIMEOUTS: RefCell<Option<ScaledTimeouts<u32>>> = const { RefCell::new(None) };
     }
     for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let running = Running::start(host, builder(1).class(CLASS), |_| |_: Fired<()>, _: &_| {});
         let client = running.client();
         let (sender, ends) = mpsc::channel();
         let start = running.service.now();
         let fill = move |timers: &Timers<()>| {
             let clock = timers.clone();
             let note = move |number, _: &_| sender.send((number, clock.now())).unwrap();
-            let timeouts = timers.scaled(ms(20), FAR, note).unwrap();
+            let timeouts = timers.of_class(CLASS).unwrap().scaled(ms(20), FAR, note).unwrap();
             for number in 0..2_000 {
                 timeouts.start(number).unwrap();
             }
@@ -653,8 +623,7 @@ fn timeouts_follow_the_scale_on_every_host() {
         };
         client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
         let counts = || running.service.stats().shards[0].counts;
-        let gauge = |name| running.service.stats().shards[0].gauges.get(name).copied();
-        wait_until("all are pending", || gauge("scaled_pending") == Some(2_000));
+        wait_until("all are pending", || known(&running.service).0 == 2_000);
         client.on(SHARD).set_scale(Scale::ZERO).unwrap();
         for expected in 0..2_000 {
             let (number, at) = ends.recv_timeout(PATIENCE).unwrap();
@@ -674,10 +643,8 @@ fn timeouts_follow_the_scale_on_every_host() {
         };
         client.on(SHARD).schedule_fn(ms(60), look).unwrap();
         assert_eq!(left.recv_timeout(PATIENCE).unwrap(), [7], "{host:?}");
-        wait_until("no timer is left", || {
-            counts().pending == 0 && gauge("scaled_pending") == Some(0)
-        });
-        assert_eq!(gauge("scaled_fired"), Some(2_000), "{host:?}");
+        wait_until("no timer is left", || counts().pending == 0 && known(&running.service).0 == 0);
+        assert_eq!(known(&running.service).1, 2_000, "{host:?}");
         let report = running.end(ShutdownPolicy::Drop);
         let counts = report.shards[0].counts;
         check_law(&counts);
