@@ -95,7 +95,6 @@
 //! | deadlines that must not come together, as a thundering herd | `corewheel-kit`: `Jitter` |
 //! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many) |
-//! | a timer that ends with a value | `corewheel-kit`: `TimerGuard` |
 //! | a thread that sees a stuck shard | `corewheel-kit`: `watch` |
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
 //! | a shard in an executor or a loop that is there already | [`attach`] |

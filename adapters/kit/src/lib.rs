@@ -7,7 +7,6 @@
 //! | timers and values by keys of your own, alone or in groups | [`keyed`] |
 //! | operations that wait for a key, or their deadline | [`purgatory`] |
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
-//! | a timer that ends with a value | [`guard`] |
 //! | callbacks that run again and again | [`repeat`] |
 //! | timers that do not all expire at once | [`herd`] |
 //! | a thread that sees a stuck shard | [`watchdog`] |
@@ -51,7 +50,6 @@
 mod ages;
 mod capacity;
 mod chains;
-pub mod guard;
 pub mod herd;
 pub mod keyed;
 pub mod purgatory;
@@ -67,10 +65,9 @@ pub mod guide {
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use corewheel::{ConfigError, Handle, RefusedCall, TimerId, Timers, When};
+use corewheel::{ConfigError, Handle, RefusedCall, Timers, When};
 
 use self::capacity::CAPACITY;
-use self::guard::TimerGuard;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
@@ -79,7 +76,7 @@ use self::repeat::{
 };
 use self::scaled::ScaledTimeouts;
 
-/// Makes containers, guards and periodic callbacks on a shard, as methods of its [`Timers`]. The
+/// Makes containers and periodic callbacks on a shard, as methods of its [`Timers`]. The
 /// trait is sealed.
 ///
 /// The values and timers of a container that is made with a view
@@ -252,12 +249,6 @@ pub trait TimersExt: sealed::OfShard {
         ScaledTimeouts::new(self.timers(), min, max, capacity, handler)
     }
 
-    /// Makes a guard that cancels a timer when it is dropped. A timer of another shard of the
-    /// service is cancelled by a message.
-    fn guard(&self, timer: TimerId) -> TimerGuard<'static> {
-        TimerGuard::of_shard(timer, self.timers())
-    }
-
     /// Runs a callback periodically on this core until it is stopped: by [`PeriodicRun::stop`], or
     /// by [`Periodic::stop`]. For an example see [`crate::repeat`].
     ///
@@ -335,12 +326,8 @@ pub trait TimersExt: sealed::OfShard {
     }
 }
 
-/// What is built from the timers that any thread reaches, as methods of its [`Handle`]. The trait
-/// is sealed.
+/// Makes periodic callbacks from any thread, as methods of its [`Handle`]. The trait is sealed.
 pub trait HandleExt: sealed::OfHandle {
-    /// Makes a guard that cancels a timer when it is dropped. The guard borrows this handle.
-    fn guard(&self, timer: TimerId) -> TimerGuard<'_>;
-
     /// Runs a callback periodically on the shard of this handle, or of this thread, as
     /// [`TimersExt::repeat`] does there. The instant of its first run is computed on the calling
     /// thread.
@@ -408,11 +395,7 @@ pub trait HandleExt: sealed::OfHandle {
 
 impl<T: Send + 'static> TimersExt for Timers<T> {}
 
-impl<T: Send + 'static> HandleExt for Handle<T> {
-    fn guard(&self, timer: TimerId) -> TimerGuard<'_> {
-        TimerGuard::of_handle(timer, self)
-    }
-}
+impl<T: Send + 'static> HandleExt for Handle<T> {}
 
 mod sealed {
     use super::{Handle, Timers};

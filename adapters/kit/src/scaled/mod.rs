@@ -67,10 +67,10 @@
 //!
 //! # Statistics
 //!
-//! The histogram of lateness includes scaled timeouts. If the [`Timers`] that the timeouts were made with have a
-//! class, each timeout counts for it as a timer does: scheduled, fired, cancelled (drained and
-//! dropped ones included), refused, late, overrun and pending. Resets are not counted, and the age
-//! of a timeout counts from its last one.
+//! The histogram of lateness includes scaled timeouts. If the [`Timers`] that the timeouts were
+//! made with have a class, each timeout counts for it as a timer does: scheduled, fired, cancelled
+//! (drained and dropped ones included), refused, late, overrun and pending. Resets are not counted,
+//! and the age of a timeout counts from its last one.
 
 mod queue;
 mod range;

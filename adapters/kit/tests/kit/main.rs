@@ -17,5 +17,4 @@ mod shard_end;
 #[path = "../../../../tests/service/support/mod.rs"]
 #[allow(dead_code, reason = "the tests of the service use the rest")]
 mod support;
-mod timer_guard;
 mod timer_owners;
