@@ -74,8 +74,9 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) read_idle: Duration,
 
-    /// The longest wait for a client to take bytes of a response [corewheel].
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    /// The longest wait for a client to take bytes of a response. The system of a client that reads
+    /// 10 kB/s without a pause may say nothing for 12 seconds [corewheel].
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_stall: Duration,
 
     /// The longest wait for the next request of a connection, whatever an HTTP/2 client sends

@@ -1,0 +1,186 @@
+//! The servers, each with its defaults.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::routing::get;
+use corewheel::TimerService;
+use corewheel::stream::{StreamLimits, TimedIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use super::clients::Protocol;
+use super::free_address;
+
+/// More than any client here takes.
+const ENDLESS: u64 = 1 << 40;
+
+/// The bytes of a frame of a response.
+const FRAME: usize = 1 << 14;
+
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: Protocol,
+    /// After which time a client that takes nothing is cut.
+    pub(crate) limit: Duration,
+    /// How much later a client is cut that has taken something, by a least rate; `None` without one.
+    pub(crate) lump: Option<Duration>,
+    /// What ends with the server.
+    _program: Option<Program>,
+}
+
+/// The programs of the repository that are servers.
+pub(crate) struct Programs {
+    folder: Option<PathBuf>,
+}
+
+/// A program, which ends with this.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It is gone already, or it ends now.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+const PROXY: &str = "reverse_proxy";
+const CACHE: &str = "resp_cache";
+
+impl Programs {
+    pub(crate) fn new(folder: Option<&Path>) -> Self {
+        Self { folder: folder.map(Path::to_path_buf) }
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let path = self.folder.as_ref()?.join(name);
+        path.exists().then_some(path)
+    }
+
+    /// Returns the programs that are not there.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = &'static str> + '_ {
+        [PROXY, CACHE].into_iter().filter(|name| self.path(name).is_none())
+    }
+
+    /// Starts a program that listens at an address; `None` if it is not there.
+    async fn start(
+        &self,
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<Option<(SocketAddr, Program)>, Box<dyn Error>> {
+        let Some(path) = self.path(name) else {
+            return Ok(None);
+        };
+        let (address, stats) = (free_address()?, free_address()?);
+        let child = Command::new(path)
+            .args(["--listen", &address.to_string(), "--stats", &stats.to_string()])
+            .args(arguments)
+            .stdout(Stdio::null())
+            .spawn()?;
+        let program = Program(child);
+        for _ in 0..100 {
+            if TcpStream::connect(address).await.is_ok() {
+                return Ok(Some((address, program)));
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        Err(format!("{name} does not listen at {address} after 10 s").into())
+    }
+}
+
+/// The body of a response that does not end.
+struct Zeroes;
+
+impl axum::body::HttpBody for Zeroes {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        static FRAME_OF_ZEROES: [u8; FRAME] = [0; FRAME];
+        let data = Bytes::from_static(&FRAME_OF_ZEROES);
+        Poll::Ready(Some(Ok(http_body::Frame::data(data))))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(ENDLESS)
+    }
+}
+
+fn app() -> Router {
+    Router::new().route("/", get(|| async { Body::new(Zeroes) }))
+}
+
+fn get_request(address: SocketAddr) -> Protocol {
+    Protocol::Bytes(format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes())
+}
+
+/// The bare stream, with the limits of writing of the proxy.
+async fn serve_stream(listener: TcpListener, service: &TimerService) {
+    let limits = StreamLimits::default().write_stall(Duration::from_secs(30));
+    let handle = service.handle();
+    while let Ok((socket, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let stream = TimedIo::new(socket, handle, limits);
+            let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+            stream.read_u8().await?;
+            loop {
+                stream.write_all(&[0; FRAME]).await?;
+            }
+            #[allow(unreachable_code)]
+            std::io::Result::Ok(())
+        });
+    }
+}
+
+/// A server with the programs that it needs.
+pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Error>> {
+    let seconds = Duration::from_secs;
+    let mut servers = Vec::new();
+    let mut add = |name, address, protocol, limit, lump, program| {
+        servers.push(Server { name, address, protocol, limit, lump, _program: program });
+    };
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async { corewheel_http::axum::serve(listener, app()).await });
+    add("serve", address, get_request(address), seconds(30), None, None);
+    add("serve, HTTP/2", address, Protocol::Http2("/"), seconds(30), None, None);
+
+    let service = Box::leak(Box::new(TimerService::beside_runtime().start()?));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(serve_stream(listener, service));
+    add("TimedIo", address, Protocol::Bytes(vec![0]), seconds(30), None, None);
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let upstream = listener.local_addr()?;
+    tokio::spawn(async { axum::serve(listener, app()).await });
+    for mode in ["multi-thread", "per-core"] {
+        let upstream = upstream.to_string();
+        let options = ["--h2c", "--upstream", &upstream, "--mode", mode];
+        if let Some((address, program)) = programs.start(PROXY, &options).await? {
+            let name = if mode == "per-core" { "proxy, per core" } else { "proxy" };
+            let lump = Some(seconds(60));
+            add(name, address, get_request(address), seconds(30), lump, Some(program));
+            if mode == "per-core" {
+                add("proxy, HTTP/2", address, Protocol::Http2("/"), seconds(30), lump, None);
+            }
+        }
+    }
+    Ok(servers)
+}
