@@ -9,6 +9,15 @@
 #[cfg(unix)]
 use std::os::fd::AsFd;
 
+use super::limits::DataRate;
+
+/// The time of a write that waits has so many looks at its socket.
+pub(crate) const LOOKS: u32 = 4;
+
+/// The longest time for which what a peer has acknowledged in one lump lets it go without
+/// progress, in nanoseconds: see [`DataRate`].
+pub(crate) const LUMP_MAX: u64 = DataRate::LUMP_MAX.as_nanos() as u64;
+
 /// How many bytes the peer of a TCP socket has acknowledged since the connection began. `None` of
 /// another socket, and on systems that do not say.
 ///
@@ -48,9 +57,74 @@ pub(crate) fn sent(socket: &impl AsFd) -> Option<Sent> {
 
 /// The close of the socket resets the connection: what its peer has not acknowledged is dropped,
 /// and the system keeps no memory for it.
-#[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
+#[cfg(unix)]
 pub(crate) fn reset_at_close(socket: &impl AsFd) {
     system::reset_at_close(socket);
+}
+
+/// A socket that [`ConnTimers::race_write`](super::ConnTimers::race_write) asks how much its peer
+/// has taken. Each descriptor of a socket is one, so an owner mostly passes `&stream`.
+///
+/// Another type is for a socket that cannot be borrowed while the write goes on. It is also for a
+/// program that counts itself what its peer has acknowledged, as in a protocol of its own:
+///
+/// ```
+/// use corewheel::conn::PeerSocket;
+/// use std::cell::Cell;
+///
+/// /// What the peer has acknowledged by messages of the protocol.
+/// struct Counted<'a>(&'a Cell<u64>);
+///
+/// impl PeerSocket for Counted<'_> {
+///     fn acknowledged(&self) -> Option<u64> {
+///         Some(self.0.get())
+///     }
+///
+///     fn reset_at_close(&self) {}
+/// }
+/// ```
+pub trait PeerSocket {
+    /// How many bytes the peer has acknowledged so far, a count that never falls. `None` if nothing
+    /// is known: writes are judged then by what the socket accepts.
+    fn acknowledged(&self) -> Option<u64>;
+
+    /// A limit of writing is reached: the close of the socket is to reset the connection, so that
+    /// the system keeps nothing of what the peer has not taken.
+    fn reset_at_close(&self);
+}
+
+#[cfg(unix)]
+impl<F: AsFd> PeerSocket for F {
+    fn acknowledged(&self) -> Option<u64> {
+        acknowledged_bytes(self)
+    }
+
+    fn reset_at_close(&self) {
+        reset_at_close(self);
+    }
+}
+
+/// What the looks at a socket have found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acknowledged {
+    /// The bytes that the peer had acknowledged at the last look.
+    pub(crate) bytes: u64,
+    /// When a look last found progress, in nanoseconds.
+    pub(crate) progress_at: u64,
+    /// When the last look was.
+    pub(crate) looked_at: u64,
+}
+
+impl Acknowledged {
+    /// A look at `now`. Returns how many bytes were acknowledged since the last one.
+    pub(crate) fn look(&mut self, bytes: u64, now: u64) -> u64 {
+        let newly = bytes.saturating_sub(self.bytes);
+        (self.bytes, self.looked_at) = (bytes, now);
+        if newly > 0 {
+            self.progress_at = now;
+        }
+        newly
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -59,7 +133,9 @@ mod system {
     use std::sync::OnceLock;
 
     use nix::libc;
-    use nix::sys::socket::sockopt::GetStruct;
+    use nix::sys::socket::sockopt::{self, GetStruct};
+    use nix::sys::socket::{getsockopt, setsockopt};
+    use nix::sys::utsname::uname;
 
     use super::Sent;
 
@@ -102,17 +178,18 @@ mod system {
     fn is_known() -> bool {
         static IS_KNOWN: OnceLock<bool> = OnceLock::new();
         *IS_KNOWN.get_or_init(|| {
-            let name = nix::sys::utsname::uname().ok();
-            let release = name.as_ref().and_then(|name| name.release().to_str());
-            let mut numbers = release.unwrap_or("").split(|at: char| !at.is_ascii_digit());
-            let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-            (number(), number()) >= (Some(4), Some(19))
+            uname().is_ok_and(|system| system.release().to_str().is_some_and(has_all_fields))
         })
     }
 
-    pub(super) fn sent(socket: &impl AsFd) -> Option<Sent> {
-        use nix::sys::socket::getsockopt;
+    /// Whether a kernel's release is 4.19 or later.
+    pub(super) fn has_all_fields(release: &str) -> bool {
+        let mut numbers = release.split(|byte: char| !byte.is_ascii_digit());
+        let mut next = || numbers.next()?.parse::<u32>().ok();
+        next().zip(next()).is_some_and(|version| version >= (4, 19))
+    }
 
+    pub(super) fn sent(socket: &impl AsFd) -> Option<Sent> {
         if !is_known() {
             return None;
         }
@@ -130,10 +207,7 @@ mod system {
         })
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn reset_at_close(socket: &impl AsFd) {
-        use nix::sys::socket::{setsockopt, sockopt};
-
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         // An error says that the connection has ended.
         let _ = setsockopt(socket, sockopt::Linger, &at_once);
@@ -148,6 +222,18 @@ mod system {
         None
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn reset_at_close(_socket: &impl AsFd) {}
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::system::has_all_fields;
+
+    #[test]
+    fn kernels_before_4_19_are_not_asked() {
+        let known = ["4.19.0-26-amd64", "5.4", "6.18.44-fc-v657", "10.0"];
+        let unknown = ["2.6.32", "3.10.0-1160.el7.x86_64", "4.18.0-553.el8", "4", "", "next"];
+        assert!(known.into_iter().all(has_all_fields));
+        assert!(!unknown.into_iter().any(has_all_fields));
+    }
 }

@@ -1,20 +1,23 @@
 //! The events of a connection, and the ways to wait for them.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 
+use super::acknowledged::PeerSocket;
 use super::kinds::DeadlineKind;
 use super::limits::ConnEvent;
-use super::side::{Connection, Side};
+use super::rules;
+use super::side::{Connection, Passes, Sealed, Side, Wakes};
 use super::timers::ConnTimers;
 
-/// Events. There are five ways to them, and an event goes to the first that takes it. `next` is for
-/// a task that only waits, and `race` for a task that reads or writes meanwhile. `poll_next` is for
-/// a future of the caller's own, and the `Stream` for its combinators. On a shard, `on_event` is
-/// for a loop without tasks.
+/// Events. There are six ways to them, and an event goes to the first that takes it. `next` is for
+/// a task that only waits, `race` for a task that reads meanwhile, and `race_write` for a task that
+/// writes. `poll_next` is for a future of the caller's own, and the `Stream` for its combinators.
+/// On a shard, `on_event` is for a loop without tasks.
 impl<S: Side> ConnTimers<S> {
     /// Waits for the next event; `None` when the connection is closed.
     ///
@@ -40,7 +43,8 @@ impl<S: Side> ConnTimers<S> {
         self.poll_any(cx).map(S::polled)
     }
 
-    /// Waits for a future, such as a read or a write, or for the next event.
+    /// Waits for a future, such as a read, or for the next event. A write to a socket is for
+    /// [`race_write`](Self::race_write).
     ///
     /// A future that an async function or block makes is pinned by the caller, and lent. Where an
     /// event does not end the connection, another `race` polls it on. Only so is no byte lost where
@@ -88,23 +92,163 @@ impl<S: Side> ConnTimers<S> {
     pub async fn race<F: Future + Unpin>(&self, mut future: F) -> S::Polled<Raced<F::Output>> {
         let mut is_first = true;
         poll_fn(|cx| {
-            let at_once = std::mem::replace(&mut is_first, false);
-            ready!(self.begin_poll(at_once, cx));
-            if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
-                return Poll::Ready(S::polled(Ok(Raced::Event(age))));
-            }
-            let seen = self.conn().passes();
-            let value = Pin::new(&mut future).poll(cx);
-            self.note_ready(at_once, value.is_ready());
-            if let Poll::Ready(value) = value {
-                return Poll::Ready(S::polled(Ok(Raced::Done(value))));
-            }
-            let event = self.conn().poll(cx, Some(seen), |_| true);
-            event.map(|event| {
-                S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event)))
+            self.poll_race(&mut is_first, &mut future, cx, |cx, seen| {
+                self.conn().poll(cx, Some(seen), |_| true)
             })
         })
         .await
+    }
+
+    /// Waits for a write to a socket, or for the next event, as [`race`](Self::race) does. The
+    /// limits of writing are judged by what the peer has acknowledged, and what they end is reset.
+    ///
+    /// The system accepts up to 4 MB for a peer that reads nothing, and goes on to accept for a
+    /// slow one when a third of that is free. So a `race` cuts a reader of 100 kB/s after a
+    /// [`write_timeout`](crate::ConnLimits::write_timeout) of ten seconds. Here the time of a
+    /// [write](Self::begin_write) that waits begins again when the peer has acknowledged something.
+    /// A [measured write](Self::begin_measured_write) counts what was acknowledged from its first
+    /// wait on, and not what was [added](super::InProgress::add). A lump gives no more time in
+    /// advance than [`DataRate::LUMP_MAX`](super::DataRate::LUMP_MAX).
+    ///
+    /// The socket is asked four times in the limit of a write, and when a peer is below its rate.
+    /// So a peer that takes nothing is cut up to a quarter of the limit later, and the
+    /// [deadline](Self::deadline) of such a write is the next look. Progress counts as
+    /// [activity](Self::touch). When this returns the [event](Raced::Event) of a
+    /// [limit](DeadlineKind::WriteTimeout) of a [write](DeadlineKind::WriteRate), the close of the
+    /// socket resets the connection, and the system keeps nothing of what the peer has not taken.
+    ///
+    /// Where the system does not say what was acknowledged, the limits are those of a `race`: see
+    /// [`acknowledged_bytes`](super::acknowledged_bytes).
+    ///
+    /// A write that is ready at once costs as much as a `race`. A write that waits takes the
+    /// connection's lock once more on any thread, and the first of a connection asks the socket,
+    /// which is a system call. So does the first wait of a measured write, and each look.
+    ///
+    /// ```
+    /// # #[cfg(feature = "tokio")] {
+    /// use corewheel::conn::Raced;
+    /// use corewheel::{ConnTimers, Handle};
+    /// use std::io;
+    /// use std::pin::pin;
+    /// use tokio::io::AsyncWriteExt;
+    /// use tokio::net::TcpStream;
+    ///
+    /// /// Sends an answer, however long its peer takes for it.
+    /// async fn send(
+    ///     socket: &mut TcpStream,
+    ///     conn: &ConnTimers<Handle>,
+    ///     answer: &[u8],
+    /// ) -> io::Result<()> {
+    ///     let (reader, mut writer) = socket.split();
+    ///     let _writing = conn.begin_write();
+    ///     let write = pin!(writer.write_all(answer));
+    ///     match conn.race_write(reader.as_ref(), write).await {
+    ///         Ok(Raced::Done(written)) => written,
+    ///         // The peer takes nothing. The caller drops the socket.
+    ///         _ => Err(io::ErrorKind::TimedOut.into()),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`next`](Self::next).
+    pub async fn race_write<F: Future + Unpin>(
+        &self,
+        socket: &impl PeerSocket,
+        mut future: F,
+    ) -> S::Polled<Raced<F::Output>> {
+        let (mut is_first, mut is_named) = (true, false);
+        poll_fn(|cx| {
+            self.poll_race(&mut is_first, &mut future, cx, |cx, seen| {
+                if !std::mem::replace(&mut is_named, true) {
+                    self.name_socket(socket);
+                }
+                self.poll_judged(socket, cx, seen)
+            })
+        })
+        .await
+    }
+}
+
+/// How an event is polled for.
+type Polled<S> = Poll<Result<Option<ConnEvent>, <<S as Sealed>::Conn as Connection>::Error>>;
+
+impl<S: Side> ConnTimers<S> {
+    /// Polls a future, and by `events` for the next event if the future is not ready.
+    #[inline]
+    fn poll_race<F: Future + Unpin>(
+        &self,
+        is_first: &mut bool,
+        future: &mut F,
+        cx: &mut Context<'_>,
+        events: impl FnOnce(&mut Context<'_>, Passes) -> Polled<S>,
+    ) -> Poll<S::Polled<Raced<F::Output>>> {
+        let at_once = std::mem::replace(is_first, false);
+        ready!(self.begin_poll(at_once, cx));
+        if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
+            return Poll::Ready(S::polled(Ok(Raced::Event(age))));
+        }
+        let seen = self.conn().passes();
+        let value = Pin::new(future).poll(cx);
+        self.note_ready(at_once, value.is_ready());
+        if let Poll::Ready(value) = value {
+            return Poll::Ready(S::polled(Ok(Raced::Done(value))));
+        }
+        let event = events(cx, seen);
+        event.map(|event| S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event))))
+    }
+
+    /// A write begins to wait: what limits it is judged by a socket from now on.
+    fn name_socket(&self, socket: &impl PeerSocket) {
+        let (wants_socket, wants_bytes) = self.conn().look(|facts| rules::wants_socket(facts));
+        let bytes = if wants_bytes { socket.acknowledged() } else { None };
+        if wants_socket && wants_bytes == bytes.is_some() {
+            let now = self.conn().now();
+            self.conn().change(Wakes::Nothing, |facts| {
+                rules::ask_socket(facts, bytes, now);
+                ((), true)
+            });
+        }
+    }
+
+    /// Polls for the next event. A limit of writing that has passed asks the socket.
+    fn poll_judged(
+        &self,
+        socket: &impl PeerSocket,
+        cx: &mut Context<'_>,
+        seen: Passes,
+    ) -> Polled<S> {
+        // The kinds of writes come before those that a write holds back.
+        let passed = Cell::new(0);
+        let event = self.conn().poll(cx, Some(seen), |kind| {
+            passed.set(passed.get() | kind.bit_of_writing());
+            passed.get() == 0
+        });
+        if event.is_ready() || passed.get() == 0 {
+            return event;
+        }
+        if let Some(bytes) = socket.acknowledged() {
+            let now = self.conn().now();
+            let has_moved = self
+                .conn()
+                .change(Wakes::Nothing, |facts| (rules::acknowledge(facts, bytes, now), true));
+            if has_moved {
+                self.touch();
+            }
+        }
+        // One that has passed since is left to the next poll, which asks again.
+        let event = self.conn().poll(cx, Some(seen), |kind| {
+            let bit = kind.bit_of_writing();
+            bit & passed.get() == bit
+        });
+        if let Poll::Ready(Ok(Some(event))) = event {
+            if event.kind.bit_of_writing() != 0 {
+                socket.reset_at_close();
+            }
+        }
+        event
     }
 }
 

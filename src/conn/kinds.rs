@@ -11,8 +11,15 @@
 
 use std::fmt;
 
-use super::measured::Direction;
+use super::marks::KindBits;
 use crate::stats::tally::Tally;
+
+/// Whether a transfer is a read or a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
 
 /// What a deadline measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,8 +139,9 @@ macro_rules! deadline_kinds {
             /// yet.
             WriteTimeout, "write timeout", Writes;
             span {
-                /// The time from the beginning of a write to its end:
-                /// [`DeadlineKind::WriteTimeout`].
+                /// The time from the beginning of a write to its end, or, of a write that is
+                /// [raced with its socket](crate::ConnTimers::race_write), from the last progress
+                /// of its peer: [`DeadlineKind::WriteTimeout`].
                 write_timeout
             }
             stream {
@@ -181,7 +189,9 @@ macro_rules! deadline_kinds {
             WriteRate, "write rate", Rate(Direction::Write);
             limits {
                 /// The least rate of a
-                /// [measured write](crate::ConnTimers::begin_measured_write):
+                /// [measured write](crate::ConnTimers::begin_measured_write), of what the socket
+                /// accepts, or of what the peer acknowledges where the write is
+                /// [raced with its socket](crate::ConnTimers::race_write):
                 /// [`DeadlineKind::WriteRate`].
                 min_write_rate: DataRate,
             }
@@ -423,6 +433,16 @@ impl DeadlineKind {
     /// never end.
     pub(crate) fn is_of_age(self) -> bool {
         matches!(self, Self::MaxAge | Self::AgeGrace)
+    }
+
+    /// The bit of a kind that limits writes, of which a socket may say that its peer has made
+    /// progress; none of another kind.
+    pub(super) fn bit_of_writing(self) -> KindBits {
+        match self {
+            Self::WriteTimeout => 1 << WRITES,
+            Self::WriteRate => 1 << rate(Direction::Write),
+            _ => 0,
+        }
     }
 
     /// Whether data that lies in a socket may say that the deadline was kept. A heartbeat is about

@@ -94,9 +94,10 @@ fn span_of(limit: Duration) -> u64 {
 /// demands give more time to those that follow. A transfer that keeps exactly the rate is too
 /// slow as soon as its next byte is due.
 ///
-/// Where a stream asks its socket what the peer has acknowledged, the bytes are those, which come
-/// in lumps: what a kernel takes for a peer that reads nothing is a lump, too. So they give no more
-/// time in advance than [`LUMP_MAX`](Self::LUMP_MAX).
+/// Where a socket is asked what its peer has acknowledged, by a stream or by
+/// [`race_write`](crate::ConnTimers::race_write), the bytes are those, which come in lumps: what a
+/// kernel takes for a peer that reads nothing is a lump, too. So they give no more time in advance
+/// than [`LUMP_MAX`](Self::LUMP_MAX).
 ///
 /// ```
 /// use corewheel::ConnLimits;
@@ -121,8 +122,8 @@ impl DataRate {
     pub const OFF: Self = Self::new(0, Duration::ZERO);
 
     /// The longest time for which a peer whose socket is asked what has been acknowledged
-    /// (`stream::TimedIo::with_socket`) may go without progress, whatever it has acknowledged
-    /// before.
+    /// ([`race_write`](crate::ConnTimers::race_write), `stream::TimedIo::with_socket`) may go
+    /// without progress, whatever it has acknowledged before.
     pub const LUMP_MAX: Duration = Duration::from_secs(60);
 
     /// A least rate after a grace period.

@@ -12,6 +12,9 @@
 //! Why not a timer that expires again and again during a pause, as for idle times that are held
 //! back: a transfer that is paused a moment before its deadline would have one in each tick.
 //!
+//! Where the peer's [socket is asked](by_socket), what the peer has acknowledged counts, and what
+//! was added does not.
+//!
 //! Invariants: adding bytes makes a deadline later or leaves it, and so does a pause. A deadline is
 //! rounded up to a nanosecond. A transfer without the mark is due no earlier than the timer is
 //! filed for, if it were resumed now.
@@ -19,9 +22,15 @@
 //! Cost: adding is one relaxed addition; a pause and its end are a compare-and-exchange each. A
 //! connection takes some 100 bytes more for each transfer at a time, which the next one uses again.
 
+mod by_socket;
+
 use std::cell::Cell;
 use std::sync::Arc;
 
+use self::by_socket::Asked;
+use super::acknowledged::Acknowledged;
+pub(crate) use super::kinds::Direction;
+use super::kinds::WRITES;
 use super::limits::{DataRate, NEVER};
 use crate::clock::saturating_nanos;
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
@@ -35,13 +44,6 @@ const KEPT: usize = 4;
 const RUNNING: u64 = NEVER >> 1;
 /// The timer does not regard the transfer. The next change of it is to be filed.
 const UNWATCHED: u64 = !RUNNING;
-
-/// Whether a transfer is a read or a write.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direction {
-    Read,
-    Write,
-}
 
 /// How far a transfer is. Its guard changes it, and the timer reads it.
 #[derive(Debug, Default)]
@@ -86,28 +88,43 @@ impl Progress {
         self.is_presumed.store(is_presumed, Ordering::Relaxed);
     }
 
-    /// Moves the beginning back, where the transfer that runs is due later than `longest` after
-    /// `now`. True if it has become earlier.
+    /// Takes bytes off, where the transfer that runs is due later than `longest` after `now`. True
+    /// if it has become earlier.
     #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn bound(&self, now: u64, longest: u64) -> bool {
-        let later = self.due().saturating_sub(now.saturating_add(longest));
-        if later == 0 || !self.is_running() {
-            return false;
-        }
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let bounded = self.bounded(bytes, now, longest);
         // Relaxed: see `pause`.
-        let start = self.start.load(Ordering::Relaxed).saturating_sub(later);
-        self.go_on(start, now);
-        true
+        self.bytes.store(bounded, Ordering::Relaxed);
+        bounded != bytes
     }
 
-    /// How long the bytes so far may take.
-    fn time(&self) -> u64 {
-        time_of(self.bytes.load(Ordering::Relaxed), self.bytes_per_second).max(self.grace)
+    /// What is left of so many bytes where the transfer that runs is due no later than `longest`
+    /// after `now`. The beginning fits what is left: it cannot be moved back by more than the time
+    /// since the clock's epoch, and the bytes may be worth more.
+    fn bounded(&self, bytes: u64, now: u64, longest: u64) -> u64 {
+        let latest = now.saturating_add(longest);
+        if self.due_of(bytes) <= latest || !self.is_running() {
+            return bytes;
+        }
+        let left = bytes.min(bytes_in(longest, self.bytes_per_second));
+        self.go_on(latest.saturating_sub(self.time_of(left)), now);
+        left
+    }
+
+    /// How long so many bytes may take.
+    fn time_of(&self, bytes: u64) -> u64 {
+        time_of(bytes, self.bytes_per_second).max(self.grace)
+    }
+
+    /// When more than so many bytes must have been transferred, if the transfer is not paused.
+    fn due_of(&self, bytes: u64) -> u64 {
+        self.start.load(Ordering::Relaxed).saturating_add(self.time_of(bytes))
     }
 
     /// When more bytes must have been transferred, if the transfer is not paused.
     fn due(&self) -> u64 {
-        self.start.load(Ordering::Relaxed).saturating_add(self.time())
+        self.due_of(self.bytes.load(Ordering::Relaxed))
     }
 
     /// The time until which a wait counts that has ended by `now`. If the server finds the end of
@@ -200,13 +217,19 @@ struct Measured {
     event_at: Cell<u64>,
     /// Whether its guard has not ended it.
     is_live: bool,
+    asked: Cell<Asked>,
     progress: Arc<Progress>,
 }
 
 impl Measured {
-    /// When more bytes must have been transferred, if the transfer is not paused.
+    /// When more bytes must have been transferred, or the socket is to be asked, if the transfer is
+    /// not paused.
     fn due_running(&self) -> u64 {
-        self.progress.due()
+        match self.asked.get() {
+            Asked::Nothing => self.progress.due(),
+            Asked::Again(at) => at,
+            Asked::Bytes(bytes) => self.progress.due_of(bytes),
+        }
     }
 
     /// Whether the transfer goes on and its event has not come.
@@ -214,10 +237,10 @@ impl Measured {
         self.event_at.get() == NEVER && self.progress.is_running()
     }
 
-    /// Whether the transfer goes on, its event has not come, and it holds idle times back.
+    /// Whether the transfer holds idle times back while it goes on.
     fn holds(&self) -> bool {
         // Relaxed: see `presume`.
-        self.is_on() && !self.progress.is_presumed.load(Ordering::Relaxed)
+        !self.progress.is_presumed.load(Ordering::Relaxed)
     }
 
     /// When the transfer is too slow; `NEVER` after its event.
@@ -228,7 +251,8 @@ impl Measured {
     /// Whether its event that was not taken is still true. Otherwise the event is withdrawn, and
     /// comes again if the transfer is too slow again. It is not true during a pause: the owner has
     /// not looked for what had come.
-    fn keep_event(&self) -> bool {
+    fn keep_event(&self, known: Option<&Acknowledged>) -> bool {
+        self.forget_socket_unless_asked(known);
         let event_at = self.event_at.get();
         let is_true =
             event_at != NEVER && self.progress.is_running() && self.due_running() <= event_at;
@@ -249,11 +273,22 @@ impl Measured {
 
 /// The transfers of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Transfers(Vec<Measured>);
+pub(super) struct Transfers {
+    all: Vec<Measured>,
+    /// What is known of the peer; `None` if no socket was asked.
+    known: Option<Box<Acknowledged>>,
+}
 
 impl Transfers {
     fn of(&self, kind: usize) -> impl Iterator<Item = &Measured> {
-        self.0.iter().filter(move |transfer| transfer.is_live && transfer.kind == kind)
+        self.all.iter().filter(move |transfer| transfer.is_live && transfer.kind == kind)
+    }
+
+    /// The writes whose time is limited and not up. One whose socket is to be asked is among them.
+    fn writes(&self) -> impl Iterator<Item = &Measured> {
+        let known = self.known.as_deref();
+        let is_on = move |write: &&Measured| write.progress.is_running() && !write.is_late(known);
+        self.of(WRITES).filter(is_on)
     }
 
     /// When the first transfer of a kind is too slow.
@@ -261,35 +296,36 @@ impl Transfers {
         self.of(kind).map(Measured::due).min().unwrap_or(NEVER)
     }
 
-    /// Whether a transfer of a kind holds idle times back.
-    pub(super) fn is_holding(&self, kind: usize) -> bool {
-        self.of(kind).any(Measured::holds)
+    /// Whether one of these writes holds idle times back.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writes().any(Measured::holds)
     }
 
-    /// When the first transfer of a kind that goes on has begun; `NEVER` if none does.
-    pub(super) fn first_start(&self, kind: usize) -> u64 {
-        let starts = self.of(kind).filter(|transfer| transfer.is_on());
-        starts
-            .map(|transfer| transfer.progress.start.load(Ordering::Relaxed))
+    /// When the first of these writes has begun; `NEVER` if none goes on.
+    pub(super) fn first_start(&self) -> u64 {
+        self.writes()
+            .map(|write| write.progress.start.load(Ordering::Relaxed))
             .min()
             .unwrap_or(NEVER)
     }
 
-    /// Whether one of them that holds idle times back is not due by `now`.
-    pub(super) fn is_in_time(&self, kind: usize, now: u64) -> bool {
-        self.of(kind).any(|transfer| transfer.holds() && transfer.due_running() > now)
+    /// Whether one of these writes holds idle times back, and is not late by `now`.
+    pub(super) fn is_in_time(&self, now: u64) -> bool {
+        let known = self.known.as_deref();
+        self.writes().any(|write| write.holds() && write.late_at(known) > now)
     }
 
-    /// Whether a transfer of a kind goes on whose event has come.
-    pub(super) fn is_late(&self, kind: usize) -> bool {
-        self.of(kind).any(|transfer| transfer.event_at.get() != NEVER)
+    /// Whether the event of a write is true. What is known of a peer may refute it.
+    pub(super) fn keep_write_event(&self) -> bool {
+        let known = self.known.as_deref();
+        self.of(WRITES).any(|write| write.is_late(known) || write.put_off(known))
     }
 
     /// Begins a transfer.
     pub(super) fn begin(&mut self, kind: usize, rate: DataRate, now: u64) -> Arc<Progress> {
-        let ended = self.0.iter().position(|transfer| !transfer.is_live);
+        let ended = self.all.iter().position(|transfer| !transfer.is_live);
         let mut progress =
-            ended.map_or_else(Arc::default, |ended| self.0.swap_remove(ended).progress);
+            ended.map_or_else(Arc::default, |ended| self.all.swap_remove(ended).progress);
         // What a guard that was not dropped refers to is still that guard's.
         if Arc::get_mut(&mut progress).is_none() {
             progress = Arc::default();
@@ -300,11 +336,12 @@ impl Transfers {
         progress.bytes.store(0, Ordering::Relaxed);
         progress.is_presumed.store(false, Ordering::Relaxed);
         progress.restart(now);
-        self.0.reserve_exact(1);
-        self.0.push(Measured {
+        self.all.reserve_exact(1);
+        self.all.push(Measured {
             kind,
             event_at: Cell::new(NEVER),
             is_live: true,
+            asked: Cell::new(Asked::Nothing),
             progress: Arc::clone(&progress),
         });
         progress
@@ -314,18 +351,19 @@ impl Transfers {
     pub(super) fn end(&mut self, progress: &Arc<Progress>) -> Option<(usize, bool)> {
         let is_it =
             |transfer: &Measured| transfer.is_live && Arc::ptr_eq(&transfer.progress, progress);
-        let at = self.0.iter().position(is_it)?;
-        let ended = (self.0[at].kind, self.0[at].event_at.get() == NEVER);
-        self.0[at].is_live = false;
-        if self.0.len() > KEPT {
-            self.0.swap_remove(at);
+        let at = self.all.iter().position(is_it)?;
+        let transfer = &mut self.all[at];
+        let ended = (transfer.kind, !transfer.is_late(self.known.as_deref()));
+        transfer.is_live = false;
+        if self.all.len() > KEPT {
+            self.all.swap_remove(at);
         }
         Some(ended)
     }
 
     /// Ends all transfers of a kind.
     pub(super) fn end_all(&mut self, kind: usize) {
-        for transfer in &mut self.0 {
+        for transfer in &mut self.all {
             transfer.is_live &= transfer.kind != kind;
         }
     }
@@ -344,14 +382,15 @@ impl Transfers {
         is_any
     }
 
-    /// Whether an event of a kind that was not taken is still true.
+    /// Whether an event of a rate that was not taken is still true.
     pub(super) fn keep_event(&self, kind: usize) -> bool {
-        self.of(kind).any(Measured::keep_event)
+        let known = self.known.as_deref();
+        self.of(kind).any(|transfer| transfer.keep_event(known))
     }
 
     /// The timer does not regard the transfers that are paused, or any if `all` is set.
     pub(super) fn unwatch(&self, all: bool) {
-        for transfer in &self.0 {
+        for transfer in &self.all {
             if all {
                 transfer.progress.exchange(|state| state | UNWATCHED);
             } else {
@@ -370,6 +409,12 @@ fn time_of(bytes: u64, bytes_per_second: u64) -> u64 {
     }
     let nanos = (u128::from(bytes) * u128::from(SECOND)).div_ceil(u128::from(bytes_per_second));
     u64::try_from(nanos).unwrap_or(NEVER)
+}
+
+/// How many bytes a time is worth at a rate, rounded down.
+fn bytes_in(nanos: u64, bytes_per_second: u64) -> u64 {
+    let bytes = u128::from(nanos) * u128::from(bytes_per_second) / u128::from(SECOND);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[cfg(all(test, corewheel_loom))]

@@ -79,7 +79,8 @@
 //! A write that is accepted at once says nothing of the peer: the bytes lie in the socket's buffer.
 //! A write that had to wait, as the buffer was full, goes on only when the peer has taken some of
 //! what is in it. So that is activity of the peer. A stream, [`TimedIo`], sees it and begins the
-//! idle times again; a server without one calls [`touch`] after such a write. A peer that takes a
+//! idle times again; a server without one calls [`touch`] after such a write. [`race_write`] sees
+//! what the peer has acknowledged, which is activity, too. A peer that takes a
 //! byte now and then is not idle: for that there are [`ConnLimits::write_timeout`] and the
 //! [least rates](#peers-that-are-slow-but-not-idle).
 //!
@@ -95,6 +96,7 @@
 //! [`pause_reads`]: ConnTimers::pause_reads
 //! [`begin_request`]: ConnTimers::begin_request
 //! [`begin_write`]: ConnTimers::begin_write
+//! [`race_write`]: ConnTimers::race_write
 //! [`TimedIo`]: ../stream/struct.TimedIo.html
 //!
 //! # Peers that are slow, but not idle
@@ -137,10 +139,11 @@ mod side;
 mod timers;
 mod transfer;
 
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::acknowledged::Sent;
+pub use self::acknowledged::PeerSocket;
 #[cfg(unix)]
 pub use self::acknowledged::acknowledged_bytes;
+#[cfg(any(feature = "hyper", feature = "tokio"))]
+pub(crate) use self::acknowledged::{Acknowledged, LOOKS, LUMP_MAX, Sent};
 #[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
 pub(crate) use self::acknowledged::{reset_at_close, sent};
 pub use self::events::Raced;

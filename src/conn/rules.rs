@@ -32,6 +32,8 @@ const IDLE_KINDS: KindBits = (1 << IDLE.end) - (1 << IDLE.start);
 
 /// The kinds of the least rates.
 pub(super) const RATES: KindBits = 1 << rate(Direction::Read) | 1 << rate(Direction::Write);
+/// The kinds whose event that is withdrawn leaves a deadline.
+const LEAVE: KindBits = RATES | 1 << WRITES;
 
 /// What the rules know of a connection, and change.
 pub(super) struct Facts<'a, P> {
@@ -121,7 +123,7 @@ pub(super) struct Rare {
     transfers: Transfers,
 }
 
-const _: () = assert!(size_of::<Rare>() <= 184);
+const _: () = assert!(size_of::<Rare>() <= 192);
 
 impl Rare {
     /// What a connection takes along to another shard.
@@ -228,7 +230,7 @@ fn is_held_back(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
 /// Whether a write waits whose time is limited and is not up: its peer is bounded by that limit,
 /// and by no idle time.
 fn is_writing(conn: &Facts<'_, impl Place>) -> bool {
-    conn.rare().is_some_and(|rare| rare.transfers.is_holding(WRITES))
+    conn.rare().is_some_and(|rare| rare.transfers.is_writing())
 }
 
 /// When the connection has been idle for long enough, unless it is active before.
@@ -381,7 +383,7 @@ pub(super) fn visit(conn: &mut Facts<'_, impl Place>, visit: Visit) -> Option<u6
 fn idle_since(conn: &Facts<'_, impl Place>) -> Option<u64> {
     let now = conn.present;
     let is_told = || conn.flags.get().is_told() || due(conn, MAX_AGE) <= now;
-    let is_writing = || conn.rare().is_some_and(|rare| rare.transfers.is_in_time(WRITES, now));
+    let is_writing = || conn.rare().is_some_and(|rare| rare.transfers.is_in_time(now));
     let is_idle = conn.is_open && conn.in_progress == [0, 0] && !is_told() && !is_writing();
     is_idle.then(|| last_active(conn, [true; 3]))
 }
@@ -392,7 +394,7 @@ fn is_true(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
         Rule::Idle { .. } => is_idle(conn, kind),
         Rule::Rate(_) => conn.rare().is_some_and(|rare| rare.transfers.keep_event(kind)),
         // A write that has ended meanwhile was in time for a task that polls it first.
-        Rule::Writes => conn.rare().is_some_and(|rare| rare.transfers.is_late(kind)),
+        Rule::Writes => conn.rare().is_some_and(|rare| rare.transfers.keep_write_event()),
         Rule::Opened { .. } | Rule::After | Rule::Armed => true,
     }
 }
@@ -417,7 +419,7 @@ pub(super) fn judged(
             conn.withdraw(kind);
         }
     }
-    (judged, pending & RATES != 0)
+    (judged, pending & LEAVE != 0)
 }
 
 /// Takes the next event that has come and is still true. Beside it, whether the first deadline may
@@ -445,8 +447,7 @@ pub(super) fn next_event(
         }
         ConnEvent { kind, first: first & 1 << position != 0 }
     });
-    // An event of a rate that is withdrawn leaves a deadline.
-    (event, pending & RATES != 0)
+    (event, pending & LEAVE != 0)
 }
 
 /// Which deadline has ended a connection, if its owner closes it now; `None` if none has.
@@ -554,10 +555,30 @@ pub(super) fn end_write(
     progress: &Arc<Progress>,
     now: u64,
 ) -> (bool, bool) {
-    let held_since = conn.rare().map_or(NEVER, |rare| rare.transfers.first_start(WRITES));
+    let held_since = conn.rare().map_or(NEVER, |rare| rare.transfers.first_start());
     let is_in_time = end(conn, progress, false);
     let idle_at = idle_at(conn, IDLE.start);
     (is_in_time, held_since < idle_at && idle_at <= now)
+}
+
+/// A write waits. Whether its transfers want a socket, and what its peer has acknowledged.
+pub(super) fn wants_socket(conn: &Facts<'_, impl Place>) -> (bool, bool) {
+    conn.rare().map_or((false, false), |rare| rare.transfers.wants_socket())
+}
+
+/// The transfers of writes that go on are judged by a socket from `now` on, whose peer has
+/// acknowledged so many bytes; `None` if that was not asked.
+pub(super) fn ask_socket(conn: &mut Facts<'_, impl Place>, bytes: Option<u64>, now: u64) {
+    if conn.rare().is_some() {
+        let transfers = &mut conn.place.rare_mut().transfers;
+        bytes.map(|bytes| transfers.look(bytes, now));
+        transfers.ask(now);
+    }
+}
+
+/// The peer has acknowledged so many bytes by `now`. True if it has made progress.
+pub(super) fn acknowledge(conn: &mut Facts<'_, impl Place>, bytes: u64, now: u64) -> bool {
+    conn.rare().is_some() && conn.place.rare_mut().transfers.look(bytes, now)
 }
 
 /// When the timer that has expired, or was looked at, is to expire next. Transfers that are paused

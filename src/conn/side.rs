@@ -38,7 +38,6 @@ pub trait Side: Sealed {
 pub(crate) enum Wakes {
     Task,
     /// The caller polls for events before it waits.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     Nothing,
 }
 

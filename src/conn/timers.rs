@@ -23,9 +23,11 @@ use crate::values::error::ConfigError;
 ///
 /// [`touch_read`](Self::touch_read) and [`touch_write`](Self::touch_write) stamp what the
 /// connection does. A deadline that comes is an event: a task awaits it with [`next`](Self::next),
-/// or beside a read or a write with [`race`](Self::race); a callback receives it with
-/// [`on_event`](Self::on_event). An idle deadline is armed again before its event is delivered. An
-/// event that has come and was not taken is withdrawn if the connection is active meanwhile.
+/// or beside a read with [`race`](Self::race), and beside a write with
+/// [`race_write`](Self::race_write), which does not cut a peer that reads slowly. A callback
+/// receives it with [`on_event`](Self::on_event). An idle deadline is armed again before its event
+/// is delivered. An event that has come and was not taken is withdrawn if the connection is active
+/// meanwhile.
 ///
 /// A clone is another handle of the same connection. When the last handle is dropped, the
 /// connection is closed: all its deadlines are cancelled, in O(1). [`close`](Self::close) does that
@@ -308,6 +310,9 @@ impl<S: Side> ConnTimers<S> {
     /// once says nothing of the peer. Without that limit, idle times alone bound the write, and a
     /// write that makes progress calls [`touch_write`](Self::touch_write).
     ///
+    /// A peer that takes slowly, and makes progress within the limit, is cut unless the write is
+    /// raced with its socket: see [`race_write`](Self::race_write).
+    ///
     /// O(1); where there is such a limit, O(writes in progress), and the first write of a
     /// connection allocates.
     pub fn begin_write(&self) -> InProgress<S> {
@@ -415,7 +420,9 @@ impl<S: Side> ConnTimers<S> {
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
     /// bytes at [`ConnLimits::min_write_rate`], or else [`WriteRate`](DeadlineKind::WriteRate)
-    /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read).
+    /// comes. The rules are those of [`begin_measured_read`](Self::begin_measured_read). What the
+    /// peer takes is what the socket accepts, which lies far ahead of what the peer has read, or
+    /// what the peer acknowledges, by [`race_write`](Self::race_write).
     pub fn begin_measured_write(&self) -> InProgress<S> {
         InProgress::measured(&self.conn, Direction::Write)
     }

@@ -20,15 +20,8 @@
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-use crate::conn::{DataRate, Sent};
+use crate::conn::{self, Sent};
 use crate::link::sync::{AtomicBool, Ordering};
-
-/// The time of a write that waits has so many looks.
-pub(super) const LOOKS: u32 = 4;
-
-/// The longest time for which what a peer has acknowledged in one lump lets it go without
-/// progress, in nanoseconds: see [`DataRate`].
-pub(super) const LUMP_MAX: u64 = DataRate::LUMP_MAX.as_nanos() as u64;
 
 /// Where the socket of a stream is.
 pub(super) struct Socket<S> {
@@ -54,13 +47,13 @@ impl<S> Socket<S> {
     }
 
     pub(super) fn sent(&self, stream: &S) -> Option<Sent> {
-        crate::conn::sent(&self.find?(stream)?)
+        conn::sent(&self.find?(stream)?)
     }
 
     /// The close of the socket resets the connection.
     pub(super) fn reset(&self, stream: &S) {
         if let Some(socket) = self.find.and_then(|find| find(stream)) {
-            crate::conn::reset_at_close(&socket);
+            conn::reset_at_close(&socket);
         }
     }
 }
@@ -135,15 +128,12 @@ impl Looks {
 
 /// What is known of the peer of a stream with a socket.
 pub(super) struct Acknowledged {
-    /// The bytes that it had acknowledged at the last look.
-    bytes: u64,
+    /// Its progress is not before the beginning of the present wait.
+    known: conn::Acknowledged,
     /// For how long there had been bytes to acknowledge, at the last look.
     busy: u64,
     /// Whether bytes were accepted since a look found all acknowledged.
     pub(super) has_left: bool,
-    /// When a look last found progress, or when the present wait began, whichever is later; in
-    /// nanoseconds.
-    progress_at: u64,
     /// Since when the least rate counts what was not looked at.
     pub(super) counted_at: u64,
     /// Whether nothing was acknowledged for the whole limit, as of the last look.
@@ -166,10 +156,9 @@ pub(super) struct Look {
 impl Acknowledged {
     pub(super) fn new(sent: Sent) -> Self {
         Self {
-            bytes: sent.acknowledged,
+            known: conn::Acknowledged { bytes: sent.acknowledged, progress_at: 0, looked_at: 0 },
             busy: sent.busy,
             has_left: false,
-            progress_at: 0,
             counted_at: 0,
             is_late: false,
             has_looked: [false; 2],
@@ -178,22 +167,19 @@ impl Acknowledged {
 
     /// A wait begins.
     pub(super) fn begin(&mut self, now: u64) {
-        (self.progress_at, self.is_late) = (now, false);
+        (self.known.progress_at, self.is_late) = (now, false);
     }
 
     /// Looks at the socket at `now`. `limit` is the time without progress, in nanoseconds.
     pub(super) fn look(&mut self, sent: Sent, now: u64, limit: u64) -> Look {
         let look = Look {
-            bytes: sent.acknowledged.saturating_sub(self.bytes),
+            bytes: self.known.look(sent.acknowledged, now),
             busy: sent.busy.saturating_sub(self.busy),
             busy_until: now.saturating_sub(if sent.left == 0 { sent.quiet } else { 0 }),
         };
-        (self.bytes, self.busy, self.has_left) = (sent.acknowledged, sent.busy, sent.left > 0);
+        (self.busy, self.has_left) = (sent.busy, sent.left > 0);
         self.has_looked = [true; 2];
-        if look.bytes > 0 {
-            self.progress_at = now;
-        }
-        self.is_late = now.saturating_sub(self.progress_at) >= limit;
+        self.is_late = now.saturating_sub(self.known.progress_at) >= limit;
         look
     }
 }

@@ -27,7 +27,9 @@
 //! costs a copy more.
 //!
 //! [`ConnTimers::race`](corewheel::ConnTimers::race) needs neither. The read is pinned and lent to
-//! each race, as its drop would lose what the kernel has put into its buffer:
+//! each race, as its drop would lose what the kernel has put into its buffer. A write is lent to
+//! [`race_write`](corewheel::ConnTimers::race_write) with its stream, which is asked what the peer
+//! has acknowledged when a limit of the write has passed:
 //!
 //! ```
 //! use compio::BufResult;
@@ -61,7 +63,7 @@
 //!         let _writing = conn.begin_write();
 //!         let mut write = pin!(writer.write_all(filled));
 //!         let BufResult(written, mut back) = loop {
-//!             match conn.race(write.as_mut()).await {
+//!             match conn.race_write(&stream, write.as_mut()).await {
 //!                 Raced::Done(done) => break done,
 //!                 Raced::Event(event) if event.kind == DeadlineKind::Heartbeat => {}
 //!                 Raced::Event(_) | Raced::Closed => return Ok(()),

@@ -16,10 +16,10 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::super::limits::{ends, no_timer};
-use super::super::socket::{Acknowledged, LUMP_MAX};
+use super::super::socket::Acknowledged;
 use super::{Deadlines, is_idle};
 use crate::clock::saturating_nanos;
-use crate::conn::{DeadlineKind, Direction, Ends, Sent, Side, Transfer, Wakes};
+use crate::conn::{DeadlineKind, Direction, Ends, LUMP_MAX, Sent, Side, Transfer, Wakes};
 
 /// What the peer has acknowledged, of a stream with a socket.
 impl<M: Side> Deadlines<M> {

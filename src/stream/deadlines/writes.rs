@@ -13,9 +13,8 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use super::super::socket::LOOKS;
 use super::Deadlines;
-use crate::conn::{DeadlineKind, Direction, Side, Transfer};
+use crate::conn::{DeadlineKind, Direction, LOOKS, Side, Transfer};
 
 /// Writes.
 impl<M: Side> Deadlines<M> {

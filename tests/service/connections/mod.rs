@@ -1,6 +1,7 @@
 //! Connection timers: the events that each connection gets, and when.
 
 mod beginnings;
+mod by_socket;
 mod callbacks;
 mod drain;
 mod ends;

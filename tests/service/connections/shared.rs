@@ -62,6 +62,7 @@ fn shared_connection_and_its_guards_are_send_sync_and_static() {
     let conn = connect(&lab, NONE);
     check_future(conn.next());
     check_future(conn.race(ready(7)));
+    check_future(conn.race_write(&std::io::stdout(), ready(7)));
 }
 
 #[test]
