@@ -7,8 +7,9 @@
 //! Another thread may take what was tried a moment later. So a trial makes a refusal likely where
 //! one is due, and an executor that fails after it must be turned into an error too.
 //!
-//! Cost: a system call for each file, and some 100 µs for each thread.
+//! Cost: a system call for each file, and the start and the end of each thread.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -67,10 +68,22 @@ impl Taken {
     }
 }
 
-/// Checks that this thread can have so many bytes more, now.
-pub(crate) fn try_memory(bytes: usize) -> Result<(), String> {
-    let tried = Vec::<u8>::new().try_reserve_exact(bytes);
-    tried.map_err(|_| format!("{bytes} bytes of memory cannot be had; {}", of_memory()))
+/// Checks that this thread can have so many bytes more, now. The error is that of
+/// [`no_memory`].
+pub(crate) fn try_memory(bytes: usize) -> Result<(), io::Error> {
+    if has_memory(bytes) {
+        return Ok(());
+    }
+    Err(no_memory(format_args!("{bytes} bytes of memory cannot be had")))
+}
+
+fn has_memory(bytes: usize) -> bool {
+    Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
+}
+
+/// An error of the kind `OutOfMemory`, with the limit of address space and the remedy.
+pub(crate) fn no_memory(problem: impl fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, format!("{problem}; {}", of_memory()))
 }
 
 /// Threads that keep the memory that they have taken until this is dropped.
@@ -182,10 +195,19 @@ pub(crate) fn of_files() -> String {
     )
 }
 
+/// The address space of a thread's stack, unless `RUST_MIN_STACK` names another size.
+const STACK: usize = 2 << 20;
+
+/// The limits for which a thread could not be started just now. The system does not say whether a
+/// thread was one too many or had no memory for its stack.
 fn of_threads() -> String {
+    let has_limit = limit(|resource| resource.memory).is_some();
+    if has_limit && !has_memory(STACK) {
+        return of_memory();
+    }
     let threads = shown(limit(|resource| resource.threads));
-    // There may be no memory for the stack of a thread; the system does not say so.
-    let memory = limit(|resource| resource.memory).map(|_| format!("; {}", of_memory()));
+    // The allocator may have had that memory already.
+    let memory = has_limit.then(|| format!("; {}", of_memory()));
     format!(
         "the limit of processes and threads is {threads}: raise it with `ulimit -u`, TasksMax= or \
          the container's limit of pids, or start fewer shards{}",
@@ -194,11 +216,13 @@ fn of_threads() -> String {
 }
 
 fn of_memory() -> String {
-    let limit = shown(limit(|resource| resource.memory));
-    format!(
-        "the limit of address space is {limit} bytes: raise it with `ulimit -v` or LimitAS=, or \
-         start fewer shards or ones with a smaller capacity"
-    )
+    let raise = limit(|resource| resource.memory).map(|limit| {
+        format!(
+            "the limit of address space is {limit} bytes: raise it with `ulimit -v` or LimitAS=, or "
+        )
+    });
+    let raise = raise.unwrap_or_default();
+    format!("{raise}start fewer shards or ones with a smaller capacity")
 }
 
 fn try_files(count: usize) -> Result<(), String> {

@@ -7,6 +7,7 @@
 //! Invariants: each thread of a start reports exactly once in each phase that it enters, also when
 //! it panics, so the thread that starts the service never waits for ever.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -34,8 +35,14 @@ fn unavailable(engine: &dyn Engine, reason: String) -> StartError {
     StartError::Runtime { runtime: engine.name(), reason }
 }
 
-fn of_shard(shard: ShardId, reason: String) -> StartError {
-    StartError::Shard { shard, source: std::io::Error::other(reason) }
+/// Has the error name the limit of memory, where a shard has found too little.
+fn with_limit(error: StartError) -> StartError {
+    match error {
+        StartError::Shard { shard, source } if source.kind() == io::ErrorKind::OutOfMemory => {
+            StartError::Shard { shard, source: limits::no_memory(source) }
+        }
+        error => error,
+    }
 }
 
 /// Why a start on one runtime has failed.
@@ -287,16 +294,20 @@ impl<T: Send + 'static, M> ShardStart<'_, T, M> {
     {
         let Self { directory, shard, name, make_handler, mut report } = self;
         pin(&directory.settings, shard);
-        let made = attempt(|| engine.make(&name));
-        let run = match made.and_then(|made| made) {
-            Err(reason) => return report.finish(Err(of_shard(shard, reason))),
+        let of_shard = |source| StartError::Shard { shard, source };
+        // Other threads have made their executors since the trial, and one without memory panics.
+        let made = limits::try_memory(engine.needs().memory).and_then(|()| {
+            attempt(|| engine.make(&name)).and_then(|made| made).map_err(io::Error::other)
+        });
+        let run = match made {
+            Err(source) => return report.finish(Err(of_shard(source))),
             Ok(run) if report.executor() => run,
             Ok(_) => return,
         };
         let open = || {
-            let core = Core::open(Arc::clone(&directory), shard, engine.has_executor())?;
-            let driven = Driven::new(core);
-            limits::try_memory(HEADROOM).map_err(|reason| of_shard(shard, reason))?;
+            let core = Core::open(Arc::clone(&directory), shard, engine.has_executor());
+            let driven = Driven::new(core.map_err(with_limit)?);
+            limits::try_memory(HEADROOM).map_err(of_shard)?;
             Ok((driven, make_handler(shard)))
         };
         with_shard(open(), report, run);

@@ -177,7 +177,9 @@ pub enum StartError {
     Shard {
         /// The id of the shard.
         shard: ShardId,
-        /// The reason why the shard could not be started.
+        /// The reason why the shard could not be started: of the kind `OutOfMemory` if there is too
+        /// little memory for the shard's capacity or for the runtime. Then the text names the limit
+        /// of address space, if the process has one.
         source: io::Error,
     },
 }

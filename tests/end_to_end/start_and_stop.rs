@@ -215,7 +215,7 @@ fn runtime_line_says_why_it_was_chosen() {
 
 #[test]
 fn glommio_without_io_uring_is_refused() {
-    for forbidden in ["EPERM", "ENOSYS"] {
+    for forbidden in ["EPERM", "ENOSYS", "EPERM:setup", "EPERM:enter", "ENOSYS:register"] {
         let world = World { forbidden: Some(forbidden), runtime: "glommio", expected: "none" };
         fails(&mut command_anywhere(world), 1, "io_uring");
     }

@@ -5,7 +5,8 @@
 //! without_io_uring EPERM idle_server --runtime auto
 //! ```
 //!
-//! `EPERM` is what such containers answer, `ENOSYS` what kernels without `io_uring` do.
+//! `EPERM` is what such containers answer, `ENOSYS` what kernels without `io_uring` do. `EPERM:enter`
+//! forbids only `io_uring_enter`, and `setup` and `register` alone can be named in the same way.
 
 #[cfg(target_os = "linux")]
 mod filter {
@@ -16,8 +17,11 @@ mod filter {
 
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
-    const CALLS: [i64; 3] =
-        [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    const CALLS: [(&str, i64); 3] = [
+        ("setup", libc::SYS_io_uring_setup),
+        ("enter", libc::SYS_io_uring_enter),
+        ("register", libc::SYS_io_uring_register),
+    ];
 
     pub(crate) fn main() -> ExitCode {
         let error = match run() {
@@ -34,16 +38,22 @@ mod filter {
     /// Becomes the command, under the filter.
     fn run() -> Result<std::convert::Infallible, Box<dyn Error>> {
         let mut arguments = env::args_os().skip(1);
-        let errno = match arguments.next().as_ref().and_then(|errno| errno.to_str()) {
-            Some("EPERM") => libc::EPERM,
-            Some("ENOSYS") => libc::ENOSYS,
+        let what = arguments.next().and_then(|what| what.into_string().ok()).unwrap_or_default();
+        let (errno, only) = match what.split_once(':') {
+            Some((errno, only)) => (errno, Some(only)),
+            None => (&*what, None),
+        };
+        let errno = match errno {
+            "EPERM" => libc::EPERM,
+            "ENOSYS" => libc::ENOSYS,
             _ => {
                 return Err("the first argument is EPERM or ENOSYS, the rest a command".into());
             }
         };
+        let calls = CALLS.into_iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
         let program = arguments.next().ok_or("there is no command")?;
         let filter = SeccompFilter::new(
-            CALLS.into_iter().map(|call| (call, Vec::new())).collect(),
+            calls.map(|(_, call)| (call, Vec::new())).collect(),
             SeccompAction::Allow,
             SeccompAction::Errno(errno.unsigned_abs()),
             env::consts::ARCH.try_into()?,

@@ -9,7 +9,7 @@
 use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use std::sync::{LazyLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{ShutdownPolicy, TimerService};
+use corewheel::{ShutdownPolicy, StartError, TimerService};
 use corewheel_glommio::Runtime;
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
@@ -46,6 +46,10 @@ struct End {
 
 /// Starts a service in a child and checks that the child neither panics nor is aborted nor hangs.
 fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
+    start_with_capacity(limit, runtime, shards, 1 << 10)
+}
+
+fn start_with_capacity(limit: Limit, runtime: Runtime, shards: usize, capacity: u32) -> End {
     let (name, value) = match limit {
         Limit::Files(count) => ("files", count),
         Limit::Threads(count) => ("threads", count),
@@ -55,7 +59,7 @@ fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
     command
         .args(["--exact", "limits::child_with_low_limits_starts_a_service", "--nocapture"])
         .args(["--test-threads", "1"])
-        .env(LIMIT, format!("{name} {value} {runtime:?} {shards}"))
+        .env(LIMIT, format!("{name} {value} {runtime:?} {shards} {capacity}"))
         .env("RUST_BACKTRACE", "0")
         .current_dir("/")
         .stdin(Stdio::null())
@@ -113,10 +117,17 @@ fn child_with_low_limits_starts_a_service() {
         "Thread" => Runtime::Thread,
         _ => Runtime::Auto,
     };
-    let builder = TimerService::builder().shards(limit[3].parse().unwrap()).capacity(1 << 10);
+    let (shards, capacity) = (limit[3].parse().unwrap(), limit[4].parse().unwrap());
+    let builder = TimerService::builder().shards(shards).capacity(capacity);
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).unwrap();
     match builder.runtime(runtime).start() {
-        Err(error) => println!("END refused {error}"),
+        Err(error) => {
+            if let StartError::Shard { source, .. } = &error {
+                let names_memory = error.to_string().contains("memory");
+                assert_eq!(source.kind() == ErrorKind::OutOfMemory, names_memory, "{error}");
+            }
+            println!("END refused {error}");
+        }
         Ok(service) => {
             let opened = descriptors();
             let (sender, fired) = mpsc::channel();
@@ -254,8 +265,7 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
         for shards in [1, 4] {
             for mib in [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96] {
                 let end = start(Limit::Memory(mib), runtime, shards);
-                let names_limit =
-                    ["ulimit -v", "capacity is"].iter().any(|limit| end.text.contains(limit));
+                let names_limit = end.text.contains("ulimit -v");
                 let cannot_run = runtime == Runtime::Glommio && !glommio_works();
                 assert!(end.started.is_some() || names_limit || cannot_run, "{mib} MiB: {end:?}");
                 assert!(mib > 1 || end.started.is_none(), "{mib} MiB: {end:?}");
@@ -274,4 +284,19 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
         assert_eq!(end.started.as_deref(), Some("glommio"), "{end:?}");
     }
     assert!(getrlimit(Resource::As).current.is_none(), "only children have limits");
+}
+
+#[test]
+fn start_without_address_space_for_its_capacity_names_that_limit_and_no_other() {
+    for runtime in [Runtime::Glommio, Runtime::Tokio, Runtime::Thread] {
+        if runtime == Runtime::Glommio && !glommio_works() {
+            continue;
+        }
+        for mib in [50, 100, 150, 300] {
+            let end = start_with_capacity(Limit::Memory(mib), runtime, 2, 1 << 22);
+            assert!(end.started.is_none(), "{runtime:?}, {mib} MiB: {end:?}");
+            assert!(end.text.contains("ulimit -v"), "{runtime:?}, {mib} MiB: {end:?}");
+            assert!(!end.text.contains("ulimit -u"), "{runtime:?}, {mib} MiB: {end:?}");
+        }
+    }
 }
