@@ -13,7 +13,7 @@ pub(crate) use {
         AtomicBool, AtomicU32, AtomicU64, AtomicU64 as AtomicWord, Ordering, fence,
     },
     crossbeam_utils::Backoff,
-    real::any_of,
+    real::{any_of, zeros},
     rtrb::{Consumer, Producer, RingBuffer},
     std::sync::{Mutex, MutexGuard},
     std::thread::yield_now,
@@ -32,7 +32,7 @@ pub(crate) use {
         sync::{Mutex, MutexGuard},
         thread::yield_now,
     },
-    modelled::{AtomicU64, AtomicWaker, Backoff, MaybeWaker},
+    modelled::{AtomicU64, AtomicWaker, Backoff, MaybeWaker, zeros},
     ring::{Consumer, Producer, RingBuffer, any_of},
 };
 
@@ -44,6 +44,11 @@ mod real {
     pub(crate) fn any_of<T>(chunk: &ReadChunk<'_, T>, is_so: impl FnMut(&T) -> bool) -> bool {
         let (first, second) = chunk.as_slices();
         first.iter().chain(second).any(is_so)
+    }
+
+    /// So many zeros, in memory that the system has zeroed: it is not written here.
+    pub(crate) fn zeros(len: usize) -> Box<[super::AtomicU64]> {
+        bytemuck::allocation::zeroed_slice_box(len)
     }
 }
 
@@ -125,6 +130,10 @@ mod modelled {
         fn default() -> Self {
             Self::new(0)
         }
+    }
+
+    pub(crate) fn zeros(len: usize) -> Box<[AtomicU64]> {
+        (0..len).map(|_| AtomicU64::new(0)).collect()
     }
 
     /// Loom's waker cell, made stricter: a `wake` that is not ordered after a registration is an

@@ -1,19 +1,21 @@
 //! What is counted of the timers of each class, which are in the order of arming.
 //!
-//! Cost: a timer without a class costs a comparison. One with a class has 16 bytes more, for as
-//! many slots as there are.
+//! The links of the timers lie in chunks beside those of the slots. Why not in the slots: most
+//! timers have no class. Why not in one table: it would be copied under the lock when it grows.
+//!
+//! Cost: a timer without a class costs a comparison. A chunk with a timer that has a class takes 16
+//! bytes more for each of its slots.
 
-use corewheel_shard::{List, MarkedLinks};
+use corewheel_shard::{Link, List};
 
 use super::Counts;
-use super::slots::Slot;
+use super::slots::{CHUNK, Slot};
 use super::timers::Timers;
 
 /// What is counted of each class, and its timers.
 #[derive(Debug)]
 pub(super) struct Classes {
-    /// For each slot with a timer of a class, when that was armed.
-    links: MarkedLinks,
+    links: Links,
     all: Box<[OfClass]>,
 }
 
@@ -26,16 +28,15 @@ struct OfClass {
 
 impl Classes {
     pub(super) fn new(classes: usize) -> Self {
-        Self { links: MarkedLinks::default(), all: vec![OfClass::default(); classes].into() }
+        Self { links: Links::default(), all: vec![OfClass::default(); classes].into() }
     }
 
-    /// A timer was armed at `since`, in one of so many slots.
+    /// A timer was armed at `since`.
     #[cold]
-    pub(super) fn enter(&mut self, class: u8, slot: u32, since: u64, slots: u32) {
+    pub(super) fn enter(&mut self, class: u8, slot: u32, since: u64) {
         let Some(known) = self.all.get_mut(usize::from(class) - 1) else { return };
         known.counts.armed += 1;
-        self.links.reserve(slots as usize);
-        self.links.set_mark(slot, since);
+        self.links.put(slot, since);
         known.pending.append(&mut self.links, slot);
     }
 
@@ -56,6 +57,18 @@ impl Classes {
         }
     }
 
+    /// Takes the memory of the links away, while no timer is pending.
+    pub(super) fn take_links(&mut self) -> Links {
+        std::mem::take(&mut self.links)
+    }
+
+    /// Where the link of a slot lies, if there is memory for it.
+    #[cfg(all(test, not(corewheel_loom)))]
+    pub(super) fn address_of(&self, slot: usize) -> Option<*const ()> {
+        let chunk = self.links.0.get(slot / CHUNK)?.as_ref()?;
+        Some((&raw const chunk[slot % CHUNK]).cast())
+    }
+
     /// A timer has ended or fired. `None` if it has no class.
     #[inline]
     fn leave(&mut self, class: u8, slot: u32) -> Option<&mut OfClass> {
@@ -65,13 +78,55 @@ impl Classes {
     }
 }
 
+/// The links of the timers that have a class.
+#[derive(Default, Debug)]
+pub(super) struct Links(Vec<Option<Box<[OfTimer; CHUNK]>>>);
+
+#[derive(Clone, Copy, Default, Debug)]
+struct OfTimer {
+    link: Link,
+    /// When the timer was armed.
+    since: u64,
+}
+
+impl Links {
+    /// A timer that is in no list.
+    fn put(&mut self, slot: u32, since: u64) {
+        let chunk = slot as usize / CHUNK;
+        if chunk >= self.0.len() {
+            self.0.resize(chunk + 1, None);
+        }
+        let links = self.0[chunk].get_or_insert_with(|| Box::new([OfTimer::default(); CHUNK]));
+        links[slot as usize % CHUNK].since = since;
+    }
+
+    #[inline]
+    fn at(&self, slot: u32) -> &OfTimer {
+        let chunk = self.0[slot as usize / CHUNK].as_ref();
+        &chunk.expect("a timer was put there")[slot as usize % CHUNK]
+    }
+}
+
+impl corewheel_shard::Links for Links {
+    #[inline]
+    fn link(&self, slot: u32) -> Link {
+        self.at(slot).link
+    }
+
+    #[inline]
+    fn set_link(&mut self, slot: u32, link: Link) {
+        let chunk = self.0[slot as usize / CHUNK].as_mut();
+        chunk.expect("a timer was put there")[slot as usize % CHUNK].link = link;
+    }
+}
+
 impl<W> Timers<W> {
     /// What was counted that the shard does not know, of each class and of all. For each class also
     /// when its oldest timer was armed.
     pub(super) fn unseen(&self, mut of_class: impl FnMut(u8, Counts, Option<u64>)) -> Counts {
         let Classes { links, all } = &self.classes;
         for (index, known) in all.iter().enumerate() {
-            let oldest = known.pending.first().map(|first| links.mark(first));
+            let oldest = known.pending.first().map(|first| links.at(first).since);
             of_class(index as u8 + 1, known.counts, oldest);
         }
         self.counts

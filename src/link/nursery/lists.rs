@@ -9,8 +9,9 @@
 //! timer not take the place of one that is removed: most timers of a list end in the order in which
 //! they were armed, so those that end next lie beside it.
 //!
-//! Cost: O(1) to add and to remove a timer, besides the copy when a list grows by a quarter, or
-//! closes its gaps. 4 bytes for a timer, up to a quarter more, and as much for each gap.
+//! Cost: O(1) to add and to remove a timer, besides the copy when a list grows, shrinks by half or
+//! closes its gaps. It grows by a quarter, and to twice its length below 1,024 timers. 4 bytes for
+//! a timer, up to as much more as the list grows by, and as much for each gap.
 
 use std::collections::VecDeque;
 

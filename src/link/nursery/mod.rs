@@ -41,13 +41,11 @@
 //! timer is filed, so one that ends young is never rounded.
 //!
 //! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most, but for
-//! memory that is taken or given back. That takes longer the more timers the thread has had at
-//! once: a list grows or closes its gaps, the table of classes grows, a block of numbers is made,
-//! or the chunks of slots are given back. A timer has credit from the shard's capacity until it is
-//! over.
+//! the copy of a list that grows or closes its gaps: 4 bytes for each of its timers. A timer has
+//! credit from the shard's capacity until it is over.
 //!
 //! Cost: arming and ending take a lock each, without a fence of their own. 52 bytes a timer and up
-//! to 9 more, 4 for each gap of a list, and 16 to 32 more if it has a class.
+//! to 9 more, 4 for each gap of a list, and 16 more if it has a class.
 
 mod classes;
 mod fired;
@@ -172,6 +170,21 @@ impl<W> Nursery<W> {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets go of the lock after timers have ended, and frees the memory that none needs any more.
+    #[inline]
+    fn unlock(timers: MutexGuard<'_, Timers<W>>) {
+        if timers.has_unused() {
+            Self::free_unused(timers);
+        }
+    }
+
+    #[cold]
+    fn free_unused(mut timers: MutexGuard<'_, Timers<W>>) {
+        let unused = timers.take_unused();
+        drop(timers);
+        drop(unused);
+    }
+
     /// Publishes an earlier act, under the lock.
     #[inline]
     fn publish(&self, timers: &Timers<W>, is_earlier: bool) -> Ring {
@@ -223,7 +236,10 @@ impl<W> Nursery<W> {
     /// is over.
     #[inline]
     pub(crate) fn end(&self, name: Name) -> Option<W> {
-        self.lock().end(&self.numbers, name)
+        let mut timers = self.lock();
+        let carried = timers.end(&self.numbers, name);
+        Self::unlock(timers);
+        carried
     }
 
     /// Ends a timer, for another thread. The timer's thread or the keeper drops what it has
@@ -271,7 +287,9 @@ impl<W> Nursery<W> {
     pub(crate) fn end_some(&self, carried: &mut Vec<W>) -> bool {
         let mut timers = self.lock();
         self.end_chunk(&mut timers, carried);
-        !timers.ended.is_empty()
+        let is_more = !timers.ended.is_empty();
+        Self::unlock(timers);
+        is_more
     }
 
     /// Ends a chunk of the timers that have ended on other threads. Returns how many.
@@ -380,12 +398,15 @@ impl<W> Nursery<W> {
         let mut timers = self.lock();
         if timers.ended_by <= now {
             if self.has_ended(&timers) {
-                return (self.end_chunk(&mut timers, carried).max(1), true);
+                let done = self.end_chunk(&mut timers, carried).max(1);
+                Self::unlock(timers);
+                return (done, true);
             }
             timers.ended_by = NEVER;
         }
         let done = timers.act(&self.numbers, now, max.min(TAKEN_MAX), due);
         self.act_by.store(timers.act_by, Ordering::Relaxed);
+        Self::unlock(timers);
         done
     }
 
@@ -419,7 +440,9 @@ impl<W> Nursery<W> {
         self.room.give(timers.take_credit(0));
         timers.limit = 0;
         self.end_chunk(&mut timers, carried);
-        self.has_ended(&timers)
+        let has_ended = self.has_ended(&timers);
+        Self::unlock(timers);
+        has_ended
     }
 
     /// Takes up to 64 timers out, for a shard that is ending. Whether there are more. If there are
@@ -431,6 +454,7 @@ impl<W> Nursery<W> {
         }
         timers.fate = Fate::Closed;
         self.act_by.store(NEVER, Ordering::Relaxed);
+        Self::unlock(timers);
         false
     }
 

@@ -4,14 +4,15 @@
 //! over once its slot shows its number or a greater one.
 //!
 //! They lie in blocks that stay where they are, each twice as long as the one before. Why not in a
-//! `Vec`: it moves when it grows, while other threads read.
+//! `Vec`: it moves when it grows, while other threads read. A block is memory that the system has
+//! zeroed, so to make one takes as long for a million timers as for a thousand.
 //!
 //! Cost: 8 bytes a slot, and up to twice as many slots as there ever were timers at once, until the
 //! thread ends.
 
 use std::sync::OnceLock;
 
-use super::super::sync::{AtomicU64, Ordering};
+use super::super::sync::{AtomicU64, Ordering, zeros};
 use super::slots::{Name, Number};
 
 /// The length of the first block is a power of two with this exponent.
@@ -35,9 +36,7 @@ impl Numbers {
     #[cold]
     pub(super) fn need(&self, slot: u32) {
         let (block, _) = Self::find(slot);
-        self.0[block].get_or_init(|| {
-            (0..1_usize << (FIRST_BITS as usize + block)).map(|_| AtomicU64::new(0)).collect()
-        });
+        self.0[block].get_or_init(|| zeros(1 << (FIRST_BITS as usize + block)));
     }
 
     /// The timer of a slot is over. Called under the lock.

@@ -4,8 +4,8 @@
 //! that of one timer for ever: the numbers have 64 bits, and none is used twice.
 //!
 //! Slots lie in chunks, so that no slot moves and no lock is held for a copy of all of them. Chunks
-//! are given back when the thread has no timer left, all but a few. Why not one by one: a slot in
-//! use keeps its chunk, and timers end in any order.
+//! are given back when the thread has no timer left, all but a few, and freed after the lock. Why
+//! not one by one: a slot in use keeps its chunk, and timers end in any order.
 //!
 //! Cost: 40 bytes a slot.
 
@@ -16,7 +16,7 @@ use super::numbers::Numbers;
 /// No slot.
 pub(super) const NIL: u32 = u32::MAX;
 /// The slots of a chunk.
-const CHUNK: usize = 256;
+pub(super) const CHUNK: usize = 256;
 /// The chunks that a thread without timers keeps.
 const KEPT_MAX: usize = 3;
 
@@ -155,7 +155,7 @@ impl<W> Slots<W> {
     }
 
     /// How many slots there are.
-    #[inline]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn made(&self) -> u32 {
         self.made
     }
@@ -225,20 +225,21 @@ impl<W> Slots<W> {
         timer
     }
 
-    /// Gives the memory back, all but a little. No slot has a timer.
+    /// Whether there are more chunks than a thread without timers keeps.
     #[inline]
-    pub(super) fn give_back(&mut self) {
-        if self.chunks.len() > KEPT_MAX {
-            self.give_chunks_back();
-        }
+    pub(super) fn has_many(&self) -> bool {
+        self.chunks.len() > KEPT_MAX
     }
 
+    /// Takes all chunks but a few away, for the caller to free. No slot has a timer.
     #[cold]
-    fn give_chunks_back(&mut self) {
-        self.chunks.truncate(KEPT_MAX);
-        self.chunks.shrink_to_fit();
+    pub(super) fn take_chunks(&mut self) -> Vec<Vec<Slot<W>>> {
+        let mut chunks = std::mem::take(&mut self.chunks);
+        let kept = chunks.len().saturating_sub(KEPT_MAX);
+        self.chunks.extend(chunks.drain(kept..));
         self.chunks.iter_mut().for_each(Vec::clear);
         (self.free, self.made) = (NIL, 0);
+        chunks
     }
 
     /// How many slots are free.

@@ -282,6 +282,31 @@ fn memory_of_timers_is_freed_when_they_are_over_and_little_is_left() {
 }
 
 #[test]
+fn memory_is_freed_after_the_lock_and_links_of_classes_stay_where_they_are() {
+    let mut pair = Pair::new(1 << 20);
+    let first = pair.arm_class(30_000, 1).unwrap();
+    let at = |pair: &Pair| pair.nursery.lock().classes.address_of(0);
+    let before = at(&pair);
+    let mut ids: Vec<_> = (0..50_000).map(|_| pair.arm_class(30_000, 1).unwrap()).collect();
+    assert_eq!(at(&pair), before, "the links were copied under the lock");
+    while let Some(id) = ids.pop() {
+        pair.end(id);
+    }
+    let of_slots = |pair: &Pair| pair.nursery.lock().allocated()[1];
+    let (last, _) = pair.pending.remove(&first).unwrap();
+    let held = of_slots(&pair);
+    pair.nursery.lock().end(&pair.nursery.numbers, last).unwrap();
+    assert_eq!(of_slots(&pair), held, "slots were freed under the lock");
+    assert!(held > 50_000 && at(&pair) == before);
+    // Whatever takes the lock for an end frees them.
+    let id = pair.arm_class(30_000, 1).unwrap();
+    pair.end(id);
+    assert!(of_slots(&pair) <= 768);
+    assert_eq!(at(&pair), None, "the links stay");
+    pair.nursery.check_invariants();
+}
+
+#[test]
 fn pending_timeout_takes_112_bytes_at_most_young_and_filed() {
     // The worst count: the block of the numbers that was made last is nearly unused.
     let count = (32 << 12) - 32 + 1;

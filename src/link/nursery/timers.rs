@@ -1,13 +1,13 @@
 //! What lies behind the lock of a nursery: the timers, the lists of the young ones, the wheel of
 //! the others, and the counts.
 //!
-//! Each method is a few instructions, or as long as its `max` says, but for the copy of a list or
-//! a table that grows. None of them calls code of a
-//! user: what a timer carries is moved in and out, and neither cloned nor dropped here.
+//! Each method is a few instructions, or as long as its `max` says, but for the copy of a list that
+//! grows or closes its gaps. None of them calls code of a user: what a timer carries is moved in
+//! and out, and neither cloned nor dropped here.
 
 use corewheel_shard::{Tick, TickLength};
 
-use super::classes::Classes;
+use super::classes::{Classes, Links};
 use super::lists::Lists;
 use super::looks::{EVERY_MS, KINDS, Looks};
 use super::numbers::Numbers;
@@ -85,6 +85,12 @@ pub(super) struct Timers<W> {
     pub(super) fate: Fate,
 }
 
+/// Memory that no timer needs.
+pub(super) struct Unused<W> {
+    _slots: Vec<Vec<Slot<W>>>,
+    _links: Links,
+}
+
 /// Where a timer is put, and when the keeper must act for it.
 pub(super) type Put = (usize, u64);
 
@@ -156,7 +162,7 @@ impl<W> Timers<W> {
         let place = self.lists.push(list, slot);
         *room = Slot::new(number, deadline, carried).of(class, is_guarded).lying_at(place);
         if class != 0 {
-            self.classes.enter(class, slot, recent(), self.slots.made().next_power_of_two());
+            self.classes.enter(class, slot, recent());
         }
         (Name { slot, number }, self.ask(by), list < OF_WHEEL)
     }
@@ -194,7 +200,7 @@ impl<W> Timers<W> {
     pub(super) fn end(&mut self, numbers: &Numbers, name: Name) -> Option<W> {
         let timer = self.slots.end(numbers, name)?;
         self.unlink(timer.place());
-        self.note_free();
+        self.live -= 1;
         self.counts.ended += 1;
         self.counts.young += u64::from(!timer.is_filed());
         if timer.class != 0 {
@@ -206,18 +212,20 @@ impl<W> Timers<W> {
     /// Frees the slot of a timer that is in no list. Returns the timer.
     #[inline(always)]
     pub(super) fn release(&mut self, numbers: &Numbers, slot: u32) -> Slot<W> {
-        let timer = self.slots.release(numbers, slot);
-        self.note_free();
-        timer
+        self.live -= 1;
+        self.slots.release(numbers, slot)
     }
 
-    /// A slot was freed whose timer is in no list.
+    /// Whether there is memory to give back: no timer needs it.
     #[inline]
-    fn note_free(&mut self) {
-        self.live -= 1;
-        if self.live == 0 {
-            self.slots.give_back();
-        }
+    pub(super) fn has_unused(&self) -> bool {
+        self.live == 0 && self.slots.has_many()
+    }
+
+    /// Takes the memory away that no timer needs, for the caller to free after the lock.
+    #[cold]
+    pub(super) fn take_unused(&mut self) -> Unused<W> {
+        Unused { _slots: self.slots.take_chunks(), _links: self.classes.take_links() }
     }
 
     /// Gives a timer another deadline. `None` if it is over, else whether the keeper must be told
