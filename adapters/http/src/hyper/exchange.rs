@@ -11,8 +11,8 @@
 //! takes a whole frame once the client has a window for one byte. So that data carries a guard, a
 //! `Piece`, which ends when hyper has written or copied the data, or drops it.
 //!
-//! Invariants: an exchange ends once. After that it holds neither body, and what its handler has
-//! asked for by [`Exchange::on_end`] was done. The idle times of the connection are held back while
+//! Invariants: an exchange ends once. With limits for bodies it holds neither body after that. What
+//! its handler has asked for by [`Exchange::on_end`] is done on the thread that ends it. The idle times of the connection are held back while
 //! the server works, except while a read of the request's body waits for the peer and has no limit
 //! of its own. The server works from the call of the service until the response has ended. The next
 //! message begins when both bodies have ended. A response whose writes no limit bounds ends where
@@ -63,6 +63,8 @@ pub(crate) struct Told {
     stalled: AtomicWaker,
     /// The connection of HTTP/1 has another protocol from now on.
     is_tunnel: AtomicBool,
+    /// The response in progress is a stream of events in chunks.
+    has_events: AtomicBool,
 }
 
 impl Told {
@@ -80,6 +82,13 @@ impl Told {
             if is_stalled { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    /// Whether the response in progress is a stream of events in chunks. Relaxed: asked in the task
+    /// of the connection, in which this changes.
+    #[cfg(feature = "server")]
+    pub(crate) fn has_events(&self) -> bool {
+        self.has_events.load(Ordering::Relaxed)
     }
 
     /// Relaxed: the bytes of the other protocol follow the response, which hands the stream over.
@@ -196,6 +205,8 @@ pub(super) struct Core<B: ?Sized> {
 pub(super) struct Kind {
     /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
     is_http1: bool,
+    /// Whether a response without a stated length comes in chunks.
+    takes_chunks: bool,
     is_connect: bool,
     pub(super) has_body: bool,
     /// Where it ends on an HTTP/1 connection.
@@ -217,6 +228,7 @@ impl Kind {
         };
         Self {
             is_http1: head.version < Version::HTTP_2,
+            takes_chunks: head.version == Version::HTTP_11 && head.method != Method::HEAD,
             is_connect: head.method == Method::CONNECT,
             has_body,
             end,

@@ -7,8 +7,9 @@
 //!
 //! Why the drop gives the stream back: hyper's connection drops it with itself.
 //!
-//! Invariants: a stream to which nothing was written is closed at once. So is one whose client does
-//! not take what is sent, which [`TimedIo`] resets.
+//! Invariants: a stream to which nothing was written is closed at once, unless a `408` tells its
+//! client that its head was too slow. So is one whose client does not take what is sent, which
+//! [`TimedIo`] resets.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -20,7 +21,9 @@ use std::time::Duration;
 
 use corewheel::AnyHandle;
 use corewheel::fallback::InfallibleSleep;
-use corewheel::stream::StreamTimeout::{FirstByte, Head, WriteRate, WriteStall};
+use corewheel::stream::StreamTimeout::{
+    AgeGrace, Drained, FirstByte, Head, MaxAge, WriteRate, WriteStall,
+};
 use corewheel::stream::TimedIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
@@ -36,11 +39,17 @@ const PART: usize = 4 << 10;
 const HEAD_TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\
     content-length: 0\r\n\r\n";
 
+/// Ends a response in chunks.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
 /// What has gone over a connection.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Whether something was written.
     is_written: bool,
+    /// Whether the last chunk may follow: a stream of events is in progress, and all that hyper
+    /// has begun to write of it was written.
+    is_between_events: bool,
     /// Whether the client has closed its side.
     has_left: bool,
     /// Whether it is a connection of HTTP/2; `None` while that is not known.
@@ -87,7 +96,12 @@ impl<S> ServedIo<S> {
     ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         stream.begin_protocol();
         let (back, given_back) = oneshot::channel();
-        let seen = Seen { is_written: false, has_left: false, is_http2: None };
+        let seen = Seen {
+            is_written: false,
+            is_between_events: false,
+            has_left: false,
+            is_http2: None,
+        };
         let ahead = Ahead::default();
         let (stream, back) = (Some(stream), Some(back));
         (Self { stream, terms, ahead, told, seen, back }, given_back)
@@ -118,7 +132,9 @@ impl<S> ServedIo<S> {
     }
 
     fn note_written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.seen.is_written |= matches!(written, Poll::Ready(Ok(1..)));
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            (self.seen.is_written, self.seen.is_between_events) = (true, false);
+        }
         written
     }
 }
@@ -191,6 +207,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
     /// hyper flushes in each poll of its connection, after it has read what it wants to read.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.stream().poll_flush(cx))?;
+        // hyper has written its whole buffer before, which ends with a whole chunk.
+        self.seen.is_between_events = self.told.has_events();
         Poll::Ready(self.look_ahead(cx))
     }
 
@@ -225,7 +243,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> EndedIo<S> {
         }
         // Without its deadlines, one of which has come.
         let mut socket = self.stream.into_inner();
-        let mut last_words: &[u8] = if is_head_late { HEAD_TOO_SLOW } else { b"" };
+        let is_told = matches!(reached, Some(AgeGrace(_) | Drained | MaxAge(_)));
+        let mut last_words: &[u8] = match () {
+            () if is_head_late => HEAD_TOO_SLOW,
+            () if is_told && self.seen.is_between_events => LAST_CHUNK,
+            () => b"",
+        };
         let (mut sleep, mut is_shut) = (InfallibleSleep::after(handle, time), false);
         poll_fn(|cx| {
             match poll_close(Pin::new(&mut socket), &mut last_words, &mut is_shut, cx) {

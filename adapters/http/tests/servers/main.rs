@@ -6,6 +6,7 @@
 mod axum_closes;
 mod axum_serve;
 mod axum_told;
+mod events;
 mod exchanges;
 mod exchanges_over_sockets;
 mod half_closed;

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 
 use corewheel::conn::Side;
 use corewheel::stream::{MessageEnd, ResponseEnd, ResponsePiece, StreamControl};
+use hyper::body::Body;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use super::{Core, Exchange, Hold, Member, State};
@@ -89,7 +91,7 @@ impl<M: Side> Link<'_, M> {
     }
 
     /// The head of the response is there. True if its data is handed over as pieces.
-    pub(in crate::hyper) fn respond<B>(&self, response: &Response<B>) -> bool {
+    pub(in crate::hyper) fn respond<B: Body>(&self, response: &Response<B>) -> bool {
         let (status, core) = (response.status(), self.core());
         let is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
             || (core.kind.is_connect && status.is_success());
@@ -101,6 +103,9 @@ impl<M: Side> Link<'_, M> {
                 self.control.begin_tunnel();
             }
         }
+        if core.kind.takes_chunks && is_of_events(response) {
+            core.connection.told.has_events.store(true, Ordering::Relaxed);
+        }
         !core.kind.is_http1 && self.control.bounds_writes()
     }
 
@@ -108,6 +113,9 @@ impl<M: Side> Link<'_, M> {
     pub(in crate::hyper) fn response_over(&self, is_complete: bool) {
         // On HTTP/1, all that hyper has taken goes to the stream before anything else.
         let is_http1 = self.is_http1();
+        if is_http1 && is_complete {
+            self.core().connection.told.has_events.store(false, Ordering::Relaxed);
+        }
         let mut state = self.lock();
         state.is_body_over = true;
         let ends = !is_complete && !is_http1 || state.pieces == 0;
@@ -138,6 +146,16 @@ impl<M: Side> Link<'_, M> {
             let _own = self.control.end_request(held, end_of(is_flushed));
         }
     }
+}
+
+/// Whether a response is a stream of events whose end is not stated. Each event ends by itself, so
+/// the end of the stream cuts none off.
+fn is_of_events<B: Body>(response: &Response<B>) -> bool {
+    let headers = response.headers();
+    let media = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    media.is_some_and(|media| media.starts_with(b"text/event-stream"))
+        && !headers.contains_key(CONTENT_LENGTH)
+        && response.body().size_hint().exact().is_none()
 }
 
 /// Where a response ends that hyper has taken, by whether hyper flushes in the same poll.
