@@ -116,8 +116,8 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// 384 timers and 1,024 entries: some 25 µs of work where timers are due, and some 40 where
-    /// entries are filed again, if nothing is in the cache.
+    /// 384 timers and 1,024 entries: on an Intel Xeon, some 25 µs of work where timers are due, and
+    /// some 40 where entries are filed again, if nothing is in the cache.
     fn default() -> Self {
         Self { expired_max: 384, work_max: 1_024 }
     }

@@ -214,7 +214,7 @@ pub(crate) fn nanos_after(now: u64, delay: Duration) -> u64 {
 
 #[inline]
 pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
-    // `as_nanos` computes with 128 bits and takes three times as long.
+    // `as_nanos` computes with 128 bits, which takes longer.
     let seconds = duration.as_secs().checked_mul(1_000_000_000);
     seconds
         .and_then(|nanos| nanos.checked_add(u64::from(duration.subsec_nanos())))

@@ -11,7 +11,7 @@ use super::Timeline;
 ///
 /// | type | due | reads a clock |
 /// |---|---|---|
-/// | `Duration` | that long after the call, rounded up to a tick | the near clock: about 10 ns |
+/// | `Duration` | that long after the call, rounded up to a tick | the near clock |
 /// | `Instant` | at that time, rounded up to a tick | no |
 /// | [`Deadline`] | at that tick | no, and nothing is converted |
 ///
@@ -97,7 +97,7 @@ mod sealed {
     pub trait Sealed {
         fn due(self) -> Due;
         /// The tick of the time. Not by way of [`Due`], so that each form compiles to its own
-        /// conversion: a reset takes a third fewer instructions.
+        /// conversion: a reset takes a third fewer instructions (callgrind, x86-64).
         fn tick(self, to_tick: impl ToTick) -> Tick;
     }
 }
@@ -108,7 +108,7 @@ impl Sealed for Duration {
         Due::After(self)
     }
 
-    // A call of it costs a third of what a reset costs.
+    // A call of it is a third of the instructions of a reset (callgrind, x86-64).
     #[allow(clippy::inline_always, reason = "counted in instructions")]
     #[inline(always)]
     fn tick(self, to_tick: impl ToTick) -> Tick {

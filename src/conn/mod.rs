@@ -116,7 +116,7 @@
 //!
 //! `ConnTimers<Handle>` is for a connection whose task goes from thread to thread, as on a
 //! multi-thread tokio runtime, and for several tasks on several threads that serve one connection.
-//! Its events are the same. A touch reads the thread's clock, which costs some ten times as much as
+//! Its events are the same. A touch reads the thread's clock, which costs several times as much as
 //! a touch of the other, and still takes no lock and sends nothing.
 //!
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, and of

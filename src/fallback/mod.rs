@@ -74,7 +74,7 @@ impl SleepOrKept {
 
     /// A sleep until a deadline, in nanoseconds by the service's clock and as a moment.
     // A sleep is written field by field to where it belongs, and not copied as a whole.
-    #[allow(clippy::inline_always, reason = "a tenth of the cost of a timeout that ends at once")]
+    #[allow(clippy::inline_always, reason = "a call would copy the sleep of each timeout")]
     #[inline(always)]
     pub(crate) fn until(handle: AnyHandle, due: u64, deadline: Moment) -> Self {
         Self { deadline, shared: Sleep::new(handle, due), kept: None }

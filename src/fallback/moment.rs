@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::clock::{Clock, first_epoch, instant_after, saturating_nanos};
 
 /// An instant, as nanoseconds since the [`first_epoch`]. Most deadlines are never asked for as an
-/// [`Instant`], whose computation costs a tenth of a timeout; and it is computed without the clock.
+/// [`Instant`], which is computed only then, and without the clock.
 /// One that is more than 292 years away is taken for the furthest that fits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(i64);

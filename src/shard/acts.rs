@@ -29,7 +29,7 @@ const SERVED_MAX: usize = 1_024;
 /// many as a turn delivers by default.
 const WOKEN_MAX: usize = 384;
 /// The most wakes that are timed together, all of one class. A reading of the clock before each
-/// makes a timeout that fires cost a tenth more.
+/// would cost each timeout that fires.
 const TIMED_MAX: usize = 16;
 
 impl<T: 'static> Core<T> {

@@ -146,8 +146,9 @@ impl Delivering {
     fn next<T: 'static>(&mut self, core: &Core<T>) -> Coming<T> {
         let mut work = core.parts.delivering();
         if work.is_none() || self.paused.part_was_last {
-            let timer = core.pop(self.now);
+            // Not after: no other code runs between a timer of a part and its call.
             core.parts.drop_ownerless();
+            let timer = core.pop(self.now);
             if !matches!(timer, Coming::Nothing) {
                 self.paused.part_was_last = false;
                 return timer;

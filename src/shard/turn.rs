@@ -29,8 +29,8 @@ pub(crate) enum Next {
 /// Takes a turn: begin, take mail and run its callbacks, receive requests, look for room for timers
 /// of threads. Then the turn shuts down if a shutdown order has come, advances the wheel, delivers
 /// and acts for threads, publishes, and says when the next turn is due. The steps come in
-/// this order, but [`deliver`] may act for threads first, and each keeps to its budget. No timer
-/// that is due after `last` is delivered.
+/// this order, but [`deliver`] may act for threads first. Each keeps to its budget, but for the
+/// callbacks of the mail. No timer that is due after `last` is delivered.
 ///
 /// Expired timers are delivered with nothing borrowed, one at a time, so every callback sees the
 /// shard as it is. Those of futures are taken from their threads some at a time.

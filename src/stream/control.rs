@@ -36,7 +36,8 @@ pub(super) struct Shared {
     is_woken: AtomicBool,
     /// The stream was dropped.
     is_dropped: AtomicBool,
-    /// When a read or a write that had to wait last moved bytes: the bits of an `Option<Moment>`.
+    /// When a read or a write last moved bytes, or one of the few before that: of reads that did not
+    /// wait, one in eight is noted. The bits of an `Option<Moment>`.
     moved: AtomicU64,
     /// The tasks that ask for a read.
     pub(super) reads: Reads,

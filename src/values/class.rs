@@ -35,7 +35,7 @@
 //!
 //! Cost: a timer of a class writes 16 bytes of that table and those of its two neighbours in the
 //! order of scheduling. A timer without a class reads 16 bytes of it when it ends, once the table
-//! exists, and costs two instructions until then.
+//! exists, and costs a load and a comparison until then.
 
 use std::fmt;
 

@@ -29,7 +29,7 @@ impl Ages {
     /// A value has come. None is older than one that came before it, whatever the clock does.
     #[inline]
     pub(crate) fn begin(&mut self, index: u32, now: Duration) {
-        // `as_nanos` computes with 128 bits and takes three times as long.
+        // `as_nanos` computes with 128 bits, which takes longer.
         let now = now.as_secs() * 1_000_000_000 + u64::from(now.subsec_nanos());
         self.latest = self.latest.max(now);
         self.since.set_mark(index, self.latest);

@@ -147,7 +147,7 @@ impl Slots {
     }
 
     /// Appends an entry to a slot.
-    #[expect(clippy::inline_always, reason = "each schedule comes here, and a call costs a third")]
+    #[expect(clippy::inline_always, reason = "each schedule comes here")]
     #[inline(always)]
     pub(crate) fn push(&mut self, slot: usize, entry: Entry) {
         self.entries += 1;

@@ -33,7 +33,7 @@ impl NurseryName {
 /// Where a timer lies: that of one thread with this name.
 ///
 /// Why not fields for all numbers: written one by one and read together, they would wait for the
-/// processor's store buffer, which is a tenth of the cost of arming.
+/// processor's store buffer at each arming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) nursery: NurseryName,
