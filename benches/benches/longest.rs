@@ -20,7 +20,9 @@ fn main() {
     let counts: &[usize] =
         if only_tested() { &[1_000] } else { &[1_000, 10_000, 100_000, 1_000_000] };
     println!("the longest call, in microseconds, the least of {ROUNDS} rounds\n");
-    println!("| timers | class | armed | ended in order | ended in random order | a turn that fires |");
+    println!(
+        "| timers | class | armed | ended in order | ended in random order | a turn that fires |"
+    );
     println!("|---|---|---|---|---|---|");
     for has_class in [false, true] {
         for &count in counts {

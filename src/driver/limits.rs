@@ -218,7 +218,8 @@ fn of_threads() -> String {
 fn of_memory() -> String {
     let raise = limit(|resource| resource.memory).map(|limit| {
         format!(
-            "the limit of address space is {limit} bytes: raise it with `ulimit -v` or LimitAS=, or "
+            "the limit of address space is {limit} bytes: raise it with `ulimit -v` or LimitAS=, \
+             or "
         )
     });
     let raise = raise.unwrap_or_default();

@@ -143,9 +143,9 @@ impl Host for TokioHost {
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.alarm {
             Alarm::Unset => Poll::Pending,
-            // A `LocalSet` polls the driver with each of its own polls. So tokio is asked
-            // whether a descriptor is readable, by 150 instructions on x86-64, only if it may be. The
-            // driver has asked for its waker before, in the same poll.
+            // A `LocalSet` polls the driver with each of its own polls. So tokio is asked whether a
+            // descriptor is readable, by 150 instructions on x86-64, only if it may be. The driver
+            // has asked for its waker before, in the same poll.
             #[cfg(target_os = "linux")]
             Alarm::Kernel(timer) => self.wakes.poll(|cx| timer.poll(cx)),
             Alarm::Tokio(sleep) => sleep.as_mut().poll(cx),

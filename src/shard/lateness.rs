@@ -22,8 +22,8 @@
 //! them, the next turn would have come at once. What went before the row is told as for any other
 //! timer.
 //!
-//! Cost: some forty instructions a turn on x86-64, one comparison for a timer from another thread, and
-//! nothing for a timer that is not late.
+//! Cost: some forty instructions a turn on x86-64, one comparison for a timer from another thread,
+//! and nothing for a timer that is not late.
 
 use corewheel_shard::{Tick, TimerKey};
 use hashbrown::HashMap;

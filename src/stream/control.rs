@@ -36,8 +36,8 @@ pub(super) struct Shared {
     is_woken: AtomicBool,
     /// The stream was dropped.
     is_dropped: AtomicBool,
-    /// When a read or a write last moved bytes, or one of the few before that: of reads that did not
-    /// wait, one in eight is noted. The bits of an `Option<Moment>`.
+    /// When a read or a write last moved bytes, or one of the few before that: of reads that did
+    /// not wait, one in eight is noted. The bits of an `Option<Moment>`.
     moved: AtomicU64,
     /// The tasks that ask for a read.
     pub(super) reads: Reads,
@@ -93,7 +93,7 @@ impl Shared {
         self.is_woken.store(is_woken, Ordering::Relaxed);
     }
 
-    /// A read or a write that had to wait has moved bytes.
+    /// A read or a write has moved bytes.
     #[inline]
     pub(super) fn set_moved(&self, at: Moment) {
         // Relaxed: `Reads` publishes it, by an answer, or when a read waits no more.

@@ -11,7 +11,8 @@
 //! reset it. The window is that of the connection, as the client knows it.
 //!
 //! Cost: a branch for each read and write of another protocol. Under HTTP/2, some 50 instructions
-//! for each frame (callgrind, x86-64), and some 100 bytes for the connection with 8 for each open stream.
+//! for each frame (callgrind, x86-64), and some 100 bytes for the connection with 8 for each open
+//! stream.
 
 use std::mem;
 use std::sync::PoisonError;

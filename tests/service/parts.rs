@@ -372,20 +372,35 @@ fn part_may_use_its_shard_and_make_parts_in_each_call() {
     check_law(&lab.counts());
 }
 
+/// Takes the room of its own timer again, which no code took before its call.
+struct Refills {
+    shard: PartHandle,
+    has_room: Cell<Option<bool>>,
+}
+
+impl Part for Refills {
+    fn expired(self: Rc<Self>, index: u32) {
+        self.has_room.set(Some(self.shard.schedule(FAR, index).is_ok()));
+    }
+}
+
 /// Counts how often it is asked, and does to its shard what it is told.
 struct Asked {
     shard: PartHandle,
     timers: Timers<()>,
     count: Cell<u32>,
     panics: bool,
+    postponed: Cell<Option<Deadline>>,
     /// The last owner, which `postpone` drops.
     owner: Rc<RefCell<Option<Rc<Self>>>>,
 }
 
 impl Asked {
     fn make(timers: &Timers<()>, panics: bool) -> Rc<Self> {
-        let (count, owner) = (Cell::new(0), Rc::default());
-        timers.add_part(|shard| Self { shard, timers: timers.clone(), count, panics, owner })
+        let (count, postponed, owner) = (Cell::new(0), Cell::new(None), Rc::default());
+        let timers = timers.clone();
+        let make = |shard| Self { shard, timers: timers.clone(), count, panics, postponed, owner };
+        timers.add_part(make)
     }
 }
 
@@ -403,14 +418,14 @@ impl Part for Asked {
     fn postpone(&self, _index: u32) -> Option<Deadline> {
         let owner = self.owner.take();
         assert!(owner.is_some());
-        None
+        self.postponed.take()
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
         if !thread::panicking() && !self.panics && self.count.get() < 1_000 {
-            self.timers.schedule(FAR, ()).unwrap();
+            let _full = self.timers.schedule(FAR, ());
         }
     }
 }
@@ -432,6 +447,22 @@ fn parts_are_asked_a_few_times_a_turn_however_many_timers_are_delivered() {
         assert!((1..=6).contains(&part.count.get()), "{}, {panics}", part.count.get());
         part.count.set(1_000);
     }
+}
+
+#[test]
+fn drop_of_a_part_in_a_turn_takes_no_room_of_a_timer_whose_part_is_called_next() {
+    let mut lab: Lab<()> = Lab::new(builder(1).capacity(2));
+    let refills = lab.timers().add_part(|shard| Refills { shard, has_room: Cell::new(None) });
+    let part = Asked::make(lab.timers(), false);
+    // Its timer comes first and is postponed, and its drop takes any slot that is free then.
+    part.shard.schedule(ms(3), 1).unwrap();
+    part.postponed.set(Some(part.shard.deadline(FAR)));
+    refills.shard.schedule(ms(3), 2).unwrap();
+    let owner = Rc::clone(&part.owner);
+    *owner.borrow_mut() = Some(part);
+    lab.advance(ms(4));
+    assert_eq!(refills.has_room.get(), Some(true));
+    assert!(owner.borrow().is_none());
 }
 
 #[test]

@@ -96,12 +96,8 @@ impl<S> ServedIo<S> {
     ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         stream.begin_protocol();
         let (back, given_back) = oneshot::channel();
-        let seen = Seen {
-            is_written: false,
-            is_between_events: false,
-            has_left: false,
-            is_http2: None,
-        };
+        let seen =
+            Seen { is_written: false, is_between_events: false, has_left: false, is_http2: None };
         let ahead = Ahead::default();
         let (stream, back) = (Some(stream), Some(back));
         (Self { stream, terms, ahead, told, seen, back }, given_back)

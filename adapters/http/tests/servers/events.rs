@@ -39,7 +39,8 @@ fn rests(part: Bytes) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + 
 
 async fn answer(
     request: Request<TimedBody<Incoming>>,
-) -> Result<Response<StreamBody<impl Stream<Item = Result<Frame<Bytes>, Infallible>>>>, Infallible> {
+) -> Result<Response<StreamBody<impl Stream<Item = Result<Frame<Bytes>, Infallible>>>>, Infallible>
+{
     let part = match request.uri().path() {
         "/large" => vec![b'x'; 24 << 20].into(),
         _ => Bytes::from_static(EVENT),
@@ -92,9 +93,8 @@ fn stream_of_events_that_a_drain_or_a_greatest_age_ends_has_its_last_chunk() {
     server.timers.drain(ms(300));
     assert_eq!(rest_of(client), [b"\r\n", LAST_CHUNK].concat());
 
-    let aged = |server: Server| {
-        server.limits(|limits| limits.max_age(ms(200)).max_age_grace(ms(200)))
-    };
+    let aged =
+        |server: Server| server.limits(|limits| limits.max_age(ms(200)).max_age_grace(ms(200)));
     let server = Events::start(aged);
     let mut client = server.ask("/ HTTP/1.1");
     read_until(&mut client, EVENT);

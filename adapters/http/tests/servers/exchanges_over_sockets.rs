@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -10,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use corewheel::TimerService;
+use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
 use http_body_util::combinators::BoxBody;
@@ -22,7 +24,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
-use crate::http::{PATIENCE, ms, wait_until};
+use crate::http::{PATIENCE, connect, ms, wait_until};
 
 const LIMIT: Duration = ms(300);
 const VERSIONS: [Version; 2] = [Version::HTTP_11, Version::HTTP_2];
@@ -165,6 +167,33 @@ fn upload_that_stops_is_answered_by_its_handler() {
             assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT, "{version:?}");
         });
         assert!(begin.elapsed() >= LIMIT, "{version:?}");
+    }
+}
+
+/// A size alone is no fault: HTTP sets no bound, and the bytes may come.
+#[test]
+fn chunk_of_an_impossible_size_is_ended_by_the_stall_and_by_the_rate_as_any_other() {
+    let drips = BodyLimits::default().min_frame_rate(DataRate::new(1_000, LIMIT));
+    for (limits, drips) in [(BodyLimits::default().next_frame(LIMIT), false), (drips, true)] {
+        let server = Server::start(limits, BodyLimits::default());
+        let mut client = connect(server.address);
+        let head = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
+        client.write_all(&[&head[..], b"ffffffffffffffff\r\nhello"].concat()).unwrap();
+        let begun = Instant::now();
+        client.set_read_timeout(Some(ms(50))).unwrap();
+        let mut answer = [0; 12];
+        // A byte each 50 ms is too few for the rate, and never a stall.
+        while client.peek(&mut answer).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "it goes on");
+            if drips {
+                // It fails once the server has answered.
+                let _ = client.write_all(b"x");
+            }
+        }
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer.escape_ascii().to_string(), "HTTP/1.1 408");
+        assert!(begun.elapsed() >= LIMIT, "after {:?}", begun.elapsed());
     }
 }
 
