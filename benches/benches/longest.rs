@@ -52,7 +52,7 @@ fn round(count: usize, has_class: bool) -> [Duration; 4] {
     if has_class {
         timers = timers.of_class(CLASS).expect("the class is known");
     }
-    let far = Duration::from_secs(600);
+    let far = Duration::from_mins(10);
     let make = |after: Duration| {
         let sleeps = (0..count).map(|_| Some(timers.sleep(after)));
         sleeps.collect::<Vec<Option<Sleep>>>()

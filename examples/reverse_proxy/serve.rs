@@ -198,12 +198,11 @@ impl Limits {
         // The upstream server sends the body of a response. The socket of an HTTP/1 client has the
         // limits for what the client takes, and an HTTP/2 stream has none.
         let response = BodyLimits::default().next_frame(self.upstream_stall);
-        let windows = response.next_poll(self.write_stall).min_poll_rate(write_rate);
         Server::new(timers)
             .limits(|_| stream)
             .request(|_| request)
             .response(|_| response)
-            .http2_response(windows)
+            .http2_response(|limits| limits.next_poll(self.write_stall).min_poll_rate(write_rate))
             .half_close(self.half_close)
             .close_time(CLOSE_TIME)
     }

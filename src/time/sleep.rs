@@ -139,6 +139,7 @@ debug_fields!([] Sleep, |it| deadline: it.deadline(), is_kept: it.timer.is_kept(
 const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<Sleep>();
-    #[cfg(not(feature = "test-util"))]
-    assert!(size_of::<Sleep>() <= 120);
+    // As the documentation of the module says.
+    #[cfg(all(not(feature = "test-util"), target_pointer_width = "64"))]
+    assert!(size_of::<Sleep>() == 64 && size_of::<super::Interval>() == 88);
 };

@@ -173,14 +173,15 @@ impl Server {
         self
     }
 
-    /// Sets the limits of the bodies of HTTP/2 responses, in place of [`response`](Self::response).
+    /// Changes the limits of the bodies of HTTP/2 responses, beginning from those of
+    /// [`response`](Self::response), which then hold for HTTP/1 alone.
     ///
     /// A limit for the next poll or for the least rate of polls is that of a client which does not
     /// take a response, while it may take others: it is told by a `GOAWAY`. The limits of writes of
     /// the connection are twice as long then.
     #[must_use]
-    pub fn http2_response(mut self, limits: BodyLimits) -> Self {
-        self.http2_response = Some(limits);
+    pub fn http2_response(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
+        self.http2_response = Some(change(self.http2_response.unwrap_or(self.response)));
         self
     }
 
@@ -304,6 +305,10 @@ mod tests {
         assert_eq!(server.stream, default.stream.head(seconds(5)));
         assert_eq!(server.request, default.request.next_frame(seconds(9)));
         assert!(server.request.min_frame_rate.bytes_per_second > 0);
-        assert_eq!(server.request(|_| BodyLimits::NONE).request, BodyLimits::default());
+        assert_eq!(server.clone().request(|_| BodyLimits::NONE).request, BodyLimits::default());
+        let server = server.response(|limits| limits.next_frame(seconds(7)));
+        let server = server.http2_response(|limits| limits.next_poll(seconds(3)));
+        let expected = BodyLimits::NONE.next_frame(seconds(7)).next_poll(seconds(3));
+        assert_eq!(server.http2_response, Some(expected));
     }
 }

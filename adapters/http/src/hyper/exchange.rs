@@ -203,11 +203,9 @@ pub(super) struct Core<B: ?Sized> {
 /// What a request is.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
-    is_http1: bool,
-    /// Whether a response without a stated length comes in chunks.
-    takes_chunks: bool,
+    version: Version,
     is_connect: bool,
+    is_head: bool,
     pub(super) has_body: bool,
     /// Where it ends on an HTTP/1 connection.
     end: MessageEnd,
@@ -227,12 +225,22 @@ impl Kind {
             })
         };
         Self {
-            is_http1: head.version < Version::HTTP_2,
-            takes_chunks: head.version == Version::HTTP_11 && head.method != Method::HEAD,
+            version: head.version,
+            is_head: head.method == Method::HEAD,
             is_connect: head.method == Method::CONNECT,
             has_body,
             end,
         }
+    }
+
+    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
+    fn is_http1(self) -> bool {
+        self.version < Version::HTTP_2
+    }
+
+    /// Whether a response without a stated length comes in chunks.
+    fn takes_chunks(self) -> bool {
+        self.version == Version::HTTP_11 && !self.is_head
     }
 }
 
@@ -380,7 +388,7 @@ impl<B: ?Sized> Core<B> {
 
     #[inline]
     pub(super) fn limits(&self, side: BodySide) -> &BodyLimits {
-        let is_of_http2 = side == BodySide::Response && !self.kind.is_http1;
+        let is_of_http2 = side == BodySide::Response && !self.kind.is_http1();
         &self.connection.limits[side as usize + usize::from(is_of_http2)]
     }
 
@@ -435,7 +443,7 @@ impl Core<dyn Member> {
         // The first limit is the reason.
         let _ = self.reached.set((side, timeout));
         let is_of_client = matches!(timeout, BodyError::NextPoll(_) | BodyError::PollRate(_));
-        if side == BodySide::Response && is_of_client && !self.kind.is_http1 {
+        if side == BodySide::Response && is_of_client && !self.kind.is_http1() {
             self.connection.told.stall();
         }
         self.end(true);
@@ -447,7 +455,7 @@ impl Core<dyn Member> {
     pub(super) fn response_is_alone(&self) -> bool {
         let has_limit = self.limits(BodySide::Response).has(Awaited::Poll);
         let is_complete = || !self.kind.has_body || self.lock().is_request_complete();
-        self.kind.is_http1 && !has_limit && is_complete()
+        self.kind.is_http1() && !has_limit && is_complete()
     }
 
     /// The response has a body. False if the exchange has ended.

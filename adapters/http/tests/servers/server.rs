@@ -128,7 +128,7 @@ fn client_that_has_shut_its_side_down_is_answered_within_the_time_for_that() {
 
 #[test]
 fn client_of_http2_that_does_not_take_a_response_is_told() {
-    let windows = BodyLimits::default().next_poll(ms(300));
+    let windows = |limits: BodyLimits| limits.next_poll(ms(300));
     let server = Loop::start(|server| server.http2_response(windows));
     let mut client = connect(server.address);
     // The first setting is a window of zero for each response.

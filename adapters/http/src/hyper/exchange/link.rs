@@ -28,7 +28,7 @@ impl<M: Side> Link<'_, M> {
     }
 
     pub(in crate::hyper) fn is_http1(&self) -> bool {
-        self.core().kind.is_http1
+        self.core().kind.is_http1()
     }
 
     /// The head of a request has come.
@@ -36,7 +36,7 @@ impl<M: Side> Link<'_, M> {
         // No later than here: hyper reads on before it polls the future of the response, and such a
         // read would arm the deadline of the head.
         let kind = self.core().kind;
-        match (kind.is_http1, kind.has_body) {
+        match (kind.is_http1(), kind.has_body) {
             (true, true) => self.control.head_complete(),
             (true, false) => self.control.message_ends(kind.end),
             (false, _) => self.control.message_complete(),
@@ -69,7 +69,7 @@ impl<M: Side> Link<'_, M> {
     /// No more is read of the request's body, which was read to its end or not.
     pub(in crate::hyper) fn request_over(&self, is_complete: bool, may_wait: bool) {
         let kind = self.core().kind;
-        if kind.is_http1 {
+        if kind.is_http1() {
             self.control.message_ends(if is_complete { kind.end } else { MessageEnd::Unknown });
         }
         if may_wait {
@@ -97,16 +97,16 @@ impl<M: Side> Link<'_, M> {
             || (core.kind.is_connect && status.is_success());
         if is_tunnel {
             core.lock().is_tunnel = true;
-            if core.kind.is_http1 {
+            if core.kind.is_http1() {
                 core.connection.told.is_tunnel.store(true, Ordering::Relaxed);
             } else {
                 self.control.begin_tunnel();
             }
         }
-        if core.kind.takes_chunks && is_of_events(response) {
+        if core.kind.takes_chunks() && is_of_events(response) {
             core.connection.told.has_events.store(true, Ordering::Relaxed);
         }
-        !core.kind.is_http1 && self.control.bounds_writes()
+        !core.kind.is_http1() && self.control.bounds_writes()
     }
 
     /// No more is taken of the response: all of it was, or it is broken off.
