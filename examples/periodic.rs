@@ -8,6 +8,10 @@
 //! - a callback that runs once, later, and whose result is awaited.
 //!
 //! It ends by itself after about a second, and fails if a run came at a wrong time.
+//!
+//! ```text
+//! cargo run --example periodic
+//! ```
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

@@ -4,6 +4,8 @@
 mod circles;
 #[path = "tidy/evidence.rs"]
 mod evidence;
+#[path = "tidy/examples.rs"]
+mod examples;
 #[path = "tidy/interface.rs"]
 mod interface;
 #[path = "tidy/least_rust.rs"]

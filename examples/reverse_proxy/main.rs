@@ -21,31 +21,26 @@
 mod forward;
 mod heads;
 mod options;
+#[path = "../host/process.rs"]
+mod process;
 mod serve;
 mod upstream;
 
-use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
 
 use clap::Parser;
 use corewheel::class::TimerClass;
 use corewheel::stats::ShardCounts;
 use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
 use corewheel_stats::StatsEndpoint;
-use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use signal_hook::iterator::Signals;
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 use options::{Mode, Options, TimerKind};
+use process::{Failure, say};
 use serve::{Acceptor, Shutdown};
 
 /// The deadlines of connections and of their bodies.
@@ -55,38 +50,17 @@ const UPSTREAM: TimerClass = TimerClass::new("upstream");
 /// How long the connections take to close their sockets after the drain.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
 
-/// Why the proxy did not run: the exit code, and one line.
-type Failure = (u8, String);
-
-/// The host does not allow what the options ask for.
-fn host(line: impl fmt::Display) -> Failure {
-    (1, line.to_string())
-}
-
 fn main() -> ExitCode {
-    let Err((code, line)) = run(Options::parse()) else { return ExitCode::SUCCESS };
-    // A closed standard error leaves the exit code.
-    let _ = writeln!(io::stderr(), "reverse_proxy: {line}");
-    ExitCode::from(code)
+    process::exit("reverse_proxy", run(&Options::parse()))
 }
 
-fn run(options: Options) -> Result<(), Failure> {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    let log = tracing_subscriber::fmt().with_env_filter(filter.from_env_lossy());
-    log.with_writer(io::stderr).init();
-    let mut signals = listen_to_signals()
-        .map_err(|error| host(format_args!("signals cannot be handled: {error}")))?;
-    raise_file_limit();
+fn run(options: &Options) -> Result<(), Failure> {
     if options.mode == Mode::Upstream {
-        let address = start_upstream(&options, options.listen, "--listen")?;
-        say(format_args!("listening on {address} (upstream)"));
-        signals.forever().next();
-        return Ok(());
+        let start = || start_upstream(options, options.listen, "--listen");
+        let introduce = |address: &_| say(format_args!("listening on {address} (upstream)"));
+        return process::run(start, introduce).map(drop);
     }
-    let proxy = Proxy::start(&options)?;
-    let signal = signals.forever().next();
-    tracing::info!(signal, "shutting down");
-    proxy.shut_down(&options)
+    process::run(|| Proxy::start(options), |_| ())?.shut_down(options)
 }
 
 /// A proxy that accepts connections.
@@ -106,7 +80,7 @@ impl Proxy {
     /// Starts the proxy, and prints its addresses.
     fn start(options: &Options) -> Result<Self, Failure> {
         let threads = options.threads.map_or_else(thread::available_parallelism, Ok);
-        let (threads, mode) = (threads.map_err(host)?.get(), options.mode);
+        let (threads, mode) = (threads.map_err(Failure::host)?.get(), options.mode);
         let count = if mode == Mode::PerCore { threads } else { 1 };
         let (mut listeners, address) = listen(options, options.listen, count, "--listen")?;
         let upstream = match options.upstream {
@@ -114,7 +88,7 @@ impl Proxy {
             None if options.demo_upstream => {
                 start_upstream(options, (Ipv4Addr::LOCALHOST, 0).into(), "--demo-upstream")?
             }
-            None => return Err((2, "--upstream or --demo-upstream is needed".to_owned())),
+            None => return Err(Failure::usage("--upstream or --demo-upstream is needed")),
         };
         // A shard on each core that serves, or a thread beside the runtime.
         let service = match mode {
@@ -122,9 +96,9 @@ impl Proxy {
             Mode::MultiThread | Mode::Upstream => TimerService::beside_runtime(),
         };
         let service = service.name("proxy").classes([CONNECTION, UPSTREAM]).start();
-        let service = service.map_err(host)?;
+        let service = service.map_err(Failure::host)?;
         let endpoint = StatsEndpoint::builder(service.stats_source()).listen(options.stats).start();
-        let endpoint = endpoint.map_err(|error| host(format_args!("--stats: {error}")))?;
+        let endpoint = endpoint.map_err(|error| Failure::host(format_args!("--stats: {error}")))?;
         let (begin_shutdown, begun) = watch::channel(());
         let (opened, open) = mpsc::channel();
         let shutdown = Shutdown { begun, open: opened };
@@ -137,11 +111,12 @@ impl Proxy {
                 let shutdown = shutdown.clone();
                 let run = move |_timers| acceptor.run(listener, shutdown);
                 // The acceptor needs no reply: its end shows as that of its `Shutdown`.
-                drop(service.spawn_on(shard, run).map_err(host)?);
+                drop(service.spawn_on(shard, run).map_err(Failure::host)?);
             }
         } else {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
-            let started = builder.worker_threads(threads).enable_all().build().map_err(host)?;
+            let started =
+                builder.worker_threads(threads).enable_all().build().map_err(Failure::host)?;
             let acceptor = Acceptor::new(options, upstream, timers);
             started.spawn(acceptor.run(listeners.remove(0), shutdown));
             runtime = Some(started);
@@ -170,20 +145,21 @@ impl Proxy {
             }
         };
         drop(self.runtime);
-        let report = self.service.shutdown(ShutdownPolicy::Drop).map_err(host)?;
+        let report = self.service.shutdown(ShutdownPolicy::Drop).map_err(Failure::host)?;
         for shard in &report.shards {
             say(summary(shard.shard, &shard.counts));
         }
         self.endpoint.stop();
         if !report.dead.is_empty() {
-            Err(host(format_args!("these shards had died before: {:?}", report.dead)))
-        } else if cut > 0 {
-            Err((3, format!("requests that were cut at the end of the drain: {cut}")))
-        } else if is_open {
-            Err((3, "connections were open at the end of the drain, and cut off".to_owned()))
-        } else {
-            Ok(())
+            let line = format!("these shards had died before: {:?}", report.dead);
+            return Err(Failure::host(line));
         }
+        let line = match (cut, is_open) {
+            (0, false) => return Ok(()),
+            (0, true) => "connections were open at the end of the drain, and cut off".to_owned(),
+            _ => format!("requests that were cut at the end of the drain: {cut}"),
+        };
+        Err(Failure { code: 3, line })
     }
 }
 
@@ -194,7 +170,7 @@ fn listen(
     option: &str,
 ) -> Result<(Vec<std::net::TcpListener>, SocketAddr), Failure> {
     let listening = serve::listen(address, count, options.send_buffer);
-    listening.map_err(|error| host(format_args!("{option} {address}: {error}")))
+    listening.map_err(|error| Failure::host(format_args!("{option} {address}: {error}")))
 }
 
 fn start_upstream(
@@ -202,7 +178,7 @@ fn start_upstream(
     address: SocketAddr,
     option: &str,
 ) -> Result<SocketAddr, Failure> {
-    upstream::start(listen(options, address, 1, option)?.0.remove(0)).map_err(host)
+    upstream::start(listen(options, address, 1, option)?.0.remove(0)).map_err(Failure::host)
 }
 
 /// The counts of a shard in a line. The last three add up to the first.
@@ -213,31 +189,4 @@ fn summary(shard: ShardId, counts: &ShardCounts) -> String {
         "shard {shard}: {scheduled} scheduled, {fired} fired, {cancelled} cancelled, {dropped} \
          dropped"
     )
-}
-
-/// Prints a line.
-fn say(line: impl fmt::Display) {
-    // A closed standard output must not end the proxy.
-    let _ = writeln!(io::stdout(), "{line}");
-}
-
-/// The returned iterator gives the first SIGINT or SIGTERM. A second signal ends the process at
-/// once, with the exit code that shells give to a process that the signal killed.
-fn listen_to_signals() -> io::Result<Signals> {
-    let again = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The signal's handler runs these two in this order.
-        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
-        flag::register(signal, Arc::clone(&again))?;
-    }
-    Signals::new([SIGINT, SIGTERM])
-}
-
-/// Raises the limit of open files, and so of connections, to the greatest that the host allows.
-fn raise_file_limit() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
-    }
 }

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::forward::{Asked, Client, Forwarder};
-use crate::options::{Limits, Mode, Options, TimerKind};
+use crate::options::{Limits, Options, TimerKind};
 
 /// The most connections that wait to be accepted.
 const BACKLOG: i32 = 4_096;
@@ -56,8 +56,6 @@ impl Shutdown {
 pub(crate) struct Acceptor {
     serves: Serves,
     timers: Handle,
-    /// Whether the tasks stay on the thread, which drives a shard.
-    is_local: bool,
 }
 
 enum Serves {
@@ -89,7 +87,7 @@ impl Acceptor {
             }
             Serves::Plain(Box::new(hyper), Forwarder::new(options, upstream, connects))
         };
-        Self { serves, timers: connects, is_local: options.mode == Mode::PerCore }
+        Self { serves, timers: connects }
     }
 
     /// Accepts clients until the shutdown begins.
@@ -106,19 +104,14 @@ impl Acceptor {
                 () = shutdown.begun() => return,
                 accepted = accept(&listener, acceptor.timers) => accepted,
             };
-            let (socket, client) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "no connection can be accepted");
-                    continue;
+            match accepted {
+                Ok((socket, client)) => {
+                    let acceptor = Arc::clone(&acceptor);
+                    // Where each core has a runtime, it stays there, beside the tasks of hyper's
+                    // client. In a `LocalSet`, each request would wait for more passes.
+                    tokio::spawn(async move { acceptor.serve(socket, client, for_client).await });
                 }
-            };
-            let (acceptor, is_local) = (Arc::clone(&acceptor), acceptor.is_local);
-            let serving = async move { acceptor.serve(socket, client, for_client).await };
-            if is_local {
-                tokio::task::spawn_local(serving);
-            } else {
-                tokio::spawn(serving);
+                Err(error) => tracing::warn!(%error, "no connection can be accepted"),
             }
         }
     }
@@ -208,45 +201,30 @@ impl Limits {
     }
 }
 
-/// Listeners on one address, which share the clients if there are several. Port 0 takes a free
-/// port.
+/// Listeners on one address, which share the clients if there are several, and the address. Port 0
+/// takes a free port.
 pub(crate) fn listen(
-    address: SocketAddr,
+    mut address: SocketAddr,
     count: usize,
     send_buffer: Option<usize>,
 ) -> io::Result<(Vec<std::net::TcpListener>, SocketAddr)> {
-    // A port that another server has is not shared with it, although that has `SO_REUSEPORT` too.
-    let first = bind(address, false, send_buffer)?;
-    if count == 1 {
-        let address = first.local_addr()?;
-        return Ok((vec![first], address));
-    }
-    if address.port() != 0 {
-        drop(first);
-    }
-    let mut listeners = vec![bind(address, true, send_buffer)?];
-    let address = listeners[0].local_addr()?;
+    let mut listeners: Vec<std::net::TcpListener> = Vec::new();
     while listeners.len() < count {
-        listeners.push(bind(address, true, send_buffer)?);
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        // A port whose old connections are in `TIME_WAIT` is free.
+        socket.set_reuse_address(true)?;
+        // Without this, the first shares no port with another server that has set it, too.
+        socket.set_reuse_port(!listeners.is_empty())?;
+        if let Some(bytes) = send_buffer {
+            // The connections that it accepts inherit this.
+            socket.set_send_buffer_size(bytes)?;
+        }
+        socket.bind(&address.into())?;
+        socket.set_reuse_port(count > 1)?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        listeners.push(socket.into());
+        address = listeners[0].local_addr()?;
     }
     Ok((listeners, address))
-}
-
-fn bind(
-    address: SocketAddr,
-    is_shared: bool,
-    send_buffer: Option<usize>,
-) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A port whose old connections are in `TIME_WAIT` is free.
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(is_shared)?;
-    if let Some(bytes) = send_buffer {
-        // The connections that it accepts inherit this.
-        socket.set_send_buffer_size(bytes)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
 }

@@ -318,8 +318,10 @@ fn client_with_slow_head_gets_408_and_is_cut() {
         let answer = read_to_end(&mut client);
         if proxy.name.ends_with("corewheel") {
             assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", proxy.name);
-            // Two heads, and the ends of closes whose clients hold their sockets.
-            proxy.wait_for("connection", "fired", 2);
+            // Two heads, and the ends of two closes: both clients hold their sockets until then.
+            proxy.wait_for("connection", "fired", 4);
+            assert_eq!(proxy.count("connection", "fired"), 4, "{}", proxy.name);
+            assert_eq!(proxy.count("connection", "pending"), 0, "{}", proxy.name);
         }
     });
 }
