@@ -61,7 +61,7 @@ impl Command {
             Route::Count(is_it) => reply.integer(i64::from(is_it(keys, key))),
             Route::All => {
                 keys.clear();
-                reply.simple("OK");
+                reply.integer(0);
             }
             Route::Session | Route::Each => unreachable!("'{}' is not sent", self.name),
         }
@@ -73,14 +73,14 @@ const fn command(name: &'static str, arity: i8, route: Route) -> Command {
 }
 
 /// All commands, by their names.
-static COMMANDS: [Command; 29] = [
+static COMMANDS: [Command; 28] = [
     command("client", -2, Route::Session),
     command("command", -1, Route::Session),
     command("config", -3, Route::Session),
     command("dbsize", 1, Route::Session),
     command("del", -2, Route::Count(Keyspace::remove)),
     command("exists", -2, Route::Count(Keyspace::contains)),
-    command("expire", 3, Route::Key(|call| expire(call, Unit::EX))),
+    command("expire", 3, Route::Key(|call| expire(call, EX))),
     command("flushall", -1, Route::All),
     command("get", 2, Route::Key(get)),
     command("getdel", 2, Route::Key(getdel)),
@@ -91,13 +91,12 @@ static COMMANDS: [Command; 29] = [
     command("info", -1, Route::Session),
     command("mget", -2, Route::Each),
     command("persist", 2, Route::Key(persist)),
-    command("pexpire", 3, Route::Key(|call| expire(call, Unit::PX))),
+    command("pexpire", 3, Route::Key(|call| expire(call, PX))),
     command("ping", -1, Route::Session),
     command("psubscribe", -2, Route::Session),
     command("pttl", 2, Route::Key(|call| reply_ttl(call, 1))),
     command("punsubscribe", -1, Route::Session),
     command("quit", -1, Route::Session),
-    command("reset", 1, Route::Session),
     command("select", 2, Route::Session),
     command("set", -3, Route::Key(set)),
     command("subscribe", -2, Route::Session),
@@ -152,11 +151,10 @@ impl Call<'_> {
     }
 
     /// A deadline that a command states; `None` if it has passed.
-    fn deadline(&mut self, (unit, value): (Unit, i64)) -> Result<Option<Instant>, Refusal> {
-        let millis = value.checked_mul(if unit.is_seconds { 1_000 } else { 1 });
-        let millis = millis.ok_or_else(|| self.invalid_time())?;
+    fn deadline(&self, ((unit, is_wall), value): (Unit, i64)) -> Result<Option<Instant>, Refusal> {
+        let millis = value.checked_mul(unit).ok_or_else(|| self.invalid_time())?;
         let stated = Duration::from_millis(millis.max(0).cast_unsigned());
-        let left = if unit.is_wall {
+        let left = if is_wall {
             stated.saturating_sub(UNIX_EPOCH.elapsed().unwrap_or_default())
         } else {
             stated
@@ -165,7 +163,7 @@ impl Call<'_> {
     }
 
     /// A deadline of a `SET` or a `GETEX`, whose time must be positive.
-    fn positive(&mut self, stated: (Unit, i64)) -> Result<Option<Instant>, Refusal> {
+    fn positive(&self, stated: (Unit, i64)) -> Result<Option<Instant>, Refusal> {
         if stated.1 <= 0 { Err(self.invalid_time()) } else { self.deadline(stated) }
     }
 
@@ -179,37 +177,31 @@ impl Call<'_> {
     }
 }
 
-/// How a command states a time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Unit {
-    is_seconds: bool,
-    /// Whether it is a point in wall time rather than a length of time.
-    is_wall: bool,
-}
+/// How a command states a time: the milliseconds of a unit, and whether it is a point in wall time
+/// rather than a length of time.
+type Unit = (i64, bool);
 
-impl Unit {
-    const EX: Self = Self { is_seconds: true, is_wall: false };
-    const PX: Self = Self { is_seconds: false, is_wall: false };
+const EX: Unit = (1_000, false);
+const PX: Unit = (1, false);
 
-    /// The time that a command states by the name of a unit and a value, after another or none. The
-    /// last of several in one unit holds, as in redis; two units are refused.
-    fn stated(
-        before: Option<(Self, i64)>,
-        name: &[u8],
-        value: Option<&&[u8]>,
-    ) -> Result<(Self, i64), Refusal> {
-        let unit = match name.to_ascii_lowercase().as_slice() {
-            b"ex" => Self::EX,
-            b"px" => Self::PX,
-            b"exat" => Self { is_wall: true, ..Self::EX },
-            b"pxat" => Self { is_wall: true, ..Self::PX },
-            _ => return Err(SYNTAX),
-        };
-        if before.is_some_and(|(known, _)| known != unit) {
-            return Err(SYNTAX);
-        }
-        Ok((unit, integer(value.ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?))
+/// The time that a command states by the name of a unit and a value, after another or none. The last
+/// of several in one unit holds, as in redis; two units are refused.
+fn stated(
+    before: Option<(Unit, i64)>,
+    name: &[u8],
+    value: Option<&&[u8]>,
+) -> Result<(Unit, i64), Refusal> {
+    let unit = match name.to_ascii_lowercase().as_slice() {
+        b"ex" => EX,
+        b"px" => PX,
+        b"exat" => (1_000, true),
+        b"pxat" => (1, true),
+        _ => return Err(SYNTAX),
+    };
+    if before.is_some_and(|(known, _)| known != unit) {
+        return Err(SYNTAX);
     }
+    Ok((unit, integer(value.ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?))
 }
 
 pub(crate) fn get(call: &mut Call<'_>) -> Done {
@@ -232,7 +224,7 @@ fn set(call: &mut Call<'_>) -> Done {
             b"keepttl" if stated.is_none() => keeps_ttl = true,
             b"get" => replies_old = true,
             _ if keeps_ttl => return Err(SYNTAX),
-            _ => stated = Some(Unit::stated(stated, word, words.next())?),
+            _ => stated = Some(self::stated(stated, word, words.next())?),
         }
     }
     let ttl = match stated {
@@ -272,7 +264,7 @@ fn getex(call: &mut Call<'_>) -> Done {
         } else if is_persistent {
             return Err(SYNTAX);
         } else {
-            stated = Some(Unit::stated(stated, word, words.next())?);
+            stated = Some(self::stated(stated, word, words.next())?);
         }
     }
     let deadline = stated.map(|stated| call.positive(stated)).transpose()?;

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use corewheel::conn::Raced;
-use corewheel::{ConnLimits, ConnTimers, DeadlineKind};
+use corewheel::{ConnLimits, ConnTimers};
 
 use crate::client::{Client, Part};
 use crate::commands::{self, Call, Route, Run};
-use crate::core::{Core, CoreEnded};
+use crate::core::{Core, SHUT_DOWN};
 use crate::host::network::Stream;
 use crate::keyspace::Key;
 use crate::protocol::{Args, Decoder, Proto, Reply};
@@ -42,12 +42,6 @@ type Served<T = ()> = Result<T, End>;
 
 const CLIENT_LEFT: End = Cow::Borrowed("the client left");
 
-impl From<CoreEnded> for End {
-    fn from(_: CoreEnded) -> Self {
-        "the server is shut down".into()
-    }
-}
-
 /// Serves one client until it leaves or a limit ends the connection.
 pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) -> End {
     let options = &core.shared.options;
@@ -55,38 +49,31 @@ pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) -> End {
         return refuse(stream, &core, "there are as many clients as the limit allows").await;
     };
     let _leave = LeaveOnDrop(&core, &client);
-    let limits = ConnLimits::default().read_idle(options.idle).write_timeout(options.write_timeout);
+    let limits = ConnLimits::default().write_timeout(options.write_timeout);
     let conn = match core.timers.connection(limits) {
         Ok(conn) => conn,
         Err(refused) => return refuse(stream, &core, &refused.to_string()).await,
     };
     let (client, core) = (Rc::clone(&client), Rc::clone(&core));
     let mut connection = Connection {
+        stream,
+        conn,
         input: vec![0; INPUT_BYTES],
         begin: 0,
         filled: 0,
         decoder: Decoder::new(options.request_max),
-        requests: Requests {
-            stream,
-            conn,
-            remote: Remote::new(core.shared.cores()),
-            session: Session { core, client, proto: Proto::Resp2, is_closing: false },
-            out: BytesMut::new(),
-        },
+        remote: Remote::new(core.shared.cores()),
+        session: Session { core, client, proto: Proto::Resp2, is_closing: false },
+        out: BytesMut::new(),
     };
     let Err(end) = connection.run().await;
-    connection.requests.stream.close().await;
+    connection.stream.close().await;
     end
 }
 
 /// Tells a client that it is not served, and counts it.
 async fn refuse(mut stream: impl Stream, core: &Core, why: &str) -> End {
-    let refused = &core.gauges().clients_refused;
-    refused.add(1);
-    // Few lines for many clients.
-    if refused.get().is_power_of_two() {
-        tracing::warn!(core = core.index, refused = refused.get(), why, "a client is refused");
-    }
+    core.gauges().clients_refused.add(1);
     let refusal = stream.write(b"-ERR max number of clients reached\r\n");
     let _ = core.timers.timeout(REFUSAL_MAX, refusal).await;
     stream.close().await;
@@ -102,25 +89,28 @@ impl Drop for LeaveOnDrop<'_> {
 }
 
 struct Connection<S> {
+    stream: S,
+    conn: ConnTimers,
     input: Vec<u8>,
-    /// `begin..filled` was received and not executed.
+    /// `begin..filled` of the input was received and not executed.
     begin: usize,
     filled: usize,
     decoder: Decoder,
-    requests: Requests<S>,
+    session: Session,
+    remote: Remote,
+    /// Replies that are not written.
+    out: BytesMut,
 }
 
 impl<S: Stream> Connection<S> {
     async fn run(&mut self) -> Result<Infallible, End> {
-        self.requests.account(Part::Input, INPUT_BYTES);
         loop {
-            let requests = &mut self.requests;
-            let session = &requests.session;
-            session.client.take_messages(&mut requests.out, session.proto, OUTPUT_BYTES);
-            let received = &self.input[self.begin..self.filled];
-            let (executed, end) = requests.execute(&mut self.decoder, received).await?;
+            self.session.client.take_messages(&mut self.out, self.session.proto, OUTPUT_BYTES);
+            let input = std::mem::take(&mut self.input);
+            let (executed, end) = self.execute(&input[self.begin..self.filled]).await?;
+            self.input = input;
             self.begin += executed;
-            requests.write().await?;
+            self.write().await?;
             if let Some(end) = end {
                 return Err(end);
             }
@@ -133,35 +123,25 @@ impl<S: Stream> Connection<S> {
     /// Waits for bytes or messages.
     async fn wait(&mut self) -> Served {
         self.make_room();
-        let Requests { stream, conn, session, .. } = &mut self.requests;
-        loop {
-            let room = &mut self.input[self.filled..];
-            let woken = async {
-                tokio::select! {
-                    biased;
-                    messages = session.client.has_messages() => messages.map(|()| None),
-                    read = stream.read(room) => Ok(Some(read)),
-                }
-            };
-            let raced = conn.race(pin!(woken)).await;
-            match raced {
-                Raced::Done(Err(why)) => return Err(why.into()),
-                Raced::Done(Ok(None)) => return Ok(()),
-                Raced::Done(Ok(Some(read))) => match read.map_err(|error| error.to_string())? {
-                    0 => return Err(CLIENT_LEFT),
-                    read => {
-                        self.filled += read;
-                        conn.touch_read();
-                        return Ok(());
-                    }
-                },
-                Raced::Event(event)
-                    if event.kind == DeadlineKind::ReadIdle
-                        && session.client.subscriptions() > 0 => {}
-                Raced::Event(_) => return Err("nothing was received for too long".into()),
-                Raced::Closed => return Err(CoreEnded.into()),
+        let woken = async {
+            tokio::select! {
+                biased;
+                messages = self.session.client.has_messages() => messages.map(|()| None),
+                read = self.stream.read(&mut self.input[self.filled..]) => Ok(Some(read)),
             }
+        };
+        let raced = self.conn.race(pin!(woken)).await;
+        match raced {
+            Raced::Done(Ok(None)) => {}
+            Raced::Done(Ok(Some(read))) => match read.map_err(|error| error.to_string())? {
+                0 => return Err(CLIENT_LEFT),
+                read => self.filled += read,
+            },
+            Raced::Done(Err(why)) => return Err(why.into()),
+            // No limit holds while no write waits.
+            Raced::Event(_) | Raced::Closed => return Err(SHUT_DOWN.into()),
         }
+        Ok(())
     }
 
     /// Makes room behind the bytes that were received.
@@ -176,23 +156,12 @@ impl<S: Stream> Connection<S> {
         }
         if self.filled == self.input.len() {
             // The decoder refuses a request that would need more.
-            let max = self.requests.session.core.shared.options.request_max + INPUT_BYTES;
+            let max = self.session.core.shared.options.request_max + INPUT_BYTES;
             self.input.resize((self.filled * 2).min(max), 0);
         }
-        self.requests.account(Part::Input, self.input.capacity() + self.decoder.memory());
+        self.account(Part::Input, self.input.capacity() + self.decoder.memory());
     }
-}
 
-/// The requests of a client, and the replies that are not written.
-struct Requests<S> {
-    stream: S,
-    conn: ConnTimers,
-    session: Session,
-    remote: Remote,
-    out: BytesMut,
-}
-
-impl<S: Stream> Requests<S> {
     /// States how many bytes the client takes. It may be ended for that, or another one is.
     fn account(&self, part: Part, bytes: usize) {
         self.session.client.account(part, bytes);
@@ -221,9 +190,8 @@ impl<S: Stream> Requests<S> {
                 Raced::Done(Err(why)) => return Err(why.into()),
                 Raced::Done(Ok(Ok(0))) => return Err(CLIENT_LEFT),
                 Raced::Done(Ok(taken)) => written += taken.map_err(|error| error.to_string())?,
-                Raced::Event(event) if event.kind == DeadlineKind::ReadIdle => {}
                 Raced::Event(_) => return Err("the client did not take its replies in time".into()),
-                Raced::Closed => return Err(CoreEnded.into()),
+                Raced::Closed => return Err(SHUT_DOWN.into()),
             }
         }
         self.out.clear();
@@ -236,26 +204,15 @@ impl<S: Stream> Requests<S> {
 
     /// Executes the requests that have come, until there are enough replies. Returns the length of
     /// those requests, and why the connection is to end when the replies are written.
-    async fn execute(
-        &mut self,
-        decoder: &mut Decoder,
-        received: &[u8],
-    ) -> Served<(usize, Option<End>)> {
-        let (mut at, mut count, mut end) = (0, 0, None);
+    async fn execute(&mut self, received: &[u8]) -> Served<(usize, Option<End>)> {
+        let (mut at, mut end) = (0, None);
         while end.is_none() && self.out.len() < OUTPUT_BYTES {
-            match decoder.decode(&received[at..]) {
+            match self.decoder.decode(&received[at..]) {
                 Ok(None) => break,
                 Ok(Some(length)) => {
-                    let args = decoder.args(&received[at..]);
-                    if is_http(&args) {
-                        self.resolve().await?;
-                        let refusal = "ERR this is no HTTP server: a browser may have been misled";
-                        self.reply().error(refusal);
-                        tracing::warn!("a client has sent a request of HTTP");
-                        end = Some("the client speaks HTTP".into());
-                    } else if !args.is_empty() {
+                    let args = self.decoder.args(&received[at..]);
+                    if !args.is_empty() {
                         self.dispatch(&args).await?;
-                        count += 1;
                         end = self.session.is_closing.then(|| "the client asked for it".into());
                     }
                     at += length;
@@ -268,10 +225,7 @@ impl<S: Stream> Requests<S> {
             }
         }
         self.resolve().await?;
-        if count > 0 {
-            self.session.core.gauges().commands.add(count);
-            self.session.core.publish_events();
-        }
+        self.session.core.publish_events();
         Ok((at, end))
     }
 
@@ -327,7 +281,8 @@ impl<S: Stream> Requests<S> {
                     if core == self.session.core.index {
                         self.session.core.keys().clear();
                     } else {
-                        self.send(core, args, Next::Skip(core)).await?;
+                        // Its reply, which is 0, is waited for.
+                        self.send(core, args, Next::Add(core)).await?;
                     }
                 }
                 self.reply().simple("OK");
@@ -370,12 +325,4 @@ impl<S: Stream> Requests<S> {
         }
         Ok(())
     }
-}
-
-/// Whether a request is a line of HTTP. A web page can have a browser send such lines to this
-/// server, and lines of its own behind them, which must not be executed.
-fn is_http(args: Args<'_>) -> bool {
-    args.first().is_some_and(|first| {
-        first.eq_ignore_ascii_case(b"post") || first.eq_ignore_ascii_case(b"host:")
-    })
 }

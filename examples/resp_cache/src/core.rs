@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use corewheel::{Fired, Timers};
@@ -19,7 +18,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::client::Client;
 use crate::commands;
-use crate::host::pause::pause;
 use crate::keyspace::{Key, Keyspace};
 use crate::notify::Event;
 use crate::options::Options;
@@ -27,12 +25,8 @@ use crate::protocol::{Decoder, Proto, Reply};
 
 /// The most bytes of events that wait in the inbox of a core.
 const EVENT_BYTES_MAX: usize = 64 << 20;
-/// So many events of one message are published before the next of its requests is executed.
-const EVENTS_MAX: usize = 1 << 10;
 /// A core that has written so many bytes of replies leaves the other requests for the next message.
 const REPLY_BYTES: usize = 256 << 10;
-/// How often a core gives up the room that its table does not need.
-const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
 /// A number that one core writes and any thread reads. A change of it needs no atomic addition.
 #[derive(Debug, Default)]
@@ -58,11 +52,10 @@ impl Gauge {
 #[repr(align(128))]
 pub(crate) struct Gauges {
     pub(crate) keys: Gauge,
-    pub(crate) with_deadline: Gauge,
     pub(crate) memory: Gauge,
     pub(crate) expired: Gauge,
     pub(crate) evicted: Gauge,
-    pub(crate) commands: Gauge,
+    pub(crate) clients: Gauge,
     /// Clients of this core that have subscribed to something.
     pub(crate) subscribers: Gauge,
     /// The bytes of requests, replies and messages of clients.
@@ -82,8 +75,6 @@ pub(crate) struct Gauges {
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) gauges: Vec<Arc<Gauges>>,
-    pub(crate) started: Instant,
-    pub(crate) connected: AtomicU64,
     /// How many clients there were.
     entered: AtomicU64,
     inboxes: Vec<mpsc::UnboundedSender<Message>>,
@@ -100,8 +91,6 @@ impl Shared {
         let shared = Self {
             options,
             gauges: (0..cores).map(|_| Arc::default()).collect(),
-            started: Instant::now(),
-            connected: AtomicU64::new(0),
             entered: AtomicU64::new(0),
             inboxes,
             event_room: (0..cores).map(|_| Arc::new(Semaphore::new(EVENT_BYTES_MAX))).collect(),
@@ -138,9 +127,8 @@ pub(crate) enum Message {
     Event(Event, OwnedSemaphorePermit),
 }
 
-/// A core has ended, as the server is shut down.
-#[derive(Debug)]
-pub(crate) struct CoreEnded;
+/// Why a connection ends when a core has ended.
+pub(crate) const SHUT_DOWN: &str = "the server is shut down";
 
 /// The replies to several requests, and the requests that were not executed.
 #[derive(Debug, Default)]
@@ -217,37 +205,31 @@ impl Core {
             replies.bytes += out.len();
             replies.each.push_back(out.split());
             requests.advance(length);
-            if self.keys().events.len() >= EVENTS_MAX {
-                self.publish_events();
-            }
+            self.publish_events();
         }
         // What has been executed is not kept for what has not.
         replies.rest = if requests.is_empty() { BytesMut::new() } else { requests };
-        self.gauges().commands.add(replies.each.len() as u64);
-        self.publish_events();
         replies
     }
 
     /// Enters a client; `None` if there are as many as the server may have.
     pub(crate) fn enter(&self) -> Option<Rc<Client>> {
-        // Relaxed: counts.
         let shared = &self.shared;
-        if shared.connected.fetch_add(1, Ordering::Relaxed) >= shared.options.clients_max {
-            shared.connected.fetch_sub(1, Ordering::Relaxed);
+        if shared.total(|core| &core.clients) >= shared.options.clients_max {
             return None;
         }
+        // Relaxed: a count.
         let id = shared.entered.fetch_add(1, Ordering::Relaxed) + 1;
         let client = Rc::new(Client::new(id, &shared.gauges[self.index]));
         self.clients.borrow_mut().insert(id, Rc::clone(&client));
+        self.count_clients();
         Some(client)
     }
 
     pub(crate) fn leave(&self, client: &Client) {
         self.clients.borrow_mut().remove(&client.id);
         self.subscribers.borrow_mut().remove(&client.id);
-        self.count_subscribers();
-        // Relaxed: a count.
-        self.shared.connected.fetch_sub(1, Ordering::Relaxed);
+        self.count_clients();
     }
 
     /// States that the subscriptions of a client have changed.
@@ -259,30 +241,28 @@ impl Core {
             subscribers.remove(&client.id);
         }
         drop(subscribers);
-        self.count_subscribers();
+        self.count_clients();
         self.limit_clients();
     }
 
-    fn count_subscribers(&self) {
+    fn count_clients(&self) {
+        self.gauges().clients.set(self.clients.borrow().len() as u64);
         self.gauges().subscribers.set(self.subscribers.borrow().len() as u64);
     }
 
-    /// Ends the clients of this core that take the most memory, until the others take no more than
-    /// the limit. O(clients) where the limit is exceeded.
+    /// Ends the client of this core that takes the most memory if those that are not ended take more
+    /// than the limit. O(clients) where the limit is exceeded.
     pub(crate) fn limit_clients(&self) {
         let max = self.shared.share(self.shared.options.clients_memory_max);
         if max == 0 || self.gauges().client_memory.get() <= max {
             return;
         }
         let clients = self.clients.borrow();
-        let mut by_memory: Vec<_> = clients.values().filter(|one| !one.is_over()).collect();
-        by_memory.sort_by_key(|client| client.memory());
-        let mut total: u64 = by_memory.iter().map(|client| client.memory() as u64).sum();
-        while total > max
-            && let Some(client) = by_memory.pop()
-        {
-            total -= client.memory() as u64;
-            client.end("the clients take too much memory, and this one takes the most");
+        let alive = || clients.values().filter(|client| !client.is_over());
+        let total: usize = alive().map(|client| client.memory()).sum();
+        let largest = alive().max_by_key(|client| client.memory());
+        if let Some(largest) = largest.filter(|_| total as u64 > max) {
+            largest.end("the clients take too much memory, and this one takes the most");
             self.gauges().clients_evicted.add(1);
         }
     }
@@ -297,8 +277,8 @@ impl Core {
     }
 
     /// Sends a message to a core.
-    pub(crate) fn send(&self, core: usize, message: Message) -> Result<(), CoreEnded> {
-        self.shared.inboxes[core].send(message).map_err(|_| CoreEnded)
+    pub(crate) fn send(&self, core: usize, message: Message) -> Result<(), &'static str> {
+        self.shared.inboxes[core].send(message).map_err(|_| SHUT_DOWN)
     }
 
     /// Publishes the events of keys that have expired or were evicted, on all cores.
@@ -332,13 +312,6 @@ impl Core {
                 Message::Event(event, _room) => self.publish(&event),
             }
             self.timers.consume_budget().await;
-        }
-    }
-
-    /// Gives up room that is not used from time to time, until the shard ends.
-    pub(crate) async fn keep_house(self: Rc<Self>) {
-        while pause(&self.timers, HOUSEKEEPING).await {
-            self.keys().shrink();
         }
     }
 }

@@ -85,11 +85,6 @@ impl Entry {
     fn bytes(&self) -> usize {
         self.data.capacity() + ENTRY_BYTES + if self.timer.is_some() { TIMER_BYTES } else { 0 }
     }
-
-    /// The bytes that no eviction frees.
-    fn kept_bytes(&self) -> usize {
-        if self.timer.is_some() { 0 } else { self.bytes() }
-    }
 }
 
 /// Where an entry is. A part of the key's hash is beside it, so a table that grows reads no entry.
@@ -273,6 +268,10 @@ impl Keyspace {
         let found = self.table.find_entry(spread(hash), |place| place.index as usize == index);
         let _place = found.expect("the table has a place for each entry").remove();
         self.memory -= entry.bytes();
+        if self.entries.is_empty() {
+            // The memory of many keys goes back with the last of them.
+            (self.table, self.entries) = (HashTable::new(), Slab::new());
+        }
         self.publish_gauges();
     }
 
@@ -316,7 +315,9 @@ impl Keyspace {
             return Ok(());
         }
         let found = found.map(|index| &self.entries[index]);
-        let (replaced, kept) = found.map_or((0, 0), |entry| (entry.bytes(), entry.kept_bytes()));
+        let replaced = found.map_or(0, Entry::bytes);
+        // No eviction frees the bytes of a key without a deadline.
+        let kept = found.filter(|entry| entry.timer.is_none()).map_or(0, Entry::bytes);
         if self.memory - self.evictable - kept + bytes > self.memory_max {
             return Err(NO_MEMORY);
         }
@@ -352,18 +353,8 @@ impl Keyspace {
         true
     }
 
-    /// Gives up room of the tables that is not used.
-    pub(crate) fn shrink(&mut self) {
-        if self.entries.is_empty() {
-            (self.table, self.entries) = (HashTable::new(), Slab::new());
-        } else if self.table.len() < self.table.capacity() / 8 {
-            self.table.shrink_to(2 * self.table.len(), |place| spread(place.hash));
-        }
-    }
-
     fn publish_gauges(&self) {
         self.gauges.keys.set(self.entries.len() as u64);
-        self.gauges.with_deadline.set(self.timed as u64);
         self.gauges.memory.set(self.memory as u64);
     }
 }

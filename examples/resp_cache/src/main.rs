@@ -31,6 +31,7 @@ mod session;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, ShutdownPolicy, StartError, TimerService, Timers};
@@ -53,6 +54,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// sent when the turn has ended. With fewer, an access waits less meanwhile, but a core that is
 /// busy with pipelines, which takes few turns, does not keep up with what expires.
 const EXPIRED_MAX: u32 = 1 << 10;
+/// Keys are removed late by up to one tick more.
+const TICK: Duration = Duration::from_micros(250);
 
 fn main() -> ExitCode {
     process::exit("resp_cache", options::parse().and_then(|options| options.map_or(Ok(()), run)))
@@ -83,7 +86,7 @@ fn start(options: Options) -> Result<Running<u32>, Failure> {
         .name("resp_cache")
         .runtime(if options.runtime == "tokio" { Runtime::Tokio } else { Runtime::Glommio })
         .shards(cores)
-        .tick(options.tick)
+        .tick(TICK)
         .budget(TurnBudget { expired_max: EXPIRED_MAX, ..TurnBudget::default() })
         .capacity(options.capacity())
         .start_with(|_| |fired: Fired<u32>, _: &Timers<u32>| core::fired(&fired))
@@ -114,7 +117,6 @@ impl Site<u32> for Cache {
     ) -> impl FnMut(N::Stream) {
         let core = Core::open(timers, self.shared);
         N::spawn(Rc::clone(&core).serve_inbox(self.inbox));
-        N::spawn(Rc::clone(&core).keep_house());
         move |stream| N::spawn(serve(stream, Rc::clone(&core)))
     }
 }

@@ -33,18 +33,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT")]
     pub(crate) cores: Option<usize>,
 
-    /// The length of a tick of the timers: keys are removed late by up to one more.
-    #[arg(long, default_value = "250us", value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) tick: Duration,
-
     /// The most clients. Each core has timers for all of them.
     #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
     #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=1 << 28))]
     pub(crate) clients_max: u64,
-
-    /// A client that sends nothing for so long is disconnected; 0s is never. Subscribers stay.
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) idle: Duration,
 
     /// A client that takes none of its replies for so long is disconnected; 0s is never.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]

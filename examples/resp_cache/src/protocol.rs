@@ -122,6 +122,12 @@ impl Decoder {
         };
         let mut begin = 0;
         for word in input[..end].split(u8::is_ascii_whitespace) {
+            // A web page can have a browser send a request of HTTP to this server, and commands in
+            // its body, which must not be executed.
+            if begin == 0 && [&b"POST"[..], b"Host:"].iter().any(|of| word.eq_ignore_ascii_case(of))
+            {
+                return Err("ERR this is no HTTP server: a browser may have been misled".to_owned());
+            }
             if !word.is_empty() {
                 self.strings.push((begin as u32, (begin + word.len()) as u32));
             }

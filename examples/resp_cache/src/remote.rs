@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::BytesMut;
 use tokio::sync::oneshot;
 
-use crate::core::{Core, CoreEnded, Message, Replies};
+use crate::core::{Core, Message, Replies, SHUT_DOWN};
 use crate::protocol::{Args, Proto, Reply, encode_request, integer};
 
 /// The most requests of one connection that wait to be sent to other cores, and the most bytes of
@@ -24,8 +24,6 @@ pub(crate) enum Next {
     Add(usize),
     /// The total of a command: this number, and those that cores have replied.
     Total(i64),
-    /// None: the reply of a core is dropped.
-    Skip(usize),
 }
 
 /// The requests of one connection for keys of other cores, and the replies that have come.
@@ -113,7 +111,7 @@ impl Remote {
         core: &Core,
         proto: Proto,
         out: &mut BytesMut,
-    ) -> Result<(), CoreEnded> {
+    ) -> Result<(), &'static str> {
         self.bytes = 0;
         let mut waiting = Vec::new();
         for (to, requests) in self.requests.iter_mut().enumerate() {
@@ -125,7 +123,7 @@ impl Remote {
             }
         }
         for (from, replies) in waiting {
-            let mut replies = replies.await.map_err(|_| CoreEnded)?;
+            let mut replies = replies.await.map_err(|_| SHUT_DOWN)?;
             self.requests[from] = std::mem::take(&mut replies.rest);
             self.arrived[from] = replies;
         }
@@ -140,15 +138,15 @@ impl Remote {
                     let total = count + std::mem::take(&mut self.total);
                     Reply { out, proto }.integer(total);
                 }
-                Next::Reply(core) | Next::Add(core) | Next::Skip(core) => {
+                Next::Reply(core) | Next::Add(core) => {
                     let Some(reply) = self.arrived[core].each.pop_front() else {
                         self.next.push_front(next);
                         break;
                     };
-                    match next {
-                        Next::Reply(_) => out.extend_from_slice(&reply),
-                        Next::Add(_) => self.total += integer_of(&reply),
-                        _ => {}
+                    if let Next::Reply(_) = next {
+                        out.extend_from_slice(&reply);
+                    } else {
+                        self.total += integer_of(&reply);
                     }
                 }
             }

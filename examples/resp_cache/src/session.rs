@@ -2,12 +2,11 @@
 
 use std::fmt::Write;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 
 use crate::client::{Client, Kind};
-use crate::commands::{Done, Refusal, wrong_arity};
+use crate::commands::{Done, Refusal};
 use crate::core::{Core, Gauge, Gauges};
 use crate::glob;
 use crate::protocol::{Args, Proto, Reply, integer, is};
@@ -28,14 +27,14 @@ impl Session {
     pub(crate) fn run(&mut self, name: &str, args: Args<'_>, out: &mut BytesMut) -> Done {
         let mut reply = Reply { out, proto: self.proto };
         match name {
-            "ping" => self.ping(args, &mut reply)?,
+            "ping" => self.ping(args, &mut reply),
             "hello" => self.hello(args, out)?,
             "select" => match integer(args[1]) {
                 Some(0) => reply.simple("OK"),
                 Some(_) => return Err("ERR DB index is out of range".into()),
                 None => return Err("ERR invalid DB index".into()),
             },
-            "client" => self.client(args, &mut reply)?,
+            "client" => Self::client(args, &mut reply)?,
             // What redis-cli asks for at its start, to complete what is typed.
             "command" if is(args, 1, "docs") => reply.map(0),
             "command" if args.len() == 1 => reply.array(0),
@@ -48,14 +47,6 @@ impl Session {
             "quit" => {
                 self.is_closing = true;
                 reply.simple("OK");
-            }
-            "reset" => {
-                for kind in [Kind::Channel, Kind::Pattern] {
-                    self.client.names(kind).iter().for_each(|of| self.client.unsubscribe(kind, of));
-                }
-                self.core.subscriptions_changed(&self.client);
-                self.proto = Proto::Resp2;
-                reply.simple("RESET");
             }
             "subscribe" | "psubscribe" => {
                 for of in &args[1..] {
@@ -74,11 +65,8 @@ impl Session {
         Ok(())
     }
 
-    fn ping(&self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
+    fn ping(&self, args: Args<'_>, reply: &mut Reply<'_>) {
         let text = args.get(1).copied();
-        if args.len() > 2 {
-            return Err(wrong_arity("ping"));
-        }
         if self.proto == Proto::Resp2 && self.client.subscriptions() > 0 {
             reply.array(2);
             reply.bulk(b"pong");
@@ -88,7 +76,6 @@ impl Session {
         } else {
             reply.simple("PONG");
         }
-        Ok(())
     }
 
     fn hello(&mut self, args: Args<'_>, out: &mut BytesMut) -> Done {
@@ -120,12 +107,8 @@ impl Session {
     }
 
     /// The names of a client and of its library are checked, and not kept: nothing lists them.
-    fn client(&self, args: Args<'_>, reply: &mut Reply<'_>) -> Done {
+    fn client(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
         match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
-            (b"id", 2) => {
-                reply.integer(self.client.id.cast_signed());
-                return Ok(());
-            }
             (b"setname", 3) => check_name("Client names", args[2])?,
             (b"setinfo", 4) if is(args, 2, "lib-name") => check_name("lib-name", args[3])?,
             (b"setinfo", 4) if is(args, 2, "lib-ver") => check_name("lib-ver", args[3])?,
@@ -133,7 +116,7 @@ impl Session {
                 let option = String::from_utf8_lossy(args[2]);
                 return Err(format!("ERR Unrecognized option '{option}'").into());
             }
-            _ => return Err("ERR unknown subcommand: use ID, SETNAME or SETINFO".into()),
+            _ => return Err("ERR unknown subcommand: use SETNAME or SETINFO".into()),
         }
         reply.simple("OK");
         Ok(())
@@ -144,15 +127,11 @@ impl Session {
         let options = &self.core.shared.options;
         let settings = [
             ("appendonly", "no".to_owned()),
-            ("databases", "1".to_owned()),
             ("maxclients", options.clients_max.to_string()),
             ("maxmemory", options.memory_max.to_string()),
-            ("maxmemory-clients", options.clients_memory_max.to_string()),
             ("maxmemory-policy", "volatile-ttl".to_owned()),
             ("notify-keyspace-events", options.notify_keyspace_events.letters()),
-            ("proto-max-bulk-len", options.request_max.to_string()),
             ("save", String::new()),
-            ("timeout", options.idle.as_millis().div_ceil(1_000).to_string()),
         ];
         let is_asked_for = |name: &str| {
             let mut patterns = patterns.iter().map(|pattern| pattern.to_ascii_lowercase());
@@ -168,35 +147,23 @@ impl Session {
     fn info(&self) -> String {
         let (shared, options) = (&self.core.shared, &self.core.shared.options);
         let total = |gauge: fn(&Gauges) -> &Gauge| shared.total(gauge);
-        let (keys, timed) = (total(|core| &core.keys), total(|core| &core.with_deadline));
         let numbers = [
-            ("process_id", std::process::id().into()),
-            ("uptime_in_seconds", shared.started.elapsed().as_secs()),
             ("cores", shared.cores() as u64),
-            // Relaxed: a count.
-            ("\r\n# Clients\r\nconnected_clients", shared.connected.load(Ordering::Relaxed)),
-            ("maxclients", options.clients_max),
-            ("pubsub_clients", total(|core| &core.subscribers)),
-            ("maxmemory_clients", options.clients_memory_max),
+            ("\r\n# Clients\r\nconnected_clients", total(|core| &core.clients)),
             ("mem_clients", total(|core| &core.client_memory)),
             ("\r\n# Memory\r\nused_memory", total(|core| &core.memory)),
             ("maxmemory_policy:volatile-ttl\r\nmaxmemory", options.memory_max),
-            ("\r\n# Stats\r\ntotal_commands_processed", total(|core| &core.commands)),
-            ("expired_keys", total(|core| &core.expired)),
+            ("\r\n# Stats\r\nexpired_keys", total(|core| &core.expired)),
             ("evicted_keys", total(|core| &core.evicted)),
             ("evicted_clients", total(|core| &core.clients_evicted)),
             ("rejected_connections", total(|core| &core.clients_refused)),
             ("client_output_buffer_limit_disconnections", total(|core| &core.clients_slow)),
             ("events_dropped", total(|core| &core.dropped)),
         ];
-        let mut text = format!("# Server\r\nredis_version:{LEVEL}\r\n");
+        let mut text = format!("# Server\r\nredis_version:{LEVEL}\r\nrole:master\r\n");
         // Writing to a string cannot fail.
         for (name, number) in numbers {
             let _ = write!(text, "{name}:{number}\r\n");
-        }
-        text.push_str("\r\n# Replication\r\nrole:master\r\n\r\n# Keyspace\r\n");
-        if keys > 0 {
-            let _ = write!(text, "db0:keys={keys},expires={timed},avg_ttl=0\r\n");
         }
         text
     }

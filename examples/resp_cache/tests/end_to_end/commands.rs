@@ -168,9 +168,8 @@ fn resp3_client_is_answered_with_the_types_of_resp3() {
         socket.expect(b"HELLO 3\r\n", b"%7\r\n$6\r\nserver\r\n");
         while socket.line() != "*0\r\n" {}
         socket.expect(b"GET none\r\n", b"_\r\n");
-        socket.expect(b"CONFIG GET timeout\r\n", b"%1\r\n$7\r\ntimeout\r\n$1\r\n0\r\n");
+        socket.expect(b"CONFIG GET maxmemory\r\n", b"%1\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n");
         socket.expect(b"SUBSCRIBE c\r\n", b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
         socket.expect(b"PING\r\n", b"+PONG\r\n");
-        socket.expect(b"RESET\r\nGET none\r\n", b"+RESET\r\n$-1\r\n");
     });
 }
