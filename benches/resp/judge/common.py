@@ -17,8 +17,8 @@ OURS = os.environ.get("RESP_CACHE", os.path.join(ROOT, "target", "release", "res
 TUNED = ["--hz", "500", "--active-expire-effort", "10"]
 
 
-def commands(valkey=None, runtime="tokio", cores=1):
-    """The command line of each server, without its port."""
+def commands(valkey=None, runtime="tokio", cores=1, events=""):
+    """The command line of each server, without its port, which publishes these keyspace events."""
     redis = [shutil.which("redis-server") or "redis-server", "--save", "", "--appendonly", "no"]
     all_of_them = {
         "redis": redis,
@@ -29,6 +29,9 @@ def commands(valkey=None, runtime="tokio", cores=1):
         quiet = [valkey, "--save", "", "--appendonly", "no"]
         all_of_them["valkey"] = quiet
         all_of_them["valkey tuned"] = quiet + TUNED
+    if events:
+        for command in all_of_them.values():
+            command += ["--notify-keyspace-events", events]
     return all_of_them
 
 

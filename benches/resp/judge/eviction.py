@@ -43,9 +43,8 @@ def fill(server, keys, is_timed):
     client.load(request(n) for n in range(keys))
     # The key that the other client asks for, which is evicted last.
     client.load([encode((b"SET", b"asked", VALUE, b"EX", 86_400))])
-    limit = number_of(server, b"used_memory")
-    client.call("CONFIG", "SET", "maxmemory", limit)
     client.close()
+    return number_of(server, b"used_memory")
 
 
 def answers(client, count):
@@ -107,11 +106,16 @@ def main():
 def rows(options, keys, is_timed):
     policy = ["--maxmemory-policy", "volatile-ttl"]
     servers, all_of_them = {}, commands(options.valkey, options.runtime)
+    option = lambda name: "--memory-max" if name == "ours" else "--maxmemory"
     try:
         for name, command in all_of_them.items():
             if options.only and name != options.only:
                 continue
-            servers[name] = Server(command if name == "ours" else command + policy, "0")
+            # What the keys take without a limit is the limit of a second server.
+            with Server(command, "0") as unlimited:
+                limit = fill(unlimited, keys, is_timed)
+            command = command + [option(name), str(limit)] + (policy if name != "ours" else [])
+            servers[name] = Server(command, "0")
             fill(servers[name], keys, is_timed)
         results = {name: [] for name in servers}
         names = iter(range(1 << 60))

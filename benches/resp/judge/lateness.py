@@ -2,7 +2,7 @@
 """How late the events of 1,000 keys come that are due at one instant, beside other keys.
 
     lateness.py [--valkey PATH] [--only NAME] [--others N ...] [--wait SECONDS] [--runtime NAME]
-                [--tick TIME] [--short]
+                [--short]
 """
 
 import argparse
@@ -17,7 +17,6 @@ DUE = 1_000
 def measure(command, other_keys, wait):
     with Server(command) as server:
         client = server.client()
-        client.call("CONFIG", "SET", "notify-keyspace-events", "Ex")
         client.load(others(other_keys))
         subscriber = server.client()
         subscriber.socket.sendall(encode((b"SUBSCRIBE", b"__keyevent@0__:expired")))
@@ -51,16 +50,13 @@ def main():
     parser.add_argument("--others", type=int, nargs="+", default=[0, 10_000, 100_000, 1_000_000])
     parser.add_argument("--wait", type=float, default=60)
     parser.add_argument("--runtime", default="tokio")
-    parser.add_argument("--tick", help="of ours, in place of its default")
     parser.add_argument("--short", action="store_true", help="fewest and most others, but for ours")
     options = parser.parse_args()
     print("| server | other keys with a time to live | events | p50 | p99 | max |")
     print("|---|--:|--:|--:|--:|--:|")
-    for name, command in commands(options.valkey, options.runtime).items():
+    for name, command in commands(options.valkey, options.runtime, events="Ex").items():
         if options.only and name != options.only:
             continue
-        if name == "ours" and options.tick:
-            command = command + ["--tick", options.tick]
         ends = [options.others[0], options.others[-1]]
         for count in ends if options.short and name != "ours" else options.others:
             late = measure(command, count, options.wait)

@@ -184,8 +184,8 @@ type Unit = (i64, bool);
 const EX: Unit = (1_000, false);
 const PX: Unit = (1, false);
 
-/// The time that a command states by the name of a unit and a value, after another or none. The last
-/// of several in one unit holds, as in redis; two units are refused.
+/// The time that a command states by the name of a unit and a value, after another or none. The
+/// last of several in one unit holds, as in redis; two units are refused.
 fn stated(
     before: Option<(Unit, i64)>,
     name: &[u8],

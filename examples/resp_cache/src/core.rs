@@ -250,8 +250,8 @@ impl Core {
         self.gauges().subscribers.set(self.subscribers.borrow().len() as u64);
     }
 
-    /// Ends the client of this core that takes the most memory if those that are not ended take more
-    /// than the limit. O(clients) where the limit is exceeded.
+    /// Ends the client of this core that takes the most memory if those that are not ended take
+    /// more than the limit. O(clients) where the limit is exceeded.
     pub(crate) fn limit_clients(&self) {
         let max = self.shared.share(self.shared.options.clients_memory_max);
         if max == 0 || self.gauges().client_memory.get() <= max {

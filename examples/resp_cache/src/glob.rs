@@ -1,5 +1,5 @@
-//! Patterns of names, as `PSUBSCRIBE` and `CONFIG GET` take them: `?` stands for a byte, and `*` for
-//! any bytes. Sets in brackets, which redis has too, are bytes like others.
+//! Patterns of names, as `PSUBSCRIBE` and `CONFIG GET` take them: `?` stands for a byte, and `*`
+//! for any bytes. Sets in brackets, which redis has too, are bytes like others.
 //!
 //! Cost: O(pattern × name) at most, as only the last star is tried again.
 

@@ -98,9 +98,16 @@ fn start(options: Options) -> Result<Running<u32>, Failure> {
 }
 
 fn refused(error: StartError) -> Failure {
-    let StartError::Config(error) = error else { return Failure::host(error) };
-    let option = if error.field() == "shards" { "cores" } else { error.field() };
-    Failure::usage(format!("--{option}: {error}"))
+    match error {
+        StartError::Config(error) if error.field() == "capacity" => {
+            Failure::usage(format!("--timers-max, --clients-max: {error}"))
+        }
+        StartError::Config(error) => Failure::usage(format!("--cores: {error}")),
+        // Each core has slots for all timers from the start.
+        error => Failure::host(format!(
+            "{error}; if it is for want of memory, lower --timers-max, --clients-max or --cores"
+        )),
+    }
 }
 
 /// A core before it runs.

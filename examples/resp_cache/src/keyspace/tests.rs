@@ -106,71 +106,6 @@ fn key_is_not_answered_from_its_deadline_on_even_before_the_shard_turns() {
 }
 
 #[test]
-fn turn_removes_the_keys_whose_time_is_over_and_no_other() {
-    let mut of = Fixture::new(1_000);
-    for number in 0..100 {
-        let ttl = of.after(number);
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
-    of.set("stays", Ttl::Remove).unwrap();
-    of.advance(50);
-    assert_eq!(of.turn(), 51);
-    of.advance(50);
-    assert_eq!(of.turn(), 49);
-    assert!(of.has("stays"));
-    of.check_memory();
-}
-
-#[test]
-fn overwritten_deadline_does_not_remove_the_key() {
-    let mut of = Fixture::new(1_000);
-    for ttl in [of.after(10), of.after(5), of.after(30)] {
-        of.set("reset", ttl).unwrap();
-        of.set("persistent", ttl).unwrap();
-    }
-    of.set("persistent", Ttl::Remove).unwrap();
-    of.advance(29);
-    assert_eq!(of.turn(), 0);
-    assert_eq!(of.remaining("reset"), Some(1));
-    of.advance(1);
-    assert_eq!(of.turn(), 1);
-    assert!(of.has("persistent"));
-    assert_eq!(of.remaining("persistent"), None);
-    of.check_memory();
-}
-
-#[test]
-fn full_memory_evicts_the_keys_with_the_shortest_time_to_live() {
-    let mut of = Fixture::new(1_000);
-    for number in 0..50 {
-        let ttl = of.after(1_000 + number * 300);
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
-    of.set("stays", Ttl::Remove).unwrap();
-    of.keys.memory_max = of.keys.memory;
-    for number in 0..10 {
-        let ttl = of.after(600_000);
-        of.set(&format!("n{number}"), ttl).unwrap();
-        assert!(!of.has(&format!("k{number}")), "k{number} has the shortest time");
-        of.check_memory();
-    }
-    assert_eq!(of.events(), ["evicted"; 10]);
-    assert!(of.has("stays"));
-    assert!(of.has("k10"));
-}
-
-#[test]
-fn full_memory_without_a_time_to_live_refuses_the_write_and_keeps_the_keys() {
-    let mut of = Fixture::new(1_000);
-    of.set("a", Ttl::Remove).unwrap();
-    of.keys.memory_max = of.keys.memory;
-    assert_eq!(of.set("b", Ttl::Remove), Err(NO_MEMORY));
-    assert_eq!(of.set("a", Ttl::Remove), Ok(()), "a value of the same size needs no room");
-    assert!(of.has("a"));
-    assert!(!of.has("b"));
-}
-
-#[test]
 fn writes_that_do_not_fit_are_refused_without_a_look_at_each_key() {
     const KEYS: usize = 100_000;
     let mut of = Fixture::new(10);
@@ -222,34 +157,6 @@ fn large_value_takes_the_room_of_as_many_keys_as_it_needs() {
     assert!(of.keys.memory <= of.keys.memory_max);
     assert!(of.has("k4999"), "the later half stays");
     of.check_memory();
-}
-
-#[test]
-fn value_that_cannot_fit_is_refused_before_a_key_is_evicted() {
-    let mut of = Fixture::new(10_000);
-    of.set("stays", Ttl::Remove).unwrap();
-    for number in 0..100 {
-        let ttl = of.after(1_000_000 + number);
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
-    of.keys.memory_max = of.keys.memory;
-    let large = vec![b'x'; of.keys.memory];
-    assert_eq!(of.keys.set(Key::new(b"large"), &large, Ttl::Remove), Err(NO_MEMORY));
-    assert_eq!(of.keys.entries.len(), 101);
-}
-
-#[test]
-fn keys_leave_the_timers_that_are_not_theirs() {
-    let mut of = Fixture::new(10);
-    of.keys.timers_max = 8;
-    let ttl = of.after(1_000);
-    for number in 0..8 {
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
-    assert_eq!(of.set("one too many", ttl), Err(NO_TIMER));
-    assert_eq!(of.timers.len(), 8);
-    of.keys.remove(Key::new(b"k0"));
-    assert_eq!(of.set("in its place", ttl), Ok(()));
 }
 
 #[test]

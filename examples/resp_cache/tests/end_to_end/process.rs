@@ -1,7 +1,5 @@
 //! The process: its end by a signal, and its command line.
 
-use std::io::Read;
-use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use redis::Commands;
@@ -77,25 +75,24 @@ fn second_server_on_an_address_is_refused_and_a_later_one_starts() {
 }
 
 #[test]
-fn port_passes_from_and_to_a_server_that_has_ended_its_connections() {
-    for (runtime, _) in Server::on_each_runtime(&[]) {
-        // The program that closes a connection first keeps its address for a minute.
-        let other = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = other.local_addr().unwrap().to_string();
-        let mut client = TcpStream::connect(&address).unwrap();
-        drop(other.accept().unwrap());
-        assert_eq!(client.read(&mut [0]).unwrap(), 0);
-        drop((client, other));
-        let mut server = Server::start_at(&address, &["--runtime", runtime]).unwrap();
-        let mut client = server.socket();
-        client.expect(b"PING\r\nQUIT\r\n", b"+PONG\r\n+OK\r\n");
-        assert_eq!(client.rest(), "");
-        drop(client);
-        server.signal("TERM");
-        assert_eq!(server.wait(), Some(0), "{runtime}");
-        // Glommio's listeners share a port with others that do, and with no others.
-        if runtime == "tokio" {
-            drop(TcpListener::bind(&address).unwrap());
-        }
+#[cfg(target_os = "linux")]
+fn start_without_memory_is_refused_in_one_line_that_names_options() {
+    for kilobytes in ["50000", "300000", "600000"] {
+        let start = format!("ulimit -v {kilobytes}; exec \"$0\" \"$@\"");
+        let output = Command::new("sh")
+            .args(["-c", &start, env!("CARGO_BIN_EXE_resp_cache")])
+            .args([
+                "--listen",
+                "127.0.0.1:0",
+                "--stats",
+                "127.0.0.1:0",
+                "--timers-max",
+                "500000000",
+            ])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.contains("--timers-max") && !text.contains("--capacity"), "{text}");
     }
 }
