@@ -2,8 +2,7 @@
 //!
 //! The interfaces of tokio, hyper and quinn have sleeps whose output is `()`. Such a sleep must
 //! neither be done early nor be forgotten when a shard is full or has ended. [`InfallibleSleep`] is
-//! one for an adapter of the program's own, and [`FollowingSleep`] one that follows a clock that a
-//! test has paused.
+//! one for an adapter of the program's own.
 //!
 //! Invariants: a sleep is done when its deadline has come by the clock of the service, and not
 //! before. A sleep that is pending is known to a shard, or to the fallback thread, or its task is
@@ -14,7 +13,6 @@
 //! behind a lock. [`InfallibleSleep::fallback_count`] counts them; a server that sees the count
 //! grow gives its shards more [capacity](crate::TimerServiceBuilder::capacity).
 
-mod following;
 mod infallible;
 mod moment;
 mod thread;
@@ -25,10 +23,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-pub use self::following::FollowingSleep;
-#[cfg(feature = "tokio")]
-pub(crate) use self::following::{is_system_time, now};
 pub use self::infallible::InfallibleSleep;
+#[cfg(feature = "tokio")]
+pub(crate) use self::infallible::{is_system_time, now};
 pub(crate) use self::moment::Moment;
 use self::thread::Kept;
 use crate::clock::Timeline;

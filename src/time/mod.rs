@@ -111,7 +111,7 @@
 //!   system's.
 //!
 //! hyper's timer and the layer of tower, of the package `corewheel-http`, follow tokio's clock as
-//! well, as a [`FollowingSleep`](crate::fallback::FollowingSleep) does, unless their service has a
+//! well, as a [`InfallibleSleep`](crate::fallback::InfallibleSleep) does, unless their service has a
 //! [`ManualClock`](crate::clock::ManualClock). Everything else
 //! goes by the clock of its service, also in a runtime whose clock is paused: the futures of
 //! [`handle`] and of every other [`Handle`](crate::Handle), and with them connections, streams and

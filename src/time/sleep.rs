@@ -9,7 +9,7 @@ use tokio::task::coop;
 
 use super::instant::Instant;
 use super::service;
-use crate::fallback::{FollowingSleep, SleepOrKept};
+use crate::fallback::{InfallibleSleep, SleepOrKept};
 
 /// The longest delay that is added to the present: about 30 years, as tokio has it. Not every
 /// system can represent instants that are further away.
@@ -55,7 +55,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// `test-util`, also a timer of tokio in a current-thread runtime.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {
-    timer: FollowingSleep,
+    timer: InfallibleSleep,
     /// Whether it was polled or reset.
     has_begun: bool,
 }
@@ -77,7 +77,7 @@ impl Sleep {
     #[allow(clippy::inline_always, reason = "as for what it is made of")]
     #[inline(always)]
     fn of(timer: SleepOrKept) -> Self {
-        Self { timer: FollowingSleep::of(timer), has_begun: false }
+        Self { timer: InfallibleSleep::of(timer), has_begun: false }
     }
 
     /// The sleep guards a future.

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::fallback::{FollowingSleep, InfallibleSleep};
+use corewheel::fallback::InfallibleSleep;
 use corewheel::{ShutdownPolicy, TimerService};
 
 use crate::support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
@@ -68,8 +68,8 @@ fn following_sleep_of_a_manual_clock_goes_by_it_in_a_paused_runtime() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     let _entered = runtime.enter();
-    assert_eq!(FollowingSleep::now(handle), lab.clock.now());
-    let mut sleep = FollowingSleep::after(handle, ms(10));
+    assert_eq!(InfallibleSleep::now(handle), lab.clock.now());
+    let mut sleep = InfallibleSleep::after(handle, ms(10));
     assert!(!sleep.needs_pass() && sleep.handle() == handle.untyped());
     assert_eq!(look(&mut sleep), None);
     runtime.block_on(tokio::time::advance(FAR));
@@ -90,21 +90,21 @@ fn following_sleep_of_a_running_service_follows_a_clock_that_is_paused() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let begin = FollowingSleep::now(handle);
+        let begin = InfallibleSleep::now(handle);
         assert_eq!(begin, tokio::time::Instant::now().into_std());
-        let mut sleep = FollowingSleep::after(handle, FAR);
+        let mut sleep = InfallibleSleep::after(handle, FAR);
         assert_eq!(sleep.deadline(), begin + FAR);
         assert!(!sleep.needs_pass(), "no runtime holds a paused clock up");
         (&mut sleep).await;
-        assert_eq!(FollowingSleep::now(handle), begin + FAR);
+        assert_eq!(InfallibleSleep::now(handle), begin + FAR);
         sleep.reset(begin + 2 * FAR);
         sleep.await;
-        assert_eq!(FollowingSleep::now(handle), begin + 2 * FAR);
+        assert_eq!(InfallibleSleep::now(handle), begin + 2 * FAR);
     });
     // Without a paused clock it is a sleep of the service.
-    let mut sleep = FollowingSleep::until(handle, Instant::now() + ms(5));
+    let mut sleep = InfallibleSleep::until(handle, Instant::now() + ms(5));
     let begin = Instant::now();
-    assert!(sleep.needs_pass() && FollowingSleep::now(handle) >= begin);
+    assert!(sleep.needs_pass() && InfallibleSleep::now(handle) >= begin);
     let (alarm, waker) = Alarm::new();
     while poll(&mut sleep, &waker).is_pending() {
         let woken = alarm.count();

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use corewheel::fallback::FollowingSleep;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::pass::Pass;
 use corewheel::{AnyHandle, Handle, TimeoutError};
 use pin_project_lite::pin_project;
@@ -136,8 +136,8 @@ impl<S, F> Timeout<S, F> {
         self.inner
     }
 
-    fn sleep(&self) -> FollowingSleep {
-        FollowingSleep::after(self.layer.handle, self.layer.limit)
+    fn sleep(&self) -> InfallibleSleep {
+        InfallibleSleep::after(self.layer.handle, self.layer.limit)
     }
 }
 
@@ -188,7 +188,7 @@ pin_project! {
     pub struct ResponseFuture<T, F = ()> {
         #[pin]
         request: T,
-        sleep: FollowingSleep,
+        sleep: InfallibleSleep,
         pass: Pass,
         respond: F,
     }
@@ -243,5 +243,5 @@ const _: () = {
     is_any_threads::<TimeoutLayer>();
     is_any_threads::<Timeout<()>>();
     is_any_threads::<TimeoutLayer<fn()>>();
-    assert!(size_of::<ResponseFuture<()>>() <= size_of::<FollowingSleep>() + 16);
+    assert!(size_of::<ResponseFuture<()>>() <= size_of::<InfallibleSleep>() + 16);
 };

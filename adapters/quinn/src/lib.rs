@@ -123,7 +123,7 @@ impl QuinnRuntime {
 impl Runtime for QuinnRuntime {
     fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
         driver::note_reset(deadline);
-        let sleep = InfallibleSleep::until(self.timers, deadline);
+        let sleep = InfallibleSleep::until(self.timers, deadline).by_service();
         Box::pin(Timer { sleep, clock: self.clock.clone() })
     }
 

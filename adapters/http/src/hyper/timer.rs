@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use corewheel::fallback::FollowingSleep;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::pass::Pass;
 use corewheel::{AnyHandle, Handle};
 use hyper::rt::{Sleep, Timer};
@@ -88,15 +88,15 @@ impl HyperTimer {
 
 impl Timer for HyperTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep::new(FollowingSleep::after(self.handle, duration)))
+        Box::pin(HyperSleep::new(InfallibleSleep::after(self.handle, duration)))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
-        Box::pin(HyperSleep::new(FollowingSleep::until(self.handle, deadline)))
+        Box::pin(HyperSleep::new(InfallibleSleep::until(self.handle, deadline)))
     }
 
     fn now(&self) -> Instant {
-        FollowingSleep::now(self.handle)
+        InfallibleSleep::now(self.handle)
     }
 
     fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, new_deadline: Instant) {
@@ -117,12 +117,12 @@ debug_fields!([] HyperTimer, |it| handle: it.handle);
 
 /// A sleep that hyper holds in a box.
 struct HyperSleep {
-    sleep: FollowingSleep,
+    sleep: InfallibleSleep,
     pass: Pass,
 }
 
 impl HyperSleep {
-    fn new(sleep: FollowingSleep) -> Self {
+    fn new(sleep: InfallibleSleep) -> Self {
         Self { sleep, pass: Pass::default() }
     }
 }
@@ -143,5 +143,5 @@ impl Sleep for HyperSleep {}
 const _: () = {
     const fn is_any_threads<X: Copy + Send + Sync + Unpin + 'static>() {}
     is_any_threads::<HyperTimer>();
-    assert!(size_of::<HyperSleep>() <= size_of::<FollowingSleep>() + 16);
+    assert!(size_of::<HyperSleep>() <= size_of::<InfallibleSleep>() + 16);
 };
