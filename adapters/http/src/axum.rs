@@ -140,7 +140,8 @@ where
 /// The body of a request ends with an error where the client has sent too little of it in time. If
 /// the handler answers with an error then, as axum's extractors do, the client receives `408`. Time
 /// in which another request of its HTTP/2 connection has used up the server's window does not
-/// count, up to a minute.
+/// count, up to a minute. A client whose response has begun has no such limit, as in a stream of
+/// gRPC in both directions: it is in progress until the response ends.
 ///
 /// A client of HTTP/1 that closes its own side has left, unless
 /// [`half_close`](Self::half_close) is set.

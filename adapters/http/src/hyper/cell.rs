@@ -213,6 +213,9 @@ impl<B: Body> Cell<B> {
         state: &State<B>,
         awaited: Awaited,
     ) -> Option<(Instant, BodyError)> {
+        if self.is_of_client(awaited) && core.is_answered() {
+            return None;
+        }
         let waited = state.waited[awaited as usize];
         let due = core.limits(self.side).due(awaited, state.since?, waited, state.bytes);
         due.map(|(due, timeout)| (state.patience.map_or(due, |until| until.max(due)), timeout))

@@ -12,11 +12,12 @@
 //! `Piece`, which ends when hyper has written or copied the data, or drops it.
 //!
 //! Invariants: an exchange ends once. With limits for bodies it holds neither body after that. What
-//! its handler has asked for by [`Exchange::on_end`] is done on the thread that ends it. The idle times of the connection are held back while
-//! the server works, except while a read of the request's body waits for the peer and has no limit
-//! of its own. The server works from the call of the service until the response has ended. The next
-//! message begins when both bodies have ended. A response whose writes no limit bounds ends where
-//! hyper takes it: then idle times alone bound the client. No user's code runs under a lock.
+//! its handler has asked for by [`Exchange::on_end`] is done on the thread that ends it. The idle
+//! times of the connection are held back while the server works, except while a read of the
+//! request's body waits for the peer, has no limit of its own, and the response has not begun. The
+//! server works from the call of the service until the response has ended. The next message begins
+//! when both bodies have ended. A response whose writes no limit bounds ends where hyper takes it:
+//! then idle times alone bound the client. No user's code runs under a lock.
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
@@ -194,6 +195,8 @@ pub(super) struct Core<B: ?Sized> {
     /// Whether it has ended. Written under the lock of the state. Relaxed: a task that waits
     /// counts itself under that lock first, so it is woken by the end, or sees it.
     has_ended: AtomicBool,
+    /// The response has begun. Relaxed: a limit that is judged at this moment was passed before.
+    is_answered: AtomicBool,
     /// The task that waits for the end.
     waiting: AtomicWaker,
     /// The body of the request.
@@ -375,6 +378,7 @@ impl<B> Core<B> {
             state: Mutex::new(state),
             reached: OnceLock::new(),
             has_ended: AtomicBool::new(false),
+            is_answered: AtomicBool::new(false),
             waiting: AtomicWaker::new(),
             request,
         }
@@ -400,6 +404,11 @@ impl<B: ?Sized> Core<B> {
 
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has the head of its response, and sends as what it receives asks for.
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Relaxed)
     }
 }
 

@@ -14,6 +14,10 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// The producer of a request's body is the client and its consumer is the handler. The producer
 /// of a response's body is the handler and its consumer is the client.
 ///
+/// The limits of a producer do not hold for a request whose response has begun, as in a stream of
+/// gRPC in both directions: its client sends when what it receives asks for that. Such a request is
+/// in progress until its response ends.
+///
 /// Each limit is a field, and has a setter of the same name.
 ///
 /// ```

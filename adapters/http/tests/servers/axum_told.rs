@@ -1,9 +1,11 @@
 //! What `serve` of this package tells its clients, over real sockets, of HTTP/1 and HTTP/2: before
 //! a connection that is idle, too old or drained ends, and where a head or a body is too slow.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::LazyLock;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,11 +16,12 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::routing::{any, get as on_get, post as on_post};
-use corewheel::TimerService;
 use corewheel::conn::DataRate;
 use corewheel::stream::StreamLimits;
+use corewheel::{Handle, TimerService};
 use corewheel_http::axum::serve;
 use corewheel_http::hyper::BodyLimits;
+use futures_lite::stream::{self, StreamExt};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,7 +39,7 @@ pub(super) const FAR: Duration = Duration::from_secs(400);
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub(super) const RST_STREAM: u8 = 3;
 pub(super) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 
@@ -86,6 +89,10 @@ impl Server {
             .route("/never", on_post(|_: Bytes| pending::<()>()))
             .route("/hold", on_post(hold))
             .route("/upgrade", any(upgrade))
+            .route("/events", on_get(move || async move { events(timers) }))
+            // The response of a stream of gRPC begins before the request ends.
+            .route("/stream", on_post(|body: Body| async { Response::new(body) }))
+            .route("/push", on_post(move |body| push(timers, body)))
             // The path of a CONNECT of HTTP/1 is empty.
             .fallback(upgrade);
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -123,6 +130,32 @@ impl Server {
             self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.serving).await });
         ended.expect("a connection holds the shutdown").unwrap();
     }
+}
+
+/// How long this process has run, in nanoseconds.
+pub(super) fn present() -> u128 {
+    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGIN.elapsed().as_nanos()
+}
+
+/// Events that say when they were sent.
+fn events(timers: Handle) -> Body {
+    Body::from_stream(stream::unfold((), move |()| async move {
+        timers.sleep(LIMIT / 20).await.unwrap();
+        Some((Ok::<_, Infallible>(format!("data: {}\n\n", present())), ()))
+    }))
+}
+
+/// Events until the body of the request ends, which is read meanwhile.
+async fn push(timers: Handle, body: Body) -> Body {
+    let (sender, ended) = oneshot::channel::<()>();
+    tokio::spawn(async move {
+        let _ = body.collect().await;
+        drop(sender);
+    });
+    let ended = stream::once_future(async { drop(ended.await) }).map(|()| None);
+    let events = events(timers).into_data_stream().map(Some);
+    Body::from_stream(stream::race(ended, events).map_while(|event| event))
 }
 
 /// Echoes what comes after an upgrade.

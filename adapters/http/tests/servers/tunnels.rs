@@ -1,17 +1,21 @@
-//! Tunnels last until both sides have ended them: a success to CONNECT of HTTP/1 and HTTP/2, and a
-//! `101`. Their bytes keep a connection from being idle, and nothing but a grace cuts one that was
-//! told to end.
+//! Tunnels and streams last until their sides have ended them: a success to CONNECT of HTTP/1 and
+//! HTTP/2, a `101`, a stream of gRPC in both directions, and events that a server sends. Their
+//! bytes keep a connection from being idle, and nothing but a grace cuts one that was told to end.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::conn::DataRate;
 use corewheel::stream::StreamLimits;
+use corewheel_http::hyper::BodyLimits;
 
 use crate::axum_serve::OFF;
-use crate::axum_told::{DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OK, PING, Server, frame};
-use crate::http::{connect, ms, read_until};
+use crate::axum_told::{
+    DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OK, PING, RST_STREAM, Server, frame, head, present,
+};
+use crate::http::{connect, get, ms, read_until};
 
 /// Longer than a connection that was told to end stays without a request.
 const PAST_TOLD: Duration = ms(1_500);
@@ -25,16 +29,40 @@ enum Opening {
     Connect,
     /// CONNECT of HTTP/2, as for a WebSocket.
     Extended,
+    /// A request of gRPC, whose messages the server sends back.
+    Stream,
+    /// A request of gRPC without messages, while the server sends some.
+    Pushed,
+    /// Events of a server over HTTP/2.
+    Events,
+    EventsOfHttp1,
 }
 
 impl Opening {
-    const ALL: [Self; 3] = [Self::Upgrade, Self::Connect, Self::Extended];
+    const ALL: [Self; 7] = [
+        Self::Upgrade,
+        Self::Connect,
+        Self::Extended,
+        Self::Stream,
+        Self::Pushed,
+        Self::Events,
+        Self::EventsOfHttp1,
+    ];
+
+    fn has_events(self) -> bool {
+        matches!(self, Self::Pushed | Self::Events | Self::EventsOfHttp1)
+    }
 }
 
-/// A tunnel to a server that sends each byte back.
+/// A tunnel to a server that sends each byte back, or a stream of such a server.
 enum Tunnel {
-    Http1(TcpStream),
-    Http2(Http2, u8),
+    Http1(TcpStream, Opening),
+    Http2(Http2, u8, Opening),
+}
+
+/// When the server has sent an event.
+fn sent_at(event: &str) -> Option<u128> {
+    event.trim_end().rsplit_once("data: ")?.1.parse().ok()
 }
 
 /// The head of a CONNECT with a protocol.
@@ -52,36 +80,56 @@ impl Tunnel {
                 connection: upgrade\r\n\r\n"
             }
             Opening::Connect => "CONNECT test:1 HTTP/1.1\r\nhost: test:1\r\n\r\n",
-            Opening::Extended => {
+            Opening::EventsOfHttp1 => "GET /events HTTP/1.1\r\nhost: test\r\n\r\n",
+            Opening::Extended | Opening::Stream | Opening::Pushed | Opening::Events => {
                 let mut client = Http2::connect(server);
-                Self::begin(&mut client, 1);
-                return Self::Http2(client, 1);
+                Self::begin(&mut client, 1, opening);
+                return Self::Http2(client, 1, opening);
             }
         };
         let mut client = connect(server.address);
         client.write_all(head.as_bytes()).unwrap();
         let answer = read_until(&mut client, b"\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 101") || answer.starts_with("HTTP/1.1 200"));
-        Self::Http1(client)
+        Self::Http1(client, opening)
     }
 
-    fn begin(client: &mut Http2, stream: u8) {
-        client.send(&connect_head(stream));
+    fn begin(client: &mut Http2, stream: u8, opening: Opening) {
+        client.send(&match opening {
+            Opening::Stream => head(stream, "/stream", true),
+            Opening::Pushed => head(stream, "/push", true),
+            Opening::Events => head(stream, "/events", false),
+            _ => connect_head(stream),
+        });
         assert_eq!(client.status(), OK);
     }
 
-    /// Whether a byte comes back.
+    /// Whether a byte comes back, or an event that is sent from now on.
     fn echo(&mut self) -> bool {
+        let begin = present();
         match self {
-            Self::Http1(client) => {
+            Self::Http1(client, opening) if opening.has_events() => loop {
+                match sent_at(&read_until(client, b"\n\n")) {
+                    Some(at) if at < begin => {}
+                    at => return at.is_some(),
+                }
+            },
+            Self::Http1(client, _) => {
                 client.write_all(b"x").is_ok() && client.read_exact(&mut [0]).is_ok()
             }
-            Self::Http2(client, stream) => {
-                if client.0.write_all(&frame(DATA, 0, *stream, b"x")).is_err() {
+            Self::Http2(client, stream, opening) => {
+                let has_events = opening.has_events();
+                if !has_events && client.0.write_all(&frame(DATA, 0, *stream, b"x")).is_err() {
                     return false;
                 }
                 loop {
                     match client.next() {
+                        Some((DATA, _, _, bytes)) if has_events => {
+                            let at = std::str::from_utf8(&bytes).ok().and_then(sent_at);
+                            if at.is_none_or(|at| at >= begin) {
+                                return at.is_some();
+                            }
+                        }
                         Some((DATA, _, _, bytes)) if bytes == b"x" => return true,
                         Some((PING, 0, _, bytes)) => client.send(&frame(PING, 1, 0, &bytes)),
                         Some(_) => {}
@@ -95,11 +143,18 @@ impl Tunnel {
     /// Ends the tunnel from here. The server ends it, and the connection that was told to end.
     fn end(self) {
         match self {
-            Self::Http1(mut client) => {
+            // Nothing but the end of the connection ends events of HTTP/1.
+            Self::Http1(_, Opening::EventsOfHttp1) => {}
+            Self::Http1(mut client, _) => {
                 client.shutdown(std::net::Shutdown::Write).unwrap();
                 assert_eq!(client.read(&mut [0]).unwrap(), 0);
             }
-            Self::Http2(mut client, stream) => {
+            Self::Http2(mut client, stream, Opening::Events) => {
+                const CANCEL: [u8; 4] = [0, 0, 0, 8];
+                client.send(&frame(RST_STREAM, 0, stream, &CANCEL));
+                client.rest();
+            }
+            Self::Http2(mut client, stream, _) => {
                 client.send(&frame(DATA, 1, stream, b""));
                 client.rest();
             }
@@ -140,7 +195,7 @@ fn tunnel_that_is_silent_is_idle_whatever_pings_come() {
     let mut tunnel = Tunnel::open(&server, Opening::Extended);
     let last = Instant::now();
     assert!(tunnel.echo());
-    let Tunnel::Http2(client, _) = tunnel else { unreachable!("it is one of HTTP/2") };
+    let Tunnel::Http2(client, ..) = tunnel else { unreachable!("it is one of HTTP/2") };
     let mut pings = client.0.try_clone().unwrap();
     let pinging = thread::spawn(move || {
         while pings.write_all(&frame(PING, 0, 0, b"12345678")).is_ok() {
@@ -186,14 +241,72 @@ fn tunnels_outlast_the_close_of_the_idlest() {
 }
 
 #[test]
-fn tunnels_of_http2_outlast_a_graceful_shutdown_which_waits_for_them() {
-    let server = Server::of(OFF);
-    let mut tunnel = Tunnel::open(&server, Opening::Extended);
-    let stopping = thread::spawn(move || server.stop());
-    thread::sleep(PAST_TOLD);
-    assert!(tunnel.echo() && !stopping.is_finished());
-    tunnel.end();
-    stopping.join().unwrap();
+fn tunnels_of_http2_and_streams_outlast_a_graceful_shutdown_which_waits_for_them() {
+    use Opening::{Events, EventsOfHttp1, Extended, Pushed, Stream};
+    for opening in [Extended, Stream, Pushed, Events, EventsOfHttp1] {
+        let server = Server::of(OFF);
+        let mut tunnel = Tunnel::open(&server, opening);
+        let stopping = thread::spawn(move || server.stop());
+        thread::sleep(PAST_TOLD);
+        assert!(tunnel.echo() && !stopping.is_finished(), "{opening:?}");
+        tunnel.end();
+        stopping.join().unwrap();
+    }
+}
+
+#[test]
+fn stream_of_both_directions_has_no_limits_for_a_client_that_has_its_response() {
+    let limits = BodyLimits::default();
+    let rate = limits.min_frame_rate(DataRate::new(1_000, LIMIT));
+    for limits in [limits.next_frame(LIMIT), rate] {
+        let server = Server::start(OFF.idle(LIMIT), limits);
+        let mut tunnels = [Opening::Stream, Opening::Pushed].map(|it| Tunnel::open(&server, it));
+        for pause in [LIMIT / 5, 3 * LIMIT] {
+            for _ in 0..6 {
+                thread::sleep(pause);
+                assert!(tunnels.iter_mut().all(Tunnel::echo), "{limits:?}, {pause:?}");
+            }
+        }
+        drop(tunnels);
+        server.stop();
+    }
+}
+
+#[test]
+fn tunnels_and_streams_are_cut_by_the_grace_of_their_age_and_not_before() {
+    for opening in Opening::ALL {
+        let begin = Instant::now();
+        let server = Server::of(OFF.max_age(LIMIT).max_age_grace(3 * LIMIT));
+        let mut tunnel = Tunnel::open(&server, opening);
+        while tunnel.echo() {
+            thread::sleep(LIMIT / 10);
+        }
+        assert!(begin.elapsed() >= 4 * LIMIT, "{opening:?} after {:?}", begin.elapsed());
+        server.stop();
+    }
+}
+
+#[test]
+fn close_of_the_idlest_takes_an_idle_connection_before_one_with_a_stream() {
+    use Opening::{Events, EventsOfHttp1, Pushed, Stream};
+    for opening in [Stream, Pushed, Events, EventsOfHttp1] {
+        let server = Server::of(OFF.max_age_grace(FAR));
+        let mut stream = Tunnel::open(&server, opening);
+        assert!(stream.echo());
+        let mut idle = connect(server.address);
+        idle.write_all(&get("/")).unwrap();
+        assert!(read_until(&mut idle, b"hello").starts_with("HTTP/1.1 200"));
+        server.service.close_idlest(1);
+        assert_eq!(read_until(&mut idle, b"\0"), "", "{opening:?}");
+        if let Tunnel::Http2(client, stream, opening) = &mut stream {
+            // It was not told, and takes another one.
+            *stream += 2;
+            Tunnel::begin(client, *stream, *opening);
+        }
+        assert!(stream.echo(), "{opening:?}");
+        drop(stream);
+        server.stop();
+    }
 }
 
 #[test]
@@ -205,14 +318,14 @@ fn close_of_the_idlest_takes_a_silent_tunnel_before_one_that_was_busy() {
     thread::sleep(LIMIT / 5);
     assert!(busy.echo());
     server.service.close_idlest(1);
-    let Tunnel::Http2(client, stream) = &mut silent else { unreachable!("it is one of HTTP/2") };
+    let Tunnel::Http2(client, stream, _) = &mut silent else { unreachable!("it is one of HTTP/2") };
     client.wait_for(GOAWAY);
     let stream = *stream;
     client.send(&frame(DATA, 1, stream, b""));
     drop(silent);
     // The other one takes a further stream.
-    let Tunnel::Http2(client, _) = &mut busy else { unreachable!("it is one of HTTP/2") };
-    Tunnel::begin(client, 3);
+    let Tunnel::Http2(client, ..) = &mut busy else { unreachable!("it is one of HTTP/2") };
+    Tunnel::begin(client, 3, Opening::Extended);
     drop(busy);
     server.stop();
 }

@@ -45,7 +45,10 @@ impl<M: Side> Link<'_, M> {
 
     /// A read of the request's body begins to wait, or waits on.
     pub(in crate::hyper) fn body_waits(&self) {
-        let held = self.lock().wait_for_body();
+        let mut state = self.lock();
+        // Under the lock, as the response that begins meanwhile goes on from a wait.
+        let held = if self.core().is_answered() { None } else { state.wait_for_body() };
+        drop(state);
         if let Some(held) = held {
             let _own = self.control.release_request(held);
         }
@@ -93,6 +96,12 @@ impl<M: Side> Link<'_, M> {
     /// The head of the response is there. True if its data is handed over as pieces.
     pub(in crate::hyper) fn respond<B: Body>(&self, response: &Response<B>) -> bool {
         let (status, core) = (response.status(), self.core());
+        if core.kind.has_body {
+            let state = self.lock();
+            core.is_answered.store(true, Ordering::Relaxed);
+            drop(state);
+            self.body_came();
+        }
         let is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
             || (core.kind.is_connect && status.is_success());
         if is_tunnel {
