@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use quinn::VarInt;
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::connections::{CAPACITY, on_each_host};
 use super::*;
@@ -30,9 +30,12 @@ fn silent_peer() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Connects by a path that loses the `nth` datagram of a side, transfers, and ends both endpoints.
-async fn check_lost(runtime: QuinnRuntime, sender: Sender, nth: usize) {
-    let endpoints = Endpoints::new(&runtime, &quick(PATIENCE));
+/// Connects by a path that loses the `nth` datagram of a side, and transfers.
+async fn transfer_lossy(
+    endpoints: &Endpoints,
+    sender: Sender,
+    nth: usize,
+) -> (Connection, JoinHandle<()>) {
     let mut count = 0;
     let is_lost = move |from| {
         count += usize::from(from == sender);
@@ -42,11 +45,89 @@ async fn check_lost(runtime: QuinnRuntime, sender: Sender, nth: usize) {
     let (client, server) = endpoints.connect_by(path).await;
     let echo = tokio::spawn(echo_all(server));
     check_echo(&client, LENGTH).await;
+    (client, echo)
+}
+
+/// Transfers over such a path, and ends both endpoints.
+async fn check_lost(endpoints: Endpoints, sender: Sender, nth: usize) {
+    let (client, echo) = transfer_lossy(&endpoints, sender, nth).await;
     client.close(VarInt::from_u32(0), b"");
     echo.await.unwrap();
     drop(client);
     endpoints.client.wait_idle().await;
     endpoints.server.wait_idle().await;
+}
+
+/// The shortest of three times that an event takes, in milliseconds.
+async fn shortest(mut event: impl AsyncFnMut() -> Duration) -> f64 {
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        shortest = shortest.min(event().await);
+    }
+    shortest.as_secs_f64() * 1e3
+}
+
+/// Prints how long a connection takes whose nth datagram is lost, beside quinn's own runtime, with
+/// the limits of quinn's defaults. Each takes as long as the other, within a tick and a pass.
+#[test]
+#[ignore = "it prints times, which only a machine without other work shows"]
+fn times_of_lost_datagrams_beside_quinns_own_runtime() {
+    let service = TimerService::beside_runtime().shards(1).start().unwrap();
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtimes: [Arc<dyn quinn::Runtime>; 2] =
+        [Arc::new(QuinnRuntime::new(service.handle())), Arc::new(quinn::TokioRuntime)];
+    let transport = |idle: Duration| {
+        let mut transport = TransportConfig::default();
+        transport.max_idle_timeout(Some(idle.try_into().unwrap()));
+        Arc::new(transport)
+    };
+    let print = |row: &str, [own, quinns]: [f64; 2]| {
+        println!("| {row} | {own:.1} | {quinns:.1} | {:+.1} |", own - quinns);
+    };
+    println!("| what is lost | corewheel, ms | quinn, ms | difference |\n|---|--:|--:|--:|");
+    tokio.unwrap().block_on(async {
+        for sender in [Sender::Client, Sender::Server] {
+            for nth in 1..=20 {
+                let mut times = [0.0; 2];
+                for (runtime, time) in runtimes.iter().zip(&mut times) {
+                    *time = shortest(async || {
+                        let endpoints = Endpoints::by(Arc::clone(runtime), &transport(PATIENCE));
+                        let begin = Instant::now();
+                        transfer_lossy(&endpoints, sender, nth).await;
+                        begin.elapsed()
+                    })
+                    .await;
+                }
+                print(&format!("datagram {nth} of the {sender:?}"), times);
+            }
+        }
+        let [mut gives_up, mut wait_idle, mut datagrams] = [[0.0; 2]; 3];
+        for (at, runtime) in runtimes.iter().enumerate() {
+            let endpoints = || Endpoints::by(Arc::clone(runtime), &transport(ms(1_000)));
+            gives_up[at] = shortest(async || {
+                let (peer, address) = silent_peer();
+                let (endpoints, begin) = (endpoints(), Instant::now());
+                let attempt = endpoints.client.connect(address, "localhost").unwrap();
+                assert_eq!(attempt.await.unwrap_err(), ConnectionError::TimedOut);
+                let time = begin.elapsed();
+                let received = std::iter::from_fn(|| peer.recv(&mut [0; 1 << 11]).ok()).count();
+                datagrams[at] = f64::from(u32::try_from(received).unwrap());
+                time
+            })
+            .await;
+            wait_idle[at] = shortest(async || {
+                let (_peer, address) = silent_peer();
+                let (endpoints, begin) = (endpoints(), Instant::now());
+                drop(endpoints.client.connect(address, "localhost").unwrap());
+                endpoints.client.wait_idle().await;
+                begin.elapsed()
+            })
+            .await;
+        }
+        print("all: an attempt at a silent peer ends", gives_up);
+        print("`wait_idle` after an attempt that was dropped", wait_idle);
+        print("datagrams to a silent peer", datagrams);
+    });
 }
 
 #[test]
@@ -56,7 +137,9 @@ fn connection_goes_on_whichever_of_its_first_datagrams_is_lost() {
         for nth in 1..=20 {
             for sender in [Sender::Client, Sender::Server] {
                 // No other endpoint of the runtime reads.
-                tries.spawn(check_lost(QuinnRuntime::new(service.handle()), sender, nth));
+                let runtime = QuinnRuntime::new(service.handle());
+                let endpoints = Endpoints::new(&runtime, &quick(PATIENCE));
+                tries.spawn(check_lost(endpoints, sender, nth));
             }
         }
         while let Some(tried) = tries.join_next().await {

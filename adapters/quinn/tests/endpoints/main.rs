@@ -71,9 +71,8 @@ fn transport(idle: Option<Duration>, keep_alive: Option<Duration>) -> Arc<Transp
 }
 
 /// An endpoint on a free port of the loopback interface.
-fn endpoint(runtime: &QuinnRuntime, server: Option<ServerConfig>) -> Endpoint {
+fn endpoint(runtime: Arc<dyn quinn::Runtime>, server: Option<ServerConfig>) -> Endpoint {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let runtime = Arc::new(runtime.clone());
     Endpoint::new(EndpointConfig::default(), server, socket, runtime).unwrap()
 }
 
@@ -92,6 +91,10 @@ struct Endpoints {
 
 impl Endpoints {
     fn new(runtime: &QuinnRuntime, transport: &Arc<TransportConfig>) -> Self {
+        Self::by(Arc::new(runtime.clone()), transport)
+    }
+
+    fn by(runtime: Arc<dyn quinn::Runtime>, transport: &Arc<TransportConfig>) -> Self {
         let (certificate, key) = &*CERTIFICATE;
         let key = PrivatePkcs8KeyDer::from(key.clone()).into();
         let mut of_server = ServerConfig::with_single_cert(vec![certificate.clone()], key).unwrap();
@@ -100,7 +103,7 @@ impl Endpoints {
         roots.add(certificate.clone()).unwrap();
         let mut of_client = ClientConfig::with_root_certificates(Arc::new(roots)).unwrap();
         of_client.transport_config(Arc::clone(transport));
-        let server = endpoint(runtime, Some(of_server));
+        let server = endpoint(Arc::clone(&runtime), Some(of_server));
         let mut client = endpoint(runtime, None);
         client.set_default_client_config(of_client);
         Self { server, client }
