@@ -54,9 +54,9 @@ impl TimerServiceBuilder {
         Self { options: Options::default() }
     }
 
-    /// How many shards, 1 to 1,024. By default one for each core that the process may use. Without
-    /// the feature `pinning` the default is what the standard library calls the available
-    /// parallelism, which also respects the process's quota of processor time.
+    /// How many shards, 1 to 1,024. By default one for each cpu that the process may use: what the
+    /// standard library calls the available parallelism, which respects the process's cpu set and
+    /// its quota of processor time.
     pub fn shards(mut self, count: usize) -> Self {
         self.options.shards = Some(count);
         self
@@ -157,8 +157,10 @@ impl TimerServiceBuilder {
     }
 
     /// Pins no thread: the scheduler of the system places them. The default without the feature
-    /// `pinning`. With it, shard `n` is pinned to the `n`th of the cpus that the process may use.
-    /// Further shards begin with the first cpu again. Without effect on attached shards.
+    /// `pinning`, and where the process has a quota of less processor time than its cpus have.
+    /// Else shard `n` is pinned to the `n`th of the cpus that the process may use, and its memory
+    /// is on the node of that cpu. Further shards begin with the first cpu again. Without effect on
+    /// attached shards.
     pub fn unpinned(mut self) -> Self {
         self.options.placement = Placement::Unpinned;
         self

@@ -23,13 +23,10 @@ pub(super) fn allowed() -> Vec<usize> {
     Vec::new()
 }
 
-/// How many cpus this process may use, at least 1.
-pub(super) fn count(allowed: &[usize]) -> usize {
-    if allowed.is_empty() {
-        // It looks at the process's cpu set, and at its quota of cpu time.
-        return thread::available_parallelism().map_or(1, usize::from);
-    }
-    allowed.len()
+/// How many cpus this process may use, at least 1: those of its cpu set, or fewer by its quota of
+/// cpu time.
+pub(super) fn count() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Pins this thread to a cpu; false if the system refuses that.

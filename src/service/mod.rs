@@ -138,7 +138,7 @@ impl TimerService {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn beside_runtime() -> TimerServiceBuilder {
-        let shards = cpus::count(&cpus::allowed()).div_ceil(CPUS_PER_SHARD);
+        let shards = cpus::count().div_ceil(CPUS_PER_SHARD);
         let builder = Self::builder().shards(shards).runtime(Runtime::Thread);
         builder.unpinned().lane_capacity(LONG_LANE)
     }

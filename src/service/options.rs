@@ -68,8 +68,7 @@ const GRANT_SHARE: usize = 32;
 
 impl Options {
     pub(crate) fn check(&self, attached: bool) -> Result<Settings, ConfigError> {
-        let allowed = cpus::allowed();
-        let shards = self.check_shards(&allowed)?;
+        let shards = self.check_shards()?;
         self.check_range()?;
         self.classes.check()?;
         self.warnings.check()?;
@@ -110,7 +109,7 @@ impl Options {
             cpus: if attached {
                 Vec::new()
             } else {
-                self.check_placement(shards, &allowed, cpus::CAN_PIN)?
+                self.check_placement(shards, &cpus::allowed(), cpus::CAN_PIN, cpus::count())?
             },
         })
     }
@@ -146,8 +145,8 @@ impl Options {
         Ok(ages)
     }
 
-    fn check_shards(&self, allowed: &[usize]) -> Result<usize, ConfigError> {
-        let shards = self.shards.unwrap_or_else(|| cpus::count(allowed));
+    fn check_shards(&self) -> Result<usize, ConfigError> {
+        let shards = self.shards.unwrap_or_else(cpus::count);
         if shards == 0 || shards > ShardId::COUNT_MAX {
             let limit = format!("it must be between 1 and {}", ShardId::COUNT_MAX);
             return Err(ConfigError::new("shards", shards, limit, "use one for each core at most"));
@@ -204,6 +203,7 @@ impl Options {
         shards: usize,
         allowed: &[usize],
         can_pin: bool,
+        count: usize,
     ) -> Result<Vec<Option<usize>>, ConfigError> {
         match &self.placement {
             Placement::Unpinned => Ok(vec![None; shards]),
@@ -213,7 +213,11 @@ impl Options {
                 "this build cannot pin threads",
                 "turn on the feature `pinning` of this crate, or leave them unpinned",
             )),
-            Placement::Allowed if !can_pin || allowed.is_empty() => Ok(vec![None; shards]),
+            // With a quota, the processes of a machine would all pin their threads to its first
+            // cpus.
+            Placement::Allowed if !can_pin || allowed.is_empty() || count < allowed.len() => {
+                Ok(vec![None; shards])
+            }
             Placement::Allowed => {
                 if shards > allowed.len() {
                     tracing::warn!(
@@ -319,13 +323,23 @@ mod tests {
     fn pinning_in_a_build_without_it_is_refused_and_names_the_feature() {
         let place = |placement| {
             let options = Options { placement, ..Options::default() };
-            options.check_placement(2, &[], false)
+            options.check_placement(2, &[], false, 1)
         };
         assert_eq!(place(Placement::Unpinned).unwrap(), [None, None]);
         assert_eq!(place(Placement::Allowed).unwrap(), [None, None]);
         let error = place(Placement::Cpus(vec![0, 1])).unwrap_err();
         assert_eq!(error.field(), "pinned_to");
         assert!(error.to_string().contains("the feature `pinning`"), "{error}");
+    }
+
+    #[test]
+    fn threads_are_pinned_to_the_cpus_of_the_set_but_not_with_a_quota_of_them() {
+        let place = |shards, count| {
+            Options::default().check_placement(shards, &[1, 3, 64], true, count).unwrap()
+        };
+        assert_eq!(place(2, 3), [Some(1), Some(3)]);
+        assert_eq!(place(4, 3), [Some(1), Some(3), Some(64), Some(1)]);
+        assert_eq!(place(2, 2), [None, None]);
     }
 
     #[test]

@@ -35,8 +35,9 @@ pub(crate) const STAMP_SPAN: u64 = 10_000_000;
 /// Where the threads of a service run. Without effect on attached shards.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Placement {
-    /// In a build that can pin threads, shard `n` is pinned to the `n`th of the cpus that the
-    /// process may use; further shards begin with the first cpu again.
+    /// In a build that can pin threads, and without a quota of processor time, shard `n` is pinned
+    /// to the `n`th of the cpus that the process may use; further shards begin with the first cpu
+    /// again.
     #[default]
     Allowed,
     /// Shard `n` is pinned to the `n`th of these.

@@ -40,6 +40,8 @@ mod operation_fn;
 mod own_loop;
 mod part_values;
 mod parts;
+#[cfg(target_os = "linux")]
+mod placement;
 mod poll_budget;
 mod refusals;
 mod remaining;
