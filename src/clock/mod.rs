@@ -86,7 +86,9 @@ impl Clock {
     }
 
     /// The present moment, or up to some microseconds later: it counts on from the last time that
-    /// the system gave to this thread, for less than half of what [`now`](Self::now) costs.
+    /// the system gave to this thread, for less than half of what [`now`](Self::now) costs. On
+    /// processors other than x86-64, and where the system's clock does not use the processor's
+    /// counter, it asks the system as [`now`](Self::now) does.
     ///
     /// It is never behind [`now`](Self::now), so a deadline that is computed from it is not early.
     /// On one thread it never goes back; on another one it may show less. A

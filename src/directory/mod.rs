@@ -11,12 +11,14 @@
 //! - the doorbell: the shard writes it when it falls asleep or wakes, and so does a sender that
 //!   wakes it; senders read it;
 //! - the flag of the mailbox: senders of mail write it, the shard reads it once a turn;
+//! - the list of the connections that lie on no shard, which each of them writes when it begins and
+//!   when it ends; and the tally of the deadlines that have come, which each connection of the
+//!   shard writes when it ends. The orders beside them, which connections read, are on other lines;
 //! - the two rings of a lane, each index of which only one side writes, as in `rtrb`; and the
 //!   overflow beside them.
 //!
 //! The posts of two shards share no cache line. The fields of the [`Directory`] itself do not
-//! change until the service ends, but for the counts of deadlines of connections that have come,
-//! which have cache lines of their own.
+//! change until the service ends, but for the monitor's, which each reading of statistics writes.
 
 pub(crate) mod here;
 pub(crate) mod orders;
@@ -24,11 +26,10 @@ pub(crate) mod post;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use corewheel_shard::TimerKey;
-use crossbeam_utils::CachePadded;
 
 use self::orders::Orders;
 pub(crate) use self::post::Post;
@@ -68,8 +69,9 @@ pub(crate) struct Directory<R: Request, C> {
     posts: Box<[Post<R, C>]>,
     /// Finds the warnings in the readings.
     monitor: Mutex<Monitor>,
-    /// The deadlines of connections that have come.
-    tally: Arc<CachePadded<Tally>>,
+    /// The names of the deadlines of connections, from the table of kinds, which lies above this
+    /// room. Set when the service starts, so a reader knows each kind before its first count.
+    deadlines: OnceLock<&'static [&'static str]>,
 }
 
 impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
@@ -79,8 +81,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         runtime: Option<&'static str>,
         runtime_reason: String,
     ) -> Self {
-        let tally: Arc<CachePadded<Tally>> = Arc::default();
-        let new = |_| Post::new(settings.classes.len(), settings.shard.capacity, &tally);
+        let new = |_| Post::new(settings.classes.len(), settings.shard.capacity);
         let posts = (0..settings.shards).map(new).collect();
         let monitor = Mutex::new(Monitor::new(monitor::Limits {
             warnings: settings.warnings,
@@ -98,7 +99,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             shut_down: AtomicBool::new(false),
             dropped: Arc::new(AtomicBool::new(false)),
             posts,
-            tally,
+            deadlines: OnceLock::new(),
         }
     }
 
@@ -161,9 +162,9 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         Ok(())
     }
 
-    /// Counts deadlines of these kinds from then on.
+    /// Names the deadlines that are counted. The first names stay.
     pub(crate) fn name_deadlines(&self, kinds: &'static [&'static str]) {
-        self.tally.name(kinds);
+        let _named = self.deadlines.set(kinds);
     }
 
     /// Gives an order to each shard that has not ended.
@@ -195,6 +196,8 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
 
     fn read(&self) -> ServiceStats {
         let Settings { budget, lane_capacity, warnings, overrun, .. } = self.settings;
+        let kinds = self.deadlines.get().copied().unwrap_or_default();
+        let tallies = self.posts.iter().map(|post| post.orders().tally());
         ServiceStats {
             schema: ServiceStats::SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
@@ -210,8 +213,8 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             lateness_bound_ns: self.settings.lateness_bound,
             uptime: Duration::from_nanos(self.time.nanos()),
             shards: self.shards().filter_map(|shard| self.shard_stats(shard)).collect(),
-            deadlines: self.tally.read(),
-            connections_closed: self.tally.closed(),
+            deadlines: Tally::sum(kinds, tallies.clone()),
+            connections_closed: tallies.map(Tally::closed).sum(),
             activity_stamp_ns: STAMP_SPAN + self.time.tick().nanos(),
         }
     }

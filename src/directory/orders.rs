@@ -100,9 +100,9 @@ pub(crate) struct Orders {
     /// The bits of the number.
     scale: AtomicU64,
     drain_until: AtomicU64,
-    list: Mutex<List>,
-    /// The deadlines of all connections of the service that have come.
-    tally: Arc<CachePadded<Tally>>,
+    list: CachePadded<Mutex<List>>,
+    /// The deadlines of the shard's connections that have come.
+    tally: CachePadded<Tally>,
 }
 
 #[derive(Default)]
@@ -112,12 +112,12 @@ struct List {
 }
 
 impl Orders {
-    pub(super) fn new(tally: Arc<CachePadded<Tally>>) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            tally,
             scale: AtomicU64::new(Scale::ONE.to_bits()),
             drain_until: AtomicU64::new(NEVER),
-            list: Mutex::default(),
+            list: CachePadded::default(),
+            tally: CachePadded::default(),
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn news_are_taken_once_and_counts_of_idlest_add_up() {
-        let orders = Orders::new(Arc::default());
+        let orders = Orders::new();
         assert_eq!(orders.take_news(), News::default());
         let drain = Drain { from: 3, until: 9 };
         assert!(orders.set_drain(Drain { from: 1, until: 2 }) && orders.set_drain(drain));

@@ -19,7 +19,6 @@ use crate::stats::ClassStats;
 use crate::stats::ShardStats;
 use crate::stats::host::times_of;
 use crate::stats::publish::{Published, Reading};
-use crate::stats::tally::Tally;
 use crate::values::class::{ClassId, Classes};
 use crate::values::contain::each;
 use crate::values::ids::ShardId;
@@ -75,13 +74,13 @@ struct Notes {
 const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
 
 impl<R: Request, C> Post<R, C> {
-    pub(super) fn new(classes: usize, capacity: u32, tally: &Arc<CachePadded<Tally>>) -> Self {
+    pub(super) fn new(classes: usize, capacity: u32) -> Self {
         let notes = Notes { state: ShardState::Waiting, is_wait_logged: false };
         let front = Front {
             doorbell: Doorbell::new(),
             published: Published::new(classes),
             nurseries: Table::new(u64::from(capacity)),
-            orders: Arc::new(Orders::new(Arc::clone(tally))),
+            orders: Arc::new(Orders::new()),
         };
         Self {
             front: Arc::new(front),

@@ -41,8 +41,8 @@
 //! it leaves the table. No code of the user runs while a lock is held. Waits whose passes were
 //! dropped are at most about as many as the others.
 //!
-//! Cost: a lock of the table and one of the barrier for each wait, and a system call for each
-//! write.
+//! Cost: a lock of the barrier for each wait, and a system call for each write. A thread takes the
+//! lock of the table for the first wait in a runtime.
 
 mod descriptor;
 #[cfg(all(test, not(corewheel_loom)))]
@@ -57,6 +57,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crossbeam_utils::CachePadded;
 use crossbeam_utils::atomic::AtomicCell;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
@@ -84,14 +85,12 @@ fn table() -> MutexGuard<'static, Table> {
 
 /// Asks the runtime that the calling thread is in, which has this id, for a pass.
 pub(super) fn ask(id: Id, wait: &Arc<Wait>) -> Asked {
-    let known = {
-        let table = table();
-        if table.without_io.contains(&id) {
-            return Asked::NotNeeded;
-        }
-        table.barriers.get(&id).cloned()
+    let asked = match known(id, Arc::clone) {
+        Some(barrier) => Ok(barrier),
+        None if table().without_io.contains(&id) => Err(Asked::NotNeeded),
+        None => Barrier::of(id),
     };
-    match known.map_or_else(|| Barrier::of(id), Ok) {
+    match asked {
         Ok(barrier) => barrier.ask(wait),
         Err(asked) => asked,
     }
@@ -127,7 +126,7 @@ impl Wake for Flag {
 }
 
 #[cfg(not(all(test, corewheel_loom)))]
-static LOOKS: Looks = Looks::new();
+static LOOKS: CachePadded<Looks> = CachePadded::new(Looks::new());
 #[cfg(all(test, corewheel_loom))]
 loom::lazy_static! {
     static ref LOOKS: Looks = Looks::new();
@@ -136,6 +135,19 @@ loom::lazy_static! {
 thread_local! {
     /// The barrier that this thread has looked for last.
     static KNOWN: RefCell<Option<Arc<Barrier>>> = const { RefCell::new(None) };
+}
+
+/// Reads the barrier of a runtime, if there is one. Takes the lock of the table only where the
+/// thread has looked for another runtime since.
+fn known<R>(id: Id, read: impl FnOnce(&Arc<Barrier>) -> R) -> Option<R> {
+    let find = |known: &RefCell<Option<Arc<Barrier>>>| {
+        let mut known = known.borrow_mut();
+        if known.as_ref().is_none_or(|known| known.id != id) {
+            *known = table().barriers.get(&id).cloned();
+        }
+        known.as_ref().map(read)
+    };
+    KNOWN.try_with(find).ok().flatten()
 }
 
 #[inline]
@@ -158,14 +170,7 @@ fn runtime_of_workers() -> Option<Id> {
 /// Whether that runtime has handed out what its sockets held at a time, within the first `looks`.
 pub(super) fn is_proven(looks: u64, time: u64) -> bool {
     let Some(id) = runtime_of_workers() else { return false };
-    let is_proven = |known: &RefCell<Option<Arc<Barrier>>>| {
-        let mut known = known.borrow_mut();
-        if known.as_ref().is_none_or(|known| known.id != id) {
-            *known = table().barriers.get(&id).cloned();
-        }
-        known.as_ref().is_some_and(|barrier| barrier.proof.load().is_of(looks, time))
-    };
-    KNOWN.try_with(is_proven).unwrap_or(false)
+    known(id, |barrier| barrier.proof.load().is_of(looks, time)).unwrap_or(false)
 }
 
 /// The barrier of the runtime whose worker the calling thread is, once there is one: futures have
@@ -176,8 +181,7 @@ pub(super) fn is_proven(looks: u64, time: u64) -> bool {
 pub(super) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
     let id = runtime_of_workers()?;
     tokio::task::try_id()?;
-    let barrier = table().barriers.get(&id).cloned()?;
-    Some(barrier)
+    known(id, |barrier| Arc::clone(barrier) as Arc<dyn Relay<Waker>>)
 }
 
 struct Barrier {

@@ -39,7 +39,7 @@ impl<T: 'static> Core<T> {
     pub(super) fn act_for_thread(&self, last: Tick, now: u64, max: usize) -> (usize, u64) {
         // A shutdown fires all timers, early ones too.
         let begun = if self.is_closed() { u64::MAX } else { self.time().start_of(last) };
-        let (mut due, mut done, relay) = {
+        let (mut due, mut done, nursery) = {
             let State { nurseries, left, .. } = &mut *self.state.borrow_mut();
             let Some((index, nursery)) = nurseries.next_by(begun) else { return (0, now) };
             let mut due = std::mem::take(&mut nurseries.due);
@@ -52,11 +52,11 @@ impl<T: 'static> Core<T> {
             if nurseries.acted_for.last() != Some(&index) {
                 nurseries.acted_for.push(index);
             }
-            (due, done, nursery.relay().cloned())
+            (due, done, nursery)
         };
         done = done.max(1);
         // Timers that a shutdown fires before their time are woken here.
-        let relay = relay.filter(|_| !self.is_closed());
+        let relay = nursery.relay().filter(|_| !self.is_closed());
         let mut relayed = Vec::new();
         let now = self.wake_all(&mut due, now, relay.is_some().then_some(&mut relayed));
         if let Some(relay) = relay.filter(|_| !relayed.is_empty()) {

@@ -1,16 +1,13 @@
 //! The deadlines of connections that have come, and the connections that have ended, by the kind of
-//! the deadline, on all threads of a service.
+//! the deadline.
 //!
-//! Why not counts of a shard: the deadlines of a connection whose tasks go from thread to thread
-//! come on the thread of its task, and no shard takes part.
-//!
-//! Invariants: the names are those of the table of kinds, which lies above this room and comes when
-//! the service starts. So a reader knows each kind before its first count.
+//! Why not counts of a shard's thread: the deadlines of a connection whose tasks go from thread to
+//! thread come on the thread of its task, and no shard takes part. Such a connection counts with
+//! the shard of the thread that has opened it. Why not one tally for all shards: each connection
+//! that ends would take the cache line from the core that has counted before.
 //!
 //! Cost: one atomic addition for each deadline that has come and for each connection that has
 //! ended. Nothing else counts here.
-
-use std::sync::OnceLock;
 
 use crossbeam_utils::atomic::AtomicCell;
 
@@ -33,10 +30,9 @@ pub struct DeadlineStats {
 /// At most so many kinds are counted: kinds are bits of 32 elsewhere.
 const KINDS_MAX: usize = 32;
 
+/// The deadlines of the connections of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Set when the service starts.
-    names: OnceLock<&'static [&'static str]>,
     counts: [AtomicCell<u64>; KINDS_MAX],
     /// The connections that have ended, by the kind of the deadline.
     ended: [AtomicCell<u64>; KINDS_MAX],
@@ -45,11 +41,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Names the kinds. The first names stay.
-    pub(crate) fn name(&self, kinds: &'static [&'static str]) {
-        let _named = self.names.set(kinds);
-    }
-
     /// Counts a deadline of a kind.
     pub(crate) fn count(&self, kind: usize) {
         if let Some(count) = self.counts.get(kind) {
@@ -69,15 +60,17 @@ impl Tally {
         self.closed.load()
     }
 
-    /// The kinds in order, also those that have not been counted.
-    pub(crate) fn read(&self) -> Vec<DeadlineStats> {
-        let names = self.names.get().copied().unwrap_or_default();
-        let counts = self.counts.iter().zip(&self.ended);
-        let of_name =
-            |(kind, (count, ended)): (&&'static str, (&AtomicCell<u64>, &AtomicCell<u64>))| {
-                let [count, ended] = [count, ended].map(AtomicCell::load);
-                DeadlineStats { kind, count, ended }
-            };
-        names.iter().zip(counts).map(of_name).collect()
+    /// The kinds of these names in order, also those that have not been counted.
+    pub(crate) fn sum<'a>(
+        names: &[&'static str],
+        tallies: impl Iterator<Item = &'a Self> + Clone,
+    ) -> Vec<DeadlineStats> {
+        let sum = |read: &dyn Fn(&Self) -> u64| tallies.clone().map(read).sum();
+        let of_name = |(kind, name): (usize, &&'static str)| DeadlineStats {
+            kind: name,
+            count: sum(&|tally| tally.counts[kind].load()),
+            ended: sum(&|tally| tally.ended[kind].load()),
+        };
+        names.iter().enumerate().map(of_name).collect()
     }
 }

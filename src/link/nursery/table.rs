@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use corewheel_shard::Tick;
+use crossbeam_utils::CachePadded;
 
 use super::super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use super::super::wake_up::{Doorbell, WakeUp};
@@ -116,7 +117,9 @@ pub(crate) struct Table<W> {
     room: Arc<Room>,
     /// The most timers that wait for room: for more there cannot be any.
     waiting_max: usize,
-    wake_ups: WakeUps,
+    /// On cache lines of their own, as threads write them at each ring, and the owner reads what is
+    /// beside them in each turn.
+    wake_ups: CachePadded<WakeUps>,
     /// Whether a timer has found no room since the owner last began to look for some.
     is_short: AtomicBool,
 }
@@ -140,7 +143,7 @@ impl<W> Table<W> {
             version: AtomicU64::new(0),
             room: Arc::new(Room::new(slots)),
             waiting_max: usize::try_from(slots).unwrap_or(usize::MAX).max(WAITING_MIN),
-            wake_ups: WakeUps::default(),
+            wake_ups: CachePadded::default(),
             is_short: AtomicBool::new(false),
         }
     }
@@ -258,7 +261,7 @@ impl<W> Table<W> {
 
     /// The wake-ups that were made and saved, and the timers that were refused.
     pub(crate) fn counts(&self) -> [u64; 3] {
-        let WakeUps { made, saved, refused } = &self.wake_ups;
+        let WakeUps { made, saved, refused } = &*self.wake_ups;
         [made, saved, refused].map(|count| count.load(Ordering::Relaxed))
     }
 

@@ -135,6 +135,20 @@ fn connection_that_goes_to_another_shard_has_not_ended_and_takes_its_event_along
 }
 
 #[test]
+fn ends_on_several_shards_and_on_none_are_counted_together() {
+    let mut lab = lab_with(builder(3));
+    let here = |lab: &Lab<u8>, shard: usize, limits| {
+        lab.shards[shard].timers().connection(limits).unwrap()
+    };
+    let (idle, other) = (here(&lab, 0, READ_IDLE), here(&lab, 2, READ_IDLE));
+    let (closed, of_any) = (here(&lab, 1, NONE), shared::connect(&lab, NONE));
+    lab.advance(ms(120));
+    assert_eq!([&idle, &other].map(event), [Some((ReadIdle, true)); 2]);
+    drop((idle, other, closed, of_any));
+    assert_eq!(ended(&lab.service), [("read idle", 2), ("close", 2)]);
+}
+
+#[test]
 fn connection_that_ends_with_its_shard_is_not_counted() {
     let mut lab = lab();
     let here = lab.timers().connection(READ_IDLE).unwrap();
