@@ -1,8 +1,8 @@
 //! How long does a thread hold the lock of its timers at most, with a million of them?
 //!
-//! A sleep of a shard's own thread is armed and ended under that lock, so the longest of these calls
-//! bounds the time for which the lock is held. Other work of the machine lengthens calls: the figure
-//! is the least of the longest calls of several rounds. The figures are printed.
+//! A sleep of a shard's own thread is armed and ended under that lock, so the longest of these
+//! calls bounds the time for which the lock is held. Other work of the machine lengthens calls: the
+//! figure is the least of the longest calls of several rounds. The figures are printed.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::pin::Pin;

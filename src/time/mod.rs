@@ -111,8 +111,8 @@
 //!   system's.
 //!
 //! hyper's timer and the layer of tower, of the package `corewheel-http`, follow tokio's clock as
-//! well, as a [`InfallibleSleep`](crate::fallback::InfallibleSleep) does, unless their service has a
-//! [`ManualClock`](crate::clock::ManualClock). Everything else
+//! well, as an [`InfallibleSleep`](crate::fallback::InfallibleSleep) does, unless their service has
+//! a [`ManualClock`](crate::clock::ManualClock). Everything else
 //! goes by the clock of its service, also in a runtime whose clock is paused: the futures of
 //! [`handle`] and of every other [`Handle`](crate::Handle), and with them connections, streams and
 //! quinn, and a [`Deadline`](crate::Deadline). Tests of those have a `ManualClock` or the

@@ -13,7 +13,7 @@ const SHARED: [&str; 2] = ["host", "monitoring"];
 fn table_of_examples_names_each_with_its_lines_and_command() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let sources = sources(&["examples"]);
-    let mut named = BTreeSet::new();
+    let mut listed = BTreeSet::new();
     let table = fs::read_to_string(folder.join("README.md")).unwrap();
     for row in table.lines().filter(|line| line.starts_with("| [`")) {
         let cells: Vec<_> = row.trim_matches('|').split(" | ").map(str::trim).collect();
@@ -34,11 +34,11 @@ fn table_of_examples_names_each_with_its_lines_and_command() {
         let told: usize = count.replace(',', "").parse().expect("the lines are a number");
         // A small change needs no change of the table.
         assert!(told.abs_diff(found) * 10 <= found, "{name} has {found} lines, and not {told}");
-        named.insert(name.to_owned());
+        listed.insert(name.to_owned());
     }
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let examples = entries.filter(|path| path.is_dir() || path.extension() == Some("rs".as_ref()));
     let names = examples.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned());
     let all: BTreeSet<_> = names.filter(|name| !SHARED.contains(&&**name)).collect();
-    assert_eq!(named, all, "the table and the folder have the same examples");
+    assert_eq!(listed, all, "the table and the folder have the same examples");
 }

@@ -39,9 +39,10 @@ pub enum Runtime {
     /// [`TimerService::runtime`](corewheel::TimerService::runtime).
     GlommioOrTokio,
     /// A glommio executor for each shard. It takes 0.5 MB of memory and seven descriptors, and 256
-    /// of them start in 0.2 s on two shared cores: the service registers 256 KiB with the rings of each for direct
-    /// reads and writes of files, where glommio's own default of 10 MiB takes 10 MB a shard and
-    /// seconds. A server whose files need more attaches the shards to executors of its own.
+    /// of them start in 0.2 s on two shared cores: the service registers 256 KiB with the rings of
+    /// each for direct reads and writes of files, where glommio's own default of 10 MiB takes 10 MB
+    /// a shard and seconds. A server whose files need more attaches the shards to executors of its
+    /// own.
     Glommio,
     /// [`corewheel::Runtime::Tokio`], for a program that reads the runtime from its options.
     Tokio,

@@ -6,9 +6,9 @@
 //! cargo run --release -p corewheel-readers -- --programs target/release
 //! ```
 //!
-//! prints a table, and fails if a client that takes was cut, or one that does not was kept. A server
-//! is looked at from outside, by the system's table of sockets: a client with a full receive buffer
-//! does not see that it was cut. No buffer of a socket is set here: the system sizes each.
+//! prints a table, and fails if a client that takes was cut, or one that does not was kept. A
+//! server is looked at from outside, by the system's table of sockets: a client with a full receive
+//! buffer does not see that it was cut. No buffer of a socket is set here: the system sizes each.
 //!
 //! It takes two and a half minutes. `--seconds` sets another time, and names choose servers. In a
 //! network namespace of its own, the device `lo` may have the MTU of a real network:

@@ -34,7 +34,8 @@ pub(crate) struct Server {
     pub(crate) protocol: Protocol,
     /// After which time a client that takes nothing is cut.
     pub(crate) limit: Duration,
-    /// How much later a client is cut that has taken something, by a least rate; `None` without one.
+    /// How much later a client is cut that has taken something, by a least rate; `None` without
+    /// one.
     pub(crate) lump: Option<Duration>,
     /// What ends with the server.
     _program: Option<Program>,

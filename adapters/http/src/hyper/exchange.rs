@@ -13,7 +13,7 @@
 //!
 //! Invariants: an exchange ends once. With limits for bodies it holds neither body after that. What
 //! its handler has asked for by [`Exchange::on_end`] is done on the thread that ends it. The idle
-//! times of the connection are held back while the server works, except while a read of the
+//! times of the connection are held back while the server works. They are not while a read of the
 //! request's body waits for the peer, has no limit of its own, and the response has not begun. The
 //! server works from the call of the service until the response has ended. The next message begins
 //! when both bodies have ended. A response whose writes no limit bounds ends where hyper takes it:

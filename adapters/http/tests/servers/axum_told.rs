@@ -2,7 +2,7 @@
 //! a connection that is idle, too old or drained ends, and where a head or a body is too slow.
 
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::LazyLock;
@@ -92,7 +92,7 @@ impl Server {
             .route("/events", on_get(move || async move { events(timers) }))
             // The response of a stream of gRPC begins before the request ends.
             .route("/stream", on_post(|body: Body| async { Response::new(body) }))
-            .route("/push", on_post(move |body| push(timers, body)))
+            .route("/push", on_post(move |body| ready(push(timers, body))))
             // The path of a CONNECT of HTTP/1 is empty.
             .fallback(upgrade);
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -147,7 +147,7 @@ fn events(timers: Handle) -> Body {
 }
 
 /// Events until the body of the request ends, which is read meanwhile.
-async fn push(timers: Handle, body: Body) -> Body {
+fn push(timers: Handle, body: Body) -> Body {
     let (sender, ended) = oneshot::channel::<()>();
     tokio::spawn(async move {
         let _ = body.collect().await;

@@ -70,6 +70,7 @@ async fn shortest(mut event: impl AsyncFnMut() -> Duration) -> f64 {
 /// Prints how long a connection takes whose nth datagram is lost, beside quinn's own runtime, with
 /// the limits of quinn's defaults. Each takes as long as the other, within a tick and a pass.
 #[test]
+#[allow(clippy::print_stdout)]
 #[ignore = "it prints times, which only a machine without other work shows"]
 fn times_of_lost_datagrams_beside_quinns_own_runtime() {
     let service = TimerService::beside_runtime().shards(1).start().unwrap();
