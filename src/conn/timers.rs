@@ -90,8 +90,8 @@ use crate::values::error::ConfigError;
 ///
 /// A touch is a reading of the thread's near clock and one atomic maximum of 8 bytes, some 70
 /// instructions on x86-64, and [`touch`](Self::touch) two maxima and some 80; it takes no lock,
-/// sends nothing and wakes no task. The beginning and the end of a read or a request take the connection's lock,
-/// which its own tasks take, and the shard when it visits its connections.
+/// sends nothing and wakes no task. The beginning and the end of a read or a request take the
+/// connection's lock, which its own tasks take, and the shard when it visits its connections.
 /// A poll for events takes it, too, reads the near clock, and resets the connection's
 /// [`Sleep`](crate::Sleep#cost) when the first deadline has become earlier than that. A sleep that
 /// is over while the connection was active wakes the task, whose poll puts it off, once for each

@@ -5,13 +5,14 @@
 //! a miss of the keeper's cache that it has to wait for before it finds the next one.
 //!
 //! Timers are added at the end and taken from the front. One that is removed in between leaves a
-//! gap. A list closes its gaps when they are more than half of it and 64 more. Why does the last
-//! timer not take the place of one that is removed: most timers of a list end in the order in which
-//! they were armed, so those that end next lie beside it.
+//! gap. A list closes its gaps when they are more than half of it and 64 more: a part of them at
+//! each removal, so that no lock is held for all of a long list. Why does the last timer not take
+//! the place of one that is removed: most timers of a list end in the order in which they were
+//! armed, so those that end next lie beside it.
 //!
-//! Cost: O(1) to add and to remove a timer, besides the copy when a list grows, shrinks by half or
-//! closes its gaps. It grows by a quarter, and to twice its length below 1,024 timers. 4 bytes for
-//! a timer, up to as much more as the list grows by, and as much for each gap.
+//! Cost: O(1) to add and to remove a timer, besides the copy when a list grows or shrinks. It grows
+//! by a quarter, and to twice its length below 1,024 timers. 4 bytes for a timer, up to as much
+//! more as the list grows by, and as much for each gap.
 
 use std::collections::VecDeque;
 
@@ -25,18 +26,30 @@ const GROUPS: usize = 9;
 const KEPT_MAX: usize = 1_024;
 /// No timer: one was taken out.
 const GAP: u32 = NIL;
+/// The entries that a removal moves at most, to close gaps.
+const MOVED_MAX: usize = 64;
 
 #[derive(Debug)]
 struct List {
     /// The slots of its timers. Neither the first nor the last is a [`GAP`].
     entries: VecDeque<u32>,
-    gaps: usize,
+    gaps: u32,
     /// The index of the first of `entries` in places. Indices follow each other, and wrap.
     first: u32,
+    /// `None` while no gaps are closed.
+    closing: Option<Closing>,
+}
+
+/// How far the gaps of a list are closed: between these indices lie gaps alone, and the entries
+/// before them were moved already.
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    to: u32,
+    from: u32,
 }
 
 impl List {
-    const EMPTY: Self = Self { entries: VecDeque::new(), gaps: 0, first: 0 };
+    const EMPTY: Self = Self { entries: VecDeque::new(), gaps: 0, first: 0, closing: None };
 
     /// Takes the gaps at both ends away.
     fn trim(&mut self) {
@@ -44,6 +57,7 @@ impl List {
             self.entries.pop_back();
             self.gaps -= 1;
         }
+        self.forget_passed();
         self.trim_front();
     }
 
@@ -53,6 +67,17 @@ impl List {
             self.entries.pop_front();
             self.first = self.first.wrapping_add(1);
             self.gaps -= 1;
+            self.forget_passed();
+        }
+    }
+
+    /// Closes no gaps any more that an end of the list has passed: others may take their places.
+    #[inline]
+    fn forget_passed(&mut self) {
+        let len = self.entries.len();
+        let at = |index: u32| index.wrapping_sub(self.first) as usize;
+        if self.closing.is_some_and(|Closing { to, from }| at(to) > at(from) || at(from) > len) {
+            self.closing = None;
         }
     }
 
@@ -60,18 +85,42 @@ impl List {
     fn leave_gap<W>(&mut self, index: usize, slots: &mut Slots<W>) {
         self.entries[index] = GAP;
         self.gaps += 1;
-        if self.gaps > self.entries.len() / 2 + GROUP {
-            self.close_gaps(slots);
+        if self.closing.is_some() || self.gaps as usize > self.entries.len() / 2 + GROUP {
+            self.close_some(slots);
         }
     }
 
+    /// Moves the next entries over the gaps before them. With the last entry, the gaps behind it
+    /// are gone.
     #[cold]
-    fn close_gaps<W>(&mut self, slots: &mut Slots<W>) {
-        self.entries.retain(|slot| *slot != GAP);
-        self.gaps = 0;
-        for (at, slot) in self.entries.iter().enumerate() {
-            let timer = slots.at(*slot);
-            timer.set_place(Place { index: self.first.wrapping_add(at as u32), ..timer.place() });
+    fn close_some<W>(&mut self, slots: &mut Slots<W>) {
+        let (first, len) = (self.first, self.entries.len());
+        let closing = self.closing.take().unwrap_or(Closing { to: first, from: first });
+        let at = |index: u32| index.wrapping_sub(first) as usize;
+        let (mut to, from) = (at(closing.to), at(closing.from));
+        if from > len {
+            // There are no gaps between them, and an end of the list has passed them.
+            return;
+        }
+        let until = len.min(from + MOVED_MAX);
+        for entry in from..until {
+            let slot = self.entries[entry];
+            if slot == GAP {
+                continue;
+            }
+            if to < entry {
+                (self.entries[to], self.entries[entry]) = (slot, GAP);
+                let timer = slots.at(slot);
+                timer.set_place(Place { index: first.wrapping_add(to as u32), ..timer.place() });
+            }
+            to += 1;
+        }
+        if until == len {
+            self.gaps -= (len - to) as u32;
+            self.entries.truncate(to);
+        } else {
+            let index = |at: usize| first.wrapping_add(at as u32);
+            self.closing = Some(Closing { to: index(to), from: index(until) });
         }
     }
 
@@ -162,7 +211,7 @@ impl Lists {
         }
         let capacity = known.entries.capacity();
         if capacity > GROUP && known.entries.len() < capacity / 4 {
-            known.entries.shrink_to(capacity / 2);
+            known.entries.shrink_to((2 * known.entries.len()).max(GROUP / 2));
         }
         known.entries.is_empty()
     }
@@ -183,7 +232,8 @@ impl Lists {
         let Some(known) = self.groups[list / GROUP].get_mut(list % GROUP) else { return true };
         debug_assert!(known.entries.is_empty(), "a timer was added to the list that is gone over");
         known.first = known.first.wrapping_add(count as u32);
-        known.gaps -= count - of as usize;
+        known.gaps -= count as u32 - of;
+        known.closing = None;
         if count == entries.len() {
             entries.clear();
             if (self.spare.capacity()..=KEPT_MAX).contains(&entries.capacity()) {
@@ -211,9 +261,14 @@ impl Lists {
         for list in 0..GROUPS * GROUP {
             let Some(known) = self.get(list) else { continue };
             let gaps = known.entries.iter().filter(|slot| **slot == GAP).count();
-            assert_eq!(known.gaps, gaps, "the gaps of list {list}");
+            assert_eq!(known.gaps as usize, gaps, "the gaps of list {list}");
             let ends = [known.entries.front(), known.entries.back()];
             assert!(!ends.contains(&Some(&GAP)), "list {list} has a gap at an end");
+            if let Some(Closing { to, from }) = known.closing.filter(|it| it.to != it.from) {
+                let at = |index: u32| index.wrapping_sub(known.first) as usize;
+                let mut closed = known.entries.range(at(to)..at(from));
+                assert!(closed.all(|slot| *slot == GAP), "list {list} has timers among its gaps");
+            }
             for (at, slot) in known.entries.iter().enumerate() {
                 if *slot == GAP {
                     continue;

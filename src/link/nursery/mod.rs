@@ -41,8 +41,8 @@
 //! timer is filed, so one that ends young is never rounded.
 //!
 //! Invariants: no code of a user runs under a lock. A lock is held for 64 timers at most, but for
-//! the copy of a list that grows or closes its gaps: 4 bytes for each of its timers. A timer has
-//! credit from the shard's capacity until it is over.
+//! the copy of a list that grows or shrinks: 4 bytes for each of its timers. A timer has credit
+//! from the shard's capacity until it is over.
 //!
 //! Cost: arming and ending take a lock each, without a fence of their own. 52 bytes a timer and up
 //! to 9 more, 4 for each gap of a list, and 16 more if it has a class.

@@ -3,22 +3,19 @@
 //! With the code the twin shares nothing: deadlines and turns are whole ticks, so that nothing is
 //! rounded, and when the thread needs an act is asked of it, and compared with the deadlines only.
 
+mod memory;
 mod resets;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::task::Waker;
 
 use corewheel_shard::TickLength;
 
 use super::super::wake_up::Doorbell;
-use super::slots::Slot;
 use super::{ArmRefusal, Arming, Due, Name, Nursery, Periods, Progress, Room, TAKEN_MAX, Table};
 
 const TICK: u64 = 1_000_000;
-/// The bytes of a timeout around nothing.
-const TIMEOUT: f64 = 48.0;
 
 /// The nanoseconds of a time, which these tests count in ticks.
 fn nanos(ticks: u64) -> u64 {
@@ -254,75 +251,6 @@ fn ticks_fire_in_order_after_a_stall_wherever_their_timers_lie() {
     // The turn checks the order.
     assert!(pair.turn().len() > 500);
     assert!(pair.pending.is_empty());
-}
-
-#[test]
-fn memory_of_timers_is_freed_when_they_are_over_and_little_is_left() {
-    let mut pair = Pair::new(1 << 20);
-    let mut ids: Vec<_> = (0..100_000).map(|_| pair.arm(30_000).unwrap()).collect();
-    let allocated = |pair: &Pair| pair.nursery.lock().allocated();
-    let [of_lists, of_slots, slots] = allocated(&pair);
-    assert!((100_000..=125_000).contains(&of_lists) && slots == 100_000, "{of_lists}, {slots}");
-    assert!((100_000..=100_256).contains(&of_slots), "there is memory for {of_slots} slots");
-    fastrand::Rng::with_seed(1).shuffle(&mut ids);
-    for id in ids {
-        pair.end(id);
-    }
-    let [of_lists, of_slots, _] = allocated(&pair);
-    assert!(of_lists <= 64 && of_slots <= 768, "there is memory for {of_lists}, {of_slots}");
-    pair.nursery.check_invariants();
-    // Those that fire together leave as little.
-    for _ in 0..50_000 {
-        pair.arm(30).unwrap();
-    }
-    pair.now += 30;
-    assert_eq!(pair.turn().len(), 50_000);
-    let [of_lists, of_slots, _] = allocated(&pair);
-    assert!(of_lists <= 1_024 && of_slots <= 768, "there is memory for {of_lists}, {of_slots}");
-}
-
-#[test]
-fn memory_is_freed_after_the_lock_and_links_of_classes_stay_where_they_are() {
-    let mut pair = Pair::new(1 << 20);
-    let first = pair.arm_class(30_000, 1).unwrap();
-    let at = |pair: &Pair| pair.nursery.lock().classes.address_of(0);
-    let before = at(&pair);
-    let mut ids: Vec<_> = (0..50_000).map(|_| pair.arm_class(30_000, 1).unwrap()).collect();
-    assert_eq!(at(&pair), before, "the links were copied under the lock");
-    while let Some(id) = ids.pop() {
-        pair.end(id);
-    }
-    let of_slots = |pair: &Pair| pair.nursery.lock().allocated()[1];
-    let (last, _) = pair.pending.remove(&first).unwrap();
-    let held = of_slots(&pair);
-    pair.nursery.lock().end(&pair.nursery.numbers, last).unwrap();
-    assert_eq!(of_slots(&pair), held, "slots were freed under the lock");
-    assert!(held > 50_000 && at(&pair) == before);
-    // Whatever takes the lock for an end frees them.
-    let id = pair.arm_class(30_000, 1).unwrap();
-    pair.end(id);
-    assert!(of_slots(&pair) <= 768);
-    assert_eq!(at(&pair), None, "the links stay");
-    pair.nursery.check_invariants();
-}
-
-#[test]
-fn pending_timeout_takes_112_bytes_at_most_young_and_filed() {
-    // The worst count: the block of the numbers that was made last is nearly unused.
-    let count = (32 << 12) - 32 + 1;
-    for (after, filed) in [(30_000, 0), (30_000, 20_000), (50, 0)] {
-        let mut pair = Pair::new(1 << 20);
-        for _ in 0..count {
-            pair.arm_class(after, 0).unwrap();
-        }
-        pair.now += filed;
-        pair.turn();
-        let [of_lists, of_slots, _] = pair.nursery.lock().allocated();
-        let numbers = pair.nursery.numbers.allocated();
-        let bytes = of_lists * 4 + of_slots * size_of::<Slot<Waker>>() + numbers * 8;
-        let each = TIMEOUT + bytes as f64 / f64::from(count);
-        assert!(each <= 112.0, "{each} bytes");
-    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! the others, and the counts.
 //!
 //! Each method is a few instructions, or as long as its `max` says, but for the copy of a list that
-//! grows or closes its gaps. None of them calls code of a user: what a timer carries is moved in
+//! grows or shrinks. None of them calls code of a user: what a timer carries is moved in
 //! and out, and neither cloned nor dropped here.
 
 use corewheel_shard::{Tick, TickLength};

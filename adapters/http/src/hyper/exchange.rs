@@ -22,6 +22,7 @@
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
 mod answer;
+mod kind;
 mod link;
 
 use std::future::poll_fn;
@@ -35,12 +36,9 @@ use atomic_waker::AtomicWaker;
 use corewheel::AnyHandle;
 use corewheel::clock::Clock;
 use corewheel::conn::Side;
-use corewheel::stream::{HeldRequest, MessageEnd, SharedControl, StreamControl};
-use hyper::body::Body;
-use hyper::header::TRANSFER_ENCODING;
-use hyper::http::request::Parts;
-use hyper::{Method, Version};
+use corewheel::stream::{HeldRequest, SharedControl, StreamControl};
 
+pub(super) use self::kind::Kind;
 pub(super) use self::link::Link;
 use super::limits::{Awaited, BodyError, BodyLimits};
 
@@ -201,50 +199,6 @@ pub(super) struct Core<B: ?Sized> {
     waiting: AtomicWaker,
     /// The body of the request.
     pub(super) request: B,
-}
-
-/// What a request is.
-#[derive(Clone, Copy)]
-pub(super) struct Kind {
-    version: Version,
-    is_connect: bool,
-    is_head: bool,
-    pub(super) has_body: bool,
-    /// Where it ends on an HTTP/1 connection.
-    end: MessageEnd,
-}
-
-impl Kind {
-    /// The kind of a request whose head has become complete at this moment.
-    #[inline]
-    pub(super) fn of<B: Body, M: Side>(head: &Parts, body: &B, control: &StreamControl<M>) -> Self {
-        let (head_end, has_body) = (control.take_head_end(), !body.is_end_stream());
-        let end = if !has_body || head.headers.contains_key(TRANSFER_ENCODING) {
-            MessageEnd::Line
-        } else {
-            let stated = head_end.zip(body.size_hint().exact());
-            stated.map_or(MessageEnd::Unknown, |(head, body)| {
-                MessageEnd::At(head.saturating_add(body))
-            })
-        };
-        Self {
-            version: head.version,
-            is_head: head.method == Method::HEAD,
-            is_connect: head.method == Method::CONNECT,
-            has_body,
-            end,
-        }
-    }
-
-    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
-    fn is_http1(self) -> bool {
-        self.version < Version::HTTP_2
-    }
-
-    /// Whether a response without a stated length comes in chunks.
-    fn takes_chunks(self) -> bool {
-        self.version == Version::HTTP_11 && !self.is_head
-    }
 }
 
 /// How far a body is.
@@ -597,7 +551,7 @@ impl Exchange {
             return self;
         }
         let Core { connection, kind, .. } = &*self.core;
-        let kind = Kind { has_body: false, ..*kind };
+        let kind = kind.without_body();
         let mut next = Core::new(connection, kind, Hold::Ended, NoBody);
         next.first = Some(self);
         Self { core: Arc::new(next) }
