@@ -16,6 +16,8 @@ use std::fmt;
 use std::future::{Future, Pending, Ready, pending, poll_fn, ready};
 use std::io;
 use std::marker::PhantomData;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -82,8 +84,20 @@ where
     S::Future: Send,
 {
     let server = Server::default();
-    Serve { listener, make_service, server, signal: pending(), service: PhantomData }
+    Serve {
+        listener,
+        make_service,
+        server,
+        #[cfg(unix)]
+        socket: None,
+        signal: pending(),
+        service: PhantomData,
+    }
 }
+
+/// Finds the TCP socket below a stream.
+#[cfg(unix)]
+type SocketOf<I> = fn(&I) -> Option<BorrowedFd<'_>>;
 
 /// A server that [`serve`] has made: a future that serves when it is awaited.
 ///
@@ -105,8 +119,8 @@ where
 /// [`limits`](Self::limits). No limit but `max_age_grace` ends a connection while a handler works,
 /// or a response is on its way to a client that takes it, however long that takes. A client takes
 /// it whose kernel acknowledges some of it within each `write_stall`, see
-/// [`with_socket`](TimedIo::with_socket); where the listener's stream is no `TcpStream`, for which
-/// the socket accepts some of it.
+/// [`with_socket`](TimedIo::with_socket); where the listener's stream is no `TcpStream` and
+/// [`socket`](Self::socket) says nothing of it, for which the stream accepts some of it.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};
@@ -163,10 +177,13 @@ where
 /// A connection for whose timer its shard has no room serves what is ready at once, and is closed
 /// where it would wait: see [`TimedIo`](TimedIo#when-there-is-no-timer).
 #[must_use = "a server does nothing unless it is awaited"]
-pub struct Serve<L, M, S, F = Pending<()>> {
+pub struct Serve<L: Listener, M, S, F = Pending<()>> {
     listener: L,
     make_service: M,
     server: Server,
+    /// Where the TCP socket of a stream is; `None` if the stream itself may be one.
+    #[cfg(unix)]
+    socket: Option<SocketOf<L::Io>>,
     /// Ready when the server is to stop.
     signal: F,
     service: PhantomData<fn() -> S>,
@@ -219,6 +236,17 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
         self
     }
 
+    /// Says which TCP socket lies below a stream of the listener, such as one of TLS, so that its
+    /// clients are judged by what they have acknowledged: see
+    /// [`with_socket`](TimedIo::with_socket). A `TcpStream` is found without it.
+    ///
+    /// Of a stream of `tokio-rustls` it is `|stream| Some(stream.get_ref().0.as_fd())`.
+    #[cfg(unix)]
+    pub fn socket(mut self, find: fn(&L::Io) -> Option<BorrowedFd<'_>>) -> Self {
+        self.socket = Some(find);
+        self
+    }
+
     /// Stops the server when the signal is ready: it accepts no more connections, tells each by a
     /// `GOAWAY` or `Connection: close`, and ends when all have ended. Their limits go on. A
     /// connection that was upgraded is not waited for.
@@ -226,8 +254,15 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     where
         G: Future<Output = ()> + Send + 'static,
     {
-        let Self { listener, make_service, server, service, .. } = self;
-        Serve { listener, make_service, server, signal, service }
+        Serve {
+            listener: self.listener,
+            make_service: self.make_service,
+            server: self.server,
+            #[cfg(unix)]
+            socket: self.socket,
+            signal,
+            service: self.service,
+        }
     }
 
     /// Where the listener listens.
@@ -262,6 +297,11 @@ where
                 accepted = listener.accept() => accepted,
             };
             let stream = server.stream(socket);
+            #[cfg(unix)]
+            let stream = match self.socket {
+                Some(find) => stream.with_socket(find),
+                None => stream,
+            };
             let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
             let control = stream.control();
             let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
@@ -378,6 +418,6 @@ serve_each_connection!([] Router, |it| it.clone().with_state(()));
 serve_each_connection!([] MethodRouter, |it| it.clone().with_state(()));
 serve_each_connection!([H: Clone, T, S: Clone] HandlerService<H, T, S>, |it| it.clone());
 
-debug_fields!([L: fmt::Debug, M: fmt::Debug, S, F] Serve<L, M, S, F>, |it|
+debug_fields!([L: Listener + fmt::Debug, M: fmt::Debug, S, F] Serve<L, M, S, F>, |it|
     listener: it.listener, make_service: it.make_service, server: it.server
 );

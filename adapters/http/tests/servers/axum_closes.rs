@@ -154,7 +154,7 @@ fn client_that_closes_its_side_ends_the_close_of_its_connection() {
 
 /// Whether the kernel has a socket of the server for a client, in whatever state.
 #[cfg(target_os = "linux")]
-fn has_socket(server: SocketAddr, client: SocketAddr) -> bool {
+pub(crate) fn has_socket(server: SocketAddr, client: SocketAddr) -> bool {
     let [local, remote] = [server, client].map(|address| format!(":{:04X}", address.port()));
     std::fs::read_to_string("/proc/net/tcp").unwrap().lines().skip(1).any(|row| {
         let mut columns = row.split_whitespace().skip(1);

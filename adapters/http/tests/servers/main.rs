@@ -17,6 +17,7 @@ mod hyper_sockets;
 #[path = "../../../../tests/service/log.rs"]
 mod log;
 mod on_its_way;
+mod over_tls;
 mod paused;
 mod reentrant;
 mod requests_over_sockets;
