@@ -145,7 +145,7 @@ pub(super) fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) 
 }
 
 /// Runs a check that ends the proxy, in each mode, with one limit.
-fn check_to_its_end(options: &[&str], check: impl Fn(Proxy, &Upstream) + Sync) {
+pub(super) fn check_to_its_end(options: &[&str], check: impl Fn(Proxy, &Upstream) + Sync) {
     let far = ["--header", "--first-byte", "--read-idle", "--write-stall", "--keep-alive"];
     let more = ["--max-age", "--response", "--upstream-stall", "--upstream-idle", "--rate-grace"];
     // The last value of an option would be refused as a second one.

@@ -3,10 +3,16 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
+use crate::ms;
 use crate::proxy::{Proxy, get};
-use crate::proxy_hostile::{DATA, HEADERS, LIMIT, check, frame, http2, read_frame, said};
+use crate::proxy_hostile::{
+    DATA, HEADERS, LIMIT, check, check_to_its_end, frame, http2, read_frame, said,
+};
 use crate::server::read_to_end;
 
 const UPGRADE: &[u8] = b"GET /socket HTTP/1.1\r\nHost: proxy\r\nUpgrade: WebSocket\r\n\
@@ -40,19 +46,24 @@ fn next(client: &mut TcpStream, kind: u8) -> Vec<u8> {
     frames.find(|frame| frame.0 == kind).expect("the connection goes on").2
 }
 
+/// A client that has asked for a WebSocket, and the head of the answer.
+fn upgrade(proxy: &Proxy) -> (TcpStream, String) {
+    let mut client = proxy.connect();
+    client.write_all(UPGRADE).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    (client, String::from_utf8(head).unwrap().to_lowercase())
+}
+
 #[test]
 fn websocket_goes_through_and_ends_with_both_directions() {
     check(&[], |proxy, upstream| {
         let before = proxy.descriptors();
-        let mut client = proxy.connect();
-        client.write_all(UPGRADE).unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            client.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).unwrap().to_lowercase();
+        let (mut client, head) = upgrade(proxy);
         assert!(head.starts_with("http/1.1 101 "), "{head}");
         for line in
             ["upgrade: websocket\r\n", "connection: upgrade\r\n", "sec-websocket-accept: a\r\n"]
@@ -90,6 +101,96 @@ fn websocket_of_http2_goes_through() {
         client.write_all(&frame(DATA, 1, 1, b"again")).unwrap();
         assert_eq!(next(&mut client, DATA), b"again", "{}", proxy.name);
         upstream.wait_for_ends(1);
+    });
+}
+
+/// A WebSocket through a proxy.
+struct Tunnel {
+    client: TcpStream,
+    is_http2: bool,
+}
+
+impl Tunnel {
+    /// One of HTTP/1 and one of HTTP/2.
+    fn open_both(proxy: &Proxy) -> [Self; 2] {
+        let (client, head) = upgrade(proxy);
+        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        let mut other = http2(proxy, 1 << 16);
+        other.write_all(&connect(1, Some("websocket"))).unwrap();
+        next(&mut other, HEADERS);
+        [Self { client, is_http2: false }, Self { client: other, is_http2: true }]
+    }
+
+    /// Whether a byte comes back.
+    fn echo(&mut self) -> bool {
+        if !self.is_http2 {
+            return self.client.write_all(b"x").is_ok() && self.client.read_exact(&mut [0]).is_ok();
+        }
+        const PING: u8 = 6;
+        if self.client.write_all(&frame(DATA, 0, 1, b"x")).is_err() {
+            return false;
+        }
+        loop {
+            match read_frame(&mut self.client) {
+                Some((DATA, ..)) => return true,
+                // A proxy that says that it goes away waits for the answer of its PING.
+                Some((PING, _, payload)) => {
+                    let _ = self.client.write_all(&frame(PING, 1, 0, &payload));
+                }
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    /// Ends it from here, and waits until the proxy has ended it.
+    fn end(mut self) {
+        if self.is_http2 {
+            self.client.write_all(&frame(DATA, 1, 1, b"")).unwrap();
+            while read_frame(&mut self.client).is_some() {}
+        } else {
+            self.client.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(read_to_end(&mut self.client), b"");
+        }
+    }
+}
+
+/// Longer than a connection that was told to end stays without a request or a tunnel.
+const PAST_TOLD: Duration = ms(1_500);
+
+#[test]
+fn websockets_outlast_the_greatest_age_until_its_grace() {
+    let aged = ["--h2c", "--max-age", "500ms", "--max-age-jitter", "0s", "--max-age-grace"];
+    check(&[&aged[..], &["1h"]].concat(), |proxy, _| {
+        let tunnels = Tunnel::open_both(proxy);
+        thread::sleep(LIMIT + PAST_TOLD);
+        for mut tunnel in tunnels {
+            assert!(tunnel.echo(), "{}, HTTP/2: {}", proxy.name, tunnel.is_http2);
+            tunnel.end();
+        }
+    });
+    check(&[&aged[..], &["1s"]].concat(), |proxy, _| {
+        let begin = Instant::now();
+        for mut tunnel in Tunnel::open_both(proxy) {
+            while tunnel.echo() {
+                thread::sleep(ms(50));
+            }
+            assert!(begin.elapsed() >= LIMIT + ms(1_000), "{}", proxy.name);
+        }
+    });
+}
+
+#[test]
+fn websockets_outlast_the_beginning_of_a_shutdown_which_waits_for_them() {
+    check_to_its_end(&["--h2c", "--drain", "50s"], |proxy, _| {
+        let tunnels = Tunnel::open_both(&proxy);
+        proxy.signal(Signal::TERM);
+        thread::sleep(PAST_TOLD);
+        for mut tunnel in tunnels {
+            assert!(tunnel.echo(), "{}, HTTP/2: {}", proxy.name, tunnel.is_http2);
+            tunnel.end();
+        }
+        proxy.wait();
     });
 }
 
