@@ -202,12 +202,17 @@ impl<S: Side> ConnTimers<S> {
 
     /// A write begins to wait: what limits it is judged by a socket from now on.
     fn name_socket(&self, socket: &impl PeerSocket) {
-        let (wants_socket, wants_bytes) = self.conn().look(|facts| rules::wants_socket(facts));
+        let (wants_socket, wants_bytes) = self
+            .conn()
+            .look(|facts| rules::transfers(facts).map_or((false, false), |all| all.wants_socket()));
         let bytes = if wants_bytes { socket.acknowledged() } else { None };
         if wants_socket && wants_bytes == bytes.is_some() {
             let now = self.conn().now();
             self.conn().change(Wakes::Nothing, |facts| {
-                rules::ask_socket(facts, bytes, now);
+                if let Some(transfers) = rules::transfers(facts) {
+                    bytes.map(|bytes| transfers.look(bytes, now));
+                    transfers.ask(now);
+                }
                 ((), true)
             });
         }
@@ -231,9 +236,9 @@ impl<S: Side> ConnTimers<S> {
         }
         if let Some(bytes) = socket.acknowledged() {
             let now = self.conn().now();
-            let has_moved = self
-                .conn()
-                .change(Wakes::Nothing, |facts| (rules::acknowledge(facts, bytes, now), true));
+            let has_moved = self.conn().change(Wakes::Nothing, |facts| {
+                (rules::transfers(facts).is_some_and(|all| all.look(bytes, now)), true)
+            });
             if has_moved {
                 self.touch();
             }

@@ -561,24 +561,9 @@ pub(super) fn end_write(
     (is_in_time, held_since < idle_at && idle_at <= now)
 }
 
-/// A write waits. Whether its transfers want a socket, and what its peer has acknowledged.
-pub(super) fn wants_socket(conn: &Facts<'_, impl Place>) -> (bool, bool) {
-    conn.rare().map_or((false, false), |rare| rare.transfers.wants_socket())
-}
-
-/// The transfers of writes that go on are judged by a socket from `now` on, whose peer has
-/// acknowledged so many bytes; `None` if that was not asked.
-pub(super) fn ask_socket(conn: &mut Facts<'_, impl Place>, bytes: Option<u64>, now: u64) {
-    if conn.rare().is_some() {
-        let transfers = &mut conn.place.rare_mut().transfers;
-        bytes.map(|bytes| transfers.look(bytes, now));
-        transfers.ask(now);
-    }
-}
-
-/// The peer has acknowledged so many bytes by `now`. True if it has made progress.
-pub(super) fn acknowledge(conn: &mut Facts<'_, impl Place>, bytes: u64, now: u64) -> bool {
-    conn.rare().is_some() && conn.place.rare_mut().transfers.look(bytes, now)
+/// The transfers of a connection; `None` if it has had none.
+pub(super) fn transfers<'a>(conn: &'a mut Facts<'_, impl Place>) -> Option<&'a mut Transfers> {
+    if conn.rare().is_some() { Some(&mut conn.place.rare_mut().transfers) } else { None }
 }
 
 /// When the timer that has expired, or was looked at, is to expire next. Transfers that are paused

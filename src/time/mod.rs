@@ -110,10 +110,10 @@
 //! - On multi-thread runtimes, whose clock cannot be paused, and without a runtime, time is the
 //!   system's.
 //!
-//! hyper's timer and the layer of tower, of the package `corewheel-http`, follow tokio's clock as
-//! well, as an [`InfallibleSleep`](crate::fallback::InfallibleSleep) does, unless their service has
-//! a [`ManualClock`](crate::clock::ManualClock). Everything else
-//! goes by the clock of its service, also in a runtime whose clock is paused: the futures of
+//! The package `corewheel-http` follows tokio's clock as well, with hyper's timer, the layer of
+//! tower and each [`InfallibleSleep`](crate::fallback::InfallibleSleep). A service with a
+//! [`ManualClock`](crate::clock::ManualClock) does not. Everything else goes by the clock of its
+//! service, also in a runtime whose clock is paused: the futures of
 //! [`handle`] and of every other [`Handle`](crate::Handle), and with them connections, streams and
 //! quinn, and a [`Deadline`](crate::Deadline). Tests of those have a `ManualClock` or the
 //! simulation, the module `sim`.
