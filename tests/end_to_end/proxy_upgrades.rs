@@ -123,10 +123,10 @@ impl Tunnel {
 
     /// Whether a byte comes back.
     fn echo(&mut self) -> bool {
+        const PING: u8 = 6;
         if !self.is_http2 {
             return self.client.write_all(b"x").is_ok() && self.client.read_exact(&mut [0]).is_ok();
         }
-        const PING: u8 = 6;
         if self.client.write_all(&frame(DATA, 0, 1, b"x")).is_err() {
             return false;
         }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `EPERM` is what such containers answer, `ENOSYS` what kernels without `io_uring` do.
-//! `EPERM:enter` forbids only `io_uring_enter`, and `setup` and `register` alone can be named in the same way.
+//! `EPERM:enter` forbids only `io_uring_enter`, and `setup` and `register` alone can be named in
+//! the same way.
 
 #[cfg(target_os = "linux")]
 mod filter {

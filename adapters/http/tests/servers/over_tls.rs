@@ -1,5 +1,5 @@
-//! Clients of `serve` over TLS, whose listener says where the socket of a stream is: they are judged
-//! by what they have acknowledged. The buffers have the sizes that the system gives them.
+//! Clients of `serve` over TLS, whose listener says where the socket of a stream is: they are
+//! judged by what they have acknowledged. The buffers have the sizes that the system gives them.
 
 use std::io;
 use std::net::SocketAddr;
