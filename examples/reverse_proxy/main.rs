@@ -26,6 +26,7 @@ mod process;
 mod serve;
 mod upstream;
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -35,13 +36,13 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use corewheel::class::TimerClass;
 use corewheel::stats::ShardCounts;
-use corewheel::{Runtime, ShardId, ShutdownPolicy, TimerService};
+use corewheel::{Runtime, ShutdownPolicy, TimerService};
 use corewheel_stats::StatsEndpoint;
 use tokio::sync::watch;
 
 use options::{Mode, Options, TimerKind};
 use process::{Failure, say};
-use serve::{Acceptor, Shutdown};
+use serve::{Acceptor, Shutdown, listen};
 
 /// The deadlines of connections and of their bodies.
 const CONNECTION: TimerClass = TimerClass::new("connection");
@@ -82,7 +83,8 @@ impl Proxy {
         let threads = options.threads.map_or_else(thread::available_parallelism, Ok);
         let (threads, mode) = (threads.map_err(Failure::host)?.get(), options.mode);
         let count = if mode == Mode::PerCore { threads } else { 1 };
-        let (mut listeners, address) = listen(options, options.listen, count, "--listen")?;
+        let (mut listeners, address) =
+            listen(options, options.listen, count).map_err(in_use("--listen", options.listen))?;
         let upstream = match options.upstream {
             Some(upstream) => upstream,
             None if options.demo_upstream => {
@@ -147,7 +149,11 @@ impl Proxy {
         drop(self.runtime);
         let report = self.service.shutdown(ShutdownPolicy::Drop).map_err(Failure::host)?;
         for shard in &report.shards {
-            say(summary(shard.shard, &shard.counts));
+            let ShardCounts { fired, cancelled, dropped, .. } = shard.counts;
+            let scheduled = shard.counts.scheduled_local + shard.counts.scheduled_remote;
+            // The last three add up to the first.
+            let ended = format!("{fired} fired, {cancelled} cancelled, {dropped} dropped");
+            say(format_args!("shard {}: {scheduled} scheduled, {ended}", shard.shard));
         }
         self.endpoint.stop();
         if !report.dead.is_empty() {
@@ -163,30 +169,16 @@ impl Proxy {
     }
 }
 
-fn listen(
-    options: &Options,
-    address: SocketAddr,
-    count: usize,
-    option: &str,
-) -> Result<(Vec<std::net::TcpListener>, SocketAddr), Failure> {
-    let listening = serve::listen(address, count, options.send_buffer);
-    listening.map_err(|error| Failure::host(format_args!("{option} {address}: {error}")))
-}
-
 fn start_upstream(
     options: &Options,
     address: SocketAddr,
     option: &str,
 ) -> Result<SocketAddr, Failure> {
-    upstream::start(listen(options, address, 1, option)?.0.remove(0)).map_err(Failure::host)
+    let (mut listeners, _) = listen(options, address, 1).map_err(in_use(option, address))?;
+    upstream::start(listeners.remove(0)).map_err(Failure::host)
 }
 
-/// The counts of a shard in a line. The last three add up to the first.
-fn summary(shard: ShardId, counts: &ShardCounts) -> String {
-    let scheduled = counts.scheduled_local + counts.scheduled_remote;
-    let ShardCounts { fired, cancelled, dropped, .. } = counts;
-    format!(
-        "shard {shard}: {scheduled} scheduled, {fired} fired, {cancelled} cancelled, {dropped} \
-         dropped"
-    )
+/// The failure of a listener.
+fn in_use(option: &str, address: SocketAddr) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::host(format_args!("{option} {address}: {error}"))
 }

@@ -38,18 +38,10 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Says when a connection is to end. Each connection holds one until it has ended.
 #[derive(Clone)]
 pub(crate) struct Shutdown {
-    /// Loses its sender when the shutdown begins.
+    /// Loses its sender, and so changes, when the shutdown begins.
     pub(crate) begun: watch::Receiver<()>,
     /// Shows the main thread that a connection is open, and each request that is cut.
     pub(crate) open: mpsc::Sender<()>,
-}
-
-impl Shutdown {
-    /// Waits until the shutdown begins.
-    async fn begun(&mut self) {
-        // Nothing is sent, so this is the end of the sender.
-        let _ = self.begun.changed().await;
-    }
 }
 
 /// Accepts the connections of a listener and serves them.
@@ -101,7 +93,7 @@ impl Acceptor {
             let for_client = shutdown.clone();
             let accepted = tokio::select! {
                 biased;
-                () = shutdown.begun() => return,
+                _ = shutdown.begun.changed() => return,
                 accepted = accept(&listener, acceptor.timers) => accepted,
             };
             match accepted {
@@ -138,7 +130,7 @@ impl Acceptor {
                 tokio::select! {
                     biased;
                     _ = serving.as_mut() => {}
-                    () = shutdown.begun() => {
+                    _ = shutdown.begun.changed() => {
                         serving.as_mut().graceful_shutdown();
                         let _ = serving.await;
                     }
@@ -204,9 +196,9 @@ impl Limits {
 /// Listeners on one address, which share the clients if there are several, and the address. Port 0
 /// takes a free port.
 pub(crate) fn listen(
+    options: &Options,
     mut address: SocketAddr,
     count: usize,
-    send_buffer: Option<usize>,
 ) -> io::Result<(Vec<std::net::TcpListener>, SocketAddr)> {
     let mut listeners: Vec<std::net::TcpListener> = Vec::new();
     while listeners.len() < count {
@@ -215,7 +207,7 @@ pub(crate) fn listen(
         socket.set_reuse_address(true)?;
         // Without this, the first shares no port with another server that has set it, too.
         socket.set_reuse_port(!listeners.is_empty())?;
-        if let Some(bytes) = send_buffer {
+        if let Some(bytes) = options.send_buffer {
             // The connections that it accepts inherit this.
             socket.set_send_buffer_size(bytes)?;
         }
