@@ -2,10 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use compio::BufResult;
-use compio::io::AsyncRead;
+use compio::io::{AsyncRead, AsyncWriteExt};
 use compio::net::TcpStream;
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
 use corewheel_compio::Compio;
 use corewheel_host_tests::{Sockets, check};
 
@@ -22,6 +25,17 @@ impl Sockets for OfCompio {
     async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
         let BufResult(read, _buffer) = stream.read(Vec::with_capacity(most)).await;
         read
+    }
+
+    async fn race_write(
+        self,
+        stream: &mut TcpStream,
+        conn: &ConnTimers,
+        bytes: Vec<u8>,
+    ) -> Raced<io::Result<()>> {
+        let (socket, mut writer) = (&*stream, &*stream);
+        let write = async { writer.write_all(bytes).await.0 };
+        conn.race_write(socket, pin!(write)).await
     }
 }
 

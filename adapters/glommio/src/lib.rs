@@ -21,6 +21,7 @@
 //! - [`Runtime`] starts a pinned executor for each shard, or falls back to tokio or plain threads.
 //! - [`AttachGlommio`] drives a shard in an executor that is there already.
 //! - [`OnTaskQueue`] runs callbacks in another task queue of the shard's executor.
+//! - [`SocketOf`] names the socket of a stream, so that a limit of a write cuts no slow reader.
 //!
 //! The crate uses `glommio-ng`, the release that glommio's community maintains: glommio 0.9.0, of
 //! 2024, compiles neither with the kernel headers nor with the C library of 2026. Types of the two
@@ -40,11 +41,15 @@ mod attach;
 mod host;
 mod runtime;
 #[cfg(target_os = "linux")]
+mod socket_of;
+#[cfg(target_os = "linux")]
 mod task_queue;
 
 #[cfg(target_os = "linux")]
 pub use self::attach::AttachGlommio;
 pub use self::runtime::Runtime;
+#[cfg(target_os = "linux")]
+pub use self::socket_of::SocketOf;
 #[cfg(target_os = "linux")]
 pub use self::task_queue::OnTaskQueue;
 

@@ -4,11 +4,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
 use corewheel::host::Engine;
-use corewheel_glommio::Runtime;
+use corewheel_glommio::{Runtime, SocketOf};
 use corewheel_host_tests::{Sockets, check};
-use futures_lite::AsyncReadExt;
+use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::TcpStream;
 
 #[derive(Clone, Copy)]
@@ -23,6 +26,16 @@ impl Sockets for OfGlommio {
 
     async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
         stream.read(&mut vec![0; most]).await
+    }
+
+    async fn race_write(
+        self,
+        stream: &mut TcpStream,
+        conn: &ConnTimers,
+        bytes: Vec<u8>,
+    ) -> Raced<io::Result<()>> {
+        let socket = SocketOf::new(stream);
+        conn.race_write(&socket, pin!(stream.write_all(&bytes))).await
     }
 }
 

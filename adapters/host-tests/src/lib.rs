@@ -17,6 +17,7 @@
 //!   pause, timers fire and other tasks run.
 //! - After a stall of the thread, what is due is delivered in the order of the deadlines, and
 //!   sockets are read before a connection is idle.
+//! - A client that reads slowly is kept by a limit of writing, and one that stops is reset.
 //! - Futures run, panic alone, wait for other threads, and are dropped when the shard ends.
 //! - A shutdown gives each timer that was accepted one outcome, under each policy, also while
 //!   another thread sends.
@@ -39,6 +40,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
 use corewheel::host::Engine;
 
 use self::bed::Bed;
@@ -50,11 +53,13 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The sockets of the runtime that is tested. Its methods are called in futures on a shard.
 ///
 /// ```
-/// use corewheel::Runtime;
+/// use corewheel::conn::Raced;
+/// use corewheel::{ConnTimers, Runtime};
 /// use corewheel_host_tests::{Sockets, check};
 /// use std::io;
 /// use std::net::SocketAddr;
-/// use tokio::io::AsyncReadExt;
+/// use std::pin::pin;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// use tokio::net::TcpStream;
 ///
 /// #[derive(Clone, Copy)]
@@ -69,6 +74,16 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 ///
 ///     async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
 ///         stream.read(&mut vec![0; most]).await
+///     }
+///
+///     async fn race_write(
+///         self,
+///         stream: &mut TcpStream,
+///         conn: &ConnTimers,
+///         bytes: Vec<u8>,
+///     ) -> Raced<io::Result<()>> {
+///         let (reader, mut writer) = stream.split();
+///         conn.race_write(reader.as_ref(), pin!(writer.write_all(&bytes))).await
 ///     }
 /// }
 ///
@@ -88,6 +103,15 @@ pub trait Sockets: Copy + Send + 'static {
         stream: &mut Self::Stream,
         most: usize,
     ) -> impl Future<Output = io::Result<usize>>;
+
+    /// Writes all of these bytes, or until the next event of a connection, by
+    /// [`ConnTimers::race_write`] with the stream's socket.
+    fn race_write(
+        self,
+        stream: &mut Self::Stream,
+        conn: &ConnTimers,
+        bytes: Vec<u8>,
+    ) -> impl Future<Output = Raced<io::Result<()>>>;
 }
 
 /// For a host without sockets: the tests of sockets are left out.
@@ -103,6 +127,15 @@ impl Sockets for NoSockets {
 
     async fn read(self, _stream: &mut (), _most: usize) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn race_write(
+        self,
+        _stream: &mut (),
+        _conn: &ConnTimers,
+        _bytes: Vec<u8>,
+    ) -> Raced<io::Result<()>> {
+        Raced::Closed
     }
 }
 

@@ -1,7 +1,7 @@
-//! Sockets are read before timers are delivered, and a peer that sends without a pause holds no
-//! timer up.
+//! Sockets are read before timers are delivered, a peer that sends without a pause holds no timer
+//! up, and one that reads slowly is kept.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::pin;
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::conn::Raced;
-use corewheel::{ConnLimits, Reply, ShutdownPolicy};
+use corewheel::{ConnLimits, DeadlineKind, Reply, ShutdownPolicy};
 
 use crate::Sockets;
 use crate::bed::{Bed, FAR, Running, SHARD, ms, sleep_until, tells};
@@ -34,6 +34,7 @@ enum Stall {
 pub(crate) fn check<S: Sockets>(bed: &Bed, sockets: S) {
     flood(bed, sockets);
     read_beside_events(bed, sockets);
+    slow_reader(bed, sockets);
     for stall in [Stall::Callback, Stall::Task, Stall::TaskAndRequest] {
         let in_time = (0..TRIES).find_map(|tries| {
             let running = bed.start_plain();
@@ -180,6 +181,71 @@ fn read_beside_events<S: Sockets>(bed: &Bed, sockets: S) {
         running.must("lose no byte of a read that an event has come before", is_whole);
     }
     running.end(ShutdownPolicy::Drop);
+}
+
+/// Writes more than the system takes at once, to a client that reads slowly for longer than the
+/// limit of a write, and to one that reads nothing. The buffers are those of the system.
+fn slow_reader<S: Sockets>(bed: &Bed, sockets: S) {
+    const TOTAL: usize = 50_000_000;
+    const LIMIT: Duration = Duration::from_secs(4);
+    let running = bed.start_plain();
+    let (listener, address) = listen();
+    let write = |limit| {
+        connect(&running, (&listener, address), sockets, async move |timers, mut stream| {
+            let limits = ConnLimits::default().write_timeout(limit);
+            let conn = timers.connection(limits).expect("there is room");
+            let writing = conn.begin_write();
+            let raced = sockets.race_write(&mut stream, &conn, vec![7; TOTAL]).await;
+            (writing.finish(), raced)
+        })
+    };
+    let (slow, kept) = write(LIMIT);
+    let (stops, reset) = write(ms(1_000));
+    let reads = thread::spawn(move || read_slowly(slow, LIMIT + LIMIT / 2));
+    let stopped = running.reply(reset, "end a write whose client reads nothing");
+    let is_late = |raced: &Raced<_>| matches!(raced, Raced::Event(event) if event.kind == DeadlineKind::WriteTimeout);
+    let is_reset = matches!(&stopped, Ok((false, raced)) if is_late(raced));
+    running.must("end a write whose client reads nothing by its limit", is_reset);
+    let (own, peer) = (stops.local_addr(), stops.peer_addr());
+    let (own, peer) = (own.expect("it is bound"), peer.map_or(0, |peer| peer.port()));
+    // Otherwise, the system keeps what was not read for minutes.
+    let is_gone = (0..1_000).any(|_| {
+        thread::sleep(ms(10));
+        peer == 0 || !is_known(peer, own.port())
+    });
+    running.must("reset a client that reads nothing", is_gone);
+    let kept = running.reply(kept, "end a write whose client reads slowly");
+    let is_kept = matches!(kept, Ok((true, Raced::Done(Ok(())))));
+    running.must("keep a client that reads 100 kB a second", is_kept);
+    let read = reads.join().expect("the client does not panic");
+    running.must("write all to a client that reads slowly", read == TOTAL);
+    running.end(ShutdownPolicy::Drop);
+}
+
+/// Reads 10 kB each 100 ms for a time, and the rest without a pause. Returns how much came.
+fn read_slowly(mut client: TcpStream, time: Duration) -> usize {
+    let (begin, mut read, mut part) = (Instant::now(), 0, vec![0; 1 << 20]);
+    loop {
+        let is_slow = begin.elapsed() < time;
+        let most = if is_slow { 10_000 } else { part.len() };
+        match client.read(&mut part[..most]) {
+            Ok(count @ 1..) => read += count,
+            _ => return read,
+        }
+        if is_slow {
+            thread::sleep(ms(100));
+        }
+    }
+}
+
+/// Whether the system has a socket of these two ports, in any state. False where it does not say.
+fn is_known(local: u16, peer: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let ends = [format!(":{local:04X}"), format!(":{peer:04X}")];
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        ends.iter().all(|end| fields.next().is_some_and(|field| field.ends_with(end)))
+    })
 }
 
 /// A peer sends without a pause until a timer of the shard has fired.

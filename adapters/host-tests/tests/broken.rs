@@ -3,13 +3,15 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
 use corewheel::host::{Engine, Host, Needs, Shard};
 use corewheel_host_tests::{PATIENCE, Sockets, check_within};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local, yield_now};
@@ -116,6 +118,16 @@ impl Sockets for OfTokio {
 
     async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
         stream.read(&mut vec![0; most]).await
+    }
+
+    async fn race_write(
+        self,
+        stream: &mut TcpStream,
+        conn: &ConnTimers,
+        bytes: Vec<u8>,
+    ) -> Raced<io::Result<()>> {
+        let (reader, mut writer) = stream.split();
+        conn.race_write(reader.as_ref(), pin!(writer.write_all(&bytes))).await
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 
-use corewheel::Runtime;
+use corewheel::conn::Raced;
+use corewheel::{ConnTimers, Runtime};
 use corewheel_host_tests::{NoSockets, Sockets, check};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 #[derive(Clone, Copy)]
@@ -20,6 +22,16 @@ impl Sockets for OfTokio {
 
     async fn read(self, stream: &mut TcpStream, most: usize) -> io::Result<usize> {
         stream.read(&mut vec![0; most]).await
+    }
+
+    async fn race_write(
+        self,
+        stream: &mut TcpStream,
+        conn: &ConnTimers,
+        bytes: Vec<u8>,
+    ) -> Raced<io::Result<()>> {
+        let (reader, mut writer) = stream.split();
+        conn.race_write(reader.as_ref(), pin!(writer.write_all(&bytes))).await
     }
 }
 
