@@ -57,6 +57,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+#[cfg(not(all(test, corewheel_loom)))]
 use crossbeam_utils::CachePadded;
 use crossbeam_utils::atomic::AtomicCell;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
