@@ -146,7 +146,8 @@ fn paces(server: &Server) -> Vec<(Pace, Expected)> {
         (Pace::Steady(1), dripped),
         (Pace::Stops(5_000_000), stopped),
     ];
-    if matches!(server.protocol, Protocol::Bytes(_)) && server.name != "TimedIo" && has_curl() {
+    let is_http1 = matches!(&server.protocol, Protocol::Bytes(bytes) if bytes.len() > 1);
+    if is_http1 && has_curl() {
         // It reads 5 MB at once, and then nothing for as long as that takes at its rate.
         paces.push((Pace::Curl(30_000), Expected::Either));
         paces.push((Pace::Curl(300_000), Expected::Kept));

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,8 +13,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::routing::get;
-use corewheel::TimerService;
+use corewheel::conn::Raced;
 use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::{ConnLimits, TimerService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
@@ -148,6 +149,27 @@ async fn serve_stream(listener: TcpListener, service: &TimerService) {
     }
 }
 
+/// A connection's timers, as the program in the README has them.
+async fn serve_connections(listener: TcpListener, service: &TimerService) {
+    let limits = ConnLimits::default().write_timeout(Duration::from_secs(30));
+    let timers = service.handle().untyped();
+    while let Ok((mut socket, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let connection = timers.connection(limits);
+            let (mut reader, mut writer) = socket.split();
+            reader.read_u8().await?;
+            loop {
+                let _writing = connection.begin_write();
+                let write = pin!(writer.write_all(&[0; FRAME]));
+                match connection.race_write(reader.as_ref(), write).await {
+                    Ok(Raced::Done(written)) => written?,
+                    _ => return std::io::Result::Ok(()),
+                }
+            }
+        });
+    }
+}
+
 /// A server with the programs that it needs.
 pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Error>> {
     let seconds = Duration::from_secs;
@@ -167,6 +189,11 @@ pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Er
     let address = listener.local_addr()?;
     tokio::spawn(serve_stream(listener, service));
     add("TimedIo", address, Protocol::Bytes(vec![0]), seconds(30), None, None);
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(serve_connections(listener, service));
+    add("ConnTimers", address, Protocol::Bytes(vec![0]), seconds(30), None, None);
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let upstream = listener.local_addr()?;
