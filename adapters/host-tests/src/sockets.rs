@@ -203,8 +203,10 @@ fn slow_reader<S: Sockets>(bed: &Bed, sockets: S) {
     let (stops, reset) = write(ms(1_000));
     let reads = thread::spawn(move || read_slowly(slow, LIMIT + LIMIT / 2));
     let stopped = running.reply(reset, "end a write whose client reads nothing");
-    let is_late = |raced: &Raced<_>| matches!(raced, Raced::Event(event) if event.kind == DeadlineKind::WriteTimeout);
-    let is_reset = matches!(&stopped, Ok((false, raced)) if is_late(raced));
+    let is_reset = matches!(
+        &stopped,
+        Ok((false, Raced::Event(event))) if event.kind == DeadlineKind::WriteTimeout
+    );
     running.must("end a write whose client reads nothing by its limit", is_reset);
     let (own, peer) = (stops.local_addr(), stops.peer_addr());
     let (own, peer) = (own.expect("it is bound"), peer.map_or(0, |peer| peer.port()));
