@@ -86,9 +86,10 @@ impl Client {
         self.parts.iter().map(Cell::get).sum()
     }
 
-    /// Ends the connection of the client, whatever it waits for.
+    /// Ends the connection of the client, whatever it waits for. It is over for the first time.
     pub(crate) fn end(&self, why: &'static str) {
-        self.over.set(self.over.get().or(Some(why)));
+        self.over.set(Some(why));
+        self.gauges.clients_evicted.add(1);
         self.wake.notify_one();
     }
 
@@ -96,22 +97,13 @@ impl Client {
         self.over.get().is_some()
     }
 
-    /// Waits until another task ends the client, and returns why.
-    pub(crate) async fn ended(&self) -> &'static str {
-        loop {
-            if let Some(why) = self.over.get() {
-                return why;
-            }
-            self.wake.notified().await;
-        }
-    }
-
-    /// Waits for messages; the error says why the client is ended.
-    pub(crate) async fn has_messages(&self) -> Result<(), &'static str> {
+    /// Waits until another task ends the client, and says why; with `messages`, also until there
+    /// are some.
+    pub(crate) async fn woken(&self, messages: bool) -> Result<(), &'static str> {
         loop {
             match self.over.get() {
                 Some(why) => return Err(why),
-                None if !self.outbox.borrow().is_empty() => return Ok(()),
+                None if messages && !self.outbox.borrow().is_empty() => return Ok(()),
                 None => self.wake.notified().await,
             }
         }
@@ -149,7 +141,6 @@ impl Client {
         for pattern in channel.into_iter().chain(patterns).filter(|_| !self.is_over()) {
             let waiting = self.part(Part::Messages) + size(pattern, event);
             if waiting > max {
-                self.gauges.clients_slow.add(1);
                 self.end("too many messages waited for the client");
                 self.outbox.take();
                 self.account(Part::Messages, 0);
@@ -169,20 +160,13 @@ impl Client {
         while reply.out.len() < enough
             && let Some((pattern, event)) = outbox.pop_front()
         {
-            self.account(
-                Part::Messages,
-                self.part(Part::Messages) - size(pattern.as_ref(), &event),
-            );
-            if let Some(pattern) = pattern {
-                reply.push(4);
-                reply.bulk(b"pmessage");
-                reply.bulk(&pattern);
-            } else {
-                reply.push(3);
-                reply.bulk(b"message");
-            }
-            reply.bulk(&event.channel);
-            reply.bulk(&event.message);
+            let waiting = self.part(Part::Messages) - size(pattern.as_ref(), &event);
+            self.account(Part::Messages, waiting);
+            let kind: &[u8] = if pattern.is_some() { b"pmessage" } else { b"message" };
+            let parts =
+                [Some(kind), pattern.as_deref(), Some(&event.channel), Some(&event.message)];
+            reply.push(parts.iter().flatten().count());
+            parts.into_iter().flatten().for_each(|part| reply.bulk(part));
         }
         if outbox.is_empty() {
             *outbox = VecDeque::new();

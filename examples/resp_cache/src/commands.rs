@@ -124,11 +124,9 @@ pub(crate) fn check(args: Args<'_>) -> Result<&'static Command, Refusal> {
     })?;
     let arity = usize::from(command.arity.unsigned_abs());
     let is_accepted = if command.arity < 0 { args.len() >= arity } else { args.len() == arity };
-    if is_accepted { Ok(command) } else { Err(wrong_arity(command.name)) }
-}
-
-pub(crate) fn wrong_arity(name: &str) -> Refusal {
-    format!("ERR wrong number of arguments for '{name}' command").into()
+    let name = command.name;
+    let refused = || format!("ERR wrong number of arguments for '{name}' command").into();
+    is_accepted.then_some(command).ok_or_else(refused)
 }
 
 impl Call<'_> {
@@ -151,23 +149,20 @@ impl Call<'_> {
     }
 
     /// A deadline that a command states; `None` if it has passed.
-    fn deadline(&self, ((unit, is_wall), value): (Unit, i64)) -> Result<Option<Instant>, Refusal> {
+    fn deadline(&self, ((unit, is_wall), value): Stated) -> Result<Option<Instant>, Refusal> {
         let millis = value.checked_mul(unit).ok_or_else(|| self.invalid_time())?;
         let stated = Duration::from_millis(millis.max(0).cast_unsigned());
-        let left = if is_wall {
-            stated.saturating_sub(UNIX_EPOCH.elapsed().unwrap_or_default())
-        } else {
-            stated
-        };
+        let past = if is_wall { UNIX_EPOCH.elapsed().unwrap_or_default() } else { Duration::ZERO };
+        let left = stated.saturating_sub(past);
         Ok(if left.is_zero() { None } else { self.keys.now().checked_add(left) })
     }
 
     /// A deadline of a `SET` or a `GETEX`, whose time must be positive.
-    fn positive(&self, stated: (Unit, i64)) -> Result<Option<Instant>, Refusal> {
+    fn positive(&self, stated: Stated) -> Result<Option<Instant>, Refusal> {
         if stated.1 <= 0 { Err(self.invalid_time()) } else { self.deadline(stated) }
     }
 
-    /// Gives the key a deadline, or removes the key if the deadline has passed.
+    /// Gives the key, if it is there, a deadline; removes it if the deadline has passed.
     fn apply(&mut self, deadline: Option<Instant>) -> Done {
         match deadline {
             Some(_) => self.keys.expire(self.key, deadline)?,
@@ -180,28 +175,41 @@ impl Call<'_> {
 /// How a command states a time: the milliseconds of a unit, and whether it is a point in wall time
 /// rather than a length of time.
 type Unit = (i64, bool);
+/// A time as a command states it.
+type Stated = (Unit, i64);
 
 const EX: Unit = (1_000, false);
 const PX: Unit = (1, false);
 
-/// The time that a command states by the name of a unit and a value, after another or none. The
-/// last of several in one unit holds, as in redis; two units are refused.
-fn stated(
-    before: Option<(Unit, i64)>,
-    name: &[u8],
-    value: Option<&&[u8]>,
-) -> Result<(Unit, i64), Refusal> {
-    let unit = match name.to_ascii_lowercase().as_slice() {
-        b"ex" => EX,
-        b"px" => PX,
-        b"exat" => (1_000, true),
-        b"pxat" => (1, true),
-        _ => return Err(SYNTAX),
-    };
-    if before.is_some_and(|(known, _)| known != unit) {
-        return Err(SYNTAX);
+/// The options of a command from a word on: which of those that stand `alone` are there, and a
+/// time. The last of several times in one unit holds, as in redis; two units are refused, and so is
+/// a time beside the first that stands alone.
+fn options<const ALONE: usize>(
+    words: Args<'_>,
+    alone: [&str; ALONE],
+) -> Result<([bool; ALONE], Option<Stated>), Refusal> {
+    let (mut found, mut stated) = ([false; ALONE], None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let word = word.to_ascii_lowercase();
+        if let Some(at) = alone.iter().position(|name| name.as_bytes() == word) {
+            found[at] = true;
+            continue;
+        }
+        let unit = match word.as_slice() {
+            b"ex" => EX,
+            b"px" => PX,
+            b"exat" => (1_000, true),
+            b"pxat" => (1, true),
+            _ => return Err(SYNTAX),
+        };
+        if stated.is_some_and(|(known, _)| known != unit) {
+            return Err(SYNTAX);
+        }
+        let value = words.next().ok_or(SYNTAX)?;
+        stated = Some((unit, integer(value).ok_or(NOT_AN_INTEGER)?));
     }
-    Ok((unit, integer(value.ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?))
+    if found[0] && stated.is_some() { Err(SYNTAX) } else { Ok((found, stated)) }
 }
 
 pub(crate) fn get(call: &mut Call<'_>) -> Done {
@@ -214,18 +222,10 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
 
 /// `SET key value [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] [NX | XX] [GET]`.
 fn set(call: &mut Call<'_>) -> Done {
-    let (mut stated, mut keeps_ttl, mut replies_old) = (None, false, false);
-    let (mut only_new, mut only_known) = (false, false);
-    let mut words = call.args[3..].iter();
-    while let Some(word) = words.next() {
-        match word.to_ascii_lowercase().as_slice() {
-            b"nx" if !only_known => only_new = true,
-            b"xx" if !only_new => only_known = true,
-            b"keepttl" if stated.is_none() => keeps_ttl = true,
-            b"get" => replies_old = true,
-            _ if keeps_ttl => return Err(SYNTAX),
-            _ => stated = Some(self::stated(stated, word, words.next())?),
-        }
+    let alone = ["keepttl", "get", "nx", "xx"];
+    let ([keeps_ttl, replies_old, only_new, only_known], stated) = options(&call.args[3..], alone)?;
+    if only_new && only_known {
+        return Err(SYNTAX);
     }
     let ttl = match stated {
         Some(stated) => call.positive(stated)?.map(Ttl::Set),
@@ -256,21 +256,11 @@ fn getdel(call: &mut Call<'_>) -> Done {
 
 /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
 fn getex(call: &mut Call<'_>) -> Done {
-    let (mut stated, mut is_persistent) = (None, false);
-    let mut words = call.args[2..].iter();
-    while let Some(word) = words.next() {
-        if word.eq_ignore_ascii_case(b"persist") && stated.is_none() {
-            is_persistent = true;
-        } else if is_persistent {
-            return Err(SYNTAX);
-        } else {
-            stated = Some(self::stated(stated, word, words.next())?);
-        }
-    }
+    let ([is_persistent], stated) = options(&call.args[2..], ["persist"])?;
     let deadline = stated.map(|stated| call.positive(stated)).transpose()?;
     get(call)?;
     match deadline {
-        Some(deadline) if call.keys.contains(call.key) => call.apply(deadline),
+        Some(deadline) => call.apply(deadline),
         None if is_persistent => Ok(call.keys.expire(call.key, None)?),
         _ => Ok(()),
     }
@@ -288,9 +278,7 @@ fn add(call: &mut Call<'_>, more: i64) -> Done {
 fn expire(call: &mut Call<'_>, unit: Unit) -> Done {
     let deadline = call.deadline((unit, call.integer(2)?))?;
     let is_there = call.keys.contains(call.key);
-    if is_there {
-        call.apply(deadline)?;
-    }
+    call.apply(deadline)?;
     call.reply.integer(i64::from(is_there));
     Ok(())
 }

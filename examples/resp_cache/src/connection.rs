@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use bytes::BytesMut;
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers};
 
-use crate::client::{Client, Part};
+use crate::client::Part;
 use crate::commands::{self, Call, Route, Run};
 use crate::core::{Core, SHUT_DOWN};
 use crate::host::network::Stream;
 use crate::keyspace::Key;
-use crate::protocol::{Args, Decoder, Proto, Reply};
+use crate::protocol::{Args, Decoder, Reply};
 use crate::remote::{Next, Remote};
 use crate::session::Session;
 
@@ -35,7 +36,7 @@ const OUTPUT_BYTES: usize = 128 << 10;
 const REFUSAL_MAX: Duration = Duration::from_millis(100);
 
 /// Why a connection ended, for the log.
-pub(crate) type End = Cow<'static, str>;
+type End = Cow<'static, str>;
 
 /// What a connection does, unless it is to end.
 type Served<T = ()> = Result<T, End>;
@@ -43,18 +44,13 @@ type Served<T = ()> = Result<T, End>;
 const CLIENT_LEFT: End = Cow::Borrowed("the client left");
 
 /// Serves one client until it leaves or a limit ends the connection.
-pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) -> End {
+pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) {
     let options = &core.shared.options;
-    let Some(client) = core.enter() else {
-        return refuse(stream, &core, "there are as many clients as the limit allows").await;
-    };
-    let _leave = LeaveOnDrop(&core, &client);
     let limits = ConnLimits::default().write_timeout(options.write_timeout);
-    let conn = match core.timers.connection(limits) {
-        Ok(conn) => conn,
-        Err(refused) => return refuse(stream, &core, &refused.to_string()).await,
+    let session = core.enter().map(|client| Session::new(&core, client));
+    let (Some(session), Ok(conn)) = (session, core.timers.connection(limits)) else {
+        return refuse(stream, &core).await;
     };
-    let (client, core) = (Rc::clone(&client), Rc::clone(&core));
     let mut connection = Connection {
         stream,
         conn,
@@ -63,28 +59,37 @@ pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) -> End {
         filled: 0,
         decoder: Decoder::new(options.request_max),
         remote: Remote::new(core.shared.cores()),
-        session: Session { core, client, proto: Proto::Resp2, is_closing: false },
+        session,
         out: BytesMut::new(),
     };
     let Err(end) = connection.run().await;
     connection.stream.close().await;
-    end
+    tracing::debug!(core = core.index, %end, "a connection ended");
 }
 
 /// Tells a client that it is not served, and counts it.
-async fn refuse(mut stream: impl Stream, core: &Core, why: &str) -> End {
+async fn refuse(mut stream: impl Stream, core: &Core) {
     core.gauges().clients_refused.add(1);
     let refusal = stream.write(b"-ERR max number of clients reached\r\n");
     let _ = core.timers.timeout(REFUSAL_MAX, refusal).await;
     stream.close().await;
-    why.to_owned().into()
 }
 
-struct LeaveOnDrop<'a>(&'a Core, &'a Client);
+/// How many bytes a client has sent or taken: none when it has left.
+fn some(bytes: io::Result<usize>) -> Served<usize> {
+    match bytes {
+        Ok(0) => Err(CLIENT_LEFT),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string().into()),
+    }
+}
 
-impl Drop for LeaveOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.leave(self.1);
+/// How many bytes were read or written, unless a limit or the end of the server came first.
+fn moved(raced: Raced<Served<usize>>) -> Served<usize> {
+    match raced {
+        Raced::Done(bytes) => bytes,
+        Raced::Event(_) => Err("the client did not take its replies in time".into()),
+        Raced::Closed => Err(SHUT_DOWN.into()),
     }
 }
 
@@ -126,21 +131,12 @@ impl<S: Stream> Connection<S> {
         let woken = async {
             tokio::select! {
                 biased;
-                messages = self.session.client.has_messages() => messages.map(|()| None),
-                read = self.stream.read(&mut self.input[self.filled..]) => Ok(Some(read)),
+                woken = self.session.client.woken(true) => woken.map(|()| 0).map_err(End::from),
+                read = self.stream.read(&mut self.input[self.filled..]) => some(read),
             }
         };
-        let raced = self.conn.race(pin!(woken)).await;
-        match raced {
-            Raced::Done(Ok(None)) => {}
-            Raced::Done(Ok(Some(read))) => match read.map_err(|error| error.to_string())? {
-                0 => return Err(CLIENT_LEFT),
-                read => self.filled += read,
-            },
-            Raced::Done(Err(why)) => return Err(why.into()),
-            // No limit holds while no write waits.
-            Raced::Event(_) | Raced::Closed => return Err(SHUT_DOWN.into()),
-        }
+        let read = moved(self.conn.race(pin!(woken)).await)?;
+        self.filled += read;
         Ok(())
     }
 
@@ -181,18 +177,12 @@ impl<S: Stream> Connection<S> {
             let taken = async {
                 tokio::select! {
                     biased;
-                    taken = self.stream.write(&self.out[written..]) => Ok(taken),
-                    why = self.session.client.ended() => Err(why),
+                    taken = self.stream.write(&self.out[written..]) => some(taken),
+                    ended = self.session.client.woken(false) => ended.map(|()| 0).map_err(End::from),
                 }
             };
-            let raced = self.conn.race(pin!(taken)).await;
-            match raced {
-                Raced::Done(Err(why)) => return Err(why.into()),
-                Raced::Done(Ok(Ok(0))) => return Err(CLIENT_LEFT),
-                Raced::Done(Ok(taken)) => written += taken.map_err(|error| error.to_string())?,
-                Raced::Event(_) => return Err("the client did not take its replies in time".into()),
-                Raced::Closed => return Err(SHUT_DOWN.into()),
-            }
+            let taken = moved(self.conn.race(pin!(taken)).await)?;
+            written += taken;
         }
         self.out.clear();
         if self.out.capacity() > 2 * OUTPUT_BYTES {
@@ -264,25 +254,22 @@ impl<S: Stream> Connection<S> {
             Route::Count(is_it) => {
                 let mut count = 0;
                 for name in &args[1..] {
-                    let (key, core) = (Key::new(name), &self.session.core);
-                    let owner = core.shared.owner(key);
-                    if owner == core.index {
-                        count += i64::from(is_it(&mut core.keys(), key));
-                    } else {
-                        self.send(owner, &[args[0], name], Next::Add(owner)).await?;
+                    let key = Key::new(name);
+                    let owner = self.session.core.shared.owner(key);
+                    if self.is_here(owner, &[args[0], name], Next::Add(owner)) {
+                        count += i64::from(is_it(&mut self.session.core.keys(), key));
+                    } else if self.remote.is_full() {
+                        self.resolve().await?;
                     }
                 }
-                let mut reply = Reply { out: &mut self.out, proto: self.session.proto };
-                self.remote.push_total(count, &mut reply);
+                self.remote.push_total(count, self.session.proto, &mut self.out);
                 Ok(())
             }
             Route::All => {
                 for core in 0..self.session.core.shared.cores() {
-                    if core == self.session.core.index {
+                    // The reply of another core, which is 0, is waited for.
+                    if self.is_here(core, args, Next::Add(core)) {
                         self.session.core.keys().clear();
-                    } else {
-                        // Its reply, which is 0, is waited for.
-                        self.send(core, args, Next::Add(core)).await?;
                     }
                 }
                 self.reply().simple("OK");
@@ -303,26 +290,26 @@ impl<S: Stream> Connection<S> {
 
     /// Executes a command on the core that owns a key: here, or there by a request of these words.
     async fn on_key(&mut self, run: Run, name: &[u8], args: Args<'_>) -> Served {
-        let (key, core) = (Key::new(name), &self.session.core);
-        let owner = core.shared.owner(key);
-        if owner == core.index {
+        let key = Key::new(name);
+        let owner = self.session.core.shared.owner(key);
+        if self.is_here(owner, args, Next::Reply(owner)) {
             let reply = Reply { out: &mut self.out, proto: self.session.proto };
-            Call { keys: &mut core.keys(), key, args, reply }.execute(run);
-        } else {
-            self.send(owner, args, Next::Reply(owner)).await?;
+            Call { keys: &mut self.session.core.keys(), key, args, reply }.execute(run);
         }
-        if self.remote.held + self.out.len() >= OUTPUT_BYTES {
+        let is_much = self.remote.held + self.out.len() >= OUTPUT_BYTES;
+        if is_much || self.remote.is_full() {
             self.resolve().await?;
             self.write().await?;
         }
         Ok(())
     }
 
-    /// Adds a request to those for another core, and sends them where they are many.
-    async fn send(&mut self, core: usize, args: Args<'_>, next: Next) -> Served {
-        if self.remote.push(core, args, next, &mut self.out) {
-            self.resolve().await?;
+    /// Whether a core is this one. If not, a request of these words is added to those for it.
+    fn is_here(&mut self, core: usize, args: Args<'_>, next: Next) -> bool {
+        let is_here = core == self.session.core.index;
+        if !is_here {
+            self.remote.push(core, args, next, &mut self.out);
         }
-        Ok(())
+        is_here
     }
 }

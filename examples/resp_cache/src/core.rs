@@ -60,10 +60,8 @@ pub(crate) struct Gauges {
     pub(crate) subscribers: Gauge,
     /// The bytes of requests, replies and messages of clients.
     pub(crate) client_memory: Gauge,
-    /// Clients that were ended as the clients took too much memory.
+    /// Clients that were ended as they took too much memory, or too many messages waited for them.
     pub(crate) clients_evicted: Gauge,
-    /// Clients that were ended as too many messages waited for them.
-    pub(crate) clients_slow: Gauge,
     /// Clients that were refused.
     pub(crate) clients_refused: Gauge,
     /// Events for other cores that were dropped, as too many waited.
@@ -82,11 +80,11 @@ pub(crate) struct Shared {
     event_room: Vec<Arc<Semaphore>>,
 }
 
-/// The inboxes of all cores, each to be taken by its core.
-pub(crate) type Inboxes = Vec<mpsc::UnboundedReceiver<Message>>;
+/// The inbox of a core.
+pub(crate) type Inbox = mpsc::UnboundedReceiver<Message>;
 
 impl Shared {
-    pub(crate) fn new(options: Options, cores: usize) -> (Self, Inboxes) {
+    pub(crate) fn new(options: Options, cores: usize) -> (Self, Vec<Inbox>) {
         let (inboxes, receivers) = (0..cores).map(|_| mpsc::unbounded_channel()).unzip();
         let shared = Self {
             options,
@@ -173,11 +171,9 @@ impl Core {
         keys.timers_max = shared.options.timers_max as usize;
         keys.memory_max = shared.share(shared.options.memory_max) as usize;
         keys.flags = shared.options.notify_keyspace_events;
-        let (clients, subscribers) = (RefCell::default(), RefCell::default());
-        let core =
-            Rc::new(Self { index, keys: RefCell::new(keys), timers, shared, clients, subscribers });
-        let kept = Rc::clone(&core);
-        CORE.with(|cell| assert!(cell.set(kept).is_ok(), "a thread drives one shard"));
+        let (clients, subscribers, keys) = (RefCell::default(), RefCell::default(), keys.into());
+        let core = Rc::new(Self { index, shared, timers, keys, clients, subscribers });
+        CORE.with(|cell| assert!(cell.set(Rc::clone(&core)).is_ok(), "a thread drives one shard"));
         core
     }
 
@@ -234,13 +230,10 @@ impl Core {
 
     /// States that the subscriptions of a client have changed.
     pub(crate) fn subscriptions_changed(&self, client: &Rc<Client>) {
-        let mut subscribers = self.subscribers.borrow_mut();
+        self.subscribers.borrow_mut().remove(&client.id);
         if client.subscriptions() > 0 {
-            subscribers.insert(client.id, Rc::clone(client));
-        } else {
-            subscribers.remove(&client.id);
+            self.subscribers.borrow_mut().insert(client.id, Rc::clone(client));
         }
-        drop(subscribers);
         self.count_clients();
         self.limit_clients();
     }
@@ -263,7 +256,6 @@ impl Core {
         let largest = alive().max_by_key(|client| client.memory());
         if let Some(largest) = largest.filter(|_| total as u64 > max) {
             largest.end("the clients take too much memory, and this one takes the most");
-            self.gauges().clients_evicted.add(1);
         }
     }
 
@@ -302,7 +294,7 @@ impl Core {
     }
 
     /// Executes what other cores send.
-    pub(crate) async fn serve_inbox(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Message>) {
+    pub(crate) async fn serve_inbox(self: Rc<Self>, mut inbox: Inbox) {
         while let Some(message) = inbox.recv().await {
             match message {
                 Message::Requests { requests, proto, reply } => {

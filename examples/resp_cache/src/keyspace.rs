@@ -37,13 +37,9 @@ pub(crate) struct Key<'a> {
 
 impl<'a> Key<'a> {
     pub(crate) fn new(name: &'a [u8]) -> Self {
-        Self { name, hash: Self::hasher().hash_one(name) }
-    }
-
-    /// All cores hash a key alike, as the hash says which core has the key.
-    fn hasher() -> &'static DefaultHashBuilder {
+        /// All cores hash a key alike, as the hash says which core has the key.
         static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
-        &HASHER
+        Self { name, hash: HASHER.hash_one(name) }
     }
 }
 
@@ -189,12 +185,10 @@ impl Keyspace {
 
     /// Removes a key. False if there is none.
     pub(crate) fn remove(&mut self, key: Key<'_>) -> bool {
-        let Some(index) = self.find(key) else { return false };
-        self.remove_at(index);
-        true
+        self.find(key).map(|index| self.remove_at(index)).is_some()
     }
 
-    /// Gives a key that is there another deadline, or none.
+    /// Gives a key another deadline, or none, if it is there.
     pub(crate) fn expire(&mut self, key: Key<'_>, deadline: Option<Instant>) -> Written {
         match (self.find(key), deadline) {
             (Some(index), Some(deadline)) => return self.arm(index, deadline),
@@ -217,9 +211,8 @@ impl Keyspace {
     /// The timer of a key has fired.
     pub(crate) fn fired(&mut self, fired: &Fired<u32>) {
         let index = fired.payload as usize;
-        let timer = self.entries.get(index).and_then(|entry| entry.timer);
-        if timer == Some(fired.timer) {
-            self.expire_at(index);
+        if self.entries.get(index).is_some_and(|entry| entry.timer == Some(fired.timer)) {
+            self.end(index, false);
         }
     }
 
@@ -236,15 +229,17 @@ impl Keyspace {
             |place: &Place| place.hash == hash && entries[place.index as usize].key() == key.name;
         let index = self.table.find(spread(hash), is_it)?.index as usize;
         if self.entries[index].deadline.is_some_and(|deadline| deadline <= self.now()) {
-            self.expire_at(index);
+            self.end(index, false);
             return None;
         }
         Some(index)
     }
 
-    fn expire_at(&mut self, index: usize) {
-        self.flags.push_events(false, self.entries[index].key(), &mut self.events);
-        self.gauges.expired.add(1);
+    /// Removes a key that has expired, or is evicted.
+    fn end(&mut self, index: usize, is_evicted: bool) {
+        self.flags.push_events(is_evicted, self.entries[index].key(), &mut self.events);
+        let gauge = if is_evicted { &self.gauges.evicted } else { &self.gauges.expired };
+        gauge.add(1);
         self.remove_at(index);
     }
 
@@ -346,11 +341,7 @@ impl Keyspace {
         }
         let evicted = first.map(|timer| self.timers.cancel(timer).payload());
         let value = evicted.flatten().and_then(Payload::into_value);
-        let Some(index) = value.map(|index| index as usize) else { return false };
-        self.flags.push_events(true, self.entries[index].key(), &mut self.events);
-        self.gauges.evicted.add(1);
-        self.remove_at(index);
-        true
+        value.map(|index| self.end(index as usize, true)).is_some()
     }
 
     fn publish_gauges(&self) {

@@ -33,15 +33,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Parser;
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, ShutdownPolicy, StartError, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
-use crate::core::{Core, Message, Shared};
+use crate::core::{Core, Inbox, Shared};
 use crate::host::acceptor::Site;
-use crate::host::network::{Network, Stream};
+use crate::host::network::Network;
 use crate::host::process::{self, Failure};
 use crate::host::server::{Addresses, Running};
 use crate::options::Options;
@@ -58,7 +58,7 @@ const EXPIRED_MAX: u32 = 1 << 10;
 const TICK: Duration = Duration::from_micros(250);
 
 fn main() -> ExitCode {
-    process::exit("resp_cache", options::parse().and_then(|options| options.map_or(Ok(()), run)))
+    process::exit("resp_cache", run(Options::parse()))
 }
 
 fn run(options: Options) -> Result<(), Failure> {
@@ -112,7 +112,7 @@ fn refused(error: StartError) -> Failure {
 
 /// A core before it runs.
 struct Cache {
-    inbox: UnboundedReceiver<Message>,
+    inbox: Inbox,
     shared: Arc<Shared>,
 }
 
@@ -124,11 +124,6 @@ impl Site<u32> for Cache {
     ) -> impl FnMut(N::Stream) {
         let core = Core::open(timers, self.shared);
         N::spawn(Rc::clone(&core).serve_inbox(self.inbox));
-        move |stream| N::spawn(serve(stream, Rc::clone(&core)))
+        move |stream| N::spawn(connection::serve(stream, Rc::clone(&core)))
     }
-}
-
-async fn serve(stream: impl Stream, core: Rc<Core>) {
-    let end = connection::serve(stream, Rc::clone(&core)).await;
-    tracing::debug!(core = core.index, %end, "a connection ended");
 }

@@ -1,14 +1,12 @@
 //! The command line.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use humantime::parse_duration;
 
-use crate::host::process::Failure;
 use crate::notify::Flags;
 
 /// A cache that speaks RESP2 and RESP3, with one thread for each core. Each key expires at its
@@ -38,8 +36,9 @@ pub(crate) struct Options {
     #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=1 << 28))]
     pub(crate) clients_max: u64,
 
-    /// A client that takes none of its replies for so long is disconnected; 0s is never.
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    /// A client that takes none of its replies for so long is disconnected; 0s is never. The
+    /// system may take none for seconds more, while a client reads 10 kB/s.
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_timeout: Duration,
 
     /// The most bytes of requests, replies and messages of all clients, divided among the cores; 0
@@ -53,7 +52,7 @@ pub(crate) struct Options {
 
     /// The most bytes of one request, and of one value.
     #[arg(long, default_value_t = 64 << 20, value_name = "BYTES")]
-    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(REQUEST_BYTES))]
+    #[arg(value_parser = RangedU64ValueParser::<usize>::new().range(1 << 10..=512 << 20))]
     pub(crate) request_max: usize,
 
     /// The most bytes of keys, values and timers, divided among the cores; 0 is no limit. Beyond
@@ -83,21 +82,4 @@ impl Options {
         let capacity = u64::from(self.timers_max) + self.clients_max + TIMERS_RESERVED;
         u32::try_from(capacity).expect("the ranges of the options leave it below 2³⁰")
     }
-}
-
-/// A number of bytes of a request that the server can be told.
-const REQUEST_BYTES: RangeInclusive<u64> = 1 << 10..=512 << 20;
-
-/// The options of this process; `None` if the command line asks for help only.
-pub(crate) fn parse() -> Result<Option<Options>, Failure> {
-    Options::try_parse().map(Some).or_else(|error| {
-        if !error.use_stderr() {
-            // A closed standard output is no error.
-            let _ = error.print();
-            return Ok(None);
-        }
-        let text = error.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        Err(Failure::usage(line.trim_start_matches("error: ")))
-    })
 }

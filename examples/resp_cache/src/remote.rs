@@ -59,28 +59,26 @@ impl Remote {
         }
     }
 
-    /// Adds a request to another core, whose reply comes next behind `out`. True if the requests
-    /// are to be sent now.
-    pub(crate) fn push(
-        &mut self,
-        core: usize,
-        args: Args<'_>,
-        next: Next,
-        out: &mut BytesMut,
-    ) -> bool {
+    /// Adds a request to another core, whose reply comes next behind `out`.
+    pub(crate) fn push(&mut self, core: usize, args: Args<'_>, next: Next, out: &mut BytesMut) {
         let before = self.requests[core].len();
         encode_request(&mut self.requests[core], args);
         self.bytes += self.requests[core].len() - before;
         self.hold(next, out);
+    }
+
+    /// Whether the requests are to be sent now, as they are many.
+    pub(crate) fn is_full(&self) -> bool {
         self.next.len() >= REQUESTS_MAX || self.bytes >= REQUEST_BYTES
     }
 
     /// Replies with the total of a command: `count`, and what its requests to other cores add.
-    pub(crate) fn push_total(&mut self, count: i64, reply: &mut Reply<'_>) {
+    pub(crate) fn push_total(&mut self, count: i64, proto: Proto, out: &mut BytesMut) {
         if self.is_resolved() {
-            reply.integer(count + std::mem::take(&mut self.total));
+            let total = count + std::mem::take(&mut self.total);
+            Reply { out, proto }.integer(total);
         } else {
-            self.hold(Next::Total(count), reply.out);
+            self.hold(Next::Total(count), out);
         }
     }
 
@@ -135,8 +133,7 @@ impl Remote {
                     out.unsplit(replies);
                 }
                 Next::Total(count) => {
-                    let total = count + std::mem::take(&mut self.total);
-                    Reply { out, proto }.integer(total);
+                    Reply { out, proto }.integer(count + std::mem::take(&mut self.total));
                 }
                 Next::Reply(core) | Next::Add(core) => {
                     let Some(reply) = self.arrived[core].each.pop_front() else {
@@ -146,7 +143,9 @@ impl Remote {
                     if let Next::Reply(_) = next {
                         out.extend_from_slice(&reply);
                     } else {
-                        self.total += integer_of(&reply);
+                        let digits =
+                            reply.strip_prefix(b":").and_then(|it| it.strip_suffix(b"\r\n"));
+                        self.total += digits.and_then(integer).expect("a count is an integer");
                     }
                 }
             }
@@ -162,10 +161,4 @@ impl Remote {
         }
         Ok(())
     }
-}
-
-/// The value of an integer reply.
-fn integer_of(reply: &[u8]) -> i64 {
-    let digits = reply.strip_prefix(b":").and_then(|reply| reply.strip_suffix(b"\r\n"));
-    digits.and_then(integer).expect("cores reply to a count with an integer")
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 
 use crate::client::{Client, Kind};
-use crate::commands::{Done, Refusal};
+use crate::commands::Done;
 use crate::core::{Core, Gauge, Gauges};
 use crate::glob;
 use crate::protocol::{Args, Proto, Reply, integer, is};
@@ -23,6 +23,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    pub(crate) fn new(core: &Rc<Core>, client: Rc<Client>) -> Self {
+        Self { core: Rc::clone(core), client, proto: Proto::Resp2, is_closing: false }
+    }
+
     /// Executes a command that runs on no key.
     pub(crate) fn run(&mut self, name: &str, args: Args<'_>, out: &mut BytesMut) -> Done {
         let mut reply = Reply { out, proto: self.proto };
@@ -34,7 +38,8 @@ impl Session {
                 Some(_) => return Err("ERR DB index is out of range".into()),
                 None => return Err("ERR invalid DB index".into()),
             },
-            "client" => Self::client(args, &mut reply)?,
+            // The names of a client and of its library are not kept: nothing lists them.
+            "client" if is(args, 1, "setname") || is(args, 1, "setinfo") => reply.simple("OK"),
             // What redis-cli asks for at its start, to complete what is typed.
             "command" if is(args, 1, "docs") => reply.map(0),
             "command" if args.len() == 1 => reply.array(0),
@@ -56,11 +61,7 @@ impl Session {
                 self.core.subscriptions_changed(&self.client);
             }
             "unsubscribe" | "punsubscribe" => self.unsubscribe(name, args, &mut reply),
-            _ => {
-                let problem =
-                    format!("ERR unknown subcommand or wrong number of arguments for '{name}'");
-                return Err(problem.into());
-            }
+            _ => return Err(format!("ERR unknown subcommand of '{name}'").into()),
         }
         Ok(())
     }
@@ -85,10 +86,8 @@ impl Session {
             Some(Some(3)) => Proto::Resp3,
             Some(_) => return Err("NOPROTO unsupported protocol version".into()),
         };
-        match args.len() {
-            0..=2 => {}
-            4 if is(args, 2, "setname") => check_name("Client names", args[3])?,
-            _ => return Err("ERR Syntax error in HELLO: this server has no users".into()),
+        if args.len() > 2 && !(args.len() == 4 && is(args, 2, "setname")) {
+            return Err("ERR Syntax error in HELLO: this server has no users".into());
         }
         self.proto = proto;
         let mut reply = Reply { out, proto };
@@ -106,28 +105,11 @@ impl Session {
         Ok(())
     }
 
-    /// The names of a client and of its library are checked, and not kept: nothing lists them.
-    fn client(args: Args<'_>, reply: &mut Reply<'_>) -> Done {
-        match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
-            (b"setname", 3) => check_name("Client names", args[2])?,
-            (b"setinfo", 4) if is(args, 2, "lib-name") => check_name("lib-name", args[3])?,
-            (b"setinfo", 4) if is(args, 2, "lib-ver") => check_name("lib-ver", args[3])?,
-            (b"setinfo", 4) => {
-                let option = String::from_utf8_lossy(args[2]);
-                return Err(format!("ERR Unrecognized option '{option}'").into());
-            }
-            _ => return Err("ERR unknown subcommand: use SETNAME or SETINFO".into()),
-        }
-        reply.simple("OK");
-        Ok(())
-    }
-
     /// The settings whose names match one of the patterns.
     fn config(&self, patterns: Args<'_>, reply: &mut Reply<'_>) {
         let options = &self.core.shared.options;
         let settings = [
             ("appendonly", "no".to_owned()),
-            ("maxclients", options.clients_max.to_string()),
             ("maxmemory", options.memory_max.to_string()),
             ("maxmemory-policy", "volatile-ttl".to_owned()),
             ("notify-keyspace-events", options.notify_keyspace_events.letters()),
@@ -148,7 +130,6 @@ impl Session {
         let (shared, options) = (&self.core.shared, &self.core.shared.options);
         let total = |gauge: fn(&Gauges) -> &Gauge| shared.total(gauge);
         let numbers = [
-            ("cores", shared.cores() as u64),
             ("\r\n# Clients\r\nconnected_clients", total(|core| &core.clients)),
             ("mem_clients", total(|core| &core.client_memory)),
             ("\r\n# Memory\r\nused_memory", total(|core| &core.memory)),
@@ -157,7 +138,6 @@ impl Session {
             ("evicted_keys", total(|core| &core.evicted)),
             ("evicted_clients", total(|core| &core.clients_evicted)),
             ("rejected_connections", total(|core| &core.clients_refused)),
-            ("client_output_buffer_limit_disconnections", total(|core| &core.clients_slow)),
             ("events_dropped", total(|core| &core.dropped)),
         ];
         let mut text = format!("# Server\r\nredis_version:{LEVEL}\r\nrole:master\r\n");
@@ -196,11 +176,8 @@ impl Session {
     }
 }
 
-/// Refuses a name that could not be shown in a line of words.
-fn check_name(of: &str, name: &[u8]) -> Done {
-    if name.iter().all(u8::is_ascii_graphic) {
-        return Ok(());
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.core.leave(&self.client);
     }
-    let problem = "cannot contain spaces, newlines or special characters.";
-    Err(Refusal::from(format!("ERR {of} {problem}")))
 }

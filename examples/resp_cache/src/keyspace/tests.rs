@@ -42,13 +42,18 @@ impl Fixture {
         Self { clock, timers, keys, turn }
     }
 
-    fn set(&mut self, key: &str, ttl: Ttl) -> Result<(), WriteError> {
+    /// Sets a key, for so many milliseconds.
+    fn set(&mut self, key: &str, millis: impl Into<Option<u64>>) -> Written {
+        let deadline = |millis| Ttl::Set(self.keys.now() + Duration::from_millis(millis));
+        let ttl = millis.into().map_or(Ttl::Remove, deadline);
         self.keys.set(Key::new(key.as_bytes()), b"value", ttl)
     }
 
-    /// A deadline that many milliseconds from now.
-    fn after(&self, millis: u64) -> Ttl {
-        Ttl::Set(self.keys.now() + Duration::from_millis(millis))
+    /// Sets keys `k0`, `k1` and so on, for as many milliseconds as the function says.
+    fn fill<M: Into<Option<u64>>>(&mut self, count: u64, millis: impl Fn(u64) -> M) {
+        for number in 0..count {
+            self.set(&format!("k{number}"), millis(number)).unwrap();
+        }
     }
 
     fn has(&mut self, key: &str) -> bool {
@@ -84,9 +89,8 @@ impl Fixture {
         let bytes: usize = self.keys.entries.iter().map(|(_, entry)| entry.bytes()).sum();
         assert_eq!(self.keys.memory, bytes);
         let timed = self.keys.entries.iter().filter(|(_, entry)| entry.timer.is_some());
-        let (count, evictable) =
-            timed.fold((0, 0), |(count, bytes), (_, entry)| (count + 1, bytes + entry.bytes()));
-        assert_eq!((self.keys.timed, self.keys.evictable), (count, evictable));
+        let timed: Vec<usize> = timed.map(|(_, entry)| entry.bytes()).collect();
+        assert_eq!((self.keys.timed, self.keys.evictable), (timed.len(), timed.iter().sum()));
         assert_eq!(self.keys.table.len(), self.keys.entries.len());
     }
 }
@@ -94,8 +98,7 @@ impl Fixture {
 #[test]
 fn key_is_not_answered_from_its_deadline_on_even_before_the_shard_turns() {
     let mut of = Fixture::new(1_000);
-    let ttl = of.after(100);
-    of.set("k", ttl).unwrap();
+    of.set("k", 100).unwrap();
     of.clock.advance(Duration::from_micros(99_999));
     assert!(of.has("k"), "it is not early by a microsecond");
     of.clock.advance(Duration::from_micros(1));
@@ -107,18 +110,31 @@ fn key_is_not_answered_from_its_deadline_on_even_before_the_shard_turns() {
 
 #[test]
 fn writes_that_do_not_fit_are_refused_without_a_look_at_each_key() {
-    const KEYS: usize = 100_000;
+    const KEYS: u64 = 100_000;
     let mut of = Fixture::new(10);
-    for number in 0..KEYS {
-        of.set(&format!("k{number}"), Ttl::Remove).unwrap();
-    }
+    of.fill(KEYS, |_| None);
     of.keys.memory_max = of.keys.memory;
     // A look at each key, for each of as many writes, takes a quarter of an hour.
     let begin = Instant::now();
     for _ in 0..KEYS {
-        assert_eq!(of.set("new", Ttl::Remove), Err(NO_MEMORY));
+        assert_eq!(of.set("new", None), Err(NO_MEMORY));
         assert!(begin.elapsed() < PATIENCE, "the refusals depend on the number of keys");
     }
+}
+
+#[test]
+fn full_memory_evicts_the_keys_with_the_shortest_time_to_live() {
+    let mut of = Fixture::new(1_000);
+    of.fill(50, |number| 60_000 - number * 300);
+    of.set("stays", None).unwrap();
+    of.keys.memory_max = of.keys.memory;
+    for number in 0..10 {
+        of.set(&format!("n{number}"), 600_000).unwrap();
+        assert!(!of.has(&format!("k{}", 49 - number)), "it has the shortest time");
+    }
+    assert_eq!(of.events(), ["evicted"; 10]);
+    assert_eq!((of.has("stays"), of.has("k39")), (true, true));
+    of.check_memory();
 }
 
 #[test]
@@ -126,13 +142,8 @@ fn eviction_of_far_keys_goes_by_their_time_whatever_was_cancelled() {
     let mut of = Fixture::new(10_000);
     // All of them share a slot, whose first entries are stale. Those with an even number are later.
     let time_of = |number: u64| 40_000_000 + number + 10_000 * ((number + 1) % 2);
-    for number in 0..2_000 {
-        let ttl = of.after(time_of(number));
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
-    for number in 0..1_000 {
-        of.set(&format!("k{number}"), Ttl::Remove).unwrap();
-    }
+    of.fill(2_000, time_of);
+    of.fill(1_000, |_| None);
     let mut left: Vec<u64> = (1_000..2_000).collect();
     left.sort_by_key(|number| time_of(*number));
     for number in left {
@@ -147,10 +158,7 @@ fn eviction_of_far_keys_goes_by_their_time_whatever_was_cancelled() {
 #[test]
 fn large_value_takes_the_room_of_as_many_keys_as_it_needs() {
     let mut of = Fixture::new(10_000);
-    for number in 0..5_000 {
-        let ttl = of.after(1_000_000 + number);
-        of.set(&format!("k{number}"), ttl).unwrap();
-    }
+    of.fill(5_000, |number| 1_000_000 + number);
     of.keys.memory_max = of.keys.memory;
     let large = vec![b'x'; of.keys.memory / 2];
     assert_eq!(of.keys.set(Key::new(b"large"), &large, Ttl::Remove), Ok(()));
@@ -162,17 +170,11 @@ fn large_value_takes_the_room_of_as_many_keys_as_it_needs() {
 #[test]
 fn write_without_a_free_timer_is_refused_and_changes_nothing() {
     let mut of = Fixture::new(2);
-    for key in ["a", "b"] {
-        let ttl = of.after(1_000);
-        of.set(key, ttl).unwrap();
-    }
-    of.set("plain", Ttl::Remove).unwrap();
-    let ttl = of.after(1_000);
-    assert_eq!(of.set("c", ttl), Err(NO_TIMER));
-    assert!(!of.has("c"));
-    assert_eq!(of.set("plain", ttl), Err(NO_TIMER));
-    assert!(of.has("plain"));
-    assert_eq!(of.set("a", ttl), Ok(()), "a reset needs no timer");
+    of.fill(2, |_| 1_000);
+    of.set("plain", None).unwrap();
+    assert_eq!([of.set("c", 1_000), of.set("plain", 1_000)], [Err(NO_TIMER); 2]);
+    assert_eq!((of.has("c"), of.has("plain")), (false, true));
+    assert_eq!(of.set("k0", 1_000), Ok(()), "a reset needs no timer");
     of.check_memory();
 }
 
@@ -193,18 +195,16 @@ fn random_writes_expire_as_a_map_of_deadlines_says() {
         match random(6) {
             0 | 1 => {
                 let time = random(2_000) + 1;
-                let ttl = of.after(time);
-                of.set(&key, ttl).unwrap();
+                of.set(&key, time).unwrap();
                 model.insert(key, Some(now + time));
             }
             2 => {
-                of.set(&key, Ttl::Remove).unwrap();
+                of.set(&key, None).unwrap();
                 model.insert(key, None);
             }
             3 => {
-                let is_removed = of.keys.remove(Key::new(key.as_bytes()));
-                let known = model.remove(&key);
-                assert_eq!(is_removed, known.is_some_and(|at| at.is_none_or(|at| at > now)));
+                let known = model.remove(&key).is_some_and(|at| at.is_none_or(|at| at > now));
+                assert_eq!(of.keys.remove(Key::new(key.as_bytes())), known);
             }
             4 => {
                 let time = random(300);
@@ -230,11 +230,8 @@ fn key_that_is_written_is_not_evicted_for_its_own_room() {
     // Among others that can be evicted, and alone.
     for others in [100, 0] {
         let mut of = Fixture::new(10_000);
-        let (soon, later) = (of.after(1_000), of.after(1_000_000));
-        of.set("first", soon).unwrap();
-        for number in 0..others {
-            of.set(&format!("k{number}"), later).unwrap();
-        }
+        of.set("first", 1_000).unwrap();
+        of.fill(others, |_| 1_000_000);
         of.keys.memory_max = of.keys.memory;
         let (outcome, length) = if others > 0 { (Ok(()), 1_000) } else { (Err(NO_MEMORY), 5) };
         assert_eq!(of.keys.set(key, &large, Ttl::Keep), outcome);
@@ -250,10 +247,8 @@ fn key_that_is_written_is_not_evicted_for_its_own_room() {
 #[test]
 fn time_to_live_reaches_as_far_as_its_milliseconds() {
     let mut of = Fixture::new(10);
-    for (key, millis) in [("far", i64::MAX.cast_unsigned()), ("sooner", 1 << 60)] {
-        let ttl = of.after(millis);
-        of.set(key, ttl).unwrap();
-    }
+    of.set("far", i64::MAX.cast_unsigned()).unwrap();
+    of.set("sooner", 1 << 60).unwrap();
     of.advance(1_000_000_000);
     assert_eq!(of.turn(), 0);
     assert_eq!(of.remaining("far"), Some(i64::MAX.cast_unsigned() - 1_000_000_000));

@@ -32,26 +32,36 @@ fn process_has_no_huge_pages_whose_first_touch_takes_milliseconds() {
     assert_eq!(server.status("THP_enabled:").as_deref(), Some("0"));
 }
 
+/// Expects that a server is refused with this exit code and an error that names an option.
+fn expect_refusal(limit: &str, arguments: &[&str], code: i32) {
+    let output = Command::new("sh")
+        .args(["-c", &format!("{limit} exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_resp_cache")])
+        .args(["--stats", "127.0.0.1:0"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    assert!(text.contains(arguments[0]) && !text.contains("--capacity"), "{text}");
+    assert!(code == 2 || text.lines().count() == 1, "{text}");
+}
+
 #[test]
-fn bad_option_is_refused_in_one_line_that_names_it() {
-    for (arguments, named) in [
-        (&["--cores", "0"][..], "--cores"),
-        (&["--cores", "5000"], "--cores"),
-        (&["--timers-max", "0"], "--timers-max"),
-        (&["--clients-max", "5000000000"], "--clients-max"),
-        (&["--request-max", "5"], "--request-max"),
-        (&["--notify-keyspace-events", "Q"], "--notify-keyspace-events"),
-        (&["--listen", "nowhere"], "--listen"),
+fn start_with_a_bad_option_or_too_little_memory_is_refused_and_the_option_named() {
+    for (name, value) in [
+        ("--cores", "0"),
+        ("--cores", "5000"),
+        ("--timers-max", "0"),
+        ("--clients-max", "5000000000"),
+        ("--request-max", "5"),
+        ("--notify-keyspace-events", "Q"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
-            .args(["--listen", "127.0.0.1:0", "--stats", "127.0.0.1:0"])
-            .args(arguments)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains(named), "{text}");
+        expect_refusal("", &[name, value, "--listen", "127.0.0.1:0"], 2);
+    }
+    expect_refusal("", &["--listen", "nowhere"], 2);
+    let kilobytes = ["50000", "300000", "600000"].iter().filter(|_| cfg!(target_os = "linux"));
+    for limit in kilobytes.map(|kilobytes| format!("ulimit -v {kilobytes};")) {
+        expect_refusal(&limit, &["--timers-max", "500000000", "--listen", "127.0.0.1:0"], 1);
     }
 }
 
@@ -63,36 +73,8 @@ fn second_server_on_an_address_is_refused_and_a_later_one_starts() {
     let mut client = server.socket();
     client.expect(b"PING\r\nQUIT\r\n", b"+PONG\r\n+OK\r\n");
     assert_eq!(client.rest(), "");
-    let output = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
-        .args(["--listen", &address, "--stats", "127.0.0.1:0"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--listen"));
+    expect_refusal("", &["--listen", &address], 1);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     Server::at(&address, &[]).socket().expect(b"PING\r\n", b"+PONG\r\n");
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn start_without_memory_is_refused_in_one_line_that_names_options() {
-    for kilobytes in ["50000", "300000", "600000"] {
-        let start = format!("ulimit -v {kilobytes}; exec \"$0\" \"$@\"");
-        let output = Command::new("sh")
-            .args(["-c", &start, env!("CARGO_BIN_EXE_resp_cache")])
-            .args([
-                "--listen",
-                "127.0.0.1:0",
-                "--stats",
-                "127.0.0.1:0",
-                "--timers-max",
-                "500000000",
-            ])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
-        assert!(text.contains("--timers-max") && !text.contains("--capacity"), "{text}");
-    }
 }

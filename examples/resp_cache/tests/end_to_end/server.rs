@@ -158,17 +158,6 @@ impl Socket {
         assert_eq!(shown, expected.escape_ascii().to_string(), "{}", sent.escape_ascii());
     }
 
-    /// The bytes up to the end of a line.
-    pub(crate) fn line(&mut self) -> String {
-        let mut line = Vec::new();
-        while !line.ends_with(b"\r\n") {
-            let mut byte = [0];
-            self.0.read_exact(&mut byte).unwrap();
-            line.push(byte[0]);
-        }
-        String::from_utf8_lossy(&line).into_owned()
-    }
-
     /// All bytes until the server closes the connection.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
