@@ -27,7 +27,6 @@ pub(crate) enum Part {
     /// The names of its subscriptions.
     Names,
 }
-const PARTS: usize = 5;
 /// What a subscription takes beside its name.
 const SUBSCRIPTION_BYTES: usize = 128;
 
@@ -49,7 +48,7 @@ impl Kind {
 pub(crate) struct Client {
     pub(crate) id: u64,
     gauges: Arc<Gauges>,
-    parts: [Cell<usize>; PARTS],
+    parts: [Cell<usize>; 5],
     names: RefCell<[BTreeSet<Bytes>; 2]>,
     /// Messages that its connection has not taken, each with the pattern that it matches. They
     /// share their bytes with those of other clients.

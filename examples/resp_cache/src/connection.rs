@@ -41,8 +41,6 @@ type End = Cow<'static, str>;
 /// What a connection does, unless it is to end.
 type Served<T = ()> = Result<T, End>;
 
-const CLIENT_LEFT: End = Cow::Borrowed("the client left");
-
 /// Serves one client until it leaves or a limit ends the connection.
 pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) {
     let options = &core.shared.options;
@@ -78,7 +76,7 @@ async fn refuse(mut stream: impl Stream, core: &Core) {
 /// How many bytes a client has sent or taken: none when it has left.
 fn some(bytes: io::Result<usize>) -> Served<usize> {
     match bytes {
-        Ok(0) => Err(CLIENT_LEFT),
+        Ok(0) => Err("the client left".into()),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(error.to_string().into()),
     }

@@ -51,12 +51,11 @@ pub(crate) enum Ttl {
     Set(Instant),
 }
 
-/// Why a write did not take place, as the client is told.
-pub(crate) type WriteError = &'static str;
-pub(crate) type Written<T = ()> = Result<T, WriteError>;
+/// The outcome of a write: why it did not take place, as the client is told.
+pub(crate) type Written = Result<(), &'static str>;
 
-const NO_MEMORY: WriteError = "OOM command not allowed when used memory > 'maxmemory'.";
-const NO_TIMER: WriteError =
+const NO_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+const NO_TIMER: &str =
     "OOM this core has no timer left for a time to live; start with more --timers-max";
 
 #[derive(Debug)]

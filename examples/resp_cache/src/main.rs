@@ -78,10 +78,8 @@ fn decline_huge_pages() {
 fn start(options: Options) -> Result<Running<u32>, Failure> {
     decline_huge_pages();
     let addresses = Addresses::reserve(options.listen, options.stats)?;
-    let cores = match options.cores {
-        Some(cores) => cores,
-        None => std::thread::available_parallelism().map_err(Failure::host)?.get(),
-    };
+    let all = || std::thread::available_parallelism().map(usize::from);
+    let cores = options.cores.map_or_else(all, Ok).map_err(Failure::host)?;
     let service = TimerService::builder()
         .name("resp_cache")
         .runtime(if options.runtime == "tokio" { Runtime::Tokio } else { Runtime::Glommio })

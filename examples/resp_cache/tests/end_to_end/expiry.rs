@@ -2,13 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redis::{Commands, Connection, cmd, pipe};
+use redis::{Commands, cmd, pipe};
 
 use crate::server::{PATIENCE, Server};
-
-fn set_px(client: &mut Connection, key: &str, millis: u64) {
-    let () = cmd("SET").arg(key).arg(1).arg("PX").arg(millis).query(client).unwrap();
-}
 
 #[test]
 fn key_is_never_answered_after_its_time_nor_missing_before() {
@@ -17,7 +13,8 @@ fn key_is_never_answered_after_its_time_nor_missing_before() {
         for number in 0..40_u64 {
             let (key, life) = (format!("k{number}"), Duration::from_millis(5 + number));
             let set_at = Instant::now();
-            set_px(&mut client, &key, life.as_millis() as u64);
+            let mut set = cmd("SET");
+            set.arg(&key).arg(&["1", "PX"]).arg(5 + number).exec(&mut client).unwrap();
             let was_set = Instant::now();
             loop {
                 let asked = Instant::now();
@@ -68,24 +65,21 @@ fn keys_due_together_are_removed_and_published_without_an_access() {
 fn memory_beyond_the_limit_is_freed_of_keys_with_a_time_to_live() {
     for (runtime, server) in Server::on_each_runtime(&["--memory-max", "400000"]) {
         let mut client = server.client();
-        for number in 0..50 {
-            let () = client.set(format!("stays{number}"), "x".repeat(100)).unwrap();
-        }
-        for number in 0..2_000 {
-            let (value, time) = ("x".repeat(500), 100 + number);
-            let mut set = cmd("SET");
-            set.arg(format!("k{number}")).arg(value).arg("EX").arg(time);
-            let () = set.query(&mut client).unwrap();
-        }
         let stay: Vec<String> = (0..50).map(|number| format!("stays{number}")).collect();
+        for name in &stay {
+            let () = client.set(name, "x".repeat(100)).unwrap();
+        }
+        let value = "x".repeat(500);
+        for number in 0..2_000 {
+            let mut set = cmd("SET");
+            set.arg(number).arg(&value).arg("EX").arg(100 + number).exec(&mut client).unwrap();
+        }
         assert_eq!(client.exists(&stay), Ok(50), "{runtime}");
         let size: usize = cmd("DBSIZE").query(&mut client).unwrap();
         assert!((300..800).contains(&size), "{runtime}: {size} keys are left");
         let info: String = cmd("INFO").query(&mut client).unwrap();
-        let evicted = format!("evicted_keys:{}", 2_050 - size);
-        assert!(info.contains(&evicted), "{runtime}: {info}");
-        let huge = client.set("huge", "x".repeat(500_000));
-        let refused: redis::RedisResult<()> = huge;
-        assert!(refused.unwrap_err().to_string().contains("maxmemory"), "{runtime}");
+        assert!(info.contains(&format!("evicted_keys:{}", 2_050 - size)), "{runtime}: {info}");
+        let refused = client.set::<_, _, ()>("huge", "x".repeat(500_000)).unwrap_err();
+        assert!(refused.to_string().contains("maxmemory"), "{runtime}: {refused}");
     }
 }

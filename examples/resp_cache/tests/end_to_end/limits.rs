@@ -1,11 +1,11 @@
 //! Clients that break the protocol, do not read, hold too much, or are too many.
 
 use std::io::{ErrorKind, Read, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{Commands, Connection, cmd};
 
-use crate::server::{PATIENCE, Server, Socket, request};
+use crate::server::{Server, Socket, request, wait_until};
 
 const SUBSCRIBED: &[u8] = b"*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:1\r\n";
 
@@ -20,23 +20,12 @@ fn info(client: &mut Connection, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn malformed_request_is_refused_and_ends_its_connection_only() {
     let (protocol, http) = ("-ERR Protocol error", "-ERR this is no HTTP server");
     let nested = b"*1\r\n".repeat(10_000);
-    let requests: [(&[u8], &str); 9] = [
+    let requests: [(&[u8], &str); 6] = [
         (b"*x\r\n", protocol),
-        (b"*1\r\n:5\r\n", protocol),
-        (b"*1\r\n$04\r\nPING\r\n", protocol),
-        (b"*1\r\n$4\r\nPINGxxxx", protocol),
         (b"*9999999999\r\n", protocol),
         (b"*1\r\n$200000\r\n", protocol),
         // A reset may overtake the reply, where the server has not read all bytes.
@@ -92,9 +81,6 @@ fn pipeline_of_large_values_is_held_back_until_the_client_reads() {
                 assert!(received.ends_with(b"x\r\n"), "{runtime}: reply {number}");
             }
         }
-        let names: Vec<String> = (0..40).map(|number| format!("k{}", number % 8)).collect();
-        let values: Vec<Vec<u8>> = client.mget(&names).unwrap();
-        assert!(values.iter().all(|value| value.len() == VALUE), "{runtime}");
     }
 }
 

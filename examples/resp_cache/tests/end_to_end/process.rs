@@ -2,22 +2,14 @@
 
 use std::process::Command;
 
-use redis::Commands;
-
 use crate::server::Server;
 
 #[test]
 fn sigterm_ends_the_server_with_clients_connected() {
     for (runtime, mut server) in Server::on_each_runtime(&[]) {
-        let mut idle = server.socket();
-        idle.expect(b"PING\r\n", b"+PONG\r\n");
-        let mut subscriber = server.socket();
+        let (mut idle, mut subscriber) = (server.socket(), server.socket());
+        idle.expect(&b"SET k 1 EX 1000\r\n".repeat(9), &b"+OK\r\n".repeat(9));
         subscriber.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
-        let mut client = server.client();
-        for number in 0..1_000 {
-            let () = client.set(format!("k{number}"), 1).unwrap();
-            let () = client.expire(format!("k{number}"), 1_000).unwrap();
-        }
         server.signal("TERM");
         assert_eq!(server.wait(), Some(0), "{runtime}");
         assert_eq!(idle.rest(), "", "{runtime}");
@@ -76,5 +68,5 @@ fn second_server_on_an_address_is_refused_and_a_later_one_starts() {
     expect_refusal("", &["--listen", &address], 1);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
-    Server::at(&address, &[]).socket().expect(b"PING\r\n", b"+PONG\r\n");
+    Server::start(&["--listen", &address]).socket().expect(b"PING\r\n", b"+PONG\r\n");
 }

@@ -36,48 +36,28 @@ impl Server {
         [Some(tokio), glommio.ok()].into_iter().flatten().collect()
     }
 
+    /// A server, at any address if the arguments state none; its errors if it does not start.
     fn try_start(arguments: &[&str]) -> Result<Self, String> {
-        Self::start_at("127.0.0.1:0", arguments)
-    }
-
-    /// A server at this address; the first line of its errors if it does not start.
-    pub(crate) fn start_at(address: &str, arguments: &[&str]) -> Result<Self, String> {
-        let timers: &[&str] =
-            if arguments.contains(&"--timers-max") { &[] } else { &["--timers-max", "100000"] };
+        let defaults = [("--timers-max", "100000"), ("--listen", "127.0.0.1:0")];
+        let missing = defaults.iter().filter(|(name, _)| !arguments.contains(name));
         let mut child = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
-            .args(timers)
-            .args(["--listen", address, "--stats", "127.0.0.1:0", "--cores", "2"])
+            .args(missing.flat_map(|(name, value)| [name, value]))
+            .args(["--stats", "127.0.0.1:0", "--cores", "2"])
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary is there");
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut lines = Vec::new();
+        let mut lines = String::new();
         for _ in 0..3 {
-            let mut line = String::new();
-            if stdout.read_line(&mut line).unwrap() == 0 {
-                let mut text = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-                child.wait().unwrap();
-                return Err(text);
+            if stdout.read_line(&mut lines).unwrap() == 0 {
+                let output = child.wait_with_output().unwrap();
+                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
             }
-            lines.push(line);
         }
-        let word = lines[0].split_whitespace().nth(2).expect("the first line has the address");
+        let word = lines.split_whitespace().nth(2).expect("the first line has the address");
         Ok(Self { child, address: word.parse().unwrap(), _stdout: stdout })
-    }
-
-    /// A server at an address that was used before. A killed server's listeners may still answer
-    /// for a moment.
-    pub(crate) fn at(address: &str, arguments: &[&str]) -> Self {
-        let begin = Instant::now();
-        loop {
-            match Self::start_at(address, arguments) {
-                Ok(server) => return server,
-                Err(line) => assert!(begin.elapsed() < PATIENCE, "{line}"),
-            }
-        }
     }
 
     pub(crate) fn client(&self) -> redis::Connection {
@@ -112,14 +92,12 @@ impl Server {
 
     /// The exit code, when the process has ended.
     pub(crate) fn wait(&mut self) -> Option<i32> {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(begin.elapsed() < PATIENCE, "the server has not ended");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut status = None;
+        wait_until("the server has not ended", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
     }
 }
 
@@ -130,15 +108,17 @@ impl Drop for Server {
     }
 }
 
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A request of these words.
 pub(crate) fn request(words: &[&[u8]]) -> Vec<u8> {
-    let mut request = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        request.extend_from_slice(word);
-        request.extend_from_slice(b"\r\n");
-    }
-    request
+    redis::Cmd::new().arg(words).get_packed_command()
 }
 
 /// A socket that sends what a test says, well-formed or not.
