@@ -7,6 +7,10 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
+
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
 
 #[cfg(feature = "compio")]
 pub(crate) mod on_compio;
@@ -40,6 +44,16 @@ pub(crate) trait Stream {
     fn peer(&self) -> Option<SocketAddr>;
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    /// Writes, or waits for the next event of the connection. The limits of writing are judged by
+    /// what the peer has acknowledged where the socket can be asked, and by what the socket accepts
+    /// elsewhere.
+    async fn write_or_event(
+        &mut self,
+        conn: &ConnTimers,
+        bytes: &[u8],
+    ) -> Raced<io::Result<usize>> {
+        conn.race(pin!(self.write(bytes))).await
+    }
     /// Ends the connection in both directions.
     async fn close(self);
 }

@@ -3,7 +3,10 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -58,6 +61,15 @@ impl Stream for TcpStream {
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         AsyncWriteExt::write(self, bytes).await
+    }
+
+    async fn write_or_event(
+        &mut self,
+        conn: &ConnTimers,
+        bytes: &[u8],
+    ) -> Raced<io::Result<usize>> {
+        let (reader, mut writer) = self.split();
+        conn.race_write(reader.as_ref(), pin!(writer.write(bytes))).await
     }
 
     async fn close(mut self) {

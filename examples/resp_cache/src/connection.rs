@@ -73,19 +73,11 @@ async fn refuse(mut stream: impl Stream, core: &Core) {
     stream.close().await;
 }
 
-/// How many bytes a client has sent or taken: none when it has left.
-fn some(bytes: io::Result<usize>) -> Served<usize> {
-    match bytes {
-        Ok(0) => Err("the client left".into()),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(error.to_string().into()),
-    }
-}
-
-/// How many bytes were read or written, unless a limit or the end of the server came first.
-fn moved(raced: Raced<Served<usize>>) -> Served<usize> {
+/// How many bytes a client has sent or taken, unless a limit or the end of the server came first.
+fn moved(raced: Raced<io::Result<usize>>) -> Served<usize> {
     match raced {
-        Raced::Done(bytes) => bytes,
+        Raced::Done(Ok(0)) => Err("the client left".into()),
+        Raced::Done(bytes) => bytes.map_err(|error| error.to_string().into()),
         Raced::Event(_) => Err("the client did not take its replies in time".into()),
         Raced::Closed => Err(SHUT_DOWN.into()),
     }
@@ -126,14 +118,12 @@ impl<S: Stream> Connection<S> {
     /// Waits for bytes or messages.
     async fn wait(&mut self) -> Served {
         self.make_room();
-        let woken = async {
-            tokio::select! {
-                biased;
-                woken = self.session.client.woken(true) => woken.map(|()| 0).map_err(End::from),
-                read = self.stream.read(&mut self.input[self.filled..]) => some(read),
-            }
+        let read = pin!(self.stream.read(&mut self.input[self.filled..]));
+        let read = tokio::select! {
+            biased;
+            woken = self.session.client.woken(true) => woken.map(|()| 0)?,
+            raced = self.conn.race(read) => moved(raced)?,
         };
-        let read = moved(self.conn.race(pin!(woken)).await)?;
         self.filled += read;
         Ok(())
     }
@@ -172,15 +162,11 @@ impl<S: Stream> Connection<S> {
         let mut written = 0;
         while written < self.out.len() {
             let _writing = self.conn.begin_write();
-            let taken = async {
-                tokio::select! {
-                    biased;
-                    taken = self.stream.write(&self.out[written..]) => some(taken),
-                    ended = self.session.client.woken(false) => ended.map(|()| 0).map_err(End::from),
-                }
+            written += tokio::select! {
+                biased;
+                raced = self.stream.write_or_event(&self.conn, &self.out[written..]) => moved(raced)?,
+                ended = self.session.client.woken(false) => ended.map(|()| 0)?,
             };
-            let taken = moved(self.conn.race(pin!(taken)).await)?;
-            written += taken;
         }
         self.out.clear();
         if self.out.capacity() > 2 * OUTPUT_BYTES {

@@ -1,10 +1,7 @@
 //! The keys of one shard, by a clock that the tests move.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
+use corewheel::TimerService;
 use corewheel::clock::ManualClock;
-use corewheel::{Fired, TimerService, Timers};
 
 use super::*;
 
@@ -63,10 +60,6 @@ impl Fixture {
     fn remaining(&mut self, key: &str) -> Option<u64> {
         let Some(Ttl::Set(deadline)) = self.keys.ttl(Key::new(key.as_bytes())) else { return None };
         Some((deadline - self.keys.now()).as_millis() as u64)
-    }
-
-    fn advance(&mut self, millis: u64) {
-        self.clock.advance(Duration::from_millis(millis));
     }
 
     /// Takes a turn, and returns how many keys the shard removed.
@@ -206,7 +199,7 @@ fn random_writes_expire_as_a_map_of_deadlines_says() {
             }
             4 => {
                 let time = random(300);
-                of.advance(time);
+                of.clock.advance(Duration::from_millis(time));
                 now += time;
                 if random(2) == 0 {
                     of.turn();
@@ -234,7 +227,7 @@ fn key_that_is_written_is_not_evicted_for_its_own_room() {
         assert_eq!(of.remaining("first"), Some(1_000), "it keeps its time to live");
         assert!(of.keys.memory <= of.keys.memory_max);
         of.check_memory();
-        of.advance(1_000);
+        of.clock.advance(Duration::from_secs(1));
         assert_eq!(of.turn(), 1, "its timer has the deadline again");
     }
 }
@@ -244,12 +237,11 @@ fn time_to_live_reaches_as_far_as_its_milliseconds() {
     let mut of = Fixture::new(10);
     of.set("far", i64::MAX.cast_unsigned()).unwrap();
     of.set("sooner", 1 << 60).unwrap();
-    of.advance(1_000_000_000);
+    of.clock.advance(Duration::from_secs(1_000_000));
     assert_eq!(of.turn(), 0);
     assert_eq!(of.remaining("far"), Some(i64::MAX.cast_unsigned() - 1_000_000_000));
     // Nor is it later than the deadline that a key has while others make room for it.
     of.keys.memory_max = of.keys.memory;
-    let large = [b'x'; 100];
-    assert_eq!(of.keys.set(Key::new(b"sooner"), &large, Ttl::Keep), Ok(()));
+    assert_eq!(of.keys.set(Key::new(b"sooner"), &[b'x'; 100], Ttl::Keep), Ok(()));
     assert_eq!((of.has("far"), of.has("sooner")), (false, true));
 }

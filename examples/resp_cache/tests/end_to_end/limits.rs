@@ -7,8 +7,6 @@ use redis::{Commands, Connection, cmd};
 
 use crate::server::{Server, Socket, request, wait_until};
 
-const SUBSCRIBED: &[u8] = b"*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:1\r\n";
-
 fn is_served(server: &Server) {
     server.socket().expect(b"PING\r\n", b"+PONG\r\n");
 }
@@ -183,7 +181,7 @@ fn events_are_held_to_their_bytes_at_each_subscriber_and_between_cores() {
             // Enough connections that each core has some, wherever the kernel puts them.
             let mut subscribers: Vec<Socket> = (0..16).map(|_| server.socket()).collect();
             for socket in &mut subscribers {
-                socket.expect(b"PSUBSCRIBE *\r\n", SUBSCRIBED);
+                socket.expect(b"PSUBSCRIBE *\r\n", b"*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:1\r\n");
             }
             for _ in 0..keys {
                 let mut set = cmd("SET");
