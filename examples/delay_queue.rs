@@ -7,6 +7,8 @@
 //! ```text
 //! cargo run --example delay_queue
 //! ```
+//!
+//! To try: another `TRIES_MAX`, and which requests are given up then.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

@@ -7,6 +7,8 @@
 //! ```text
 //! cargo run --example jobs
 //! ```
+//!
+//! To try: fewer `WORKERS` or a smaller `DUE_MAX`, and how long all of the jobs take then.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

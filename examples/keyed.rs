@@ -7,6 +7,8 @@
 //! ```text
 //! cargo run --example keyed
 //! ```
+//!
+//! To try: another `IDLE_MAX`, and which sessions expire then.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

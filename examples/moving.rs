@@ -8,6 +8,8 @@
 //! cargo run --release --example moving
 //! ```
 //!
+//! To try: an `IDLE` of 10 ms, so that timers are due while they move.
+//!
 //! The command ends by itself, and fails if a timer has fired too early, twice or not at all.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]

@@ -10,6 +10,8 @@
 //! ```text
 //! cargo run --release --example overload -- tokio
 //! ```
+//!
+//! To try: a `MIN` below `PERIOD`. Active connections end under pressure then.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

@@ -12,6 +12,8 @@
 //! ```text
 //! cargo run --example periodic
 //! ```
+//!
+//! To try: another `MissedTickBehavior`, and when the runs come then.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

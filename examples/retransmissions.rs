@@ -8,6 +8,8 @@
 //! ```text
 //! cargo run --example retransmissions
 //! ```
+//!
+//! To try: another `TRIES_MAX`, and which packets are given up then.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

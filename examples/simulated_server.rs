@@ -4,6 +4,8 @@
 //! ```sh
 //! cargo run --release --example simulated_server
 //! ```
+//!
+//! To try: a shorter `IDLE`, and more seeds.
 
 #![allow(clippy::print_stdout, reason = "it says what it has run")]
 

@@ -14,6 +14,8 @@
 //! nc 127.0.0.1 7070
 //! ```
 //!
+//! To try: say nothing, and see a `PING` each second, and the close after five.
+//!
 //! Copy into a server of your own: [`connection`], which does not depend on the runtime, and of the
 //! folder `host`, which the example servers share, the part that you need.
 

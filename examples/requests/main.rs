@@ -11,6 +11,8 @@
 //! cargo run --release --example requests -- --runtime tokio --requests 10000
 //! ```
 //!
+//! To try: another runtime, and what the counts and the times say then.
+//!
 //! The module to copy into a client of your own is [`client`], which names no runtime.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]

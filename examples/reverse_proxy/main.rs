@@ -16,6 +16,8 @@
 //! curl http://127.0.0.1:8080/
 //! ```
 //!
+//! To try: send half of a head by `nc 127.0.0.1 8080`, and wait ten seconds for the `408`.
+//!
 //! [`Server`]: corewheel_http::server::Server
 
 mod forward;
@@ -169,12 +171,8 @@ impl Proxy {
     }
 }
 
-fn start_upstream(
-    options: &Options,
-    address: SocketAddr,
-    option: &str,
-) -> Result<SocketAddr, Failure> {
-    let (mut listeners, _) = listen(options, address, 1).map_err(in_use(option, address))?;
+fn start_upstream(options: &Options, at: SocketAddr, option: &str) -> Result<SocketAddr, Failure> {
+    let (mut listeners, _) = listen(options, at, 1).map_err(in_use(option, at))?;
     upstream::start(listeners.remove(0)).map_err(Failure::host)
 }
 

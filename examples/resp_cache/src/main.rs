@@ -6,6 +6,8 @@
 //! redis-cli -p 6380 set greeting hello px 1500
 //! ```
 //!
+//! To try: `redis-cli -p 6380 psubscribe '*'` beside it, which is told when the key expires.
+//!
 //! Each key lives on one core, in state that only the core's thread touches, with a timer of the
 //! core's shard. The timer removes the key within some milliseconds of its deadline; until then, an
 //! access finds that the deadline has passed, and the key is not answered. It keeps nothing on disk
