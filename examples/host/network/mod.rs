@@ -47,11 +47,7 @@ pub(crate) trait Stream {
     /// Writes, or waits for the next event of the connection. The limits of writing are judged by
     /// what the peer has acknowledged where the socket can be asked, and by what the socket accepts
     /// elsewhere.
-    async fn write_or_event(
-        &mut self,
-        conn: &ConnTimers,
-        bytes: &[u8],
-    ) -> Raced<io::Result<usize>> {
+    async fn race_write(&mut self, conn: &ConnTimers, bytes: &[u8]) -> Raced<io::Result<usize>> {
         conn.race(pin!(self.write(bytes))).await
     }
     /// Ends the connection in both directions.

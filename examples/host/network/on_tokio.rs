@@ -63,11 +63,7 @@ impl Stream for TcpStream {
         AsyncWriteExt::write(self, bytes).await
     }
 
-    async fn write_or_event(
-        &mut self,
-        conn: &ConnTimers,
-        bytes: &[u8],
-    ) -> Raced<io::Result<usize>> {
+    async fn race_write(&mut self, conn: &ConnTimers, bytes: &[u8]) -> Raced<io::Result<usize>> {
         let (reader, mut writer) = self.split();
         conn.race_write(reader.as_ref(), pin!(writer.write(bytes))).await
     }

@@ -85,7 +85,7 @@ impl Client {
         self.parts.iter().map(Cell::get).sum()
     }
 
-    /// Ends the connection of the client, whatever it waits for. It is over for the first time.
+    /// Ends the connection of a client that is not over, whatever it waits for.
     pub(crate) fn end(&self, why: &'static str) {
         self.over.set(Some(why));
         self.gauges.clients_evicted.add(1);

@@ -162,9 +162,10 @@ impl<S: Stream> Connection<S> {
         let mut written = 0;
         while written < self.out.len() {
             let _writing = self.conn.begin_write();
+            let rest = &self.out[written..];
             written += tokio::select! {
                 biased;
-                raced = self.stream.write_or_event(&self.conn, &self.out[written..]) => moved(raced)?,
+                raced = self.stream.race_write(&self.conn, rest) => moved(raced)?,
                 ended = self.session.client.woken(false) => ended.map(|()| 0)?,
             };
         }

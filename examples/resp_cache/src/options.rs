@@ -36,9 +36,8 @@ pub(crate) struct Options {
     #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=1 << 28))]
     pub(crate) clients_max: u64,
 
-    /// A client that takes none of its replies for so long is disconnected; 0s is never. On tokio,
-    /// its system says what it takes: for one that reads 10 kB/s, it may say nothing for 12
-    /// seconds.
+    /// A client that takes none of its replies for so long is disconnected; 0s is never. The system
+    /// of a client that reads 10 kB/s may say nothing for 12 seconds.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_timeout: Duration,
 
