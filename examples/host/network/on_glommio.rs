@@ -4,7 +4,11 @@ use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::pin::pin;
 
+use corewheel::ConnTimers;
+use corewheel::conn::Raced;
+use corewheel_glommio::SocketOf;
 use futures_lite::future::yield_now;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::GlommioError;
@@ -76,6 +80,11 @@ impl Stream for TcpStream {
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         AsyncWriteExt::write(self, bytes).await
+    }
+
+    async fn race_write(&mut self, conn: &ConnTimers, bytes: &[u8]) -> Raced<io::Result<usize>> {
+        let socket = SocketOf::new(self);
+        conn.race_write(&socket, pin!(AsyncWriteExt::write(self, bytes))).await
     }
 
     async fn close(mut self) {
