@@ -13,7 +13,7 @@ use corewheel_kit::TimersExt;
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 use crate::commands::Temper;
-use crate::ledger::{Id, Job, Ledger, State};
+use crate::ledger::{Id, Job, Ledger, State, drop_contained};
 use crate::world::{World, world};
 
 /// The shortest and the longest timeout, in nanoseconds. The difference can be divided by four.
@@ -136,7 +136,7 @@ impl Scaled {
 
     pub(crate) fn clear(&self, world: &World) {
         self.may_drop(world);
-        drop(self.timeouts.drain());
+        self.timeouts.drain().into_iter().for_each(drop_contained);
     }
 
     /// The values that wait may be dropped from now on.
