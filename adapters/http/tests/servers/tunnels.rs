@@ -237,6 +237,7 @@ fn tunnels_outlast_the_greatest_age() {
 
 #[test]
 fn tunnels_outlast_the_close_of_the_idlest() {
+    // A stream is a request in progress, whose connection is not told.
     check_told(&Opening::ALL[..3], 3, OFF, |server| server.service.close_idlest(9));
 }
 
@@ -287,7 +288,7 @@ fn tunnels_and_streams_are_cut_by_the_grace_of_their_age_and_not_before() {
 }
 
 #[test]
-fn close_of_the_idlest_takes_an_idle_connection_before_one_with_a_stream() {
+fn close_of_the_idlest_takes_an_idle_connection_and_none_with_a_stream() {
     use Opening::{Events, EventsOfHttp1, Pushed, Stream};
     for opening in [Stream, Pushed, Events, EventsOfHttp1] {
         let server = Server::of(OFF.max_age_grace(FAR));
@@ -296,7 +297,7 @@ fn close_of_the_idlest_takes_an_idle_connection_before_one_with_a_stream() {
         let mut idle = connect(server.address);
         idle.write_all(&get("/")).unwrap();
         assert!(read_until(&mut idle, b"hello").starts_with("HTTP/1.1 200"));
-        server.service.close_idlest(1);
+        server.service.close_idlest(9);
         assert_eq!(read_until(&mut idle, b"\0"), "", "{opening:?}");
         if let Tunnel::Http2(client, stream, opening) = &mut stream {
             // It was not told, and takes another one.
