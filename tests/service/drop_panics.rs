@@ -332,23 +332,26 @@ fn periodic_callbacks_of_a_client_are_dropped_one_at_a_time_at_shutdown() {
 
 #[test]
 fn periodic_callback_of_a_client_and_its_plan_are_dropped_one_at_a_time() {
-    let mut lab = lab::<()>();
-    let client = lab.service.handle();
-    let (plan, call) = (PanicsOnDrop(0), PanicsOnDrop(1));
-    let next = move |due: Instant| {
-        let _plan = &plan;
-        Some(due + FAR)
-    };
-    let run = move |_: &mut PeriodicRun<'_, ()>| {
-        let _call = &call;
-    };
-    let periodic = client.on(SHARD).repeat_by_plan(ms(0), next, run).unwrap();
-    lab.settle();
-    let stop = || {
-        periodic.stop();
-        lab.advance(ms(1_000));
-    };
-    assert_eq!(dropped_by(stop), 2);
+    for runs in [false, true] {
+        let mut lab = lab::<()>();
+        let client = lab.service.handle();
+        let (plan, call) = (PanicsOnDrop(0), PanicsOnDrop(1));
+        let next = move |due: Instant| {
+            let _plan = &plan;
+            Some(due + FAR)
+        };
+        let run = move |_: &mut PeriodicRun<'_, ()>| {
+            let _call = &call;
+        };
+        let first = if runs { ms(0) } else { FAR };
+        let periodic = client.on(SHARD).repeat_by_plan(first, next, run).unwrap();
+        lab.settle();
+        let stop = || {
+            periodic.stop();
+            lab.advance(ms(1_000));
+        };
+        assert_eq!(dropped_by(stop), 2, "{runs}");
+    }
 }
 
 #[test]

@@ -72,7 +72,7 @@ use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
 use self::repeat::{
-    Begin, Body, Pattern, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating,
+    Begin, Body, Pattern, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating, UntilTaken,
 };
 use self::scaled::ScaledTimeouts;
 
@@ -388,7 +388,11 @@ pub trait HandleExt: sealed::OfHandle {
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
         N: FnMut(Instant) -> Option<Instant> + Send + 'static,
     {
-        let body = |jitter| Body { call, pattern: Pattern::Plan(Box::new(next)), jitter };
+        let (next, call) = (UntilTaken::new(next), UntilTaken::new(call));
+        let body = |jitter| {
+            let pattern = Pattern::Plan(Box::new(next.take()));
+            Body { call: call.take(), pattern, jitter }
+        };
         repeat::begin(self.handle(), first, None, body)
     }
 }

@@ -55,6 +55,7 @@ mod repeating;
 
 use std::convert::Infallible;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -182,6 +183,31 @@ pub struct RemotePeriodic {
     progress: Arc<Mutex<Progress>>,
     /// Cancels the timer of the first run.
     cancel: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// A callback, or its plan, until the shard takes it. Both are dropped together if the callback
+/// never runs: where the drop of one has panicked, a panic of the other would end the process.
+pub(crate) struct UntilTaken<V>(Option<V>);
+
+impl<V> UntilTaken<V> {
+    pub(crate) fn new(value: V) -> Self {
+        Self(Some(value))
+    }
+
+    /// Gives the value away.
+    pub(crate) fn take(mut self) -> V {
+        self.0.take().expect("it is taken once")
+    }
+}
+
+impl<V> Drop for UntilTaken<V> {
+    fn drop(&mut self) {
+        let value = self.0.take();
+        if std::thread::panicking() {
+            // The first panic is the one that is told.
+            drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
+        }
+    }
 }
 
 /// How far a callback of another thread has come, as far as a stop has to know.
