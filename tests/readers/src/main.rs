@@ -146,11 +146,13 @@ fn paces(server: &Server) -> Vec<(Pace, Expected)> {
         (Pace::Steady(1), dripped),
         (Pace::Stops(5_000_000), stopped),
     ];
-    let is_http1 = matches!(&server.protocol, Protocol::Bytes(bytes) if bytes.len() > 1);
+    let is_http1 = matches!(&server.protocol, Protocol::Bytes(bytes) if bytes.starts_with(b"GET"));
     if is_http1 && has_curl() {
-        // It reads 5 MB at once, and then nothing for as long as that takes at its rate.
+        // It reads 5 to 10 MB at once, and then nothing for as long as that takes at its rate: at
+        // 300 kB/s for up to 34 s.
         paces.push((Pace::Curl(30_000), Expected::Either));
-        paces.push((Pace::Curl(300_000), Expected::Kept));
+        paces.push((Pace::Curl(300_000), Expected::Either));
+        paces.push((Pace::Curl(1_000_000), Expected::Kept));
     }
     let never = if server.name == "serve" { NEVER } else { 1 };
     paces.extend((0..never).map(|_| (Pace::Stops(0), ended)));

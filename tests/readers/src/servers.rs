@@ -131,6 +131,16 @@ fn get_request(address: SocketAddr) -> Protocol {
     Protocol::Bytes(format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes())
 }
 
+/// Stores a value of 1 MB, and asks for it a thousand times.
+fn pipeline() -> Protocol {
+    let value = vec![b'x'; 1_000_000];
+    let mut requests = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).into_bytes();
+    requests.extend(value);
+    requests.extend(b"\r\n");
+    requests.extend(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(1_000));
+    Protocol::Bytes(requests)
+}
+
 /// The bare stream, with the limits of writing of the proxy.
 async fn serve_stream(listener: TcpListener, service: &TimerService) {
     let limits = StreamLimits::default().write_stall(Duration::from_secs(30));
@@ -198,6 +208,9 @@ pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Er
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let upstream = listener.local_addr()?;
     tokio::spawn(async { axum::serve(listener, app()).await });
+    if let Some((address, program)) = programs.start(CACHE, &[]).await? {
+        add("cache", address, pipeline(), seconds(30), None, Some(program));
+    }
     for mode in ["multi-thread", "per-core"] {
         let upstream = upstream.to_string();
         let options = ["--h2c", "--upstream", &upstream, "--mode", mode];
