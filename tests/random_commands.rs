@@ -230,7 +230,8 @@ impl Worker {
     fn run(mut self, commands: u64) -> Outcomes {
         let mut done = 0;
         while done < commands && !self.closed {
-            done += self.command();
+            self.command();
+            done += 1;
             if self.pending.len() >= 64 || self.rng.u16(..500) == 0 {
                 self.take_replies();
             }
@@ -243,16 +244,14 @@ impl Worker {
         self.outcomes
     }
 
-    /// Executes a command, or schedules many timers at once. Returns the number of commands.
-    fn command(&mut self) -> u64 {
+    fn command(&mut self) {
         let delay = delay(&mut self.rng);
         let at = moment(self.client.now(), delay);
         match self.rng.u8(..20) {
-            0..=7 => self.schedule(delay, at),
-            8 => return self.many(delay, at),
+            0..=8 => self.schedule(delay, at),
             9..=10 => self.schedule_call(delay, at),
             kind => {
-                let Some((handle, id)) = self.ledger.pick(&mut self.rng) else { return 1 };
+                let Some((handle, id)) = self.ledger.pick(&mut self.rng) else { return };
                 match kind {
                     11..=12 => self.pending.push((id, self.client.cancel(handle))),
                     13..=15 => self.client.cancel_detached(handle),
@@ -267,7 +266,6 @@ impl Worker {
                 }
             }
         }
-        1
     }
 
     fn schedule(&mut self, delay: Duration, at: Instant) {
@@ -288,31 +286,6 @@ impl Worker {
         let call = move |timers: &Timers<Job>| job.fire(timers.now());
         let scheduled = self.client.on(shard).schedule_fn(delay, call);
         self.note(scheduled.map_err(|error| end_refused(error.into(), drop)), id);
-    }
-
-    fn many(&mut self, delay: Duration, at: Instant) -> u64 {
-        let shard = ShardId::new(self.rng.u16(..SHARDS));
-        let count = self.rng.u64(1..40);
-        let jobs: Vec<_> = (0..count).map_while(|_| self.ledger.job(at)).collect();
-        let ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
-        let timers = jobs.into_iter().map(|job| (delay, job));
-        match self.client.on(shard).schedule_many(timers) {
-            Ok(timers) => {
-                for (timer, id) in timers.into_iter().zip(ids) {
-                    self.note(Ok(timer), id);
-                }
-            }
-            Err(refused) => {
-                let kind = refused.kind();
-                for (_, job) in refused.into_value() {
-                    job.end(End::Returned);
-                }
-                for id in ids {
-                    self.note(Err(kind), id);
-                }
-            }
-        }
-        count
     }
 
     fn note(&mut self, scheduled: Result<TimerId, RefusedKind>, id: u32) {

@@ -1,4 +1,4 @@
-//! The cost of schedules and cancels of timers on another core, one at a time and many at once.
+//! The cost of schedules and cancels of timers on another core.
 //!
 //! One client and one shard, each on its own core where there are two. The shard polls its lanes
 //! instead of sleeping, so that the figures contain the lane and the wheel and not the operating
@@ -80,22 +80,6 @@ fn pairs(criterion: &mut Criterion) {
                         }
                     };
                     handle.cancel_detached(timer);
-                }
-                settle(&service, done + pairs);
-                start.elapsed()
-            });
-        });
-        group.bench_function(BenchmarkId::new("corewheel many at once", pending), |bencher| {
-            bencher.iter_custom(|pairs| {
-                let done = cancelled(&service);
-                let start = Instant::now();
-                let mut sent = 0;
-                while sent < pairs {
-                    let count = (pairs - sent).min(CHUNK as u64);
-                    let chunk = (sent..sent + count).map(|n| (HOUR, task(n)));
-                    let Ok(timers) = handle.on(SHARD).schedule_many(chunk) else { continue };
-                    handle.cancel_many_detached(&timers);
-                    sent += count;
                 }
                 settle(&service, done + pairs);
                 start.elapsed()

@@ -10,8 +10,8 @@
 //! queue holds the keys that it has not used.
 //!
 //! How many keys a thread holds is the lane's [`Window`]: it begins with a fair share, and doubles
-//! when the thread needs more. A thread that is refused for want of keys leaves a note of how many
-//! it needs, for the owner's next turn. The owner takes unused keys back by closing the lane that
+//! when the thread needs more. A thread that is refused for want of a key says so to the owner's
+//! next turn. The owner takes unused keys back by closing the lane that
 //! holds them, since both ends would have to agree on each single key.
 //!
 //! A request that does not fit into the ring goes into the [overflow](super::overflow) beside it.
@@ -60,12 +60,12 @@ mod sender;
 mod window;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
 pub(crate) use self::receiver::{Arrival, LaneReceiver};
-pub(crate) use self::request::{About, Keys, Request};
+pub(crate) use self::request::{About, Request};
 use self::ring::RingReceiver;
 pub(crate) use self::sender::{LaneSender, LeftOver};
 pub(crate) use self::window::Window;
@@ -147,11 +147,11 @@ pub(crate) struct LaneShared<R: Request> {
 struct Beside<R> {
     overflow: Overflow<R, RingReceiver<R>>,
     waiters: Waiters,
-    /// The lane's window. Only the owner writes it. It orders nothing, as `keys_needed`.
+    /// The lane's window. Only the owner writes it. It orders nothing, as `lacks_key`.
     window: AtomicU64,
-    /// How many keys the thread lacked when it was last refused for want of keys; 0 when the owner
-    /// has seen that. If the owner misses the latest number, it gets it at the next refusal.
-    keys_needed: AtomicU64,
+    /// Whether the thread was refused for want of a key since the owner last looked. If the owner
+    /// misses that, it sees it at the next refusal.
+    lacks_key: AtomicBool,
 }
 
 /// The counts of a lane's thread.
@@ -217,7 +217,7 @@ pub(crate) fn lane<R: Request>(
             overflow: Overflow::new(),
             waiters: Waiters::new(),
             window: AtomicU64::new(window.size() as u64),
-            keys_needed: AtomicU64::new(0),
+            lacks_key: AtomicBool::new(false),
         }),
         refused: AtomicU64::new(0),
         wakeups_made: AtomicU64::new(0),

@@ -6,7 +6,7 @@ use std::mem::needs_drop;
 use corewheel_shard::{ArmOutcome, CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::core::{Effect, State};
-use super::request::{Bulk, BulkCancel, BulkSchedule, CancelReply, Request};
+use super::request::{Bulk, BulkCancel, CancelReply, Request};
 use super::stored::Stored;
 use super::taken::outcome_into_remote;
 use super::timers::{Call, Taken};
@@ -152,14 +152,13 @@ impl<T: 'static> State<T> {
     fn apply_bulk(&mut self, mut bulk: Box<Bulk<T>>, max: usize, now: u64) -> Option<Request<T>> {
         let is_done = match &mut *bulk {
             Bulk::Cancel(many) => self.cancel_some(many, max, now),
-            Bulk::Schedule(many) => self.arm_some(many, max, now),
             Bulk::Remaining { .. } | Bulk::Message(_) => {
                 // A reply wakes its caller, and a message runs code of a part, so they wait until
                 // nothing is borrowed.
                 self.left.effects.push(match *bulk {
                     Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
                     Bulk::Message(message) => Effect::Message(message),
-                    Bulk::Cancel(_) | Bulk::Schedule(_) => unreachable!("matched above"),
+                    Bulk::Cancel(_) => unreachable!("matched above"),
                 });
                 return None;
             }
@@ -188,15 +187,6 @@ impl<T: 'static> State<T> {
         }
         self.left.effects.extend(many.replies.take().map(Effect::Reply));
         true
-    }
-
-    /// Schedules up to `max` timers of a bulk request. True if none is left.
-    fn arm_some(&mut self, many: &mut BulkSchedule<T>, max: usize, now: u64) -> bool {
-        for (key, deadline, value) in many.timers.by_ref().take(max) {
-            let times = (deadline, many.sent_us);
-            self.arm(Some(key), many.class, times, Stored::Value(value), now);
-        }
-        many.timers.len() == 0
     }
 }
 

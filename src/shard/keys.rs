@@ -49,21 +49,15 @@ impl<T: 'static> State<T> {
         tick: Tick,
         now: u64,
     ) {
-        let short = lanes.iter().filter(|lane| lane.is_short());
-        let lacking: usize = short.map(LaneReceiver::lacks_keys).sum();
-        if lacking > 0 && self.take_credit_back() {
-            for lane in lanes.iter_mut().filter(|lane| lane.is_short()) {
-                self.grant_some(lane, lane.lacks_keys());
-            }
+        let lacks_key = |lane: &LaneReceiver<_>| lane.is_short() && lane.lacks_key();
+        if lanes.iter().any(lacks_key) && self.take_credit_back() {
+            self.grant_one_each(lanes.iter_mut().filter(|lane| lacks_key(lane)));
         }
-        let short = lanes.iter().filter(|lane| lane.is_short());
-        let lacking: usize = short.map(LaneReceiver::lacks_keys).sum();
+        let lacking = lanes.iter().filter(|lane| lacks_key(lane)).count();
         if lacking > 0 {
             let idle = idle_lanes(lanes, tick);
             self.close_idle(lanes, idle, lacking, now);
-            for lane in lanes.iter_mut().filter(|lane| lane.is_short()) {
-                self.grant_some(lane, lane.lacks_keys());
-            }
+            self.grant_one_each(lanes.iter_mut().filter(|lane| lacks_key(lane)));
         }
         let count = |is: &dyn Fn(&LaneReceiver<_>) -> bool| lanes.iter().filter(|l| is(l)).count();
         let (idle, holders) = (count(&|lane| lane.is_idle(tick)), count(&|l| l.keys_held() > 0));
@@ -78,6 +72,15 @@ impl<T: 'static> State<T> {
                 keys: (held - own) as u32,
                 threads: (holders - usize::from(own > 0)) as u32,
             }));
+        }
+    }
+
+    fn grant_one_each<'a>(
+        &mut self,
+        lanes: impl Iterator<Item = &'a mut LaneReceiver<Request<T>>>,
+    ) {
+        for lane in lanes {
+            self.grant_some(lane, 1);
         }
     }
 

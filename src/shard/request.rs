@@ -4,7 +4,7 @@
 //! A bulk request holds many commands. Why not a request for each: a cancel of 64 timers would take
 //! 64 places in the ring and, if a caller waits for the outcomes, 64 channels; a bulk request takes
 //! one of each. A turn executes as many of its commands as the budget allows, and the rest stays at
-//! the head of its lane, so order is kept. A bulk schedule contains the keys that it uses up.
+//! the head of its lane, so order is kept.
 //!
 //! Cost: the sender allocates the box of a bulk request and the list of its commands, and the list
 //! and the channel of its replies if it waits for them. The shard allocates nothing to execute it.
@@ -20,7 +20,7 @@ use super::timers::{Job, Remote, SendCall};
 use crate::clock::{Timeline, nanos_after};
 use crate::directory;
 use crate::link::lane;
-use crate::link::lane::{About, Keys};
+use crate::link::lane::About;
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
@@ -72,7 +72,6 @@ pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
 /// Many commands, or a rare command.
 pub(crate) enum Bulk<T: 'static> {
     Cancel(BulkCancel<T>),
-    Schedule(BulkSchedule<T>),
     /// Asks how long it is until a timer is due.
     Remaining {
         key: TimerKey,
@@ -86,13 +85,6 @@ pub(crate) struct BulkCancel<T: 'static> {
     pub(crate) keys: IntoIter<TimerKey>,
     /// `None` if no caller waits for the outcomes.
     pub(crate) replies: Option<CancelReplies<T>>,
-}
-
-pub(crate) struct BulkSchedule<T: 'static> {
-    pub(crate) timers: IntoIter<(TimerKey, Tick, T)>,
-    pub(crate) earliest: Tick,
-    pub(crate) sent_us: u32,
-    pub(crate) class: ClassId,
 }
 
 /// The outcomes of a bulk request's commands so far, and the channel to the caller.
@@ -139,13 +131,6 @@ impl<T: 'static> Request<T> {
         if let Self::Schedule { value, .. } = self { Some(value) } else { None }
     }
 
-    /// The values of the timers; `None` if the request is no bulk schedule.
-    pub(crate) fn into_values(self) -> Option<impl Iterator<Item = T>> {
-        let Self::Bulk(bulk) = self else { return None };
-        let Bulk::Schedule(many) = *bulk else { return None };
-        Some(many.timers.map(|(_, _, value)| value))
-    }
-
     /// The callback of the timer; `None` if the request schedules none with a callback.
     pub(crate) fn into_call(self) -> Option<SendCall<T>> {
         if let Self::Call { call, .. } = self { Some(call) } else { None }
@@ -161,15 +146,8 @@ impl<T: 'static> lane::Request for Request<T> {
     }
 
     #[inline]
-    fn keys(&self) -> Keys {
-        match self {
-            Self::Schedule { .. } | Self::Call { .. } => Keys::Next,
-            Self::Cancel { .. } | Self::Reset { .. } => Keys::None,
-            Self::Bulk(bulk) => match &**bulk {
-                Bulk::Schedule(bulk) => Keys::Named(bulk.timers.len()),
-                _ => Keys::None,
-            },
-        }
+    fn uses_key(&self) -> bool {
+        matches!(self, Self::Schedule { .. } | Self::Call { .. })
     }
 
     #[inline]
@@ -188,7 +166,6 @@ impl<T: 'static> lane::Request for Request<T> {
     fn weight(&self) -> usize {
         let Self::Bulk(bulk) = self else { return 1 };
         match &**bulk {
-            Bulk::Schedule(bulk) => bulk.timers.len().max(1),
             Bulk::Cancel(bulk) => bulk.keys.len().max(1),
             Bulk::Remaining { .. } | Bulk::Message(_) => 1,
         }
@@ -206,7 +183,6 @@ impl<T: 'static> lane::Request for Request<T> {
                 Some(Tick::ZERO)
             }
             Self::Bulk(bulk) => match &**bulk {
-                Bulk::Schedule(bulk) => Some(bulk.earliest),
                 Bulk::Cancel(BulkCancel { replies: None, .. }) => None,
                 _ => Some(Tick::ZERO),
             },

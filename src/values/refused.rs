@@ -63,9 +63,6 @@ pub enum Refused<V> {
     Dropped(V),
     /// The service has no such shard.
     NoSuchShard(V),
-    /// These are more timers than one command takes. Send them in parts of at most
-    /// [`Handle::schedule_many_max`](crate::Handle::schedule_many_max).
-    TooMany(V),
 }
 
 /// A callback was not accepted, and comes back.
@@ -180,8 +177,6 @@ pub enum RefusedKind {
     Dropped,
     /// The service has no such shard.
     NoSuchShard,
-    /// More timers than one command takes. See [`Refused::TooMany`].
-    TooMany,
 }
 
 impl RefusedKind {
@@ -201,7 +196,6 @@ impl RefusedKind {
             Self::Closed => Refused::Closed(value),
             Self::Dropped => Refused::Dropped(value),
             Self::NoSuchShard => Refused::NoSuchShard(value),
-            Self::TooMany => Refused::TooMany(value),
         }
     }
 }
@@ -219,7 +213,6 @@ impl<V> Refused<V> {
             Self::Closed(_) => RefusedKind::Closed,
             Self::Dropped(_) => RefusedKind::Dropped,
             Self::NoSuchShard(_) => RefusedKind::NoSuchShard,
-            Self::TooMany(_) => RefusedKind::TooMany,
         }
     }
 
@@ -232,8 +225,7 @@ impl<V> Refused<V> {
             | Self::NotAttached(value)
             | Self::Closed(value)
             | Self::Dropped(value)
-            | Self::NoSuchShard(value)
-            | Self::TooMany(value) => value,
+            | Self::NoSuchShard(value) => value,
         }
     }
 
@@ -290,10 +282,6 @@ impl fmt::Display for RefusedKind {
                  as its timers are needed, since handles do not keep it alive"
             }
             Self::NoSuchShard => "the service has no such shard",
-            Self::TooMany => {
-                "these are more timers than one command takes; send them in parts of at most \
-                 schedule_many_max, or raise capacity and lane_capacity"
-            }
         })
     }
 }

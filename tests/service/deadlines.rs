@@ -12,7 +12,7 @@ use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms
 /// A method that makes a timer fire after `delay`.
 type Path = fn(&Lab<u8>, Duration);
 
-const PATHS: [(&str, Path); 10] = [
+const PATHS: [(&str, Path); 8] = [
     ("schedule_to", |lab, delay| {
         let deadline = lab.timers().deadline(delay);
         lab.timers().schedule(deadline, 0).unwrap();
@@ -33,12 +33,6 @@ const PATHS: [(&str, Path); 10] = [
     }),
     ("schedule_at_on", |lab, delay| {
         lab.client().on(SHARD).schedule(lab.clock.now() + delay, 0).unwrap();
-    }),
-    ("schedule_many_on", |lab, delay| {
-        lab.client().on(SHARD).schedule_many([(delay, 0)]).unwrap();
-    }),
-    ("schedule_many_at_on", |lab, delay| {
-        lab.client().on(SHARD).schedule_many([(lab.clock.now() + delay, 0)]).unwrap();
     }),
     ("reset", |lab, delay| {
         let timer = lab.timers().schedule(Duration::from_hours(1), 0).unwrap();

@@ -35,7 +35,6 @@ fn refusal_of_any_value_converts_by_its_kind_with_a_question_mark() {
         (Refused::Closed(Opaque::default()), "shut down"),
         (Refused::Dropped(Opaque::default()), "dropped"),
         (Refused::NoSuchShard(Opaque::default()), "no such shard"),
-        (Refused::TooMany(Opaque::default()), "schedule_many_max"),
     ] {
         let kind = refused.kind();
         assert_eq!(format!("{refused}"), kind.to_string());

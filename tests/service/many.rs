@@ -1,11 +1,11 @@
-//! Bulk requests: `schedule_many` and `cancel_many`.
+//! Bulk requests: `cancel_many` and `cancel_many_detached`.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::settings::TurnBudget;
-use corewheel::{CancelOutcome, Fired, Payload, Refused, ReplyError, ShutdownPolicy, Timers};
+use corewheel::{CancelOutcome, Fired, Payload, ReplyError, ShutdownPolicy, Timers};
 
 use crate::support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
@@ -56,13 +56,12 @@ fn cancel_many_sends_one_request_per_shard_and_returns_outcomes_in_order() {
 }
 
 #[test]
-fn bulk_commands_of_no_timers_finish_at_once() {
+fn cancels_of_no_timers_finish_at_once() {
     let lab = Lab::<u32>::new(builder(1));
     let client = lab.client();
     let replies = client.cancel_many(&[]);
     assert!(look(&mut replies.into_future()).expect("no shard needs to reply").unwrap().is_empty());
     client.cancel_many_detached(&[]);
-    assert_eq!(client.on(SHARD).schedule_many::<Duration>([]).unwrap(), []);
     assert_eq!(lab.counts().requests, 0);
 }
 
@@ -72,16 +71,10 @@ fn bulk_request_larger_than_the_budget_is_executed_in_order_by_several_turns() {
     let mut lab = Lab::new(builder(1).budget(budget));
     let client = lab.client();
     lab.settle();
-    let timers = client.on(SHARD).schedule_many((0..20).map(|n| (ms(5), n))).unwrap();
-    let first = client.on(SHARD).schedule(ms(5), 20).unwrap();
-    for pending in [8, 16, 21] {
-        let _ = lab.turn();
-        assert_eq!(
-            lab.counts().pending,
-            pending,
-            "twenty timers of the bulk request, then the last timer"
-        );
-    }
+    let schedule = |n| client.on(SHARD).schedule(ms(5), n).unwrap();
+    let timers: Vec<_> = (0..20).map(schedule).collect();
+    let first = schedule(20);
+    lab.settle();
     let mut replies = client.cancel_many(&timers).into_future();
     let mut last = client.cancel(first).into_future();
     for pending in [13, 5] {
@@ -104,9 +97,11 @@ fn begun_bulk_request_is_finished_when_the_shard_ends() {
     let mut lab = Lab::new(builder(1).budget(budget));
     let client = lab.client();
     lab.settle();
-    let timers = client.on(SHARD).schedule_many((0..10).map(|n| (FAR, n))).unwrap();
-    let _ = lab.turn();
+    let timers: Vec<_> = (0..10).map(|n| client.on(SHARD).schedule(FAR, n).unwrap()).collect();
+    lab.settle();
     let mut replies = client.cancel_many(&timers[..6]).into_future();
+    let _ = lab.turn();
+    assert_eq!(lab.counts().pending, 6, "four of six are cancelled");
     let report = lab.end(ShutdownPolicy::Return);
     let values: Vec<_> = look(&mut replies).unwrap().unwrap().into_iter().map(value).collect();
     assert!(values.into_iter().eq((0..6).map(Some)));
@@ -118,9 +113,6 @@ fn begun_bulk_request_is_finished_when_the_shard_ends() {
     let mut late = client.cancel_many(&timers).into_future();
     let outcomes = look(&mut late).expect("a closed shard does not reply").unwrap();
     assert!(outcomes.len() == 10 && outcomes.iter().all(Result::is_err));
-    let refused = client.on(SHARD).schedule_many([(ms(1), 1), (ms(2), 2)]).unwrap_err();
-    assert!(matches!(&refused, Refused::Closed(_)));
-    assert_eq!(refused.into_value(), [(ms(1), 1), (ms(2), 2)]);
 }
 
 /// What each form of a cancel says of timers whose service has ended: that is the same after a
@@ -199,8 +191,8 @@ fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard_that_sleeps_for_sh
     let mut lab = Lab::new(builder(1));
     let client = lab.client();
     let (guard, dropped) = Guard::new();
-    let values = (0..30).map(|n| (ms(n), guard.clone()));
-    let timers = client.on(SHARD).schedule_many(values.collect::<Vec<_>>()).unwrap();
+    let schedule = |n| client.on(SHARD).schedule(ms(n), guard.clone()).unwrap();
+    let timers: Vec<_> = (0..30).map(schedule).collect();
     drop(guard);
     lab.settle();
     let (alarm, waker) = crate::support::Alarm::new();
@@ -213,49 +205,6 @@ fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard_that_sleeps_for_sh
     lab.advance(FAR);
     assert_eq!(dropped.load(Ordering::SeqCst), pending);
     assert_eq!(lab.counts().cancelled, pending as u64);
-}
-
-#[test]
-fn schedule_many_schedules_all_timers_or_none() {
-    let mut lab = Lab::new(builder(1).capacity(1 << 10));
-    let client = lab.client();
-    let max = client.on(SHARD).schedule_many_max();
-    assert_eq!(max, 17, "half of a 32nd of the capacity");
-    let Err(Refused::TooMany(timers)) = client.on(SHARD).schedule_many((0..40).map(|n| (ms(n), n)))
-    else {
-        panic!("40 timers are more than {max}")
-    };
-    assert_eq!(timers.len(), 40);
-    assert!(timers.into_iter().eq((0..40).map(|n| (ms(n), n))));
-    // The lane begins with keys of the key pool.
-    client.on(SHARD).schedule(ms(1), 1_000).unwrap();
-    // After each turn of the shard the client has at least `max` keys, however many it has used.
-    let mut next = 0;
-    for single in 0..40 {
-        for _ in 0..single % 7 {
-            client.on(SHARD).schedule(ms(1), 1_000).unwrap();
-        }
-        lab.settle();
-        let timers: Vec<_> = (next..).take(max).map(|n| (ms(1), n)).collect();
-        let handles = client.on(SHARD).schedule_many(timers).unwrap();
-        assert_eq!(handles.len(), max);
-        next += max as u64;
-        lab.advance(ms(5));
-    }
-    let fired = lab.fired().into_iter().filter(|(n, _)| *n < 1_000).map(|(n, _)| n);
-    assert!(fired.eq(0..next), "each timer fires, in order");
-    // Without a turn of the shard the client gets no new keys.
-    let burst = || (0..max as u64).map(|n| (FAR, n)).collect::<Vec<_>>();
-    let refused = loop {
-        if let Err(refused) = client.on(SHARD).schedule_many(burst()) {
-            break refused;
-        }
-    };
-    assert!(matches!(&refused, Refused::Busy(_)), "{refused}");
-    assert_eq!(refused.into_value(), burst());
-    lab.settle();
-    assert_eq!(lab.counts().pending % max as u64, 0, "no burst was scheduled in part");
-    client.on(SHARD).schedule_many(burst()).expect("the client has keys again");
 }
 
 #[test]
@@ -299,7 +248,7 @@ fn payloads_of_cancel_many_that_panic_when_dropped_are_counted() {
 }
 
 #[test]
-fn bulk_commands_work_on_every_runtime() {
+fn cancel_many_works_on_every_runtime() {
     for host in Host::all() {
         let (sender, fired) = mpsc::channel();
         let running = Running::start(host, builder(2), move |_| {
@@ -311,15 +260,8 @@ fn bulk_commands_work_on_every_runtime() {
         });
         let client = running.client();
         let schedule = |shard, delay: Duration, values: std::ops::Range<u64>| {
-            let mut timers: Vec<_> = values.map(|n| (delay, n)).collect();
-            loop {
-                match client.on(shard).schedule_many(timers) {
-                    Ok(handles) => return handles,
-                    Err(Refused::Full(back)) => timers = back,
-                    Err(error) => panic!("{host:?}: {error}"),
-                }
-                std::thread::yield_now();
-            }
+            let one = |n| block_on(client.on(shard).schedule_when_room(delay, n)).unwrap();
+            values.map(one).collect::<Vec<_>>()
         };
         let mut group = schedule(SHARD, FAR, 0..100);
         group.extend(schedule(OTHER, FAR, 100..200));
@@ -338,26 +280,6 @@ fn bulk_commands_work_on_every_runtime() {
             assert_eq!((shard.unfired, shard.counts.panicked), (0, 0), "{host:?}");
         }
     }
-}
-
-#[test]
-fn schedule_many_at_past_future_and_never_fires_on_time() {
-    let mut lab = Lab::new(builder(2));
-    let client = lab.client();
-    lab.advance(ms(10));
-    let now = client.now();
-    let past = now.checked_sub(ms(5)).expect("the clock has advanced by 10 ms");
-    let instants = [(now + ms(3), 1), (past, 2), (now, 3)];
-    assert_eq!(client.on(OTHER).schedule_many(instants).unwrap().len(), 3);
-    lab.advance(ms(1));
-    let never = client.on(OTHER).schedule_many([(Duration::MAX, 4), (Duration::ZERO, 5)]).unwrap();
-    lab.settle();
-    assert_eq!(lab.fired(), [(2, 11), (3, 11), (5, 11)]);
-    lab.advance(ms(2));
-    assert_eq!(lab.fired(), [(1, 13)]);
-    lab.advance(FAR);
-    assert_eq!((lab.fired().len(), lab.counts_of(OTHER).pending), (0, 1), "{never:?}");
-    check_law(&lab.counts_of(OTHER));
 }
 
 #[test]

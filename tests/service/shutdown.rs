@@ -256,8 +256,6 @@ fn command_after_shutdown_is_refused_with_its_value() {
             client.cancel_detached(timer);
             client.reset_detached(timer, FAR);
             assert_eq!(block_on(service.handle().on(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
-            let many = client.on(SHARD).schedule_many([(FAR, 7)]);
-            assert_eq!(many, Err(Refused::Closed(vec![(FAR, 7)])));
         }
         assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
         assert_eq!(service.stats().shards[0].state, ShardState::Closed, "{host:?}");

@@ -13,7 +13,7 @@ use corewheel::sim::Thread;
 use corewheel::sim::Time;
 use corewheel::{
     Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId, TimerService,
-    Timers, When,
+    Timers,
 };
 use fastrand::Rng;
 
@@ -275,27 +275,9 @@ impl World {
 
     pub(crate) fn schedule_many(&self, sender: &Sender, shard: usize, count: u8, due: Due) {
         let sent = Some((sender.number, sender.next()));
-        let jobs = self.many(shard, count, due, sent);
-        let ids: Vec<_> = jobs.iter().map(|(_, job)| job.id).collect();
-        self.note_many(&ids, sender.client.on(ShardId::new(shard as u16)).schedule_many(jobs));
-    }
-
-    pub(crate) fn note_many<W: When>(
-        &self,
-        ids: &[Id],
-        scheduled: Result<Vec<TimerId>, Refused<Vec<(W, Job)>>>,
-    ) {
-        match scheduled {
-            Ok(handles) => {
-                ids.iter().zip(handles).for_each(|(id, handle)| self.ledger.scheduled(*id, handle));
-            }
-            Err(refused) => {
-                let is_closed = matches!(refused, Refused::Closed(_));
-                for (_, job) in refused.into_value() {
-                    self.ledger.refused(job.id, is_closed);
-                    job.disarm();
-                }
-            }
+        let there = sender.client.on(ShardId::new(shard as u16));
+        for (delay, job) in self.many(shard, count, due, sent) {
+            self.note_value(job.id, there.schedule(delay, job));
         }
     }
 

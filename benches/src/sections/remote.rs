@@ -20,7 +20,6 @@ use crate::figure::{Entrant, Figure};
 use crate::{Payload, polled_service};
 
 const SHARD: ShardId = ShardId::new(0);
-const CHUNK: u64 = 64;
 const PAIRS: u64 = 1 << 19;
 const WAKES: usize = 200;
 
@@ -70,18 +69,6 @@ impl Remote {
         start.elapsed().as_nanos() as f64 / PAIRS as f64
     }
 
-    fn one_at_a_time(&mut self) {
-        for _ in 0..PAIRS {
-            let timer = loop {
-                match self.handle.on(SHARD).schedule(HOUR, Payload::MIN) {
-                    Ok(timer) => break timer,
-                    Err(_) => hint::spin_loop(),
-                }
-            };
-            self.handle.cancel_detached(timer);
-        }
-    }
-
     fn boxed(&mut self) {
         for _ in 0..PAIRS {
             let timer = loop {
@@ -95,22 +82,20 @@ impl Remote {
     }
 }
 
-/// Pairs of schedules and cancels, 64 of each with one message.
-fn at_once(handle: Handle<Payload>, pairs: u64) {
-    let mut sent = 0;
-    while sent < pairs {
-        let count = (pairs - sent).min(CHUNK);
-        let chunk = (0..count).map(|_| (HOUR, Payload::MIN));
-        let Ok(timers) = handle.on(SHARD).schedule_many(chunk) else {
-            hint::spin_loop();
-            continue;
+/// Pairs of schedules and cancels of values.
+fn values(handle: Handle<Payload>, pairs: u64) {
+    for _ in 0..pairs {
+        let timer = loop {
+            match handle.on(SHARD).schedule(HOUR, Payload::MIN) {
+                Ok(timer) => break timer,
+                Err(_) => hint::spin_loop(),
+            }
         };
-        handle.cancel_many_detached(&timers);
-        sent += count;
+        handle.cancel_detached(timer);
     }
 }
 
-/// Pairs from one client, in three ways.
+/// Pairs from one client, in two ways.
 pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
     core_affinity::set_for_current(here);
     let entrant = |contender, run: fn(&mut Remote)| {
@@ -119,8 +104,7 @@ pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
         Entrant::new(figure, move || Remote::new(home, pending).time(run))
     };
     vec![
-        entrant("corewheel, 64 at once", |remote| at_once(remote.handle, PAIRS)),
-        entrant("corewheel, one at a time", Remote::one_at_a_time),
+        entrant("corewheel, one at a time", |remote| values(remote.handle, PAIRS)),
         entrant("corewheel, boxed closures", Remote::boxed),
     ]
 }
@@ -133,12 +117,12 @@ pub fn cross(cores: &[CoreId]) -> Vec<Entrant> {
     counts.push(most);
     let entrant = |pairs: usize| {
         let cores = cores.to_vec();
-        Entrant::new(Figure::new(CROSS, pairs, "corewheel, 64 at once", "M/s"), move || {
+        Entrant::new(Figure::new(CROSS, pairs, "corewheel, one at a time", "M/s"), move || {
             let work = |n: usize| {
                 let (here, home) = (cores[2 * n], cores[(2 * n + 1) % cores.len()]);
                 thread::spawn(move || {
                     core_affinity::set_for_current(here);
-                    Remote::new(home, 100_000).time(|remote| at_once(remote.handle, PAIRS))
+                    Remote::new(home, 100_000).time(|remote| values(remote.handle, PAIRS))
                 })
             };
             let threads: Vec<_> = (0..pairs).map(work).collect();
@@ -157,7 +141,7 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
     let free = if free.is_empty() { vec![home] } else { free };
     let entrant = |clients: usize| {
         let free = free.clone();
-        let figure = Figure::new(CLIENTS, clients, "corewheel, 64 at once", "M/s");
+        let figure = Figure::new(CLIENTS, clients, "corewheel, one at a time", "M/s");
         Entrant::new(figure, move || {
             let remote = Remote::new(home, 100_000);
             let done = remote.cancelled();
@@ -167,7 +151,7 @@ pub fn clients(cores: &[CoreId]) -> Vec<Entrant> {
                     let (handle, here) = (remote.service.handle(), free[n % free.len()]);
                     scope.spawn(move || {
                         core_affinity::set_for_current(here);
-                        at_once(handle, PAIRS / clients as u64);
+                        values(handle, PAIRS / clients as u64);
                     });
                 }
             });

@@ -1,23 +1,19 @@
-//! Bulk commands: one request to each shard that has some of the timers.
+//! The cancel of many timers: one request to each shard that has some of them.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use corewheel_shard::{Tick, TimerKey};
+use corewheel_shard::TimerKey;
 
-use super::{Handle, Lanes};
-use crate::clock::when::When;
+use super::Handle;
 use crate::face::reply::Reply;
-use crate::link::lane::Refusal;
-use crate::shard::lanes::Keys;
-use crate::shard::request::{Bulk, BulkCancel, BulkSchedule, Replies, Request};
+use crate::shard::request::{Bulk, BulkCancel, Replies, Request};
 use crate::shard::timers::{Payload, SendCall};
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;
 use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::outcome::CancelOutcome;
-use crate::values::refused::Refused;
 
 /// The commands of a bulk whose timers are on one shard.
 struct Part {
@@ -29,62 +25,6 @@ struct Part {
 
 /// Commands about many timers.
 impl<T: Send + 'static> Handle<T> {
-    /// Schedules timers that carry values, all of them with one request, or none. The ids come
-    /// in the order of the timers.
-    ///
-    /// At most [`schedule_many_max`](Self::schedule_many_max) at once.
-    ///
-    /// # Errors
-    ///
-    /// `Full`, `Reserved`, `Busy`, `Closed`, `NoSuchShard` or `TooMany`, with all timers.
-    pub fn schedule_many<W: When>(
-        &self,
-        timers: impl IntoIterator<Item = (W, T)>,
-    ) -> Result<Vec<TimerId>, Refused<Vec<(W, T)>>> {
-        let timers: Vec<_> = timers.into_iter().collect();
-        let (lanes, shard) = match self.shard_lanes() {
-            Ok(found) => found,
-            Err(kind) => return Err(kind.of(timers)),
-        };
-        if timers.len() > max_at_once(&lanes) {
-            return Err(Refused::TooMany(timers));
-        }
-        if timers.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (class, now) = (self.class, lanes.nanos());
-        let sent = lanes.on_lane((shard, Keys::Some), class, timers, |lane, doorbell, timers| {
-            let slot = match lane.reserve_many(timers.len(), doorbell) {
-                Ok(slot) => slot,
-                Err(refusal) => return Err((refusal, timers)),
-            };
-            let whens: Vec<_> = timers.iter().map(|(when, _)| *when).collect();
-            let build = |keys: &Vec<TimerKey>| {
-                let timers = keys.iter().zip(timers);
-                let timers: Vec<_> = timers
-                    .map(|(key, (when, value))| (*key, lanes.tick_of(when, now), value))
-                    .collect();
-                let earliest = timers.iter().map(|timer| timer.1).min().unwrap_or(Tick::NEVER);
-                let sent_us = (now / 1_000) as u32;
-                let many = BulkSchedule { timers: timers.into_iter(), earliest, sent_us, class };
-                Request::Bulk(Box::new(Bulk::Schedule(many)))
-            };
-            slot.send(build).map_err(|back| {
-                let values = back.into_values().expect("it is the request that was sent");
-                (Refusal::Closed, whens.into_iter().zip(values).collect())
-            })
-        });
-        let home = self.service.home(shard);
-        Ok(sent?.into_iter().map(|key| home.timer(key)).collect())
-    }
-
-    /// The most timers that one [`schedule_many`](Self::schedule_many) takes: one more than half of
-    /// the keys that a shard grants a thread in advance. These are a 32nd of its capacity, and at
-    /// most as many as a lane has room for.
-    pub fn schedule_many_max(&self) -> usize {
-        self.lanes().map_or(0, |lanes| max_at_once(&lanes))
-    }
-
     /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
     /// ids. Each shard that has some of the timers gets one request and sends one reply. A group of
     /// timers that end together, as those of a connection, is a list of their ids.
@@ -154,11 +94,6 @@ impl<T: Send + 'static> Handle<T> {
             lanes.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
         }
     }
-}
-
-/// The most timers of one request. An owner fills up a thread's keys when half of them are used.
-fn max_at_once<T: 'static>(lanes: &Lanes<T>) -> usize {
-    lanes.directory().settings.grant_window / 2 + 1
 }
 
 /// Sorts timers by their shards, in the order in which the shards first occur. Returns also the

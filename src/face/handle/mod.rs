@@ -98,8 +98,8 @@ use crate::values::refused::RefusedKind;
 ///
 /// Commands go over lanes, which each thread opens to a shard when it first sends to it, and which
 /// end with the thread. A lane takes about 12 KiB by default. A command finds the lanes of its
-/// thread first, for some nanoseconds; [`schedule_many`](Self::schedule_many) and
-/// [`cancel_many`](Self::cancel_many) find them once for all their timers.
+/// thread first, for some nanoseconds; [`cancel_many`](Self::cancel_many) finds them once for all its
+/// timers.
 ///
 /// A timer has its id at once, because the shard has granted keys to the thread in advance. A lane
 /// that is just opened has keys only as far as the shard has some in store for new threads, and the

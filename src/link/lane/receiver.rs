@@ -10,7 +10,7 @@ use corewheel_shard::Tick;
 use super::super::overflow::Waiting;
 use super::super::sync::{Ordering, Producer};
 use super::ring::RingReceiver;
-use super::{Exhausted, Keys, LaneShared, Request, Window};
+use super::{Exhausted, LaneShared, Request, Window};
 use crate::values::contain::{drop_each, each};
 
 /// The most requests of a lane that an owner looks at before it falls asleep. Beside more requests
@@ -27,11 +27,12 @@ pub(crate) struct Arrival<K> {
 }
 
 impl<K> Arrival<K> {
-    /// The rest of a bulk request, which contains the keys that it uses up.
+    /// The rest of a bulk request, which uses no key.
     const REST: Self = Self { key: None, is_cancelled: false };
 }
 
 /// The owner's end.
+#[allow(clippy::struct_excessive_bools, reason = "what happened in the last turn, each by itself")]
 pub(crate) struct LaneReceiver<R: Request> {
     requests: RingReceiver<R>,
     grants: Producer<R::Key>,
@@ -46,8 +47,8 @@ pub(crate) struct LaneReceiver<R: Request> {
     keys_before: usize,
     /// How many keys the requests have used that the last turn received.
     keys_used: usize,
-    /// How many keys the thread lacked when it was refused since the turn before the last.
-    keys_needed: usize,
+    /// Whether the thread was refused for want of a key since the turn before the last.
+    lacks_key: bool,
     /// Whether the last turn could not grant all keys that the thread should have.
     is_short: bool,
     /// Whether the owner has granted keys since the last [`shrink`](Self::shrink).
@@ -78,7 +79,7 @@ impl<R: Request> LaneReceiver<R> {
             window,
             keys_before: 0,
             keys_used: 0,
-            keys_needed: 0,
+            lacks_key: false,
             is_short: false,
             was_granted: false,
             held_since: None,
@@ -242,13 +243,13 @@ impl<R: Request> LaneReceiver<R> {
     /// while it has more than half of them. The window grows first if the thread needs more.
     #[inline]
     pub(crate) fn wants_keys(&mut self) -> usize {
-        // Relaxed: the number orders nothing.
-        let keys_needed = &self.shared.beside.keys_needed;
-        self.keys_needed = keys_needed.load(Ordering::Relaxed) as usize;
-        if self.keys_needed > 0 {
-            keys_needed.store(0, Ordering::Relaxed);
+        // Relaxed: the flag orders nothing.
+        let lacks_key = &self.shared.beside.lacks_key;
+        self.lacks_key = lacks_key.load(Ordering::Relaxed);
+        if self.lacks_key {
+            lacks_key.store(false, Ordering::Relaxed);
         }
-        if self.keys_needed > 0 || self.keys_used >= self.window.size() {
+        if self.lacks_key || self.keys_used >= self.window.size() {
             self.grow();
         }
         self.is_short = false;
@@ -265,12 +266,11 @@ impl<R: Request> LaneReceiver<R> {
         self.window.size().saturating_sub(held).min(self.grants.slots())
     }
 
-    /// How many keys the thread lacks, if it was refused for want of keys since the last turn or a
+    /// Whether the thread has no key, and was refused for want of one since the last turn or a
     /// future waits.
-    pub(crate) fn lacks_keys(&self) -> usize {
-        // A future that waits lacks one.
-        let needed = self.keys_needed.max(usize::from(self.has_waiters()));
-        needed.saturating_sub(self.granted.len()).min(self.grants.slots())
+    pub(crate) fn lacks_key(&self) -> bool {
+        let needs_key = self.lacks_key || self.has_waiters();
+        needs_key && self.granted.is_empty()
     }
 
     /// The keys that the thread holds or has used in requests not yet received.
@@ -326,8 +326,6 @@ impl<R: Request> LaneReceiver<R> {
         if self.keys_used >= size || self.keys_before * 2 >= size {
             self.window.grow_to(size.saturating_mul(2));
         }
-        // A thread that lacks keys must have used half of its window.
-        self.window.grow_to((self.keys_needed * 2).saturating_sub(1));
         if self.window.size() > size {
             self.publish_window();
         }
@@ -423,17 +421,10 @@ impl<R: Request> LaneReceiver<R> {
     }
 }
 
-/// Takes the keys that a request uses up. Returns the key that the owner passes on with it.
+/// Takes the key that a request uses up, if it uses one.
 #[inline]
 fn next_key<R: Request>(granted: &mut VecDeque<R::Key>, request: &R) -> Option<R::Key> {
-    match request.keys() {
-        Keys::None => None,
-        Keys::Next => {
-            Some(granted.pop_front().expect("a thread uses only keys that it was granted"))
-        }
-        Keys::Named(count) => {
-            granted.drain(..count);
-            None
-        }
-    }
+    request
+        .uses_key()
+        .then(|| granted.pop_front().expect("a thread uses only keys that it was granted"))
 }

@@ -1,12 +1,13 @@
-//! The ring of a lane with the [state words](super::marks) of its requests.
+//! The ring of a lane with the [state words](super::marks) of its requests. A request that uses a
+//! key has one, so that it can be cancelled where it lies.
 //!
 //! Both ends count the requests of the ring, so a request need not carry its position.
 
 use std::ops::ControlFlow;
 
 use super::super::sync::{Consumer, Producer, RingBuffer, any_of};
+use super::Request;
 use super::marks::Words;
-use super::{Keys, Request};
 
 /// Makes a ring with `slots` slots.
 pub(super) fn ring<R: Request>(slots: usize) -> (RingSender<R>, RingReceiver<R>) {
@@ -14,12 +15,6 @@ pub(super) fn ring<R: Request>(slots: usize) -> (RingSender<R>, RingReceiver<R>)
     let words = Words::new(slots);
     let sender = RingSender { requests: producer, words: words.clone(), position: 0 };
     (sender, RingReceiver { requests: consumer, words, position: 0 })
-}
-
-/// Whether a request has a state word, so that it can be cancelled where it lies.
-#[inline]
-fn has_word<R: Request>(request: &R) -> bool {
-    request.keys() == Keys::Next
 }
 
 /// The thread's end of a ring.
@@ -47,7 +42,7 @@ impl<R: Request> RingSender<R> {
     /// request.
     #[inline(always)]
     pub(super) fn push(&mut self, request: R) {
-        if has_word(&request) {
+        if request.uses_key() {
             self.words.arm(self.position);
         }
         self.position += 1;
@@ -113,7 +108,7 @@ impl<R: Request> RingReceiver<R> {
             let Some(request) = &place else { return };
             let position = self.position;
             self.position += 1;
-            let is_cancelled = has_word(request) && self.words.take(position);
+            let is_cancelled = request.uses_key() && self.words.take(position);
             if each(&mut place, is_cancelled).is_break() {
                 return;
             }
@@ -126,7 +121,7 @@ impl<R: Request> RingReceiver<R> {
         let Self { requests, words, position } = self;
         let (len, mut next) = (requests.slots(), *position);
         let is_so = |request: &R| {
-            let is_cancelled = has_word(request) && words.is_cancelled(next);
+            let is_cancelled = request.uses_key() && words.is_cancelled(next);
             next += 1;
             is_so(request, is_cancelled)
         };

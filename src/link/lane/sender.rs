@@ -12,7 +12,7 @@ use super::super::sync::{Backoff, Consumer, Ordering, yield_now};
 use super::super::wake_up::{Doorbell, WakeUp};
 use super::recent::Recent;
 use super::ring::{RingSender, ring};
-use super::{Exhausted, Keys, LaneShared, Refusal, Request, Room};
+use super::{Exhausted, LaneShared, Refusal, Request, Room};
 
 /// The thread's end.
 pub(crate) struct LaneSender<R: Request> {
@@ -31,32 +31,28 @@ pub(crate) struct LaneSender<R: Request> {
     shared: Arc<LaneShared<R>>,
 }
 
-/// A reserved slot of a lane: the keys that its request uses up, and room for the request.
+/// A reserved slot of a lane: the key that its request uses up, and room for the request.
 #[must_use = "a key that is taken and not used shifts the keys of all later timers"]
-pub(crate) struct Slot<'a, R: Request, K> {
-    keys: K,
-    /// The key of the one timer, if the request is for one.
-    timer: Option<R::Key>,
+pub(crate) struct Slot<'a, R: Request> {
+    key: R::Key,
     /// Whether the ring has the room, and not the overflow.
     in_ring: bool,
     lane: &'a mut LaneSender<R>,
     doorbell: &'a Doorbell,
 }
 
-impl<R: Request, K> Slot<'_, R, K> {
-    /// Builds the request in the slot and sends it. Returns the keys; `Err` with the request if the
+impl<R: Request> Slot<'_, R> {
+    /// Builds the request in the slot and sends it. Returns the key; `Err` with the request if the
     /// lane is closed and has not accepted it.
     #[inline]
-    pub(crate) fn send(self, build: impl FnOnce(&K) -> R) -> Result<K, R> {
-        let Self { keys, timer, in_ring, lane, doorbell } = self;
-        if let Some(key) = timer {
-            if in_ring {
-                lane.recent.note(key, lane.requests.position(), lane.room.ring);
-            }
+    pub(crate) fn send(self, build: impl FnOnce(&R::Key) -> R) -> Result<R::Key, R> {
+        let Self { key, in_ring, lane, doorbell } = self;
+        if in_ring {
+            lane.recent.note(key, lane.requests.position(), lane.room.ring);
         }
         let timed = || unreachable!("a timer is needed by its deadline");
-        lane.push(build(&keys), in_ring, doorbell, timed)?;
-        Ok(keys)
+        lane.push(build(&key), in_ring, doorbell, timed)?;
+        Ok(key)
     }
 }
 
@@ -94,37 +90,17 @@ impl<R: Request> LaneSender<R> {
     pub(crate) fn reserve<'a>(
         &'a mut self,
         doorbell: &'a Doorbell,
-    ) -> Result<Slot<'a, R, R::Key>, Refusal> {
+    ) -> Result<Slot<'a, R>, Refusal> {
         let in_ring = self.has_slot();
         let has_room = in_ring || self.has_room_beside();
         if has_room {
             if let Ok(key) = self.grants.pop() {
                 self.keys_used += 1;
                 self.refused_in_a_row = 0;
-                return Ok(Slot { keys: key, timer: Some(key), in_ring, lane: self, doorbell });
+                return Ok(Slot { key, in_ring, lane: self, doorbell });
             }
         }
-        Err(self.refuse(usize::from(has_room), doorbell))
-    }
-
-    /// Reserves a slot for one request that uses `count` granted keys. Takes none on an error.
-    pub(crate) fn reserve_many<'a>(
-        &'a mut self,
-        count: usize,
-        doorbell: &'a Doorbell,
-    ) -> Result<Slot<'a, R, Vec<R::Key>>, Refusal> {
-        let in_ring = self.has_slot();
-        let has_room = in_ring || self.has_room_beside();
-        if has_room {
-            if let Ok(keys) = self.grants.read_chunk(count) {
-                self.keys_used += count;
-                self.refused_in_a_row = 0;
-                let keys = keys.into_iter().collect();
-                return Ok(Slot { keys, timer: None, in_ring, lane: self, doorbell });
-            }
-        }
-        // Only a turn of the owner makes room in the lane or grants keys.
-        Err(self.refuse(if has_room { count } else { 0 }, doorbell))
+        Err(self.refuse(has_room, doorbell))
     }
 
     /// Cancels a timer that this end has sent, if it can be cancelled where it lies. Wakes the
@@ -154,10 +130,7 @@ impl<R: Request> LaneSender<R> {
         doorbell: &Doorbell,
         soon: impl FnOnce() -> Tick,
     ) -> Result<(), R> {
-        debug_assert!(
-            request.keys() == Keys::None,
-            "a request with a key is sent where there is room"
-        );
+        debug_assert!(!request.uses_key(), "a request with a key is sent where there is room");
         if let Some(timers) = request.about() {
             self.recent.forget(timers, self.requests.position());
         }
@@ -308,14 +281,14 @@ impl<R: Request> LaneSender<R> {
         }
     }
 
-    /// Counts a refusal, wakes the owner, and returns the reason. The thread lacks `keys` keys, or
-    /// none but room in the lane.
+    /// Counts a refusal, wakes the owner, and returns the reason. The thread lacks a key, or else
+    /// room in the lane.
     #[cold]
-    fn refuse(&mut self, keys: usize, doorbell: &Doorbell) -> Refusal {
+    fn refuse(&mut self, lacks_key: bool, doorbell: &Doorbell) -> Refusal {
         count(&self.shared.refused);
-        if keys > 0 {
+        if lacks_key {
             // Relaxed: an owner that this refusal wakes sees it, and another sees it soon.
-            self.shared.beside.keys_needed.store(keys as u64, Ordering::Relaxed);
+            self.shared.beside.lacks_key.store(true, Ordering::Relaxed);
         }
         self.wake_owner(|| Tick::ZERO, doorbell);
         if self.is_closed() {
@@ -327,7 +300,7 @@ impl<R: Request> LaneSender<R> {
         }
         let exhausted = Exhausted::unpack(self.shared.exhausted.load(Ordering::Relaxed));
         match exhausted {
-            Some(exhausted) if keys > 0 => exhausted.refusal(),
+            Some(exhausted) if lacks_key => exhausted.refusal(),
             _ => Refusal::Busy,
         }
     }

@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::super::lane::{
-    About, Exhausted, Keys, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
+    About, Exhausted, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
 };
 use super::super::wake_up::Doorbell;
 use super::{Owner, check, check_within, tick};
@@ -40,11 +40,8 @@ impl Request for Message {
         None
     }
 
-    fn keys(&self) -> Keys {
-        match self {
-            Schedule(_) => Keys::Next,
-            Cancel(_) | Forget(_) => Keys::None,
-        }
+    fn uses_key(&self) -> bool {
+        matches!(self, Schedule(_))
     }
 
     fn weight(&self) -> usize {

@@ -4,7 +4,7 @@ use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::lane::{About, Keys, Request, Room};
+use super::super::lane::{About, Request, Room};
 use super::super::mailbox::Mailbox;
 use super::super::wake_up::Doorbell;
 use super::{Owner, check};
@@ -21,8 +21,8 @@ impl Request for u32 {
         None
     }
 
-    fn keys(&self) -> Keys {
-        Keys::None
+    fn uses_key(&self) -> bool {
+        false
     }
 
     fn weight(&self) -> usize {

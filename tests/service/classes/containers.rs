@@ -45,11 +45,10 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
     check(counts(&lab, REQUEST), &expected);
     let client = lab.service.handle();
     let request = client.on(SHARD).of_class(REQUEST).unwrap();
-    while request.schedule_many(delays).is_err() {
-        // A client has no keys before the shard knows it.
-        lab.advance(ms(0));
+    for (delay, value) in delays {
+        request.schedule(delay, value).unwrap();
     }
-    request.schedule_many([(client.now() + ms(10), 3)]).unwrap();
+    request.schedule(client.now() + ms(10), 3).unwrap();
     lab.advance(ms(20));
     let of_request = counts(&lab, REQUEST);
     assert_eq!((of_request.fired, of_request.pending), (9, 0), "{of_request:?}");

@@ -195,10 +195,6 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
                             let call = |_: &Timers<usize>| {};
                             there.schedule_fn(delay, call).map_err(|refused| refused.kind())
                         }
-                        1 => {
-                            let made = there.schedule_many([(delay, task)]);
-                            made.map(|made| made[0]).map_err(|refused| refused.kind())
-                        }
                         _ => there.schedule(delay, task).map_err(|refused| refused.kind()),
                     };
                     match made {

@@ -195,8 +195,8 @@ fn timer_of_client_counts_for_class_of_its_view() {
     drop(sleep);
     client.on(SHARD).schedule(FAR, 4).unwrap();
     let lease = client.on(SHARD).of_class(LEASE).unwrap();
-    let deadlines = [(lab.clock.now() + FAR, 5), (lab.clock.now() + ms(1), 6)];
-    lease.schedule_many(deadlines).unwrap();
+    lease.schedule(lab.clock.now() + FAR, 5).unwrap();
+    lease.schedule(lab.clock.now() + ms(1), 6).unwrap();
     lab.advance(ms(5));
     check(counts(&lab, REQUEST), &[("scheduled", 5), ("fired", 3), ("cancelled", 2)]);
     check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("pending", 1)]);
@@ -269,7 +269,7 @@ fn refusal_counts_for_its_class() {
     let there = client.on(SHARD);
     let refused = there.of_class(REQUEST).unwrap().schedule(FAR, 1);
     assert!(matches!(refused, Err(Refused::Busy(1))));
-    assert!(there.of_class(LEASE).unwrap().schedule_many([(FAR, 1)]).is_err());
+    assert!(there.of_class(LEASE).unwrap().schedule(FAR, 1).is_err());
     lab.settle();
     let expected = [("scheduled", accepted), ("pending", accepted), ("refused", 12 - accepted)];
     check(counts(&lab, IDLE), &expected);

@@ -89,7 +89,6 @@ fn duration_that_is_too_long_means_never_in_every_container() {
     let never = Duration::MAX;
     timers.schedule(never, 1).unwrap();
     client.on(SHARD).schedule(never, 2).unwrap();
-    client.on(SHARD).schedule_many([(never, 3), (never, 4)]).unwrap();
     let deadline = timers.deadline_with_slack(never, never);
     timers.schedule(deadline, 5).unwrap();
     let queue = timers.delay_queue();
