@@ -1,11 +1,11 @@
 //! Callbacks that run again and again, and a callback whose result is awaited, on the runtime that
 //! works on this machine.
 //!
+//! - a callback that runs once, later, and whose result is awaited;
 //! - a heartbeat at a fixed rate, with jitter, so that servers that start together do not beat
 //!   together;
 //! - a poller with a fixed delay that stops itself when it has found what it looks for;
-//! - attempts that wait twice as long each time, by a plan;
-//! - a callback that runs once, later, and whose result is awaited.
+//! - attempts that wait twice as long each time, by a plan.
 //!
 //! It ends by itself after about a second, and fails if a run came at a wrong time.
 //!
@@ -22,11 +22,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use corewheel::interval::MissedTickBehavior;
-use corewheel::{Handle, ShutdownPolicy, TimerService};
+use corewheel::{Handle, ShutdownPolicy, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use corewheel_kit::HandleExt;
+use corewheel_kit::TimersExt;
 use corewheel_kit::herd::Jitter;
-use corewheel_kit::repeat::Repeat;
+use corewheel_kit::repeat::{Periodic, Repeat};
 
 type Outcome<V = ()> = Result<V, Box<dyn Error>>;
 
@@ -40,10 +40,10 @@ fn main() -> Outcome {
     let service = TimerService::builder().runtime(Runtime::Auto).shards(1).start()?;
     println!("on {}", service.stats().runtime);
     let shard = service.handle().on(service.shards().next().ok_or("there is no shard")?);
+    task(shard)?;
     heartbeat(shard)?;
     poller(shard)?;
     backoff(shard)?;
-    task(shard)?;
     let panicked = service.stats().shards[0].counts.panicked;
     let report = service.shutdown(ShutdownPolicy::Return)?;
     check(panicked == 0, "no callback has panicked")?;
@@ -54,16 +54,32 @@ fn check(is_so: bool, what: &str) -> Outcome {
     if is_so { Ok(()) } else { Err(format!("this is not so: {what}").into()) }
 }
 
+/// Computes a sum on the shard's core in 25 ms.
+fn task(shard: Handle) -> Outcome {
+    let start = Instant::now();
+    let (_timer, reply) = shard.schedule_task(ms(25), |_| (1..=100).sum::<u32>())?;
+    let sum = reply.wait()?;
+    check(start.elapsed() >= ms(25), "the result is not early")?;
+    check(sum == 5_050, "the sum is right")?;
+    println!("task: {sum}");
+    Ok(())
+}
+
 /// Beats every 20 ms and up to 10 ms later, until this thread stops it.
 fn heartbeat(shard: Handle) -> Outcome {
     let (sender, beats) = mpsc::channel();
     let repeat = Repeat::at_fixed_rate(ms(20))?
         .missed_tick_behavior(MissedTickBehavior::Skip)
         .jitter(Jitter::random(ms(10), u64::from(std::process::id())));
-    let heart = shard.repeat(repeat, move |run| {
-        // The receiver is gone when this function has returned.
-        let _ = sender.send((run.due(), run.timers().now(), run.missed()));
-    })?;
+    let begin = move |timers: &Timers| {
+        let heart = timers.repeat(repeat, move |run| {
+            // The receiver is gone when this function has returned.
+            let _ = sender.send((run.due(), run.timers().now(), run.missed()));
+        });
+        heart.expect("there is room")
+    };
+    // The callback goes on without it; it is what this thread stops the callback by.
+    let heart = shard.keep(begin)?.wait()?;
     let mut next: Option<Instant> = None;
     for _ in 0..8 {
         let (due, now, missed) = beats.recv_timeout(PATIENCE)?;
@@ -71,9 +87,8 @@ fn heartbeat(shard: Handle) -> Outcome {
         check(next.is_none_or(|next| due == next), "the jitter does not move the grid")?;
         next = Some(due + ms(20) * (missed as u32 + 1));
     }
-    heart.stop();
-    // A beat may come before the shard takes the message. Then the callback is dropped, and its
-    // sender with it.
+    check(heart.try_run(Periodic::stop)?.wait()?, "it beats until it is stopped")?;
+    // Beats may have come meanwhile. The callback is dropped, and its sender with it.
     let ended = loop {
         match beats.recv_timeout(PATIENCE) {
             Ok(_) => {}
@@ -89,13 +104,17 @@ fn heartbeat(shard: Handle) -> Outcome {
 fn poller(shard: Handle) -> Outcome {
     let (sender, looks) = mpsc::channel();
     let repeat = Repeat::with_fixed_delay(ms(15))?.first(Duration::ZERO);
-    shard.repeat(repeat, move |run| {
-        let begun = run.timers().now();
-        if run.number() == 4 {
-            run.stop();
-        }
-        let _ = sender.send((begun, run.timers().now()));
-    })?;
+    let look = move |timers: &Timers| {
+        let looking = timers.repeat(repeat, move |run| {
+            let begun = run.timers().now();
+            if run.number() == 4 {
+                run.stop();
+            }
+            let _ = sender.send((begun, run.timers().now()));
+        });
+        looking.expect("there is room")
+    };
+    let _looking = shard.keep(look)?.wait()?;
     let mut ended: Option<Instant> = None;
     for _ in 0..5 {
         let (begun, end) = looks.recv_timeout(PATIENCE)?;
@@ -118,25 +137,19 @@ fn backoff(shard: Handle) -> Outcome {
         wait *= 2;
         (wait <= ms(80)).then(|| before + wait)
     };
-    shard.repeat_by_plan(start + wait, plan, move |run| {
-        let _ = sender.send((run.due(), run.timers().now() >= run.due()));
-    })?;
+    let first = start + wait;
+    let attempt = move |timers: &Timers| {
+        let attempts = timers.repeat_by_plan(first, plan, move |run| {
+            let _ = sender.send((run.due(), run.timers().now() >= run.due()));
+        });
+        attempts.expect("there is room")
+    };
+    let _attempts = shard.keep(attempt)?.wait()?;
     for after in [10, 30, 70, 150] {
         let (due, in_time) = attempts.recv_timeout(PATIENCE)?;
         check(due == start + ms(after) && in_time, "an attempt comes when it was planned")?;
     }
     check(attempts.recv_timeout(PATIENCE).is_err(), "there is no fifth attempt")?;
     println!("backoff: four attempts");
-    Ok(())
-}
-
-/// Computes a sum on the shard's core in 25 ms.
-fn task(shard: Handle) -> Outcome {
-    let start = Instant::now();
-    let (_timer, reply) = shard.schedule_task(ms(25), |_| (1..=100).sum::<u32>())?;
-    let sum = reply.wait()?;
-    check(start.elapsed() >= ms(25), "the result is not early")?;
-    check(sum == 5_050, "the sum is right")?;
-    println!("task: {sum}");
     Ok(())
 }

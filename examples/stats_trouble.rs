@@ -30,8 +30,8 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::settings::WarningLimits;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
-use corewheel_kit::watchdog::watch;
 use corewheel_stats::StatsEndpoint;
+use corewheel_stats::watchdog::watch;
 
 const REQUEST: TimerClass = TimerClass::new("request");
 const REPORT: TimerClass = TimerClass::new("report");

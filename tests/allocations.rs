@@ -14,8 +14,8 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, ShardId, TimerId, TimerService, Timers};
+use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
-use corewheel_kit::{HandleExt, TimersExt};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -50,8 +50,7 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
     let mut handles: Vec<TimerId> =
         (0..PENDING).map(|_| timers.schedule(delay(&mut rng), PAYLOAD).unwrap()).collect();
     let mut remote: Vec<TimerId> = Vec::with_capacity(64);
-    // Periodic callbacks at a fixed rate, with a fixed delay and by a plan, scheduled by the shard
-    // and by a client.
+    // Periodic callbacks at a fixed rate, with a fixed delay and by a plan.
     let runs = Arc::new(AtomicU64::new(0));
     for n in 0..8 {
         let (counted, at) = (Arc::clone(&runs), timers.now() + TICK);
@@ -63,9 +62,7 @@ fn steady_load_of_timers_and_requests_allocates_nothing() {
         let plan = |at| Some(at + TICK * 3);
         match n {
             0..4 => drop(timers.repeat(repeat, call).unwrap()),
-            4 | 5 => drop(timers.repeat_by_plan(at, plan, call).unwrap()),
-            6 => drop(client.on(SHARD).repeat(repeat, call).unwrap()),
-            _ => drop(client.on(SHARD).repeat_by_plan(at, plan, call).unwrap()),
+            _ => drop(timers.repeat_by_plan(at, plan, call).unwrap()),
         }
     }
 

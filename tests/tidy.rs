@@ -440,7 +440,7 @@ fn only_the_clock_room_reads_a_clock() {
     // Tests pause tokio's clock. A build without the feature `test-util` has no such file.
     let of_tokio = "src/fallback/tokio_clock.rs";
     // The watchdog goes by the system's clock, also beside a service by a clock that a test moves.
-    let watchdog = "adapters/kit/src/watchdog.rs";
+    let watchdog = "adapters/stats/src/watchdog.rs";
     let sources: Vec<_> = sources(&[SERVICE, SHARD, ADAPTERS])
         .into_iter()
         .filter(|source| {

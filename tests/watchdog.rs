@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use corewheel::class::TimerClass;
 use corewheel::settings::WarningLimits;
 use corewheel::{Runtime, ShardId, TimerService};
-use corewheel_kit::watchdog::{Stuck, ThreadState, Watchdog, watch};
+use corewheel_stats::watchdog::{Stuck, ThreadState, Watchdog, watch};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -36,7 +36,7 @@ pub struct WarningLimits {
     /// `shard-stuck`: a turn has been due, or has been running, for longer than this; 1 s by
     /// default.
     pub stuck: Duration,
-    /// From when on the watchdog of the package `corewheel-kit` calls a shard hung that is
+    /// From when on the watchdog of the package `corewheel-stats` calls a shard hung that is
     /// stuck; 10 s by default.
     pub hung: Duration,
     /// `shard-near-capacity`: more than this part of the shard's capacity is pending, in per cent;

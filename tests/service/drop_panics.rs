@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Instant;
 
 use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
+use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::Operation;
-use corewheel_kit::repeat::{PeriodicRun, Repeat};
-use corewheel_kit::{HandleExt, TimersExt};
+use corewheel_kit::repeat::PeriodicRun;
 
 use crate::operation_fn::{Completion, OperationFn};
 use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
@@ -313,45 +313,6 @@ fn periodic_callback_and_its_plan_are_dropped_one_at_a_time() {
         std::mem::forget(timers.repeat_by_plan(timers.now() + FAR, next, run));
     });
     assert_eq!(refused, 1, "the callback is returned, the plan is dropped");
-}
-
-#[test]
-fn periodic_callbacks_of_a_client_are_dropped_one_at_a_time_at_shutdown() {
-    let mut lab = lab::<()>();
-    let client = lab.service.handle();
-    for n in 0..2 {
-        let value = PanicsOnDrop(n);
-        let run = move |_: &mut PeriodicRun<'_, ()>| {
-            let _value = &value;
-        };
-        let every = Repeat::at_fixed_rate(FAR).unwrap();
-        client.on(SHARD).repeat(every, run).unwrap();
-    }
-    assert_eq!(dropped_by(|| drop(lab.end(ShutdownPolicy::Drop))), 2);
-}
-
-#[test]
-fn periodic_callback_of_a_client_and_its_plan_are_dropped_one_at_a_time() {
-    for runs in [false, true] {
-        let mut lab = lab::<()>();
-        let client = lab.service.handle();
-        let (plan, call) = (PanicsOnDrop(0), PanicsOnDrop(1));
-        let next = move |due: Instant| {
-            let _plan = &plan;
-            Some(due + FAR)
-        };
-        let run = move |_: &mut PeriodicRun<'_, ()>| {
-            let _call = &call;
-        };
-        let first = if runs { ms(0) } else { FAR };
-        let periodic = client.on(SHARD).repeat_by_plan(first, next, run).unwrap();
-        lab.settle();
-        let stop = || {
-            periodic.stop();
-            lab.advance(ms(1_000));
-        };
-        assert_eq!(dropped_by(stop), 2, "{runs}");
-    }
 }
 
 #[test]

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use corewheel::attach::Turn;
 use corewheel::sim::Thread;
 use corewheel::{CancelOutcome, Fired, Handle, ShutdownPolicy, TimerId, Timers};
-use corewheel_kit::HandleExt;
-use corewheel_kit::repeat::Repeat;
 
 use crate::support::{
     Alarm, FAR, Guard, Host, Lab, Running, SHARD, builder, check_law, ms, wait_until,
@@ -86,41 +84,6 @@ fn check(what: &str, cancel: impl FnOnce(Handle<Option<Guard>>, TimerId)) {
 fn each_cancel_without_a_reply_frees_the_payload_of_a_sleeping_shard() {
     check("a cancel", |client, timer| client.cancel_detached(timer));
     check("many cancels", |client, timer| client.cancel_many_detached(&[timer]));
-}
-
-#[test]
-fn stop_of_a_periodic_callback_frees_it_on_a_sleeping_shard() {
-    let (guard, dropped) = Guard::new();
-    let (mut asleep, periodic) = Asleep::after(|_, client| {
-        let rate = Repeat::at_fixed_rate(LATER).unwrap();
-        let repeats = client.on(SHARD).repeat(rate, move |_| {
-            let _captured = &guard;
-        });
-        repeats.unwrap()
-    });
-    periodic.stop();
-    assert_eq!((asleep.count(), count(&dropped)), (1, 0));
-    let waker = asleep.waker.clone();
-    let _next = asleep.lab.fall_asleep(&waker);
-    assert_eq!(count(&dropped), 1);
-}
-
-#[test]
-fn stop_after_a_run_frees_a_periodic_callback_on_a_sleeping_shard() {
-    let (guard, dropped) = Guard::new();
-    let (mut asleep, periodic) = Asleep::after(|lab, client| {
-        let rate = Repeat::at_fixed_rate(LATER).unwrap().first(Duration::ZERO);
-        let repeats = client.on(SHARD).repeat(rate, move |_| {
-            let _captured = &guard;
-        });
-        lab.settle();
-        repeats.unwrap()
-    });
-    std::thread::spawn(move || periodic.stop()).join().unwrap();
-    assert_eq!((asleep.count(), count(&dropped)), (1, 0));
-    asleep.sleeps_long();
-    assert_eq!((count(&dropped), asleep.lab.counts().pending), (1, 2));
-    check_law(&asleep.lab.counts());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{Warning, WarningKind};
 use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
-use corewheel_kit::watchdog::{Stuck, ThreadState, Watchdog, watch};
+use corewheel_stats::watchdog::{Stuck, ThreadState, Watchdog, watch};
 
 use crate::support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
 

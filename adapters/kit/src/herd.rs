@@ -44,6 +44,8 @@
 
 use std::time::Duration;
 
+use corewheel::interval::Interval;
+
 /// Times to add to delays, so that timers that would expire together do not: at random, or spread
 /// evenly over a window.
 ///
@@ -63,25 +65,15 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Jitter {
-    /// In nanoseconds: the longest time at random, or the window.
-    width: u64,
-    source: Source,
-}
-
-#[derive(Clone, Debug)]
-enum Source {
-    Random(fastrand::Rng),
-    /// The next time's part of the window, in 2⁻⁶⁴.
-    Even(u64),
+    /// The longest time at random, or the window.
+    width: Duration,
+    is_even: bool,
+    /// The seed of the next time, or its part of the window in 2⁻⁶⁴.
+    next: u64,
 }
 
 /// A golden section of 2⁶⁴.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// A time in nanoseconds, or the longest that there is.
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
 
 impl Jitter {
     /// Random times, uniformly distributed from zero up to and including `longest`; a longest time
@@ -90,8 +82,9 @@ impl Jitter {
     /// Equal seeds make equal times. Shards, processes and machines whose timers must not
     /// expire together take different seeds.
     pub fn random(longest: Duration, seed: u64) -> Self {
-        let source = Source::Random(fastrand::Rng::with_seed(seed));
-        Self { width: nanos(longest), source }
+        // The times of seeds that follow one another are not those of one seed, shifted.
+        let next = seed.rotate_left(32).wrapping_mul(GOLDEN);
+        Self { width: longest, is_even: false, next }
     }
 
     /// Times from zero up to, but not including, `window`, each far from those before it, so that
@@ -101,7 +94,7 @@ impl Jitter {
     /// a sequence of low discrepancy. Between neighbours among the first `n` times there are at
     /// most three `n`-ths of the window, and no `n`-th part of it holds more than three of them.
     pub fn even(window: Duration) -> Self {
-        Self { width: nanos(window), source: Source::Even(0) }
+        Self { width: window, is_even: true, next: 0 }
     }
 
     /// The delay with the next time added; [`Duration::MAX`] if that does not fit.
@@ -110,15 +103,15 @@ impl Jitter {
     }
 
     fn sample(&mut self) -> Duration {
-        Duration::from_nanos(match &mut self.source {
-            Source::Random(rng) => rng.u64(0..=self.width),
-            Source::Even(part) => {
-                let nanos = (u128::from(self.width) * u128::from(*part)) >> 64;
-                *part = part.wrapping_add(GOLDEN);
-                // Less than the window.
-                nanos as u64
-            }
-        })
+        if !self.is_even {
+            self.next = self.next.wrapping_add(1);
+            return Interval::phase_of(self.width, self.next);
+        }
+        let width = u64::try_from(self.width.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = (u128::from(width) * u128::from(self.next)) >> u64::BITS;
+        self.next = self.next.wrapping_add(GOLDEN);
+        // Less than the window.
+        Duration::from_nanos(nanos as u64)
     }
 }
 

@@ -9,12 +9,10 @@
 //! | timeouts that shrink under pressure, all at once | [`scaled`] |
 //! | callbacks that run again and again | [`repeat`] |
 //! | timers that do not all expire at once | [`herd`] |
-//! | a thread that sees a stuck shard | [`watchdog`] |
 //!
-//! The trait [`TimersExt`] makes them, as methods of [`Timers`], and [`HandleExt`] makes those that
-//! any thread can, as methods of a [`Handle`]. A container lives on one shard and is `!Send`; any
-//! thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made. The [guide] has a
-//! whole server, with a delayed job queue beside tokio.
+//! The trait [`TimersExt`] makes them, as methods of [`Timers`]. Each lives on one shard and is
+//! `!Send`; any thread reaches one that [`Handle::keep`](corewheel::Handle::keep) has made. The
+//! [guide] has a whole server, with a delayed job queue beside tokio.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
@@ -56,7 +54,6 @@ pub mod purgatory;
 pub mod queue;
 pub mod repeat;
 pub mod scaled;
-pub mod watchdog;
 
 pub mod guide {
     #![doc = include_str!("guide.md")]
@@ -65,15 +62,13 @@ pub mod guide {
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use corewheel::{ConfigError, Handle, RefusedCall, Timers, When};
+use corewheel::{ConfigError, RefusedCall, Timers, When};
 
 use self::capacity::CAPACITY;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
-use self::repeat::{
-    Begin, Body, Pattern, Periodic, PeriodicRun, RemotePeriodic, Repeat, Repeating, UntilTaken,
-};
+use self::repeat::{Periodic, PeriodicRun, Repeat};
 use self::scaled::ScaledTimeouts;
 
 /// Makes containers and periodic callbacks on a shard, as methods of its [`Timers`]. The
@@ -269,8 +264,7 @@ pub trait TimersExt: sealed::OfShard {
     where
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
     {
-        let (first, jitter) = (repeat.first, repeat.jitter.clone());
-        Repeating::begin(self.timers(), first, repeat.with(jitter, call))
+        repeat.begin(self.timers(), call)
     }
 
     /// Runs a callback when `first` is due, and then at each instant that `next` returns, until it
@@ -321,99 +315,19 @@ pub trait TimersExt: sealed::OfShard {
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
     {
-        let pattern = Pattern::Plan(Box::new(next));
-        Repeating::begin(self.timers(), first, Body { call, pattern, jitter: None })
-    }
-}
-
-/// Makes periodic callbacks from any thread, as methods of its [`Handle`]. The trait is sealed.
-pub trait HandleExt: sealed::OfHandle {
-    /// Runs a callback periodically on the shard of this handle, or of this thread, as
-    /// [`TimersExt::repeat`] does there. The instant of its first run is computed on the calling
-    /// thread.
-    ///
-    /// ```
-    /// use corewheel::TimerService;
-    /// use corewheel_kit::HandleExt;
-    /// use corewheel_kit::repeat::Repeat;
-    /// use std::sync::mpsc;
-    /// use std::time::{Duration, Instant};
-    ///
-    /// let service = TimerService::builder().shards(1).start()?;
-    /// let handle = service.handle();
-    /// let shard = handle.on(service.shards().next().unwrap());
-    ///
-    /// let (sender, beats) = mpsc::channel();
-    /// let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
-    /// let heartbeat = shard.repeat(every, move |run| {
-    ///     // The receiver is gone at the end of this example.
-    ///     let _ = sender.send(run.number());
-    /// })?;
-    /// assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
-    /// heartbeat.stop();
-    /// // The shard has dropped the callback, and with it the sender.
-    /// while beats.recv().is_ok() {}
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `Full`, `Busy`, `Closed` or `NoSuchShard`, with a callback that begins the runs, the first
-    /// of them at once, where it is run. After its first run was accepted, no later run is refused.
-    fn repeat<F>(
-        &self,
-        repeat: Repeat,
-        call: F,
-    ) -> Result<RemotePeriodic, RefusedCall<Begin<Self::Value>>>
-    where
-        F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
-    {
-        let (first, jitter) = (repeat.first, repeat.jitter.clone());
-        repeat::begin(self.handle(), first, jitter, |jitter| repeat.with(jitter, call))
-    }
-
-    /// Runs a callback by a plan on the shard of this handle, or of this thread, as
-    /// [`TimersExt::repeat_by_plan`] does there.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`repeat`](Self::repeat).
-    fn repeat_by_plan<W: When, F, N>(
-        &self,
-        first: W,
-        next: N,
-        call: F,
-    ) -> Result<RemotePeriodic, RefusedCall<Begin<Self::Value>>>
-    where
-        F: FnMut(&mut PeriodicRun<'_, Self::Value>) + Send + 'static,
-        N: FnMut(Instant) -> Option<Instant> + Send + 'static,
-    {
-        let (next, call) = (UntilTaken::new(next), UntilTaken::new(call));
-        let body = |jitter| {
-            let pattern = Pattern::Plan(Box::new(next.take()));
-            Body { call: call.take(), pattern, jitter }
-        };
-        repeat::begin(self.handle(), first, None, body)
+        repeat::by_plan(self.timers(), first, next, call)
     }
 }
 
 impl<T: Send + 'static> TimersExt for Timers<T> {}
 
-impl<T: Send + 'static> HandleExt for Handle<T> {}
-
 mod sealed {
-    use super::{Handle, Timers};
+    use super::Timers;
 
     pub trait OfShard {
         type Value: Send + 'static;
 
         fn timers(&self) -> &Timers<Self::Value>;
-    }
-
-    pub trait OfHandle {
-        type Value: Send + 'static;
-
-        fn handle(&self) -> Handle<Self::Value>;
     }
 }
 
@@ -422,14 +336,6 @@ impl<T: Send + 'static> sealed::OfShard for Timers<T> {
 
     fn timers(&self) -> &Timers<T> {
         self
-    }
-}
-
-impl<T: Send + 'static> sealed::OfHandle for Handle<T> {
-    type Value = T;
-
-    fn handle(&self) -> Handle<T> {
-        *self
     }
 }
 

@@ -1,4 +1,5 @@
-//! The statistics of a service over HTTP: as a page, as JSON and for Prometheus.
+//! The statistics of a service over HTTP: as a page, as JSON and for Prometheus. A [`watchdog`]
+//! reads them on a thread of its own.
 //!
 //! ```
 //! use corewheel::TimerService;
@@ -44,6 +45,7 @@ mod reasons;
 mod routes;
 mod server;
 mod warnings;
+pub mod watchdog;
 
 use std::fmt;
 use std::io;

@@ -7,12 +7,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
+use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::{Periodic, Repeat};
-use corewheel_kit::{HandleExt, TimersExt};
 
-use super::{Run, delay, lab, rate};
+use super::{Run, counted, delay, lab, rate};
 use crate::support::{
     FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    wait_until,
 };
 
 #[test]
@@ -30,13 +31,14 @@ fn callback_that_stops_itself_is_dropped() {
                 assert!(!known.borrow().as_ref().unwrap().stop(), "it is stopped already");
             }
         };
+        let (runs, call) = counted(call);
         let periodic = lab.timers().repeat(repeat, call).unwrap();
         own.replace(Some(periodic.clone()));
         for ticks in 1..=40 {
             lab.advance(ms(1));
             assert_eq!(periodic.is_over(), ticks >= 15);
         }
-        assert_eq!(periodic.runs(), 3);
+        assert_eq!(runs.get(), 3);
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
         assert!(!periodic.stop());
         assert_eq!((lab.counts().panicked, lab.counts().pending), (0, 0));
@@ -49,6 +51,7 @@ fn stop_of_a_waiting_callback_drops_it_at_once() {
     let mut lab = lab();
     let (guard, dropped) = Guard::new();
     let call = move |_: &mut Run<'_>| drop(guard.clone());
+    let (runs, call) = counted(call);
     let periodic = lab.timers().repeat(rate(ms(5)), call).unwrap();
     let other = periodic.clone();
     lab.advance(ms(12));
@@ -58,7 +61,7 @@ fn stop_of_a_waiting_callback_drops_it_at_once() {
     assert_eq!(lab.timers().len(), 0);
     assert_eq!((other.stop(), other.is_over()), (false, true));
     lab.advance(FAR);
-    assert_eq!(periodic.runs(), 2);
+    assert_eq!(runs.get(), 2);
     check_law(&lab.counts());
 }
 
@@ -83,8 +86,8 @@ fn stop_by_a_callback_of_the_same_tick_wins() {
     }
     let outcomes = outcomes.take();
     assert_eq!(outcomes[0], (1, true));
+    // The other never runs.
     assert!(outcomes[1..].iter().all(|outcome| *outcome == (1, false)));
-    assert_eq!(both.borrow()[1].runs(), 0);
     assert_eq!(lab.fired().len(), 1);
     both.borrow_mut().clear();
 }
@@ -103,11 +106,12 @@ fn callback_that_schedules_cancels_and_repeats_goes_on() {
         }
         drop(timers.sleep(ms(3)));
     };
-    let periodic = lab.timers().repeat(rate(ms(10)), call).unwrap();
+    let (runs, call) = counted(call);
+    lab.timers().repeat(rate(ms(10)), call).unwrap();
     for _ in 0..35 {
         lab.advance(ms(1));
     }
-    assert_eq!((periodic.runs(), lab.counts().panicked), (3, 0));
+    assert_eq!((runs.get(), lab.counts().panicked), (3, 0));
     assert_eq!(lab.fired().into_iter().map(|(_, at)| at).collect::<Vec<_>>(), [10, 20, 30]);
     assert_eq!(lab.timers().len(), 1);
 }
@@ -132,10 +136,11 @@ fn stop_in_a_waker_finds_nothing_borrowed() {
     let waker = std::task::Waker::from(Arc::new(Stops(std::thread::current().id())));
     let mut context = std::task::Context::from_waker(&waker);
     assert!(Future::poll(std::pin::Pin::new(&mut sleep), &mut context).is_pending());
-    let victim = lab.timers().repeat(rate(ms(5)), |_| {}).unwrap();
+    let (runs, call) = counted(|_| {});
+    let victim = lab.timers().repeat(rate(ms(5)), call).unwrap();
     VICTIM.set(Some(victim.clone()));
     lab.advance(ms(5));
-    assert_eq!((victim.runs(), victim.is_over(), lab.counts().panicked), (0, true, 0));
+    assert_eq!((runs.get(), victim.is_over(), lab.counts().panicked), (0, true, 0));
     assert_eq!(look(&mut sleep), Some(Ok(())));
 }
 
@@ -144,12 +149,13 @@ fn panic_is_counted_and_later_runs_come() {
     for repeat in [rate(ms(5)), delay(ms(5))] {
         let mut lab = lab();
         let call = |run: &mut Run<'_>| assert_ne!(run.number() % 3, 1, "every third panics");
+        let (runs, call) = counted(call);
         let periodic = lab.timers().repeat(repeat, call).unwrap();
         lab.timers().schedule(ms(10), 7).unwrap();
         for _ in 0..30 {
             lab.advance(ms(1));
         }
-        assert_eq!((periodic.runs(), periodic.is_over()), (6, false));
+        assert_eq!((runs.get(), periodic.is_over()), (6, false));
         assert_eq!(lab.counts().panicked, 2);
         assert_eq!(lab.fired().len(), 1, "the other timer fires");
         check_law(&lab.counts());
@@ -193,9 +199,10 @@ fn plan_that_panics_ends_after_the_run_that_was_due() {
     let mut lab = lab();
     let now = lab.clock.now();
     let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
-    let periodic = lab.timers().repeat_by_plan(now + ms(1), next, |_| {}).unwrap();
+    let (runs, call) = counted(|_| {});
+    let periodic = lab.timers().repeat_by_plan(now + ms(1), next, call).unwrap();
     lab.advance(ms(9));
-    assert_eq!((periodic.runs(), periodic.is_over()), (1, true));
+    assert_eq!((runs.get(), periodic.is_over()), (1, true));
     assert_eq!((lab.counts().panicked, lab.counts().pending), (1, 0));
 }
 
@@ -204,7 +211,7 @@ fn full_shard_keeps_room_for_the_next_run() {
     for kind in 0..3 {
         let mut lab = Lab::<u8>::new(builder(1).capacity(4));
         let fill = |timers: &Timers<u8>| while timers.schedule(FAR, 0).is_ok() {};
-        let call = move |run: &mut Run<'_>| fill(run.timers());
+        let (runs, call) = counted(move |run: &mut Run<'_>| fill(run.timers()));
         let start = lab.clock.now();
         let timers = lab.timers().clone();
         let periodic = match kind {
@@ -223,7 +230,7 @@ fn full_shard_keeps_room_for_the_next_run() {
         for _ in 0..50 {
             lab.advance(ms(1));
         }
-        assert_eq!((periodic.runs(), timers.len()), (10, 4));
+        assert_eq!((runs.get(), timers.len()), (10, 4));
         match timers.repeat(rate(ms(1)), |_| {}).map_err(Refused::from) {
             Err(Refused::Full(mut call)) => {
                 // It is the callback that was handed over.
@@ -305,7 +312,8 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
                     sender.send(service.begin_shutdown(policy).unwrap()).unwrap();
                 }
             };
-            running.service.handle().on(SHARD).repeat(rate(ms(2)), call).unwrap();
+            let begin = move |timers: &Timers<u8>| drop(timers.repeat(rate(ms(2)), call).unwrap());
+            running.service.handle().on(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
             let report = block_on(reports.recv_timeout(PATIENCE).unwrap());
             let last = u64::from(policy == ShutdownPolicy::Fire);
             assert_eq!(runs.load(Ordering::SeqCst), 3 + last, "{host:?} {policy:?}");
@@ -320,7 +328,6 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
 #[test]
 fn death_of_the_shard_ends_and_drops_callbacks() {
     let mut lab = lab();
-    let client = lab.service.handle();
     let (guard, dropped) = Guard::new();
     let own: Rc<RefCell<Option<Periodic>>> = Rc::default();
     let (held, known) = (guard.clone(), Rc::clone(&own));
@@ -328,17 +335,12 @@ fn death_of_the_shard_ends_and_drops_callbacks() {
     let call = move |_: &mut Run<'_>| drop((held.clone(), known.borrow().clone()));
     let local = lab.timers().repeat(rate(ms(5)), call).unwrap();
     own.replace(Some(local.clone()));
-    let call = move |_: &mut Run<'_>| drop(guard.clone());
-    let started = client.on(SHARD).repeat(rate(ms(5)), call.clone()).unwrap();
     lab.advance(ms(5));
-    let sent = client.on(SHARD).repeat(rate(ms(5)), call).unwrap();
+    drop(guard);
     let before = dropped.load(Ordering::SeqCst);
     drop(lab.shards.remove(0));
     assert!(local.is_over());
-    assert_eq!(dropped.load(Ordering::SeqCst), before + 3);
-    for remote in [started, sent] {
-        remote.stop();
-    }
+    assert_eq!(dropped.load(Ordering::SeqCst), before + 1);
     assert!(!local.stop());
 }
 
@@ -382,5 +384,33 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
             lab.advance(ms(9));
             assert_eq!((timers.len(), lab.counts().panicked), (0, 0), "{way}");
         }
+    }
+}
+
+#[test]
+fn callback_begun_by_another_thread_runs_until_that_stops_it() {
+    for host in Host::all() {
+        let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
+        let running = Running::start(host, builder(1), handler);
+        let runs = Arc::new(AtomicU64::new(0));
+        let (guard, dropped) = Guard::new();
+        let counted = Arc::clone(&runs);
+        let call = move |_: &mut Run<'_>| {
+            let _held = &guard;
+            counted.fetch_add(1, Ordering::SeqCst);
+        };
+        let begin = move |timers: &Timers<u8>| timers.repeat(rate(ms(1)), call).unwrap();
+        let kept = running.service.handle().on(SHARD).keep(begin).unwrap();
+        let kept = block_on(kept).unwrap();
+        wait_until("it runs", || runs.load(Ordering::SeqCst) >= 5);
+        for was_running in [true, false] {
+            let stopped = block_on(kept.try_run(Periodic::stop).unwrap()).unwrap();
+            assert_eq!(stopped, was_running, "{host:?}");
+        }
+        assert_eq!(dropped.load(Ordering::SeqCst), 1, "{host:?}");
+        let ran = runs.load(Ordering::SeqCst);
+        std::thread::sleep(ms(20));
+        assert_eq!(runs.load(Ordering::SeqCst), ran, "{host:?}");
+        let _ = running.end(ShutdownPolicy::Drop);
     }
 }

@@ -5,7 +5,6 @@
 //! The callbacks whose periods are no whole ticks are compared with the grid alone.
 
 mod ends;
-mod remote;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,9 +14,9 @@ use std::time::{Duration, Instant};
 use corewheel::attach::Turn;
 use corewheel::interval::MissedTickBehavior;
 use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel_kit::TimersExt;
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
-use corewheel_kit::{HandleExt, TimersExt};
 
 use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, ticks_of};
 
@@ -39,6 +38,20 @@ fn lab() -> Lab<u8> {
     Lab::new(builder(1))
 }
 
+/// A callback that counts its runs, and their number.
+fn counted(
+    mut call: impl FnMut(&mut Run<'_>) + 'static,
+) -> (Rc<Cell<u64>>, impl FnMut(&mut Run<'_>) + 'static) {
+    let runs = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&runs);
+    let call = move |run: &mut Run<'_>| {
+        assert_eq!(run.number(), counted.get());
+        counted.set(counted.get() + 1);
+        call(run);
+    };
+    (runs, call)
+}
+
 /// Advances the lab's clock to a millisecond in one step.
 fn jump(lab: &mut Lab<u8>, start: Instant, to: u64) {
     lab.clock.advance(start + ms(to) - lab.clock.now());
@@ -47,8 +60,8 @@ fn jump(lab: &mut Lab<u8>, start: Instant, to: u64) {
 
 /// Lets a callback run at the end of periods of 10 ms, by a clock that is moved to these
 /// milliseconds. Returns for each run when it was due, when it came and how many periods it left
-/// out, and how many were left out in all.
-fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> (Vec<(u64, u64, u64)>, u64) {
+/// out.
+fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> Vec<(u64, u64, u64)> {
     let mut lab = lab();
     let start = lab.clock.now();
     let runs = Rc::new(RefCell::new(Vec::new()));
@@ -59,35 +72,34 @@ fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> (Vec<(u64, u64, u64)>, u
         noted.borrow_mut().push((since(run.due()), since(run.timers().now()), run.missed()));
     };
     let repeat = rate(ms(10)).missed_tick_behavior(behavior);
-    let periodic = lab.timers().repeat(repeat, call).unwrap();
+    lab.timers().repeat(repeat, call).unwrap();
     for &at in looks {
         jump(&mut lab, start, at);
         assert_eq!(lab.timers().len(), 1, "one timer");
     }
-    assert_eq!(periodic.runs(), runs.borrow().len() as u64);
     check_law(&lab.counts());
-    (runs.take(), periodic.missed())
+    runs.take()
 }
 
 #[test]
 fn burst_runs_once_for_every_period() {
-    let (runs, missed) = seen(MissedTickBehavior::Burst, &[9, 10, 45, 50]);
+    let runs = seen(MissedTickBehavior::Burst, &[9, 10, 45, 50]);
     let expected = [(10, 10, 0), (20, 45, 0), (30, 45, 0), (40, 45, 0), (50, 50, 0)];
-    assert_eq!((&*runs, missed), (&expected[..], 0));
+    assert_eq!(runs, expected);
 }
 
 #[test]
 fn skip_counts_missed_periods_and_keeps_the_grid() {
-    let (runs, missed) = seen(MissedTickBehavior::Skip, &[10, 45, 49, 50, 60, 90, 95, 100]);
+    let runs = seen(MissedTickBehavior::Skip, &[10, 45, 49, 50, 60, 90, 95, 100]);
     let expected = [(10, 10, 0), (20, 45, 2), (50, 50, 0), (60, 60, 0), (70, 90, 2), (100, 100, 0)];
-    assert_eq!((&*runs, missed), (&expected[..], 4));
+    assert_eq!(runs, expected);
 }
 
 #[test]
 fn delay_counts_missed_periods_and_shifts_the_grid() {
-    let (runs, missed) = seen(MissedTickBehavior::Delay, &[10, 45, 54, 55, 64, 65, 100]);
+    let runs = seen(MissedTickBehavior::Delay, &[10, 45, 54, 55, 64, 65, 100]);
     let expected = [(10, 10, 0), (20, 45, 2), (55, 55, 0), (65, 65, 0), (75, 100, 2)];
-    assert_eq!((&*runs, missed), (&expected[..], 4));
+    assert_eq!(runs, expected);
 }
 
 #[test]
@@ -98,22 +110,20 @@ fn every_missed_tick_behavior_runs_as_its_model() {
         for _ in 0..50 {
             let mut looks: Vec<u64> = (0..40).map(|_| rng.u64(1..400)).collect();
             looks.sort_unstable();
-            let (runs, missed) = seen(behavior, &looks);
-            let mut interval_missed = 0;
+            let runs = seen(behavior, &looks);
             let (mut due, mut expected) = (10, Vec::new());
             for &now in &looks {
                 while due <= now {
                     let behind = (now - due) / 10;
                     let left_out = if behavior == MissedTickBehavior::Burst { 0 } else { behind };
                     expected.push((due, now, left_out));
-                    interval_missed += left_out;
                     due = match behavior {
                         MissedTickBehavior::Delay if behind > 0 => now + 10,
                         _ => due + 10 * (left_out + 1),
                     };
                 }
             }
-            assert_eq!((runs, missed), (expected, interval_missed), "{behavior:?} {looks:?}");
+            assert_eq!(runs, expected, "{behavior:?} {looks:?}");
         }
     }
 }
@@ -125,19 +135,21 @@ fn long_run_shifts_a_fixed_delay_and_not_a_fixed_rate() {
         let mut lab = lab();
         let (clock, start) = (lab.clock.clone(), lab.clock.now());
         let runs = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&runs);
+        let missed = Rc::new(Cell::new(0));
+        let (noted, left_out) = (Rc::clone(&runs), Rc::clone(&missed));
         let call = move |run: &mut Run<'_>| {
             noted.borrow_mut().push((run.timers().now() - start).as_millis());
+            left_out.set(left_out.get() + run.missed());
             clock.advance(ms(work[run.number() as usize]));
         };
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
-        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        lab.timers().repeat(repeat, call).unwrap();
         while runs.borrow().len() < work.len() {
             lab.advance(ms(1));
         }
         assert_eq!(lab.timers().len(), 1);
         let runs = runs.take();
-        (runs, periodic.missed())
+        (runs, missed.get())
     };
     // The third run, of 30, is at work until 55: that of 40 comes late, that of 50 not at all.
     assert_eq!(run_at(rate(ms(10))), (vec![10, 20, 30, 56, 60, 70, 80], 1));
@@ -196,9 +208,10 @@ fn period_of_zero_is_refused_and_longest_period_never_ends() {
         for (repeat, runs) in [(repeat, 0), (at_once, 1)] {
             let jitter = Jitter::random(Duration::MAX, 1);
             drop(lab.timers().repeat(repeat.clone().jitter(jitter), |_| {}).unwrap());
-            let periodic = lab.timers().repeat(repeat, |_| {}).unwrap();
+            let (ran, call) = counted(|_| {});
+            let periodic = lab.timers().repeat(repeat, call).unwrap();
             lab.advance(FAR);
-            assert_eq!((periodic.runs(), periodic.is_over()), (runs, false));
+            assert_eq!((ran.get(), periodic.is_over()), (runs, false));
         }
     }
     lab.advance(FAR * 24 * 365 * 100);
@@ -243,10 +256,11 @@ fn plan_of_a_past_instant_runs_in_the_next_turn() {
             run.stop();
         }
     };
+    let (runs, call) = counted(call);
     let periodic = lab.timers().repeat_by_plan(now, next, call).unwrap();
     for turn in 1..=10 {
         let left = lab.turn();
-        assert_eq!(periodic.runs(), turn);
+        assert_eq!(runs.get(), turn);
         assert_eq!(left == Turn::More, turn < 10, "{left:?}");
     }
     assert!(periodic.is_over());
@@ -261,17 +275,17 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
         let noted = Rc::clone(&late);
         let call = move |run: &mut Run<'_>| {
             let n = run.number() as u32 + 1;
-            assert_eq!(run.due(), start + ms(10) * n);
+            assert_eq!((run.due(), run.missed()), (start + ms(10) * n, 0));
             assert!(run.timers().now() >= run.due(), "early");
             noted.borrow_mut().push((run.timers().now() - run.due()).as_millis());
         };
         let repeat = rate(ms(10)).jitter(Jitter::random(ms(8), seed));
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
-        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        lab.timers().repeat(repeat, call).unwrap();
         for _ in 0..2_000 {
             lab.advance(ms(1));
         }
-        assert_eq!((periodic.missed(), lab.counts().panicked), (0, 0));
+        assert_eq!(lab.counts().panicked, 0);
         late.take()
     };
     let late = runs(1);
@@ -322,22 +336,20 @@ fn late_runs_by_any_cause_run_or_count_every_period_once() {
         let (clock, start) = (lab.clock.clone(), lab.clock.now());
         let period = Duration::from_micros(rng.u64(300..30_000));
         let jitter = Duration::from_micros(rng.u64(0..40_000));
-        let sum = Rc::new(Cell::new(0));
-        let (missed, mut works) = (Rc::clone(&sum), rng.fork());
+        let mut works = rng.fork();
         let mut due = start + period;
         let call = move |run: &mut Run<'_>| {
             assert_eq!(run.due(), due, "the grid is kept");
             assert!(run.timers().now() >= due, "early");
             assert!(behavior == MissedTickBehavior::Skip || run.missed() == 0);
             due += period * (run.missed() as u32 + 1);
-            missed.set(missed.get() + run.missed());
             if works.u8(0..8) == 0 {
                 clock.advance(Duration::from_micros(works.u64(0..100_000)));
             }
         };
         let repeat = rate(period).missed_tick_behavior(behavior);
         let repeat = repeat.jitter(Jitter::random(jitter, rng.u64(..)));
-        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        lab.timers().repeat(repeat, call).unwrap();
         for _ in 0..50 {
             lab.clock.advance(Duration::from_micros(rng.u64(0..50_000)));
             for _ in 0..20 {
@@ -345,15 +357,14 @@ fn late_runs_by_any_cause_run_or_count_every_period_once() {
             }
             assert_eq!(lab.timers().len(), 1);
         }
-        assert_eq!((periodic.missed(), lab.counts().panicked), (sum.get(), 0), "round {round}");
+        assert_eq!(lab.counts().panicked, 0, "round {round}");
     }
 }
 
 #[test]
 fn closures_without_annotations_are_inferred() {
     let mut lab = lab();
-    let client = lab.service.handle();
-    let (timers, shard) = (lab.timers().clone(), client.on(SHARD));
+    let timers = lab.timers().clone();
     let at = timers.now() + ms(1);
     let (sender, runs) = mpsc::channel();
     let send = |name: &'static str| (sender.clone(), name);
@@ -369,21 +380,10 @@ fn closures_without_annotations_are_inferred() {
     timers
         .repeat_by_plan(at, |_| None, move |run| own.send((name, run.number() == 0)).unwrap())
         .unwrap();
-    let (own, name) = send("remote repeat");
-    shard
-        .repeat(rate(ms(1)), move |run| {
-            own.send((name, run.number() == 0)).unwrap();
-            run.stop();
-        })
-        .unwrap();
-    let (own, name) = send("remote plan");
-    shard
-        .repeat_by_plan(at, |_| None, move |run| own.send((name, run.due() == at)).unwrap())
-        .unwrap();
     lab.advance(ms(2));
     drop(sender);
     let mut runs: Vec<_> = runs.try_iter().collect();
     runs.sort_unstable();
-    let expected = ["plan", "remote plan", "remote repeat", "repeat"].map(|name| (name, true));
+    let expected = ["plan", "repeat"].map(|name| (name, true));
     assert_eq!(runs, expected);
 }

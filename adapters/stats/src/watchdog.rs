@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use corewheel::TimerService;
-//! use corewheel_kit::watchdog::watch;
+//! use corewheel_stats::watchdog::watch;
 //!
 //! let service = TimerService::builder().shards(1).start()?;
 //! let _watchdog = watch(service.stats_source(), |stuck| {
@@ -44,7 +44,7 @@ const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 /// What the thread of a stuck shard has done since the look before, as far as the system tells.
 ///
 /// ```
-/// use corewheel_kit::watchdog::ThreadState;
+/// use corewheel_stats::watchdog::ThreadState;
 ///
 /// fn advice(state: ThreadState) -> &'static str {
 ///     match state {
@@ -91,7 +91,7 @@ impl fmt::Display for ThreadState {
 /// A shard that is stuck, for the function of [`watch`].
 ///
 /// ```
-/// use corewheel_kit::watchdog::Stuck;
+/// use corewheel_stats::watchdog::Stuck;
 ///
 /// fn tell(stuck: &Stuck) {
 ///     eprintln!("{:?} is stuck for {:?}: {}", stuck.shard, stuck.since, stuck.thread);

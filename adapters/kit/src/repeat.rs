@@ -1,0 +1,503 @@
+//! Callbacks that run again and again: at a fixed rate, with a fixed delay, or when a plan says.
+//!
+//! For heartbeats, polls and sweeps without a task. By hand it is a callback that schedules itself
+//! anew, with a box for each run; here a run costs no allocation, and a clock reading more.
+//!
+//! ```
+//! use corewheel::interval::MissedTickBehavior;
+//! use corewheel::clock::ManualClock;
+//! use corewheel::{Fired, TimerService};
+//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::repeat::Repeat;
+//! use std::time::Duration;
+//!
+//! // One shard in a loop of our own, with a clock that the example moves.
+//! let clock = ManualClock::new();
+//! let builder = TimerService::builder().shards(1).clock(&clock);
+//! let service = builder.start_attached_with::<()>()?;
+//! let shard = service.attach(service.shards().next().unwrap())?;
+//! let mut shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+//!
+//! let every_second = Repeat::at_fixed_rate(Duration::from_secs(1))?
+//!     .missed_tick_behavior(MissedTickBehavior::Skip);
+//! let heartbeat = shard.timers().repeat(every_second, |run| {
+//!     println!("heartbeat {}, {} were missed", run.number(), run.missed());
+//!     if run.number() == 2 {
+//!         run.stop();
+//!     }
+//! })?;
+//! for seconds in [1.0, 4.5, 0.5, 1.0] {
+//!     clock.advance(Duration::from_secs_f64(seconds));
+//!     let _ = shard.turn();
+//! }
+//! // It has run at 1, 5.5 and 6 seconds. The run that was due at 2 seconds came 3.5 seconds late,
+//! // and those of 3, 4 and 5 seconds were missed.
+//! assert!(heartbeat.is_over() && shard.timers().is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Why not a callback that schedules itself anew: it drifts by its own lateness, its box is made
+//! again for each period, a full shard ends it, and one panic ends it. A caller that wants to stop
+//! it holds an id that is stale after the first run.
+//!
+//! Invariants: while a callback waits or runs it has one timer, which is scheduled before it runs,
+//! so that there is room for it whatever the callback does. It never runs within itself. Once it is
+//! stopped, or has ended for another reason, it has no timer and is dropped. The shard borrows
+//! nothing of its own while it runs. Absent by design: a task or a thread for each.
+//!
+//! Cost: two allocations when it begins, one more with a plan, and none after. It is a
+//! [part](corewheel::part) of the shard with one timer. A run costs a clock reading more than that
+//! of a callback that runs once.
+//!
+//! # From another thread
+//!
+//! [`Handle::keep`](corewheel::Handle::keep) begins it on the shard, and the
+//! [`Kept`](corewheel::kept::Kept) that it returns stops it by a message. The first period counts
+//! from when the shard runs the closure.
+//!
+//! ```
+//! use corewheel::{TimerService, Timers};
+//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::repeat::Repeat;
+//! use std::sync::mpsc;
+//! use std::time::Duration;
+//!
+//! let service = TimerService::builder().shards(1).start()?;
+//! let shard = service.handle().on(service.shard_for(0));
+//!
+//! let (sender, beats) = mpsc::channel();
+//! let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
+//! let begin = move |timers: &Timers| {
+//!     let beat = timers.repeat(every, move |run| {
+//!         // The receiver is gone at the end of this example.
+//!         let _ = sender.send(run.number());
+//!     });
+//!     beat.expect("there is room")
+//! };
+//! // An error if `begin` has panicked.
+//! let heartbeat = shard.keep(begin)?.wait()?;
+//! assert_eq!((beats.recv()?, beats.recv()?), (0, 1));
+//! assert!(heartbeat.try_run(|heartbeat| heartbeat.stop())?.wait()?);
+//! // The shard has dropped the callback, and with it the sender.
+//! while beats.recv().is_ok() {}
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use corewheel::clock::Clock;
+use corewheel::interval::{Interval, MissedTickBehavior};
+use corewheel::part::{Part, PartHandle, PartTimer};
+use corewheel::{ConfigError, Deadline, RefusedCall, RefusedKind, Timers, When};
+
+use crate::herd::Jitter;
+
+/// When a periodic callback runs: at a fixed rate or with a fixed delay, from when on, and how
+/// exactly.
+///
+/// A fixed rate keeps to its grid: each run is due a period after the run before it was due, not
+/// after it ran, so nothing drifts, and a run that takes long or comes late moves no other. A fixed
+/// delay is counted from the end of each run to the beginning of the next.
+///
+/// Jitter makes single runs later, up to its length, and never earlier; it does not move the grid.
+/// Where it is longer than the period, a run comes after later ones are due, which are then made up
+/// for or missed. A period that does not fit (584 years) means never again.
+/// A period that is shorter than a tick cannot be kept: with [`MissedTickBehavior::Burst`] the
+/// callback runs in every turn and falls behind without end.
+///
+/// A clone has the same jitter: two callbacks with it run in step.
+///
+/// ```
+/// use corewheel_kit::herd::Jitter;
+/// use corewheel::interval::MissedTickBehavior;
+/// use corewheel_kit::repeat::Repeat;
+/// use std::time::Duration;
+///
+/// // A heartbeat that leaves out the periods that it was too late for. Each run comes up to a
+/// // second later, so that servers that start together do not beat together.
+/// let seed = u64::from(std::process::id());
+/// let heartbeat = Repeat::at_fixed_rate(Duration::from_secs(10))?
+///     .missed_tick_behavior(MissedTickBehavior::Skip)
+///     .jitter(Jitter::random(Duration::from_secs(1), seed));
+/// // A run at once and one each minute.
+/// let cleaning = Repeat::with_fixed_delay(Duration::from_secs(60))?.first(Duration::ZERO);
+/// # Ok::<(), corewheel::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Repeat {
+    period: Duration,
+    /// What happens to missed periods at a fixed rate. `None` with a fixed delay.
+    behavior: Option<MissedTickBehavior>,
+    /// How long after it has begun the first run is due.
+    first: Duration,
+    jitter: Jitter,
+}
+
+impl Repeat {
+    /// A run at the end of each period. The first run is due in a period, unless
+    /// [`first`](Self::first) says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The period is zero.
+    #[doc(alias = "schedule_at_fixed_rate")]
+    pub fn at_fixed_rate(period: Duration) -> Result<Self, ConfigError> {
+        ConfigError::if_zero("period", period)?;
+        let behavior = Some(MissedTickBehavior::default());
+        Ok(Self { period, behavior, first: period, jitter: Jitter::even(Duration::ZERO) })
+    }
+
+    /// A run `delay` after the end of the run before. The first run is due in `delay`, unless
+    /// [`first`](Self::first) says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// The delay is zero.
+    #[doc(alias = "schedule_with_fixed_delay")]
+    pub fn with_fixed_delay(delay: Duration) -> Result<Self, ConfigError> {
+        ConfigError::if_zero("delay", delay)?;
+        Ok(Self {
+            period: delay,
+            behavior: None,
+            first: delay,
+            jitter: Jitter::even(Duration::ZERO),
+        })
+    }
+
+    /// When the first run is due, from when the callback is handed over.
+    #[must_use]
+    pub fn first(mut self, delay: Duration) -> Self {
+        self.first = delay;
+        self
+    }
+
+    /// Makes the first run due at a random moment within a period, or within a delay, from when the
+    /// callback is handed over. The later runs keep that distance, so callbacks that begin together
+    /// do not run together. It takes the place of [`first`](Self::first).
+    ///
+    /// Equal seeds make equal moments, so each callback takes a seed of its own.
+    #[must_use]
+    pub fn phase(self, seed: u64) -> Self {
+        let first = Interval::phase_of(self.period, seed);
+        self.first(first)
+    }
+
+    /// What happens to periods at whose end the callback could not run, because its run before, or
+    /// other work on the core, took too long. By default all of their runs come, one in each turn,
+    /// until none is late. Without effect on a fixed delay, which misses none.
+    #[must_use]
+    pub fn missed_tick_behavior(mut self, missed: MissedTickBehavior) -> Self {
+        self.behavior = self.behavior.map(|_| missed);
+        self
+    }
+
+    /// Makes each run later by a time of its own. Whether a period was missed is counted from the
+    /// later instant.
+    #[must_use]
+    pub fn jitter(mut self, jitter: Jitter) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    pub(crate) fn begin<T, F>(self, timers: &Timers<T>, call: F) -> Result<Periodic, RefusedCall<F>>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+    {
+        let next = match self.behavior {
+            Some(behavior) => Next::Rate(self.period, behavior),
+            None => Next::Delay(self.period),
+        };
+        Repeating::begin(timers, self.first, Body { call, next, jitter: self.jitter })
+    }
+}
+
+/// A callback that runs periodically, on its own core; made by
+/// [`TimersExt::repeat`](crate::TimersExt::repeat) and
+/// [`TimersExt::repeat_by_plan`](crate::TimersExt::repeat_by_plan).
+///
+/// It does not own the callback: when it and all its clones are dropped, the callback goes on. The
+/// callback itself may hold one.
+#[derive(Clone)]
+pub struct Periodic {
+    repeating: Rc<dyn Stop>,
+}
+
+/// A periodic callback of any type.
+trait Stop {
+    fn is_over(&self) -> bool;
+    /// Frees the timer of the next run and, if no run is on the stack, drops the callback.
+    fn end(&self);
+}
+
+impl Periodic {
+    /// Stops the callback. If it was waiting for its next run it is dropped here, and its timer is
+    /// free; a run further up the stack is its last. False if the callback was over before.
+    pub fn stop(&self) -> bool {
+        let was_over = self.is_over();
+        if !was_over {
+            self.repeating.end();
+        }
+        !was_over
+    }
+
+    /// Whether the callback will not run again: it was stopped, or its plan or its shard has ended.
+    pub fn is_over(&self) -> bool {
+        self.repeating.is_over()
+    }
+}
+
+impl fmt::Debug for Periodic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Periodic").field("over", &self.is_over()).finish_non_exhaustive()
+    }
+}
+
+/// One run of a periodic callback: its argument.
+#[derive(Debug)]
+pub struct PeriodicRun<'a, T: Send + 'static = Infallible> {
+    timers: &'a Timers<T>,
+    is_over: &'a Cell<bool>,
+    due: Instant,
+    number: u64,
+    missed: u64,
+}
+
+impl<T: Send + 'static> PeriodicRun<'_, T> {
+    /// The shard's timers.
+    pub fn timers(&self) -> &Timers<T> {
+        self.timers
+    }
+
+    /// When this run was due: exact, without jitter, and not rounded up to a tick.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// The number of this run, from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How many periods after this run have passed already and are left out. It is 0 with
+    /// [`MissedTickBehavior::Burst`], with a fixed delay, and with a plan.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Makes this run the last.
+    pub fn stop(&mut self) {
+        self.is_over.set(true);
+    }
+}
+
+/// How the instant at which a run is due follows from the run before.
+pub(crate) enum Next {
+    Rate(Duration, MissedTickBehavior),
+    Delay(Duration),
+    Plan(Box<dyn FnMut(Instant) -> Option<Instant>>),
+}
+
+/// A callback with all that says when it runs.
+struct Body<F> {
+    call: F,
+    next: Next,
+    jitter: Jitter,
+}
+
+/// Begins a callback that runs by a plan.
+pub(crate) fn by_plan<T, F>(
+    timers: &Timers<T>,
+    first: impl When,
+    plan: impl FnMut(Instant) -> Option<Instant> + 'static,
+    call: F,
+) -> Result<Periodic, RefusedCall<F>>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+{
+    let jitter = Jitter::even(Duration::ZERO);
+    Repeating::begin(timers, first, Body { call, next: Next::Plan(Box::new(plan)), jitter })
+}
+
+/// A periodic callback, which is a part of its shard, with the timer of the next run.
+struct Repeating<T: Send + 'static, F> {
+    shard: PartHandle,
+    /// The shard's timers, of no class, for the runs.
+    timers: Timers<T>,
+    clock: Clock,
+    /// It will not run again.
+    is_over: Cell<bool>,
+    /// The timer of the next run; `None` while the plan has no next run, and when it is over.
+    timer: Cell<Option<PartTimer>>,
+    /// When the next run is due, and the instant that its timer aims at: later by the jitter.
+    due: Cell<(Instant, Instant)>,
+    runs: Cell<u64>,
+    /// `None` when it has ended.
+    body: RefCell<Option<Body<F>>>,
+    /// Itself, until it has ended, so that it goes on without a handle.
+    own: Cell<Option<Rc<Self>>>,
+}
+
+impl<T, F> Repeating<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+{
+    fn begin(
+        timers: &Timers<T>,
+        first: impl When,
+        mut body: Body<F>,
+    ) -> Result<Periodic, RefusedCall<F>> {
+        let clock = timers.handle().clock();
+        let due = timers.handle().instant_of(first);
+        let aim = clock.after(due, body.jitter.after(Duration::ZERO));
+        let repeating = timers.add_part(|shard| Self {
+            shard,
+            timers: timers.with_class_of(timers.handle()),
+            clock,
+            is_over: Cell::new(false),
+            timer: Cell::new(None),
+            due: Cell::new((due, aim)),
+            runs: Cell::new(0),
+            body: RefCell::new(None),
+            own: Cell::new(None),
+        });
+        if let Err(kind) = repeating.arm(aim, timers.now()) {
+            repeating.shard.contain(|| drop(body.next));
+            return Err(kind.of(body.call).into());
+        }
+        repeating.body.replace(Some(body));
+        repeating.own.set(Some(Rc::clone(&repeating)));
+        Ok(Periodic { repeating })
+    }
+
+    fn run(&self, body: &mut Body<F>) {
+        let due = self.due.get().0;
+        let missed = self.arm_next(body, self.timers.now());
+        let number = self.runs.replace(self.runs.get() + 1);
+        let (timers, is_over) = (&self.timers, &self.is_over);
+        let mut run = PeriodicRun { timers, is_over, due, number, missed };
+        self.shard.contain(|| (body.call)(&mut run));
+        if let Next::Delay(delay) = body.next {
+            let now = timers.now();
+            self.reset(body, self.clock.after(now, delay), now);
+        }
+    }
+
+    /// Schedules the timer of the next run before this run, so that there is room for it. Returns
+    /// how many periods are left out.
+    fn arm_next(&self, body: &mut Body<F>, now: Instant) -> u64 {
+        let (due, aim) = self.due.get();
+        match &mut body.next {
+            Next::Rate(period, behavior) => {
+                let late = now.saturating_duration_since(aim);
+                let (next, missed) = behavior.next_tick(&self.clock, due, (now, late), *period);
+                self.arm_again(self.aim_at(body, next), now);
+                return missed;
+            }
+            // It is reset at the end of the run, to a later deadline.
+            Next::Delay(delay) => self.arm_again(self.clock.after(now, *delay), now),
+            Next::Plan(next) => {
+                // Keeps the room while the plan is called.
+                self.arm_again(now, now);
+                let mut planned = None;
+                self.shard.contain(|| planned = next(due));
+                match planned {
+                    Some(next) => self.reset(body, next, now),
+                    None => self.disarm(),
+                }
+            }
+        }
+        0
+    }
+
+    /// Notes when the next run is due, and returns the instant that its timer aims at.
+    fn aim_at(&self, body: &mut Body<F>, due: Instant) -> Instant {
+        let aim = self.clock.after(due, body.jitter.after(Duration::ZERO));
+        self.due.set((due, aim));
+        aim
+    }
+
+    /// The deadline of a run that aims at an instant, which may have passed.
+    fn deadline(&self, aim: Instant, now: Instant) -> Deadline {
+        if aim <= now { self.shard.deadline(Duration::ZERO) } else { self.shard.deadline(aim) }
+    }
+
+    fn arm(&self, aim: Instant, now: Instant) -> Result<(), RefusedKind> {
+        self.timer.set(Some(self.shard.schedule(self.deadline(aim, now), 0)?));
+        Ok(())
+    }
+
+    /// Schedules the timer of a later run. The slot of the timer that has just fired is free for
+    /// it, unless the shard is closed or that slot's generations are used up.
+    fn arm_again(&self, aim: Instant, now: Instant) {
+        if self.arm(aim, now).is_err() && !self.shard.is_closed() {
+            let shard = self.shard.shard_id().number();
+            tracing::error!(
+                name: "repeat-without-timer",
+                target: "corewheel::kit",
+                shard, "a periodic callback ends for want of a timer"
+            );
+        }
+    }
+
+    /// Makes the next run due at another instant, unless it has no timer.
+    fn reset(&self, body: &mut Body<F>, due: Instant, now: Instant) {
+        if let Some(timer) = self.timer.get() {
+            let aim = self.aim_at(body, due);
+            self.shard.reset(timer, self.deadline(aim, now));
+        }
+    }
+}
+
+impl<T: Send + 'static, F> Repeating<T, F> {
+    fn disarm(&self) {
+        if let Some(timer) = self.timer.take() {
+            self.shard.cancel(timer);
+        }
+    }
+}
+
+impl<T: Send + 'static, F> Stop for Repeating<T, F> {
+    fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    fn end(&self) {
+        // Handles show it before what the callback holds is dropped.
+        self.is_over.set(true);
+        self.disarm();
+        let body = self.body.try_borrow_mut().ok().and_then(|mut body| body.take());
+        if let Some(Body { call, next, .. }) = body {
+            self.shard.contain(|| drop(call));
+            self.shard.contain(|| drop(next));
+            drop(self.own.take());
+        }
+    }
+}
+
+impl<T, F> Part for Repeating<T, F>
+where
+    T: Send + 'static,
+    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+{
+    /// Runs the callback, and ends it if it will not run again.
+    fn expired(self: Rc<Self>, _index: u32) {
+        self.timer.set(None);
+        if let Some(body) = &mut *self.body.borrow_mut() {
+            self.run(body);
+        }
+        if self.is_over.get() || self.timer.get().is_none() {
+            self.end();
+        }
+    }
+
+    fn closed(&self, _is_dead: bool) {
+        self.end();
+    }
+}
