@@ -260,7 +260,7 @@ impl<S: Side> ConnTimers<S> {
     /// no clock.
     ///
     /// A time before the last idle event can make the next one earlier. Only then, on any thread,
-    /// this takes the connection's lock and wakes the task that waits.
+    /// this takes the lock of the connection and resets its timer.
     #[inline]
     pub fn touch_read_at(&self, now: Instant) {
         self.conn.stamp_at(Direction::Read, now);
@@ -428,8 +428,8 @@ impl<S: Side> ConnTimers<S> {
     }
 }
 
-/// Deadlines. On any thread, a change that makes the first deadline earlier wakes the task that
-/// waits, on whichever thread the change is made.
+/// Deadlines. On any thread, a change that makes the first deadline earlier resets the timer of the
+/// connection in its slot, on whichever thread the change is made, and wakes no task.
 impl<S: Side> ConnTimers<S> {
     /// Arms a deadline that comes once: max age, its grace, handshake, request or a custom one. A
     /// deadline that is armed already is reset. Returns false if the connection is closed.

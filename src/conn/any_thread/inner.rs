@@ -99,6 +99,15 @@ struct State {
     owes_closed: bool,
 }
 
+impl State {
+    /// Resets the timer of an open connection to the tick for which it is filed.
+    fn reset_sleep(&mut self) {
+        if let Some(sleep) = &mut self.sleep {
+            sleep.reset_to(self.filed);
+        }
+    }
+}
+
 impl Inner {
     pub(super) fn new(handle: AnyHandle, limits: ConnLimits) -> Arc<Self> {
         let (now, time) = (handle.nanos(), handle.time());
@@ -435,8 +444,9 @@ impl Connection for Arc<Inner> {
         look(&mut self.facts(&mut self.lock()))
     }
 
-    /// The task that waits is woken if the first deadline is earlier now: its poll resets the
-    /// timer.
+    /// The timer is reset in its slot if the first deadline is earlier now, so that the task that
+    /// waits need not be woken for that. Without a timer, no task waits for this deadline: its next
+    /// poll arms one.
     fn change<R>(
         &self,
         wakes: Wakes,
@@ -444,10 +454,8 @@ impl Connection for Arc<Inner> {
     ) -> R {
         let mut state = self.lock();
         let (result, may_be_earlier) = change(&mut self.facts(&mut state));
-        let is_earlier = may_be_earlier && self.file(&mut state, false);
-        drop(state);
-        if is_earlier && wakes == Wakes::Task {
-            self.task.wake();
+        if may_be_earlier && self.file(&mut state, false) && wakes == Wakes::Task {
+            state.reset_sleep();
         }
         result
     }
@@ -529,8 +537,7 @@ impl Member for Inner {
             }
         }
         if visit != Visit::FindIdle && self.file(&mut state, is_told) {
-            let filed = state.filed;
-            state.sleep.as_mut().expect("it is open").reset_to(filed);
+            state.reset_sleep();
         }
         drop(state);
         if is_told {

@@ -101,7 +101,7 @@ impl<W> Timers<W> {
         // A lone timer that ends within its first third costs this look and no other, unless that
         // is longer than the time between the rarest looks.
         let third = ((deadline - self.passed) / 3).min(self.periods.every[KINDS - 1]);
-        self.plan(kind, self.passed + every.max(third));
+        self.plan(kind, self.passed.saturating_add(every.max(third)));
         true
     }
 

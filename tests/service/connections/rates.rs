@@ -577,33 +577,28 @@ fn bytes_of_other_threads_count_and_wake_no_task() {
 }
 
 #[test]
-fn transfer_wakes_the_task_that_waits_only_if_its_deadline_is_the_first() {
+fn transfer_resets_the_timer_of_its_connection_only_if_its_deadline_is_the_first() {
     let mut lab = lab();
     let conn = shared::connect(&lab, RATES.handshake(ms(150)));
     let (alarm, waker) = Alarm::new();
     let wait = || assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
     wait();
-    let write = conn.begin_measured_write();
-    assert_eq!(alarm.count(), 1, "it is due before the handshake");
-    wait();
-    let read = conn.begin_measured_read();
-    assert_eq!(alarm.count(), 1, "it is due together with the write");
+    let (write, read) = (conn.begin_measured_write(), conn.begin_measured_read());
+    assert_eq!(alarm.count(), 0, "the timer is reset in its slot");
     write.pause();
     read.pause();
     lab.advance(ms(120));
+    assert_eq!(alarm.count(), 1, "the timer of the write has expired, before the handshake");
     wait();
-    assert_eq!(alarm.count(), 2, "the timer of the write has expired");
     conn.disarm(Handshake).unwrap();
     lab.advance(ms(80));
     wait();
     let before = alarm.count();
     write.add(300);
     write.resume();
-    assert_eq!(alarm.count(), before + 1, "there was no deadline");
-    wait();
     read.resume();
-    assert_eq!(alarm.count(), before + 2, "the read is due earlier");
-    wait();
+    assert_eq!(alarm.count(), before, "there was no deadline, and the read is due earlier");
     lab.advance(ms(100));
+    assert_eq!(alarm.count(), before + 1);
     assert_eq!(shared::event(&conn), Some((ReadRate, true)));
 }

@@ -122,7 +122,7 @@ fn known_time_before_the_last_event_makes_the_next_event_earlier() {
     assert!(poll_with(&conn, &waker).is_pending());
     let before = |milliseconds| lab.clock.now().checked_sub(ms(milliseconds)).unwrap();
     conn.touch_read_at(before(30));
-    assert_eq!(alarm.count(), 1, "its poll resets the timer");
+    assert_eq!(alarm.count(), 0, "the timer is reset in its slot");
     assert_eq!(run(&mut lab, &conn, 100), [(220, ReadIdle, true)]);
     // An older time takes nothing back.
     let now = lab.clock.now();
@@ -295,39 +295,66 @@ fn close_from_another_thread_wakes_the_task_that_waits() {
 }
 
 #[test]
-fn change_wakes_the_task_that_waits_only_if_it_makes_the_first_deadline_earlier() {
-    let mut lab = lab();
-    let conn = connect(&lab, READ_IDLE.write_timeout(ms(60)));
-    let (alarm, waker) = Alarm::new();
-    let mut expected = 0;
-    let mut check = |is_woken: bool, change: &mut dyn FnMut()| {
+fn change_to_an_earlier_deadline_resets_the_timer_and_wakes_its_task_only_then() {
+    type Change = dyn Fn(&ConnTimers<Handle>);
+    let cases: [(u64, &Change); 5] = [
+        (80, &|conn| assert!(conn.arm(Request, ms(80)).unwrap())),
+        (60, &|conn| std::mem::forget(conn.begin_write())),
+        (50, &|conn| conn.set_limits(READ_IDLE.max_age(ms(50)))),
+        (40, &|conn| {
+            let elsewhere = || conn.arm(Request, ms(40)).unwrap();
+            assert!(thread::scope(|scope| scope.spawn(elsewhere).join()).unwrap());
+        }),
+        // Later deadlines, and what makes none.
+        (100, &|conn| {
+            conn.arm(Request, ms(200)).unwrap();
+            conn.set_limits(READ_IDLE.max_age(ms(170)));
+        }),
+    ];
+    for (due, change) in cases {
+        let mut lab = lab();
+        let conn = connect(&lab, READ_IDLE.write_timeout(ms(60)));
+        let (alarm, waker) = Alarm::new();
         assert!(poll_with(&conn, &waker).is_pending());
-        change();
-        expected += usize::from(is_woken);
+        change(&conn);
+        lab.advance(ms(due - 1));
+        assert_eq!(alarm.count(), 0, "{due}: the change wakes no task");
+        lab.advance(ms(1));
+        assert_eq!(alarm.count(), 1, "{due}: its deadline has come");
+        assert!(poll_with(&conn, &waker).is_ready(), "{due}");
+    }
+}
+
+#[test]
+fn deadline_armed_for_each_message_wakes_no_task_while_it_is_disarmed_in_time() {
+    let mut lab = lab();
+    let conn = connect(&lab, NONE);
+    let (alarm, waker) = Alarm::new();
+    for _ in 0..10 {
+        assert!(poll_with(&conn, &waker).is_pending());
+        assert!(conn.arm(Custom(0), ms(100)).unwrap());
+        lab.advance(ms(5));
+        assert!(conn.disarm(Custom(0)).unwrap());
+    }
+    assert_eq!(alarm.count(), 0);
+    assert!(conn.arm(Custom(0), ms(100)).unwrap());
+    // Once for the deadline that was disarmed, and once for the one that is armed.
+    for expected in [1, 2] {
+        lab.advance(ms(50));
         assert_eq!(alarm.count(), expected);
-    };
-    let mut write = None;
-    check(false, &mut || assert!(conn.arm(Request, ms(200)).unwrap()));
-    check(true, &mut || assert!(conn.arm(Request, ms(80)).unwrap()));
-    check(true, &mut || write = Some(conn.begin_write()));
-    check(false, &mut || conn.touch());
-    check(false, &mut || conn.set_limits(READ_IDLE.max_age(ms(70))));
-    check(true, &mut || conn.set_limits(READ_IDLE.max_age(ms(50))));
-    assert_eq!(run(&mut lab, &conn, 59), [(50, MaxAge, true)]);
-    assert_eq!(run(&mut lab, &conn, 1), [(60, WriteTimeout, true)]);
-    drop(write);
-    let events = run(&mut lab, &conn, 40);
-    assert_eq!(events, [(80, Request, true), (100, ReadIdle, true)]);
+        assert_eq!(poll_with(&conn, &waker).is_ready(), expected == 2);
+    }
 }
 
 #[test]
 fn poll_by_another_task_replaces_the_task_that_waits() {
-    let lab = lab();
+    let mut lab = lab();
     let conn = connect(&lab, READ_IDLE);
     let ((first, first_waker), (second, second_waker)) = (Alarm::new(), Alarm::new());
     assert!(poll_with(&conn, &first_waker).is_pending());
     assert!(poll_with(&conn, &second_waker).is_pending());
     conn.arm(Request, ms(10)).unwrap();
+    lab.advance(ms(10));
     assert_eq!((first.count(), second.count()), (0, 1));
 }
 
