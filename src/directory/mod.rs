@@ -197,7 +197,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     fn read(&self) -> ServiceStats {
         let Settings { budget, lane_capacity, warnings, overrun, .. } = self.settings;
         let kinds = self.deadlines.get().copied().unwrap_or_default();
-        let tallies = self.posts.iter().map(|post| post.orders().tally());
+        let tallies = self.posts.iter().flat_map(|post| post.orders().tallies());
         ServiceStats {
             schema: ServiceStats::SCHEMA,
             version: env!("CARGO_PKG_VERSION"),

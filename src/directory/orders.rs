@@ -5,18 +5,20 @@
 //! deadlines earlier is also news for the shard, which visits its connections one after another, a
 //! few in each turn.
 //!
-//! Connections whose tasks run on any thread lie on no shard. Each enters a list of one shard when
-//! it begins and leaves the list when it ends, so that the shard finds it.
+//! Connections whose tasks run on any thread lie on no shard. Each enters a [`Group`] of one shard
+//! when it begins and leaves the group when it ends, so that the shard finds it. A shard has several
+//! groups, and the threads that open such connections have them in turn. Why not one for all of
+//! them: each connection would take its lines from the core of another thread, twice.
 //!
 //! Why not a message to each connection: an idle connection would have to wait for one, and a touch
 //! would have to look for it.
 //!
-//! Invariants: an order is stored before it is news, and a member that enters reads the orders
-//! under the lock of the list. So a member is visited after an order, or knows the order from the
-//! beginning.
+//! Invariants: an order is stored before it is news. A shard takes the news before it visits the
+//! members of a group, and a member that enters reads the orders under the lock of the group. So a
+//! member is visited after an order, or knows the order from the beginning.
 //!
-//! Cost: 16 bytes in the list for each member, which takes a lock when it enters and when it
-//! leaves. A look costs two loads.
+//! Cost: 16 bytes in the group for each member, which takes a lock when it enters and when it
+//! leaves. A look costs two loads. A shard has 6 kB of groups.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,6 +30,9 @@ use slab::Slab;
 use crate::clock::nanos_after;
 use crate::stats::tally::Tally;
 use crate::values::scale::Scale;
+
+/// A shard has so many groups: most runtimes have at most 8 workers for each shard.
+pub(crate) const GROUPS: usize = 8;
 
 /// No drain has an end.
 const NEVER: u64 = u64::MAX;
@@ -97,28 +102,122 @@ pub(crate) struct News {
 
 /// The orders of one shard, and the members that follow them.
 pub(crate) struct Orders {
-    /// The bits of the number.
-    scale: AtomicU64,
-    drain_until: AtomicU64,
-    list: CachePadded<Mutex<List>>,
-    /// The deadlines of the shard's connections that have come.
+    words: Arc<Words>,
+    news: Mutex<News>,
+    groups: [Arc<Group>; GROUPS],
+    /// The deadlines that have come of the connections that lie on the shard.
     tally: CachePadded<Tally>,
 }
 
-#[derive(Default)]
-struct List {
-    news: News,
-    members: Slab<Weak<dyn Member>>,
+/// What the members of all groups read.
+struct Words {
+    /// The bits of the number.
+    scale: AtomicU64,
+    drain_until: AtomicU64,
+}
+
+impl Words {
+    #[inline]
+    fn scale(&self) -> Scale {
+        // Relaxed: the number carries no other data. A member that reads an old one is visited.
+        Scale::from_bits(self.scale.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn terms(&self) -> Terms {
+        // Relaxed: see `scale`.
+        Terms { scale: self.scale(), drain_until: self.drain_until.load(Ordering::Relaxed) }
+    }
 }
 
 impl Orders {
     pub(super) fn new() -> Self {
-        Self {
-            scale: AtomicU64::new(Scale::ONE.to_bits()),
-            drain_until: AtomicU64::new(NEVER),
-            list: CachePadded::default(),
-            tally: CachePadded::default(),
-        }
+        let scale = AtomicU64::new(Scale::ONE.to_bits());
+        let words = Arc::new(Words { scale, drain_until: AtomicU64::new(NEVER) });
+        let group = |_| {
+            let (members, tally) = (Mutex::default(), Tally::default());
+            Arc::new(Group { words: Arc::clone(&words), members, tally })
+        };
+        let groups = std::array::from_fn(group);
+        Self { words, news: Mutex::default(), groups, tally: CachePadded::default() }
+    }
+
+    /// The tally of the connections that lie on the shard.
+    #[inline]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The tallies of all connections.
+    pub(super) fn tallies(&self) -> impl Iterator<Item = &Tally> + Clone {
+        self.groups.iter().map(|group| &group.tally).chain([&*self.tally])
+    }
+
+    pub(crate) fn groups(&self) -> &[Arc<Group>; GROUPS] {
+        &self.groups
+    }
+
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    pub(crate) fn scale(&self) -> Scale {
+        self.words.scale()
+    }
+
+    #[inline]
+    pub(crate) fn terms(&self) -> Terms {
+        self.words.terms()
+    }
+
+    /// Sets the scale. True if that is news.
+    pub(crate) fn set_scale(&self, scale: Scale) -> bool {
+        let mut news = self.news();
+        let before = self.scale();
+        // Relaxed: see `Words::scale`. Stores come one after another, under the lock.
+        self.words.scale.store(scale.to_bits(), Ordering::Relaxed);
+        // A connection may have begun since the shard last took a scale over.
+        news.looks_again |= scale < before;
+        scale != before
+    }
+
+    /// Begins a drain, which replaces the drain before. True, as it is news.
+    pub(crate) fn set_drain(&self, drain: Drain) -> bool {
+        let mut news = self.news();
+        // Relaxed: this lock, and then that of a group, order it for members that enter after the
+        // shard has begun its visits of the group. It visits the others.
+        self.words.drain_until.store(drain.until, Ordering::Relaxed);
+        news.drain = Some(drain);
+        true
+    }
+
+    /// So many more of the idlest connections are to be told to end. True if that is news.
+    pub(crate) fn add_idlest(&self, count: usize) -> bool {
+        let idlest = &mut self.news().idlest;
+        *idlest = idlest.saturating_add(count);
+        count > 0
+    }
+
+    /// Takes the orders that the shard has not seen.
+    pub(crate) fn take_news(&self) -> News {
+        std::mem::take(&mut self.news())
+    }
+}
+
+/// Members that mostly one thread has opened, with what they count. It shares no cache line, nor the
+/// pair of lines that a processor fetches, with other data.
+#[repr(align(128))]
+pub(crate) struct Group {
+    words: Arc<Words>,
+    members: Mutex<Slab<Weak<dyn Member>>>,
+    tally: Tally,
+}
+
+impl Group {
+    #[inline]
+    pub(crate) fn terms(&self) -> Terms {
+        self.words.terms()
     }
 
     #[inline]
@@ -126,78 +225,34 @@ impl Orders {
         &self.tally
     }
 
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[inline]
-    pub(crate) fn scale(&self) -> Scale {
-        // Relaxed: the number carries no other data. A member that reads an old one is visited.
-        Scale::from_bits(self.scale.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(crate) fn terms(&self) -> Terms {
-        // Relaxed: see `scale`.
-        Terms { scale: self.scale(), drain_until: self.drain_until.load(Ordering::Relaxed) }
-    }
-
-    /// Sets the scale. True if that is news.
-    pub(crate) fn set_scale(&self, scale: Scale) -> bool {
-        let mut list = self.list();
-        let before = self.scale();
-        // Relaxed: see `scale`. Stores come one after another, under the lock.
-        self.scale.store(scale.to_bits(), Ordering::Relaxed);
-        // A connection may have begun since the shard last took a scale over.
-        list.news.looks_again |= scale < before;
-        scale != before
-    }
-
-    /// Begins a drain, which replaces the drain before. True, as it is news.
-    pub(crate) fn set_drain(&self, drain: Drain) -> bool {
-        let mut list = self.list();
-        // Relaxed: the lock orders it for members that enter, and the visits for the others.
-        self.drain_until.store(drain.until, Ordering::Relaxed);
-        list.news.drain = Some(drain);
-        true
-    }
-
-    /// So many more of the idlest connections are to be told to end. True if that is news.
-    pub(crate) fn add_idlest(&self, count: usize) -> bool {
-        let idlest = &mut self.list().news.idlest;
-        *idlest = idlest.saturating_add(count);
-        count > 0
-    }
-
-    /// Takes the orders that the shard has not seen.
-    pub(crate) fn take_news(&self) -> News {
-        std::mem::take(&mut self.list().news)
+    fn members(&self) -> MutexGuard<'_, Slab<Weak<dyn Member>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters a member that was just made. Returns its place, and whether a drain has begun: the
     /// drain does not visit the member then.
     pub(crate) fn enter(&self, member: Weak<dyn Member>) -> (u32, bool) {
-        let mut list = self.list();
-        (list.members.insert(member) as u32, self.terms().is_draining())
+        let mut members = self.members();
+        (members.insert(member) as u32, self.terms().is_draining())
     }
 
     pub(crate) fn leave(&self, place: u32) {
-        let _left = self.list().members.try_remove(place as usize);
+        let _left = self.members().try_remove(place as usize);
     }
 
     /// How many members there are.
     pub(crate) fn count(&self) -> usize {
-        self.list().members.len()
+        self.members().len()
     }
 
     /// More than the last place of a member.
     pub(crate) fn places(&self) -> u32 {
-        self.list().members.capacity() as u32
+        self.members().capacity() as u32
     }
 
     /// The member at a place; `None` if there is none.
     pub(crate) fn member(&self, place: u32) -> Option<Arc<dyn Member>> {
-        self.list().members.get(place as usize)?.upgrade()
+        self.members().get(place as usize)?.upgrade()
     }
 }
 

@@ -32,7 +32,7 @@ use super::part_handle::PartHandle;
 use super::parts::Parts;
 use crate::clock::when::Deadline;
 use crate::clock::{Timeline, saturating_nanos};
-use crate::directory::orders::{Drain, News, Orders, Visit};
+use crate::directory::orders::{Drain, Group, News, Orders, Visit};
 
 /// The most places that a turn visits.
 const TURN_MAX: u32 = 256;
@@ -50,20 +50,17 @@ pub(crate) trait Population {
     fn visit(&self, place: u32, visit: Visit) -> Option<u64>;
 }
 
-/// The members of a shard's orders.
-struct Members(Arc<Orders>);
-
-impl Population for Members {
+impl Population for Arc<Group> {
     fn count(&self) -> usize {
-        self.0.count()
+        Group::count(self)
     }
 
     fn places(&self) -> u32 {
-        self.0.places()
+        Group::places(self)
     }
 
     fn visit(&self, place: u32, visit: Visit) -> Option<u64> {
-        self.0.member(place)?.visit(visit)
+        self.member(place)?.visit(visit)
     }
 }
 
@@ -133,10 +130,11 @@ struct Sweep {
 
 impl Sweep {
     fn new(orders: &Arc<Orders>, time: Timeline) -> Self {
-        let members: Rc<dyn Population> = Rc::new(Members(Arc::clone(orders)));
+        let groups = orders.groups().iter().cloned();
+        let populations = groups.map(|group| Rc::new(group) as Rc<dyn Population>).collect();
         Self {
             time,
-            populations: RefCell::new(vec![members]),
+            populations: RefCell::new(populations),
             draining: RefCell::default(),
             to_drain: Cell::default(),
             again: Cell::default(),

@@ -30,7 +30,7 @@ use super::proofs::{PassCount, Proofs, Verdict};
 use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::{NearClock, Timeline};
-use crate::directory::orders::{Member, Orders, Terms, Visit};
+use crate::directory::orders::{Group, Member, Terms, Visit};
 use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
 use crate::link::owners::OwnerCount;
@@ -69,10 +69,10 @@ pub(in crate::conn) struct Inner {
     event_at: Stamp,
     /// The task that waits for events.
     task: AtomicWaker,
-    /// What the connections of its shard are told; `None` if the service had ended, or has no such
-    /// shard.
-    orders: Option<Arc<Orders>>,
-    /// The place among the members of the orders.
+    /// The connections among which its shard finds it; `None` if the service had ended, or has no
+    /// such shard.
+    group: Option<Arc<Group>>,
+    /// The place among the members of the group.
     place: AtomicU32,
     /// How many passes over the sockets have been found over. Changed under the lock of the state.
     passes: PassCount,
@@ -130,7 +130,7 @@ impl Inner {
             stamps: Default::default(),
             event_at: Stamp::default(),
             task: AtomicWaker::new(),
-            orders: handle.orders(),
+            group: handle.group(),
             place: AtomicU32::new(0),
             passes: PassCount::new(),
             state: Mutex::new(state),
@@ -141,9 +141,9 @@ impl Inner {
             state.sleep = Some(Sleep::new(handle, state.filed));
         }
         let inner = Arc::new(inner);
-        if let Some(orders) = &inner.orders {
+        if let Some(group) = &inner.group {
             let member: Weak<Self> = Arc::downgrade(&inner);
-            let (place, is_draining) = orders.enter(member);
+            let (place, is_draining) = group.enter(member);
             // Relaxed: only the drop of the last handle reads it.
             inner.place.store(place, Ordering::Relaxed);
             if is_draining {
@@ -165,7 +165,7 @@ impl Inner {
             stamps: self.stamps.each_ref().map(Stamp::get),
             in_progress: state.in_progress,
             spans: &state.limits,
-            terms: self.orders.as_ref().map_or(Terms::default(), |orders| orders.terms()),
+            terms: self.group.as_ref().map_or(Terms::default(), |group| group.terms()),
             flags: &state.flags,
             place: &mut state.rare,
         }
@@ -332,8 +332,8 @@ impl Inner {
 
     /// Counts something.
     fn count(&self, count: impl FnOnce(&Tally)) {
-        if let Some(orders) = &self.orders {
-            count(orders.tally());
+        if let Some(group) = &self.group {
+            count(group.tally());
         }
     }
 }
@@ -549,9 +549,9 @@ impl Member for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(orders) = &self.orders {
+        if let Some(group) = &self.group {
             // Relaxed: see `new`.
-            orders.leave(self.place.load(Ordering::Relaxed));
+            group.leave(self.place.load(Ordering::Relaxed));
         }
     }
 }

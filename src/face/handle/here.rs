@@ -27,7 +27,7 @@ use super::reaches::Reaches;
 use super::registry;
 use super::registry::{Service, ThreadLanes};
 use crate::clock::{NearClock, Timeline};
-use crate::directory::orders::Orders;
+use crate::directory::orders::Group;
 use crate::link::nursery::{ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Ring, TAKEN_MAX};
 use crate::pass;
 use crate::shard::Core;
@@ -67,8 +67,9 @@ pub(crate) struct Reach {
     /// Whether `shards` has an element.
     drives_any: Cell<bool>,
     reached: OnceCell<Arc<dyn Service>>,
-    /// The shard for timers that may be on any, if this thread drives none.
-    given: OnceCell<ShardId>,
+    /// The shard for timers that may be on any, if this thread drives none, and the number of this
+    /// thread among those of the shard.
+    given: OnceCell<(ShardId, usize)>,
     /// Empty until the thread first sends a command or a message.
     lanes: OnceCell<Rc<dyn ThreadLanes>>,
     own: OwnNurseries,
@@ -163,10 +164,13 @@ impl Reach {
         self.next_salt.replace(self.next_salt.get().wrapping_add(1))
     }
 
-    /// The orders of a shard; of the shard of this thread's timers, if `shard` is `None`.
-    pub(crate) fn orders(&self, shard: Option<ShardId>) -> Option<Arc<Orders>> {
-        let shard = shard.or_else(|| self.shard())?;
-        self.service()?.orders(shard)
+    /// The group for the connections of this thread on a shard; on that of this thread's timers, if
+    /// `shard` is `None`.
+    pub(crate) fn group(&self, shard: Option<ShardId>) -> Option<Arc<Group>> {
+        // A thread that drives a shard is given none.
+        let own = self.shard();
+        let thread = self.given.get().map_or(0, |(_, thread)| *thread);
+        self.service()?.group(shard.or(own)?, thread)
     }
 
     /// The service; `None` if it has ended and this thread has armed no timer before.
@@ -210,7 +214,7 @@ impl Reach {
             }
         }
         match self.given.get() {
-            Some(shard) => Some(*shard),
+            Some((shard, _)) => Some(*shard),
             None => self.ask_for_shard(),
         }
     }
@@ -226,9 +230,9 @@ impl Reach {
     #[cold]
     fn ask_for_shard(&self) -> Option<ShardId> {
         // A service that has ended gives none.
-        let shard = registry::find(self.service)?.next_shard();
-        let _ = self.given.set(shard);
-        Some(shard)
+        let given = registry::find(self.service)?.next_shard();
+        let _ = self.given.set(given);
+        Some(given.0)
     }
 
     /// Whether the shard of a handle has ended, as far as this thread knows.

@@ -25,7 +25,7 @@ use self::here::Reach;
 use self::sleep::{Sleep, Timeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
-use crate::directory::orders::Orders;
+use crate::directory::orders::Group;
 use crate::shard::lanes::Lanes;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::ConfigError;
@@ -391,10 +391,10 @@ impl<T: 'static> Handle<T> {
         self.with_reach(Reach::nanos).unwrap_or(u64::MAX)
     }
 
-    /// The orders of the shard on which the handle's timers are: of this thread's shard, where it
-    /// names none. `None` if the service has ended, or has no such shard.
-    pub(crate) fn orders(&self) -> Option<Arc<Orders>> {
-        self.reach()?.orders(self.shard)
+    /// This thread's group of connections, on the shard on which the handle's timers are: on this
+    /// thread's shard, where it names none. `None` if the service has ended, or has no such shard.
+    pub(crate) fn group(&self) -> Option<Arc<Group>> {
+        self.reach()?.group(self.shard)
     }
 
     /// A number that differs from those that this thread was given before, among 256; 0 if the

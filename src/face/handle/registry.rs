@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 
 use crate::clock::Timeline;
 use crate::directory::closed_kind;
-use crate::directory::orders::Orders;
+use crate::directory::orders::{GROUPS, Group};
 use crate::link::nursery::{ArmRefusal, Number, Table};
 use crate::shard::lanes::Lanes;
 use crate::shard::parts::Message;
@@ -37,8 +37,9 @@ pub(crate) type Asked = (Result<Number, ArmRefusal>, Option<Waker>);
 /// A service, for code that does not name the type of its values.
 pub(crate) trait Service: Send + Sync {
     fn time(&self) -> Timeline;
-    /// The shard for the next thread that drives none. Threads get the shards in turn.
-    fn next_shard(&self) -> ShardId;
+    /// The shard for the next thread that drives none, and its number among those of the shard.
+    /// Threads get the shards in turn.
+    fn next_shard(&self) -> (ShardId, usize);
     /// The timers of the threads of a shard; `None` if the service has no such shard.
     fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
     /// How many classes of timers the service has.
@@ -58,8 +59,9 @@ pub(crate) trait Service: Send + Sync {
     fn lanes(&self) -> Rc<dyn ThreadLanes>;
     /// How many shards the service has; 0 once its shutdown has begun.
     fn shard_count(&self) -> usize;
-    /// The orders of a shard; `None` if the service has no such shard.
-    fn orders(&self, shard: ShardId) -> Option<Arc<Orders>>;
+    /// The group of connections of a shard for a thread of a number; `None` if the service has no
+    /// such shard.
+    fn group(&self, shard: ShardId, thread: usize) -> Option<Arc<Group>>;
 }
 
 /// The lanes of the calling thread. Implemented by [`Lanes`].
@@ -111,11 +113,12 @@ impl<T: Send + 'static> Service for Entry<T> {
         self.directory.time.clone()
     }
 
-    fn next_shard(&self) -> ShardId {
+    fn next_shard(&self) -> (ShardId, usize) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let shard = self.directory.shard_for(*threads);
-        *threads = threads.wrapping_add(1);
-        shard
+        let thread = *threads;
+        *threads = thread.wrapping_add(1);
+        let among = thread / self.directory.shard_count().max(1) as u64;
+        (self.directory.shard_for(thread), among as usize)
     }
 
     fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>> {
@@ -170,8 +173,8 @@ impl<T: Send + 'static> Service for Entry<T> {
         if has_ended { 0 } else { self.directory.shard_count() }
     }
 
-    fn orders(&self, shard: ShardId) -> Option<Arc<Orders>> {
-        Some(Arc::clone(self.directory.post(shard)?.orders()))
+    fn group(&self, shard: ShardId, thread: usize) -> Option<Arc<Group>> {
+        Some(Arc::clone(&self.directory.post(shard)?.orders().groups()[thread % GROUPS]))
     }
 }
 
