@@ -25,8 +25,8 @@ pub(crate) const LUMP_MAX: u64 = DataRate::LUMP_MAX.as_nanos() as u64;
 /// progress in lumps: of a segment, of half its receive buffer, or of a buffer that has grown.
 /// The count is of what lies on the wire, also above TLS.
 ///
-/// On Linux it is `tcpi_bytes_acked` of `TCP_INFO`. The answer is `None` before Linux 4.19, and in a
-/// process whose system calls qemu emulates. Costs a system call.
+/// On Linux it is `tcpi_bytes_acked` of `TCP_INFO`. The answer is `None` before Linux 4.19, and in
+/// a process whose system calls qemu emulates. Costs a system call.
 #[cfg(unix)]
 pub fn acknowledged_bytes(socket: &impl AsFd) -> Option<u64> {
     system::sent(socket).map(|sent| sent.acknowledged)
@@ -254,7 +254,7 @@ mod tests {
     use super::system::has_all_fields;
 
     #[test]
-    fn a_file_is_not_known_and_a_socket_after_it_is_asked_all_the_same() {
+    fn file_has_no_peer_and_leaves_sockets_as_they_are() {
         assert_eq!(acknowledged_bytes(&File::open("/dev/null").unwrap()), None);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

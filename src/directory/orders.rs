@@ -6,9 +6,9 @@
 //! few in each turn.
 //!
 //! Connections whose tasks run on any thread lie on no shard. Each enters a [`Group`] of one shard
-//! when it begins and leaves the group when it ends, so that the shard finds it. A shard has several
-//! groups, and the threads that open such connections have them in turn. Why not one for all of
-//! them: each connection would take its lines from the core of another thread, twice.
+//! when it begins and leaves the group when it ends, so that the shard finds it. A shard has
+//! several groups, and the threads that open such connections have them in turn. Why not one for
+//! all of them: each connection would take its lines from the core of another thread, twice.
 //!
 //! Why not a message to each connection: an idle connection would have to wait for one, and a touch
 //! would have to look for it.
@@ -205,8 +205,8 @@ impl Orders {
     }
 }
 
-/// Members that mostly one thread has opened, with what they count. It shares no cache line, nor the
-/// pair of lines that a processor fetches, with other data.
+/// Members that mostly one thread has opened, with what they count. It shares no cache line, nor
+/// the pair of lines that a processor fetches, with other data.
 #[repr(align(128))]
 pub(crate) struct Group {
     words: Arc<Words>,
