@@ -11,15 +11,15 @@ use corewheel::sim::Simulation;
 use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, TimerService};
-use corewheel_http::hyper::{BodyData, BodyLimits, TimedBody, TimedHttp};
+use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tower::ServiceExt;
 
 use super::servers::Failed;
 
@@ -82,22 +82,14 @@ fn body_that_came_while_the_driver_was_held_is_not_cut() {
     });
 }
 
-/// A request, as a router takes it.
-fn of_axum(request: Request<TimedBody<Incoming>>) -> axum::extract::Request {
-    request.map(|body| {
-        axum::body::Body::new(body.map_frame(|frame| frame.map_data(BodyData::into_inner)))
-    })
-}
-
 #[test]
 fn router_of_axum_serves_a_simulated_client_as_the_service_of_hyper() {
     check(|seed| {
         answer_of(seed, |stream, timers| async move {
             let (io, control) = stream_of(stream, timers);
             let router = Router::new().route("/", post(async |body: Bytes| body));
-            let answer = service_fn(move |request| router.clone().oneshot(of_axum(request)));
-            let service =
-                TimedHttp::new(answer, control).request(BodyLimits::default().next_frame(LIMIT));
+            let service = TimedHttp::new(TowerToHyperService::new(router), control)
+                .request(BodyLimits::default().next_frame(LIMIT));
             drop(http1::Builder::new().serve_connection(io, service).await);
         })
     });

@@ -1,23 +1,22 @@
 //! The service of one connection: an app of axum as hyper calls it.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, HeaderValue};
 use axum::http::{StatusCode, Version};
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::{TowerToHyperService, TowerToHyperServiceFuture};
 use pin_project_lite::pin_project;
 use tower_service::Service as TowerService;
 
-use crate::hyper::{BodyData, BodyError, Exchange, TimedBody};
+use crate::hyper::{BodyError, Exchange, TimedBody};
 
 /// An app of axum. Its requests are those of a [`TimedHttp`](crate::hyper::TimedHttp).
 pub(super) struct App<S>(TowerToHyperService<S>);
@@ -38,7 +37,7 @@ where
 
     fn call(&self, request: hyper::Request<TimedBody<Incoming>>) -> Answering<S> {
         let (exchange, version) = (request.body().exchange().clone(), request.version());
-        let answer = self.0.call(request.map(|body| Body::new(Asked(body))));
+        let answer = self.0.call(request.map(Body::new));
         Answering { answer, exchange, version }
     }
 }
@@ -81,28 +80,4 @@ where
 fn is_late(exchange: &Exchange) -> bool {
     use BodyError::{FrameRate, NextFrame};
     matches!(exchange.request_limit_reached(), Some(NextFrame(_) | FrameRate(_)))
-}
-
-/// The body of a request with the data that axum's bodies have.
-struct Asked(TimedBody<Incoming>);
-
-impl HttpBody for Asked {
-    type Data = Bytes;
-    type Error = Box<dyn Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = Pin::new(&mut self.0).poll_frame(cx);
-        frame.map_ok(|frame| frame.map_data(BodyData::into_inner))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
-    }
 }

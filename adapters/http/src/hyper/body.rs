@@ -25,16 +25,11 @@ use super::data::{BodyData, Piece};
 use super::exchange::{BodySide, Connection, Core, Exchange, Hold, Kind, Link, NoBody};
 use super::limits::Awaited;
 
-/// The body of a request or of a response of a [`TimedHttp`](super::TimedHttp), whose waits have
-/// limits.
+/// The body of a request of a [`TimedHttp`](super::TimedHttp), whose waits have limits.
 ///
 /// It has the frames of the body `B`, until a limit is reached or its exchange ends. Then the body
 /// within is dropped at once, whether a task polls this one or not, and the next poll returns an
-/// error, once. Its data is [`BodyData`].
-///
-/// With a limit for its consumer, the body of a response says that it has ended only when the
-/// consumer has asked for more than the last frame: hyper asks for the frames of an HTTP/2 stream
-/// before the client has a window for them.
+/// error, once.
 ///
 /// # Errors
 ///
@@ -120,8 +115,7 @@ where
         Self::new(Within::Shared(owner), left, side, exchange, Some(control.clone()))
     }
 
-    /// The body of a response.
-    pub(super) fn of_response(
+    fn of_response(
         body: B,
         exchange: Exchange,
         control: StreamControl<M>,
@@ -227,12 +221,6 @@ impl<B: Body, M: Side> TimedBody<B, M> {
             }
         }
     }
-
-    fn data(&self, data: B::Data) -> BodyData<B::Data, M> {
-        let bytes = data.remaining();
-        let link = if self.has_pieces && bytes > 0 { self.link() } else { None };
-        BodyData::new(data, link.map(|link| Piece::new(link, bytes)))
-    }
 }
 
 impl<B: Body, M: Side> Unpin for TimedBody<B, M> {}
@@ -242,13 +230,13 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     M: Side,
 {
-    type Data = BodyData<B::Data, M>;
+    type Data = B::Data;
     type Error = BoxError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let this = self.get_mut();
         let (polled, rest) = match &this.within {
             Within::New(_) => this.poll_new(cx),
@@ -258,7 +246,6 @@ where
                 return Poll::Ready(None);
             }
         };
-        let polled = polled.map_ok(|frame| frame.map_data(|data| this.data(data)));
         match rest {
             Rest::Same => {}
             Rest::Left(left) => this.left = left,
@@ -310,3 +297,69 @@ impl<B: Body, M: Side> Drop for TimedBody<B, M> {
 }
 
 debug_fields!([B: Body + fmt::Debug, M: Side] TimedBody<B, M>, |it| exchange: it.exchange);
+
+/// The body of a response of a [`TimedHttp`](super::TimedHttp): a [`TimedBody`] whose data is
+/// [`BodyData`].
+///
+/// With a limit for its consumer, it says that it has ended only when the consumer has asked for
+/// more than the last frame: hyper asks for the frames of an HTTP/2 stream before the client has a
+/// window for them.
+pub struct ResponseBody<B, M = Handle>(TimedBody<B, M>)
+where
+    B: Body,
+    M: Side;
+
+impl<B, M> ResponseBody<B, M>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+    M: Side,
+{
+    pub(super) fn new(
+        body: B,
+        exchange: Exchange,
+        control: StreamControl<M>,
+        has_pieces: bool,
+    ) -> Self {
+        Self(TimedBody::of_response(body, exchange, control, has_pieces))
+    }
+}
+
+impl<B: Body, M: Side> ResponseBody<B, M> {
+    /// The exchange to which the body belongs.
+    pub fn exchange(&self) -> &Exchange {
+        &self.0.exchange
+    }
+}
+
+impl<B, M> Body for ResponseBody<B, M>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+    M: Side,
+{
+    type Data = BodyData<B::Data, M>;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
+        let polled = Pin::new(&mut self.0).poll_frame(cx);
+        polled.map_ok(|frame| {
+            frame.map_data(|data| {
+                let bytes = data.remaining();
+                let link = if self.0.has_pieces && bytes > 0 { self.0.link() } else { None };
+                BodyData::new(data, link.map(|link| Piece::new(link, bytes)))
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+debug_fields!([B: Body + fmt::Debug, M: Side] ResponseBody<B, M>, |it| exchange: it.0.exchange);

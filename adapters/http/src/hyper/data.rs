@@ -30,18 +30,18 @@ impl<M: Side> Drop for Piece<M> {
     }
 }
 
-/// Data of a [`TimedBody`](super::TimedBody). That of an HTTP/2 response says when the server has
-/// written or copied it: until then, its response is on its way. A layer that copies the data drops
+/// Data of a [`ResponseBody`](super::ResponseBody). That of HTTP/2 says when the server has written
+/// or copied it: until then, its response is on its way. A layer that copies the data drops
 /// it, and ends that early.
 ///
 /// ```
-/// use corewheel_http::hyper::{BodyData, TimedBody};
+/// use corewheel_http::hyper::{BodyData, ResponseBody};
 /// use http_body_util::{BodyExt, Full};
 /// use hyper::body::{Body, Buf, Bytes};
 ///
 /// /// Counts the bytes of a response, and leaves them to hyper.
 /// fn counted(
-///     body: TimedBody<Full<Bytes>>,
+///     body: ResponseBody<Full<Bytes>>,
 ///     count: impl Fn(usize),
 /// ) -> impl Body<Data = BodyData<Bytes>> {
 ///     body.map_frame(move |frame| {

@@ -13,7 +13,7 @@ mod limits;
 mod service;
 mod timer;
 
-pub use self::body::TimedBody;
+pub use self::body::{ResponseBody, TimedBody};
 pub use self::data::BodyData;
 pub use self::exchange::Exchange;
 #[cfg(feature = "server")]

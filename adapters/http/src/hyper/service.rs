@@ -16,7 +16,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 
-use super::body::TimedBody;
+use super::body::{ResponseBody, TimedBody};
 use super::cell::BoxError;
 #[cfg(feature = "server")]
 use super::exchange::Told;
@@ -29,9 +29,9 @@ use super::limits::BodyLimits;
 /// [`Exchange`]. It tells the [`TimedIo`](corewheel::stream::TimedIo) of its connection about each
 /// request, so that no limit of the stream ends a request that the server works on.
 ///
-/// It wraps the service of one connection. The body of a request, and that of a response, is a
-/// [`TimedBody`], by which a handler finds the exchange. Bodies are `Send` and `Unpin`; a body that
-/// is not goes into a box. For each request:
+/// It wraps the service of one connection. The body of a request is a [`TimedBody`], by which
+/// a handler finds the exchange, and that of a response is a [`ResponseBody`]. Bodies are `Send`
+/// and `Unpin`; a body that is not goes into a box. For each request:
 ///
 /// - It says that the head is complete, in [`call`](Service::call): a handler would say so too
 ///   late.
@@ -70,8 +70,10 @@ use super::limits::BodyLimits;
 /// first request has the limits of a head and of a rate, and later requests have that of idle
 /// times.
 ///
-/// A service of tower, such as an axum router, goes into hyper-util's `TowerToHyperService` before.
-/// A server of axum has the module `axum` instead.
+/// A service of tower, such as an axum router or those of tonic, goes into hyper-util's
+/// `TowerToHyperService` before, as in the
+/// [guide](crate::guide::servers#a-router-under-timedhttp). A server of axum has the module `axum`
+/// instead.
 ///
 /// # In time
 ///
@@ -218,7 +220,7 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     R: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    type Response = Response<TimedBody<R, M>>;
+    type Response = Response<ResponseBody<R, M>>;
     type Error = S::Error;
     type Future = TimedResponse<S::Future, M>;
 
@@ -274,7 +276,7 @@ where
     M: Side,
     R: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    type Output = Result<Response<TimedBody<R, M>>, E>;
+    type Output = Result<Response<ResponseBody<R, M>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -289,7 +291,7 @@ where
         };
         let (exchange, control) = this.waiting.0.take().expect("no poll comes after the end");
         let has_pieces = Link { exchange: &exchange, control: &control }.respond(&response);
-        let of_response = |body| TimedBody::of_response(body, exchange, control, has_pieces);
+        let of_response = |body| ResponseBody::new(body, exchange, control, has_pieces);
         Poll::Ready(Ok(response.map(of_response)))
     }
 }

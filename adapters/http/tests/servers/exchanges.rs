@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,9 +15,9 @@ use std::time::Duration;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Handle, TimerService};
-use corewheel_http::hyper::{BodyError, BodyLimits, Exchange, TimedBody, TimedHttp};
+use corewheel_http::hyper::{BodyError, BodyLimits, Exchange, ResponseBody, TimedBody, TimedHttp};
 use http_body_util::Full;
-use hyper::body::{Body, Bytes, Frame};
+use hyper::body::{Body, Buf, Bytes, Frame};
 use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWriteExt, DuplexStream, ReadBuf};
@@ -78,8 +79,8 @@ impl Drop for Feed {
 }
 
 /// A body with limits, and the test's side of it.
-pub(crate) struct Timed {
-    pub(crate) body: TimedBody<Feed>,
+pub(crate) struct Timed<B = TimedBody<Feed>> {
+    pub(crate) body: B,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -92,7 +93,7 @@ pub(crate) enum Polled {
     End,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<TimedBody<Feed>>, Infallible>>>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<Feed>>, Infallible>>>>;
 
 /// A request whose handler waits for what the test answers.
 pub(crate) struct Asked {
@@ -184,7 +185,7 @@ impl Asked {
     }
 
     /// The handler answers.
-    pub(crate) fn respond(&mut self) -> Timed {
+    pub(crate) fn respond(&mut self) -> Timed<ResponseBody<Feed>> {
         let (feed, shared) = Feed::new();
         self.answer.send(feed).unwrap();
         let Poll::Ready(Ok(response)) = poll_once(&mut self.answering) else {
@@ -194,7 +195,7 @@ impl Asked {
     }
 }
 
-fn poll_once(answering: &mut Answering) -> Poll<Result<Response<TimedBody<Feed>>, Infallible>> {
+fn poll_once(answering: &mut Answering) -> Poll<Result<Response<ResponseBody<Feed>>, Infallible>> {
     answering.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -206,7 +207,7 @@ fn timed<S>(timers: Handle, service: S) -> (TimedIo<DuplexStream>, DuplexStream,
     (stream, client, TimedHttp::new(service, control))
 }
 
-impl Timed {
+impl<B: Body<Error = Box<dyn Error + Send + Sync>> + Unpin> Timed<B> {
     fn push(&self, frame: Option<&'static [u8]>) {
         self.shared.lock().unwrap().frames.push_back(frame);
     }
@@ -225,7 +226,8 @@ impl Timed {
             Poll::Ready(None) => Polled::End,
             Poll::Ready(Some(Err(error))) => Polled::Failed(*error.downcast().unwrap()),
             Poll::Ready(Some(Ok(frame))) => {
-                Polled::Frame(frame.into_data().unwrap().into_inner().to_vec())
+                let mut data = frame.into_data().ok().unwrap();
+                Polled::Frame(data.copy_to_bytes(data.remaining()).to_vec())
             }
         }
     }

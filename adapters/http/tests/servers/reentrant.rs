@@ -2,6 +2,7 @@
 //!
 //! A deadlock would hold the test up for ever, so each check runs on a thread of its own.
 
+use std::error::Error;
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, mpsc};
@@ -18,7 +19,7 @@ use hyper::rt::Timer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower::{Layer, Service};
 
-use crate::exchanges::{Asked, LIMIT, NONE, Polled};
+use crate::exchanges::{Asked, LIMIT, NONE, Polled, Timed};
 use crate::http::{Lab, PATIENCE};
 
 /// A waker that acts when it is woken, and when its last clone is dropped.
@@ -63,18 +64,28 @@ fn waker_whose_drop_ends_the_exchange_is_replaced_by_the_next_poll() {
             let limits = if has_limit { NONE.next_frame(LIMIT).next_poll(LIMIT) } else { NONE };
             let mut asked = Asked::new(lab.handle(), limits, limits);
             let exchange = asked.exchange.clone();
-            let mut body = if is_request { asked.request } else { asked.respond() };
-            let ended = exchange.clone();
-            let waker = Acts::waker(move || ended.end());
-            assert_eq!(body.poll_with(&waker), Polled::Waits);
-            drop(waker);
-            assert!(!exchange.has_ended());
-            // The waker before is dropped, and the body with it.
-            let _ = body.poll_with(Waker::noop());
-            assert!(exchange.has_ended());
-            assert!(matches!(body.poll_with(Waker::noop()), Polled::Failed(_)));
+            if is_request {
+                check_replaced(&exchange, asked.request);
+            } else {
+                check_replaced(&exchange, asked.respond());
+            }
         });
     }
+}
+
+fn check_replaced<B>(exchange: &Exchange, mut body: Timed<B>)
+where
+    B: Body<Error = Box<dyn Error + Send + Sync>> + Unpin,
+{
+    let ended = exchange.clone();
+    let waker = Acts::waker(move || ended.end());
+    assert_eq!(body.poll_with(&waker), Polled::Waits);
+    drop(waker);
+    assert!(!exchange.has_ended());
+    // The waker before is dropped, and the body with it.
+    let _ = body.poll_with(Waker::noop());
+    assert!(exchange.has_ended());
+    assert!(matches!(body.poll_with(Waker::noop()), Polled::Failed(_)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use corewheel::stream::StreamTimeout::{Head, Idle, ReadIdle, ReadRate};
-use corewheel_http::hyper::{TimedBody, TimedHttp, TimedResponse};
+use corewheel_http::hyper::{ResponseBody, TimedBody, TimedHttp, TimedResponse};
 use hyper::body::{Body, Buf, Bytes, Frame};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -96,7 +96,7 @@ impl<M: Side> Service<Request<TimedBody<Feed, M>>> for Scripted<M> {
 }
 
 pub(super) type Called<K> = Pin<Box<TimedResponse<Answering, K>>>;
-pub(super) type Answered<K> = Pin<Box<TimedBody<Feed, K>>>;
+pub(super) type Answered<K> = Pin<Box<ResponseBody<Feed, K>>>;
 
 /// A connection with its service.
 pub(super) struct Conn<K: Kind> {
