@@ -107,7 +107,7 @@ type SocketOf<I> = fn(&I) -> Option<BorrowedFd<'_>>;
 ///
 /// | state | limit | the client is told |
 /// |---|---|---|
-/// | nothing has come | `first_byte`, 10 s | – |
+/// | nothing has come, or the handshake of TLS goes on | `first_byte`, 10 s | – |
 /// | a head comes | `head`, 10 s | `408`; of HTTP/2, nothing |
 /// | the body of a request comes | `next_frame`, 20 s; `min_frame_rate`, 240 bytes/s | `408` |
 /// | no request is in progress | `idle`, 60 s | `GOAWAY`; of HTTP/1, the close |
@@ -143,9 +143,10 @@ type SocketOf<I> = fn(&I) -> Option<BorrowedFd<'_>>;
 /// ```
 ///
 /// A connection is idle while no request is in progress, whatever its client sends: PINGs do not
-/// keep it. After an upgrade of HTTP/1 or a success to CONNECT, as of a WebSocket, `idle` counts
-/// from the last byte of such a tunnel. A connection that was told to end has its tunnels until
-/// both sides have ended them, or until `max_age_grace`.
+/// keep it. A client of HTTP/2 that is gone without a word while it has a response is found by
+/// [`keep_alive`](Self::keep_alive). After an upgrade of HTTP/1 or a success to CONNECT, as of a
+/// WebSocket, `idle` counts from the last byte of such a tunnel. A connection that was told to end
+/// has its tunnels until both sides have ended them, or until `max_age_grace`.
 ///
 /// A [drain](corewheel::TimerService::drain) of the service tells each connection as its greatest
 /// age does, and [`close_idlest`](corewheel::TimerService::close_idlest) does as well. A connection
@@ -168,9 +169,10 @@ type SocketOf<I> = fn(&I) -> Option<BorrowedFd<'_>>;
 /// [`close_time`](Self::close_time) at most. A client to which nothing was sent is closed at once.
 ///
 /// A client that reaches `write_stall` or `min_write_rate` is reset instead, so that the system
-/// frees what it keeps for that client. This is so for a `TcpStream`. A stream of another type, as
-/// one of TLS over a socket, is closed at once, and the system keeps what the client has not taken
-/// until it gives that client up.
+/// frees what it keeps for that client. This is so for a `TcpStream`, for one below a `TlsListener`
+/// of this package, and for one that [`socket`](Self::socket) finds. A stream of another type is
+/// closed at once, and the system keeps what the client has not taken until it gives that client
+/// up.
 ///
 /// # When there is no timer
 ///
@@ -236,9 +238,17 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
         self
     }
 
-    /// Says which TCP socket lies below a stream of the listener, such as one of TLS, so that its
-    /// clients are judged by what they have acknowledged: see
-    /// [`with_socket`](TimedIo::with_socket). A `TcpStream` is found without it.
+    /// Finds clients of HTTP/2 that are gone without a word while a response goes on, by a PING
+    /// after `interval` that is to be answered within `timeout`; see [`Server::keep_alive`]. Off by
+    /// default.
+    pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
+        self.server = self.server.keep_alive(interval, timeout);
+        self
+    }
+
+    /// Says which TCP socket lies below a stream of the listener, so that its clients are judged by
+    /// what they have acknowledged: see [`with_socket`](TimedIo::with_socket). A `TcpStream` is
+    /// found without it, also below the stream of a `TlsListener` of this package.
     ///
     /// Of a stream of `tokio-rustls` it is `|stream| Some(stream.get_ref().0.as_fd())`.
     #[cfg(unix)]

@@ -4,6 +4,7 @@
 //! 1. [`servers`]: servers and clients of hyper, and servers of axum.
 //! 2. [`limits`]: each state of an HTTP connection, what ends it, and what the client is told.
 //! 3. [`tower`]: a time for each request.
+//! 4. [`tls`]: a server of axum with TLS.
 //!
 //! The guides of [`corewheel`](corewheel::guide) are about all else: how many shards a server has,
 //! drains and restarts, tests and statistics.
@@ -14,6 +15,10 @@ pub mod limits {
 
 pub mod servers {
     #![doc = include_str!("guide/servers.md")]
+}
+
+pub mod tls {
+    #![doc = include_str!("guide/tls.md")]
 }
 
 pub mod tower {

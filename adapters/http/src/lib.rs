@@ -7,7 +7,8 @@
 //! | `server` | [`server`](mod@server): a server of hyper, for your loop | HTTP/2, `hyper`, tokio |
 //! | `client` | [`client`](mod@client): a proxy's side to another server | hyper-util, `hyper` |
 //! | `axum` | [`axum`](mod@axum): axum's `serve` with timeouts | axum, `server` |
-//! | `tower` | [`tower`](mod@tower): a layer that gives each request a time | tower's two traits |
+//! | `rustls` | [`tls`](mod@tls): TLS, with a time for the handshake | rustls, `server` |
+//! | `tower` | [`tower`](mod@tower): a time for each request | tower's two traits, http |
 //!
 //! ```
 //! # #[cfg(feature = "axum")] {
@@ -36,7 +37,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(all(feature = "axum", feature = "tower")),
+    not(all(feature = "axum", feature = "rustls", feature = "tower")),
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
 )]
 
@@ -54,6 +55,8 @@ pub mod guide;
 pub mod hyper;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "rustls")]
+pub mod tls;
 #[cfg(feature = "tower")]
 pub mod tower;
 

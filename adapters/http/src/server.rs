@@ -33,7 +33,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use self::closing::Terms;
-use crate::hyper::BodyLimits;
+use crate::hyper::{BodyLimits, HyperTimer};
+#[cfg(feature = "rustls")]
+use crate::tls::TlsIo;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -139,6 +141,7 @@ impl Server {
     #[must_use]
     pub fn timers<T: 'static>(mut self, timers: Handle<T>) -> Self {
         self.timers = Some(timers.untyped());
+        self.hyper.http2().timer(HyperTimer::new(timers));
         self
     }
 
@@ -205,6 +208,22 @@ impl Server {
         self
     }
 
+    /// Finds clients of HTTP/2 that are gone without a word, such as one whose network has ended,
+    /// while a response goes on: a stream of events, or one of gRPC. Off by default.
+    ///
+    /// A client that has sent nothing for `interval` is sent a PING. If it does not answer that
+    /// within `timeout`, its connection is closed, and its handlers are dropped. An answer that lay
+    /// in the socket in time is in time, also where the runtime was held up, as with
+    /// [`HyperTimer`](HyperTimer#deadlines). An answer does not keep an idle connection. A client
+    /// of HTTP/1 is sent nothing.
+    ///
+    /// Costs a timer for each connection of HTTP/2.
+    #[must_use]
+    pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
+        self.hyper.http2().keep_alive_interval(interval).keep_alive_timeout(timeout);
+        self
+    }
+
     /// Changes hyper's settings, such as the sizes of its buffers. With
     /// [`http1_only`](auto::Builder::http1_only) a client of HTTP/2 is cut.
     ///
@@ -241,8 +260,8 @@ impl Server {
     /// The stream of a socket that was accepted, with the limits of connections, for
     /// [`serve`](Self::serve).
     ///
-    /// A `TcpStream` of tokio is asked what its client has acknowledged. The stream of another
-    /// library around one is told where it is by [`TimedIo::with_socket`].
+    /// A `TcpStream` of tokio is asked what its client has acknowledged, also below a `TlsIo`.
+    /// Where it is below a stream of another library is told by [`TimedIo::with_socket`].
     pub fn stream<I: AsyncRead + AsyncWrite + 'static>(&self, socket: I) -> TimedIo<I> {
         let StreamLimits { idle, request_idle, .. } = self.stream;
         let limits = [idle, request_idle].into_iter().filter(|limit| !limit.is_zero());
@@ -281,10 +300,15 @@ pub async fn accept<T: 'static>(
     }
 }
 
-/// The socket of a stream that is one.
+/// The socket of a stream that is one, or has one below its TLS.
 #[cfg(unix)]
 fn socket_of<I: 'static>(stream: &I) -> Option<BorrowedFd<'_>> {
-    (stream as &dyn Any).downcast_ref::<TcpStream>().map(AsFd::as_fd)
+    let stream: &dyn Any = stream;
+    #[cfg(feature = "rustls")]
+    if let Some(tls) = stream.downcast_ref::<TlsIo<TcpStream>>() {
+        return tls.get_ref().map(AsFd::as_fd);
+    }
+    stream.downcast_ref::<TcpStream>().map(AsFd::as_fd)
 }
 
 debug_fields!([] Server, |it|

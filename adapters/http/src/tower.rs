@@ -4,7 +4,7 @@
 //! behind the lock that all its threads share.
 //!
 //! Invariants: a response that is ready at the deadline wins. A request that no shard has a timer
-//! for keeps its deadline, and is not refused.
+//! for keeps its deadline, and is not refused. No request has longer than the layer's limit.
 //!
 //! Cost: see [`TimeoutLayer`].
 
@@ -17,6 +17,8 @@ use std::time::Duration;
 use corewheel::fallback::InfallibleSleep;
 use corewheel::pass::Pass;
 use corewheel::{AnyHandle, Handle, TimeoutError};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -31,6 +33,11 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///   response of it.
 /// - [`with_response`](TimeoutLayer::with_response): it ends with a response that a function makes.
 ///   The errors are those of the service, so an axum router takes this layer as it is.
+/// - [`grpc`](TimeoutLayer::grpc): it ends with the status `DEADLINE_EXCEEDED` of gRPC, when the
+///   time is up that its client has sent with it.
+///
+/// All requests have the same time, unless [`by_request`](TimeoutLayer::by_request) gives one a
+/// shorter one.
 ///
 /// The time begins with the call of the service and ends with the response, which is its head; a
 /// body that is sent afterwards is not limited. A request whose time is up is dropped with all that
@@ -73,11 +80,13 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// what a [`Sleep`](corewheel::Sleep) costs. The future takes 112 bytes more than the
 /// service's, and allocates nothing.
 #[derive(Clone, Copy)]
-pub struct TimeoutLayer<F = ()> {
+pub struct TimeoutLayer<F = (), L = ()> {
     handle: AnyHandle,
     limit: Duration,
     /// Makes the response of a request whose time is up; `()` if that is an error.
     respond: F,
+    /// Says which requests have a shorter time; `()` if none has.
+    by_request: L,
 }
 
 impl TimeoutLayer {
@@ -88,7 +97,7 @@ impl TimeoutLayer {
     /// [`Handle::of_class`] the statistics count the requests for a class. A limit that does not
     /// fit never comes.
     pub fn new<T: 'static>(handle: Handle<T>, limit: Duration) -> Self {
-        Self { handle: handle.untyped(), limit, respond: () }
+        Self { handle: handle.untyped(), limit, respond: (), by_request: () }
     }
 }
 
@@ -99,28 +108,143 @@ impl<F> TimeoutLayer<F> {
     where
         F: Fn() -> R,
     {
-        Self { handle: handle.untyped(), limit, respond }
+        Self { handle: handle.untyped(), limit, respond, by_request: () }
+    }
+
+    /// Gives a request the time that `time` returns for it, if that is shorter than the layer's
+    /// limit. `None` leaves it the limit.
+    ///
+    /// ```
+    /// use axum::extract::Request;
+    /// use axum::http::{Method, StatusCode};
+    /// use corewheel_http::tower::TimeoutLayer;
+    /// use std::time::Duration;
+    ///
+    /// # let service = corewheel::TimerService::beside_runtime().start()?;
+    /// # let timers = service.handle();
+    /// let late = || axum::response::IntoResponse::into_response(StatusCode::GATEWAY_TIMEOUT);
+    /// let short = |request: &Request| {
+    ///     (request.method() == Method::GET).then_some(Duration::from_secs(2))
+    /// };
+    /// let most = Duration::from_secs(30);
+    /// let limit = TimeoutLayer::with_response(timers, most, late).by_request(short);
+    /// # let _: axum::Router = axum::Router::new().layer(limit);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn by_request<R, L>(self, time: L) -> TimeoutLayer<F, L>
+    where
+        L: Fn(&R) -> Option<Duration>,
+    {
+        self.with_time(time)
+    }
+
+    fn with_time<L>(self, by_request: L) -> TimeoutLayer<F, L> {
+        let Self { handle, limit, respond, .. } = self;
+        TimeoutLayer { handle, limit, respond, by_request }
     }
 }
 
-impl<S, F: Clone> Layer<S> for TimeoutLayer<F> {
-    type Service = Timeout<S, F>;
+impl<B: Default> TimeoutLayer<fn() -> Response<B>, GrpcTimeout> {
+    /// A layer for services of gRPC: a request has the time of its header `grpc-timeout`, and
+    /// `limit` if that is shorter, or if there is no valid header. When the time is up, the
+    /// response is the status `DEADLINE_EXCEEDED`.
+    ///
+    /// It is for the router of a server, as tonic's `Routes` make one, and for a client's channel.
+    /// tonic's own servers and channels read the header themselves, and end a request by
+    /// `CANCELLED`. As theirs, the time ends with the head of the response: a stream of messages
+    /// goes on.
+    ///
+    /// ```
+    /// use axum::Router;
+    /// use corewheel_http::tower::TimeoutLayer;
+    /// use std::time::Duration;
+    ///
+    /// # let service = corewheel::TimerService::beside_runtime().start()?;
+    /// // In place of a service of tonic's: `Routes::new(service).into_axum_router()`.
+    /// let app: Router = Router::new();
+    /// let app = app.layer(TimeoutLayer::grpc(service.handle(), Duration::from_secs(60)));
+    /// # let _ = app;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn grpc<T: 'static>(handle: Handle<T>, limit: Duration) -> Self {
+        let respond: fn() -> _ = deadline_exceeded;
+        TimeoutLayer::with_response(handle, limit, respond).with_time(GrpcTimeout(()))
+    }
+}
+
+/// A response of gRPC that has nothing but a status.
+fn deadline_exceeded<B: Default>() -> Response<B> {
+    let mut response = Response::new(B::default());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static("4"));
+    headers.insert("grpc-message", HeaderValue::from_static("the time of the request is up"));
+    response
+}
+
+/// The time that a header says: up to eight digits and a unit. `None` if there is none, or another
+/// value.
+fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get("grpc-timeout")?.to_str().ok()?;
+    let digits = value.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let is_number = digits.len() <= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.parse().ok().filter(|_| is_number)?;
+    match &value[digits.len()..] {
+        "H" => Some(Duration::from_secs(number * 3_600)),
+        "M" => Some(Duration::from_secs(number * 60)),
+        "S" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_millis(number)),
+        "u" => Some(Duration::from_micros(number)),
+        "n" => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+/// The time of a request that its header `grpc-timeout` says; see [`TimeoutLayer::grpc`].
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcTimeout(());
+
+/// The time of a request, if it has one of its own.
+trait TimeOf<R> {
+    fn time_of(&self, request: &R) -> Option<Duration>;
+}
+
+impl<R> TimeOf<R> for () {
+    fn time_of(&self, _request: &R) -> Option<Duration> {
+        None
+    }
+}
+
+impl<R, L: Fn(&R) -> Option<Duration>> TimeOf<R> for L {
+    fn time_of(&self, request: &R) -> Option<Duration> {
+        self(request)
+    }
+}
+
+impl<B> TimeOf<Request<B>> for GrpcTimeout {
+    fn time_of(&self, request: &Request<B>) -> Option<Duration> {
+        grpc_timeout(request.headers())
+    }
+}
+
+impl<S, F: Clone, L: Clone> Layer<S> for TimeoutLayer<F, L> {
+    type Service = Timeout<S, F, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Timeout { inner, layer: self.clone() }
     }
 }
 
-debug_fields!([F] TimeoutLayer<F>, |it| handle: it.handle, limit: it.limit);
+debug_fields!([F, L] TimeoutLayer<F, L>, |it| handle: it.handle, limit: it.limit);
 
 /// A service whose requests have a time; made by [`TimeoutLayer`].
 #[derive(Clone, Copy, Debug)]
-pub struct Timeout<S, F = ()> {
+pub struct Timeout<S, F = (), L = ()> {
     inner: S,
-    layer: TimeoutLayer<F>,
+    layer: TimeoutLayer<F, L>,
 }
 
-impl<S, F> Timeout<S, F> {
+impl<S, F, L> Timeout<S, F, L> {
     /// The service.
     pub fn get_ref(&self) -> &S {
         &self.inner
@@ -136,14 +260,20 @@ impl<S, F> Timeout<S, F> {
         self.inner
     }
 
-    fn sleep(&self) -> InfallibleSleep {
-        InfallibleSleep::after(self.layer.handle, self.layer.limit)
+    fn sleep<R>(&self, request: &R) -> InfallibleSleep
+    where
+        L: TimeOf<R>,
+    {
+        let TimeoutLayer { handle, limit, by_request, .. } = &self.layer;
+        let time = by_request.time_of(request).unwrap_or(*limit);
+        InfallibleSleep::after(*handle, time.min(*limit))
     }
 }
 
-impl<S, Request> Service<Request> for Timeout<S>
+impl<S, R, L> Service<R> for Timeout<S, (), L>
 where
-    S: Service<Request, Error: Into<BoxError>>,
+    S: Service<R, Error: Into<BoxError>>,
+    L: TimeOf<R>,
 {
     type Response = S::Response;
     type Error = BoxError;
@@ -153,8 +283,8 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        let sleep = self.sleep();
+    fn call(&mut self, request: R) -> Self::Future {
+        let sleep = self.sleep(&request);
         ResponseFuture {
             request: self.inner.call(request),
             sleep,
@@ -164,10 +294,11 @@ where
     }
 }
 
-impl<S, F, Request> Service<Request> for Timeout<S, F>
+impl<S, F, R, L> Service<R> for Timeout<S, F, L>
 where
-    S: Service<Request>,
+    S: Service<R>,
     F: Fn() -> S::Response + Clone,
+    L: TimeOf<R>,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -177,8 +308,8 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        let (sleep, respond) = (self.sleep(), self.layer.respond.clone());
+    fn call(&mut self, request: R) -> Self::Future {
+        let (sleep, respond) = (self.sleep(&request), self.layer.respond.clone());
         ResponseFuture { request: self.inner.call(request), sleep, pass: Pass::default(), respond }
     }
 }
@@ -245,3 +376,29 @@ const _: () = {
     is_any_threads::<TimeoutLayer<fn()>>();
     assert!(size_of::<ResponseFuture<()>>() <= size_of::<InfallibleSleep>() + 16);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_timeout_is_up_to_eight_digits_and_a_unit() {
+        let check = |value: &'static str, expected: Option<Duration>| {
+            let headers = HeaderMap::from_iter([("grpc-timeout", value)].map(|(name, value)| {
+                (http::HeaderName::from_static(name), HeaderValue::from_static(value))
+            }));
+            assert_eq!(grpc_timeout(&headers), expected, "{value}");
+        };
+        check("3H", Some(Duration::from_secs(10_800)));
+        check("99999999H", Some(Duration::from_secs(99_999_999 * 3_600)));
+        check("2M", Some(Duration::from_secs(120)));
+        check("0S", Some(Duration::ZERO));
+        check("00000042m", Some(Duration::from_millis(42)));
+        check("7u", Some(Duration::from_micros(7)));
+        check("9n", Some(Duration::from_nanos(9)));
+        for other in ["", "H", "5", "100000000m", "+5m", "-5m", "5 m", "5s", "5mm", "5.0S", "m5"] {
+            check(other, None);
+        }
+        assert_eq!(grpc_timeout(&HeaderMap::new()), None);
+    }
+}

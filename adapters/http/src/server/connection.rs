@@ -73,7 +73,10 @@ impl Server {
         let (told, terms) = (service.told(), self.terms());
         let (stream, mut back) = ServedIo::new(stream, terms, Arc::clone(&told));
         {
-            let serving = self.hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
+            // Those that were not named are known only now.
+            let known = self.timers.is_none().then(|| self.clone().timers(terms.timers));
+            let hyper = &known.as_ref().unwrap_or(self).hyper;
+            let serving = hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
             let end = tokio::select! {
                 biased;

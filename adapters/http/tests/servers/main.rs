@@ -9,11 +9,13 @@ mod axum_told;
 mod events;
 mod exchanges;
 mod exchanges_over_sockets;
+mod grpc;
 mod half_closed;
 mod http;
 mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
+mod keep_alive;
 #[path = "../../../../tests/service/log.rs"]
 mod log;
 mod on_its_way;

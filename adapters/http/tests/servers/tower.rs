@@ -215,6 +215,27 @@ fn full_shard_leaves_the_limit_of_a_request_as_it_is() {
 }
 
 #[test]
+fn request_has_its_own_time_if_that_is_shorter_than_the_limit() {
+    for (own, expected) in [(Some(ms(50)), ms(50)), (Some(ms(150)), LIMIT), (None, LIMIT)] {
+        let mut lab = Lab::new();
+        let time = |request: &Option<Duration>| *request;
+        let never = service_fn(|_: Option<Duration>| pending::<Result<u32, Infallible>>());
+        let fails = TimeoutLayer::new(lab.handle(), LIMIT).by_request(time);
+        let answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).by_request(time);
+        let mut failing = pin!(fails.layer(never).call(own));
+        let mut answering = pin!(answers.layer(never).call(own));
+        assert!(poll_with(failing.as_mut(), Waker::noop()).is_pending());
+        assert!(poll_with(answering.as_mut(), Waker::noop()).is_pending());
+        lab.advance(expected.saturating_sub(ms(1)));
+        assert!(poll_with(failing.as_mut(), Waker::noop()).is_pending(), "a tick early");
+        assert!(poll_with(answering.as_mut(), Waker::noop()).is_pending(), "a tick early");
+        lab.advance(ms(1));
+        assert!(matches!(poll_with(failing, Waker::noop()), Poll::Ready(Err(_))), "a tick late");
+        assert_eq!(poll_with(answering, Waker::noop()), Poll::Ready(Ok(504)));
+    }
+}
+
+#[test]
 fn classes_of_the_handle_count_the_requests() {
     use corewheel::class::TimerClass;
     const REQUEST: TimerClass = TimerClass::new("request");

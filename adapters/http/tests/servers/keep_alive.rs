@@ -1,0 +1,175 @@
+//! PINGs of HTTP/2, over real sockets: a client that is gone while it has a response is found, and
+//! one whose answer lay in the socket in time is kept.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get as on_get;
+use corewheel::TimerService;
+use corewheel_http::axum::serve;
+use corewheel_http::hyper::BodyLimits;
+use corewheel_http::server::Server;
+use futures_lite::stream::{self, StreamExt};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::axum_serve::OFF;
+use crate::axum_told::{DATA, Http2, PING, frame, head};
+use crate::http::{PATIENCE, connect, ms, preface};
+
+const INTERVAL: Duration = ms(200);
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Says that its response was dropped.
+struct Guard(Sender<()>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// Whose loop accepts the connections.
+#[derive(Clone, Copy, Debug)]
+enum Loop {
+    Serve,
+    /// Its server has the timers of the process.
+    Own,
+}
+
+/// A server of a stream of events and of a request that has no answer yet, by one thread.
+struct Events {
+    address: SocketAddr,
+    /// Has an event sent to each stream.
+    push: broadcast::Sender<()>,
+    dropped: Receiver<()>,
+    /// Holds the thread up for a time, and says when that begins.
+    hold: UnboundedSender<(Duration, Sender<()>)>,
+}
+
+impl Events {
+    fn start(by: Loop) -> Self {
+        let (push, _) = broadcast::channel(8);
+        let (drops, dropped) = mpsc::channel();
+        let (hold, mut holds) = unbounded_channel::<(Duration, Sender<()>)>();
+        let (sender, waiting) = (push.clone(), drops.clone());
+        let events = move || {
+            let (events, guard) = (sender.subscribe(), Guard(drops.clone()));
+            let next = async move |(mut events, guard): (broadcast::Receiver<()>, _)| {
+                events.recv().await.ok()?;
+                Some((Ok::<_, Infallible>("data: 1\n\n"), (events, guard)))
+            };
+            let first = stream::once(Ok("data: 0\n\n"));
+            let events = first.chain(Box::pin(stream::unfold((events, guard), next)));
+            async { Body::from_stream(events) }
+        };
+        let wait = move || {
+            let guard = Guard(waiting.clone());
+            async move {
+                pending::<()>().await;
+                drop(guard);
+            }
+        };
+        let app = Router::new().route("/events", on_get(events)).route("/wait", on_get(wait));
+        let (starts, started) = mpsc::channel();
+        thread::spawn(move || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap().block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                starts.send(listener.local_addr().unwrap()).unwrap();
+                tokio::spawn(accept(by, listener, app));
+                while let Some((time, begins)) = holds.recv().await {
+                    begins.send(()).unwrap();
+                    thread::sleep(time);
+                }
+            });
+        });
+        Self { address: started.recv().unwrap(), push, dropped, hold }
+    }
+
+    /// A client that has asked for a path.
+    fn ask(&self, path: &str) -> Http2 {
+        let mut client = Http2(connect(self.address));
+        client.send(&preface());
+        client.send(&head(1, path, false));
+        client
+    }
+}
+
+async fn accept(by: Loop, listener: TcpListener, app: Router) {
+    match by {
+        Loop::Serve => {
+            let service = TimerService::beside_runtime().start().unwrap();
+            let server = serve(listener, app).keep_alive(INTERVAL, TIMEOUT).limits(|_| OFF);
+            server.timers(service.handle()).request(|_| BodyLimits::NONE).await.unwrap();
+        }
+        Loop::Own => {
+            let server = Server::default().limits(|_| OFF).keep_alive(INTERVAL, TIMEOUT);
+            let server = Arc::new(server);
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let (server, app) = (Arc::clone(&server), TowerToHyperService::new(app.clone()));
+                tokio::spawn(async move {
+                    server.serve(server.stream(socket), app, pending()).await;
+                });
+            }
+        }
+    }
+}
+
+/// Reads to the next PING of the server. `None` at the end of the connection.
+fn next_ping(client: &mut Http2) -> Option<Vec<u8>> {
+    loop {
+        let (kind, flags, _, payload) = client.next()?;
+        if kind == PING && flags == 0 {
+            return Some(payload);
+        }
+    }
+}
+
+#[test]
+fn client_that_answers_no_ping_loses_its_stream_and_its_handler() {
+    for (by, path) in [(Loop::Serve, "/events"), (Loop::Serve, "/wait"), (Loop::Own, "/events")] {
+        let server = Events::start(by);
+        let begin = Instant::now();
+        let mut client = server.ask(path);
+        // It is there for some time.
+        for _ in 0..3 {
+            let ping = next_ping(&mut client).expect("the client is cut");
+            client.send(&frame(PING, 1, 0, &ping));
+        }
+        next_ping(&mut client).expect("the client is cut");
+        assert!(server.dropped.try_recv().is_err(), "{by:?} {path}");
+        server.dropped.recv_timeout(PATIENCE).expect("the server keeps a client that is gone");
+        assert!(begin.elapsed() >= 4 * INTERVAL + TIMEOUT, "{by:?} {path}: {:?}", begin.elapsed());
+        assert_eq!(next_ping(&mut client), None);
+    }
+}
+
+#[test]
+fn answer_that_came_late_and_in_time_while_the_runtime_was_held_up_keeps_the_client() {
+    let server = Events::start(Loop::Serve);
+    let mut client = server.ask("/events");
+    for _ in 0..3 {
+        let ping = next_ping(&mut client).expect("the client is cut");
+        let (begins, is_held) = mpsc::channel();
+        server.hold.send((2 * TIMEOUT, begins)).unwrap();
+        is_held.recv().unwrap();
+        thread::sleep(TIMEOUT / 2);
+        client.send(&frame(PING, 1, 0, &ping));
+    }
+    let ping = next_ping(&mut client).expect("the client is cut");
+    client.send(&frame(PING, 1, 0, &ping));
+    server.push.send(()).unwrap();
+    client.wait_for(DATA);
+    assert!(server.dropped.try_recv().is_err());
+}
