@@ -29,13 +29,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::Driven;
-use super::executor::{WithValues, drive};
+use super::executor::{WithHandler, drive};
 use super::host::Host;
 pub use crate::driver::own_loop::{ShardLoop, Turn};
 use crate::shard::Core;
 use crate::shard::Directory;
 use crate::shard::handler::Handler;
-use crate::shard::handler::OwnedHandler;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
 
@@ -174,7 +173,7 @@ impl<T: Send + 'static> Attachment<T> {
     ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
         let driven = self.open()?;
         let timers = driven.timers().clone();
-        let shard = WithValues::new(driven, OwnedHandler::new(handler));
+        let shard = WithHandler::new(driven, handler);
         Ok((timers, drive(shard, host)))
     }
 

@@ -21,9 +21,10 @@ use super::spawn::Running;
 use super::{Driven, Entered};
 use crate::face::timers::Timers;
 use crate::shard::Base;
-use crate::shard::handler::Values;
+use crate::shard::handler::Handler;
 use crate::shard::timers::LocalFuture;
 use crate::shard::turn::{Next, take_turn};
+use crate::values::contain::Contained;
 
 /// A shard as its driver takes the turns, whatever its timers carry. So a host, whose driver is
 /// compiled for it, need not know the types of a service.
@@ -46,18 +47,18 @@ pub(crate) trait Turns {
 }
 
 /// A shard and the handler of its values.
-pub(crate) struct WithValues<T: Send + 'static, V> {
+pub(crate) struct WithHandler<T: Send + 'static, H> {
     driven: Driven<T>,
-    values: V,
+    handler: Contained<H>,
 }
 
-impl<T: Send + 'static, V: Values<T>> WithValues<T, V> {
-    pub(crate) fn new(driven: Driven<T>, values: V) -> Self {
-        Self { driven, values }
+impl<T: Send + 'static, H: Handler<T>> WithHandler<T, H> {
+    pub(crate) fn new(driven: Driven<T>, handler: H) -> Self {
+        Self { driven, handler: Contained::new(handler) }
     }
 }
 
-impl<T: Send + 'static, V: Values<T>> Turns for WithValues<T, V> {
+impl<T: Send + 'static, H: Handler<T>> Turns for WithHandler<T, H> {
     fn base(&self) -> &Base {
         self.driven.timers().core()
     }
@@ -67,7 +68,7 @@ impl<T: Send + 'static, V: Values<T>> Turns for WithValues<T, V> {
     }
 
     fn turn(&mut self, last: Tick) -> Next {
-        take_turn(self.driven.timers(), &mut self.values, last)
+        take_turn(self.driven.timers(), &mut self.handler, last)
     }
 
     fn start_futures(&self, spawn: &dyn Fn(LocalFuture)) {

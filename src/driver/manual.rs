@@ -6,7 +6,7 @@
 //!
 //! Invariants: the clock moves only when no shard has work and no task was woken.
 
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -53,8 +53,8 @@ impl<F: Future<Output = ()>> Tasks<'_, F> {
 
 /// Shards that a test drives itself.
 impl ManualClock {
-    /// Takes turns of shards until none of them has a timer left, and moves the clock from deadline
-    /// to deadline. No timer is late.
+    /// Takes turns of shards and polls tasks until no shard has a timer left and no task was woken,
+    /// and moves the clock from deadline to deadline. No timer is late.
     ///
     /// While a shard has work at the present moment, the clock stands still. Then it moves to the
     /// earliest moment at which a shard wants a turn, but never more than `within` in all: a timer
@@ -74,6 +74,7 @@ impl ManualClock {
     /// use corewheel::attach::Turn;
     /// use corewheel::clock::ManualClock;
     /// use corewheel::TimerService;
+    /// use std::future::pending;
     /// use std::time::Duration;
     ///
     /// let clock = ManualClock::new();
@@ -89,30 +90,14 @@ impl ManualClock {
     /// shard.timers().schedule(Duration::from_secs(1), 1)?;
     ///
     /// let (begin, mut shards) = (clock.now(), [shard]);
-    /// assert_eq!(clock.run_until_idle(&mut shards, Duration::from_secs(3_600)), Turn::Idle);
+    /// assert_eq!(clock.run_until_idle(&mut shards, Duration::from_secs(3_600), pending()), Turn::Idle);
     /// assert_eq!(clock.now() - begin, Duration::from_secs(1_023));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// # Panics
-    ///
-    /// A shard goes by another clock. A shard still has work after 100,000 turns while the clock
-    /// stands still, for instance since its handler schedules a timer that is due at once, each
-    /// time.
-    pub fn run_until_idle<T, H>(&self, shards: &mut [ShardLoop<T, H>], within: Duration) -> Turn
-    where
-        T: Send + 'static,
-        H: Handler<T>,
-    {
-        self.run_until_idle_with(shards, within, pending())
-    }
-
-    /// Takes turns of shards and polls tasks until no shard has a timer left and no task was woken,
-    /// as [`run_until_idle`](Self::run_until_idle) does without tasks.
-    ///
     /// `tasks` is a future, such as a `LocalSet` of tokio or a join of several futures. It is
     /// polled on this thread, which needs no runtime: at first, and whenever it was woken, but not
-    /// after its end. It may wait by the futures of a [`Handle`](crate::Handle), by commands to a
+    /// after its end. A test without tasks gives [`pending`](std::future::pending). It may wait by the futures of a [`Handle`](crate::Handle), by commands to a
     /// [`Kept`](crate::kept::Kept), by channels and by `tokio::io::duplex`.
     ///
     /// ```
@@ -150,7 +135,7 @@ impl ManualClock {
     ///
     /// let (begin, within) = (clock.now(), Duration::from_secs(3_600));
     /// let tasks = async { tokio::join!(server, client).0 };
-    /// assert_eq!(clock.run_until_idle_with(&mut shards, within, tasks), Turn::Idle);
+    /// assert_eq!(clock.run_until_idle(&mut shards, within, tasks), Turn::Idle);
     /// assert_eq!(clock.now() - begin, Duration::from_secs(3 * 20 + 30));
     /// assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -158,9 +143,10 @@ impl ManualClock {
     ///
     /// # Panics
     ///
-    /// As [`run_until_idle`](Self::run_until_idle) does, and if the tasks are still woken after
-    /// 100,000 polls while the clock stands still. A panic of a task goes on.
-    pub fn run_until_idle_with<T, H>(
+    /// A shard goes by another clock. A shard still has work after 100,000 turns while the clock
+    /// stands still, for instance since its handler schedules a timer that is due at once, each
+    /// time; or the tasks are still woken after as many polls. A panic of a task goes on.
+    pub fn run_until_idle<T, H>(
         &self,
         shards: &mut [ShardLoop<T, H>],
         within: Duration,

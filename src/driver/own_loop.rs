@@ -12,10 +12,10 @@ use crate::clock::Timeline;
 use crate::face::report::ShardReport;
 use crate::face::timers::Timers;
 use crate::shard::deliver::Deliveries;
-use crate::shard::handler::{BorrowedHandler, OwnedHandler, Values};
 use crate::shard::handler::{Fired, Handler};
 use crate::shard::shutdown::shut_down;
 use crate::shard::turn::{Next, take_turn};
+use crate::values::contain::Contained;
 use crate::values::shutdown::ShutdownPolicy;
 
 /// A shard in a loop around `poll`, `epoll` or anything else, whose turns the caller takes; made by
@@ -41,10 +41,10 @@ use crate::values::shutdown::ShutdownPolicy;
 ///
 /// # The handler
 ///
-/// [`turn_with`](Self::turn_with) lends the handler the state of the loop. The handlers of
-/// containers (keyed timers, connections, scaled timeouts) and callbacks are `'static`: they send
-/// to a channel, or share the state by an [`Rc`](std::rc::Rc). A panic of any of them is caught,
-/// counted and logged, and leaves the state as it was at that moment.
+/// The handler, those of containers (keyed timers, connections, scaled timeouts) and callbacks are
+/// `'static`: they send to a channel, or share the state of the loop by an [`Rc`](std::rc::Rc). A
+/// panic of any of them is caught, counted and logged, and leaves the state as it was at that
+/// moment.
 ///
 /// A struct that holds the loop names it `ShardLoop<T>` if the handler is a function pointer:
 /// `into_loop(handler as fn(Fired<T>, &Timers<T>))`.
@@ -99,7 +99,7 @@ use crate::values::shutdown::ShutdownPolicy;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ShardLoop<T: Send + 'static, H = fn(Fired<T>, &Timers<T>)> {
-    handler: OwnedHandler<H>,
+    handler: Contained<H>,
     driven: Driven<T>,
     _here: Entered,
 }
@@ -134,59 +134,31 @@ impl Turn {
 
 impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
     pub(crate) fn new(driven: Driven<T>, handler: H) -> Self {
-        Self { handler: OwnedHandler::new(handler), _here: driven.enter(), driven }
+        Self { handler: Contained::new(handler), _here: driven.enter(), driven }
     }
 
     /// Receives what other threads have sent, delivers what is due and says when the next turn is
     /// due, each within the [`TurnBudget`](crate::settings::TurnBudget) of the service.
     pub fn turn(&mut self) -> Turn {
-        turn(&self.driven, &mut self.handler)
+        let timers = self.driven.timers();
+        timers.core().wake_up();
+        let next = take_turn(timers, &mut self.handler, Tick::NEVER);
+        let next = Turn::new(next, timers.core().time());
+        let starts = start_futures(timers, |future| LoopTasks::start(timers, future));
+        if starts && next != Turn::Closed { Turn::More } else { next }
     }
 
     /// Ends this shard alone. Its lanes are closed, and `policy` says what becomes of its pending
     /// timers. The handler is dropped.
     pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
-        end(&self.driven, &mut self.handler, policy)
+        let timers = self.driven.timers();
+        let handler = &mut self.handler;
+        let report = shut_down(timers.core(), &mut Deliveries { timers, handler }, policy);
+        ShardReport::new(report, timers.core().time())
     }
 }
 
 impl<T: Send + 'static, H> ShardLoop<T, H> {
-    /// Takes a [`turn`](Self::turn) whose values go to `handler` instead of the loop's own handler.
-    /// `handler` may borrow, so it can use the state of the loop. A panic of it is caught, counted
-    /// and logged.
-    ///
-    /// ```
-    /// use corewheel::clock::ManualClock;
-    /// use corewheel::TimerService;
-    /// use std::time::Duration;
-    ///
-    /// let clock = ManualClock::new();
-    /// let builder = TimerService::builder().shards(1).clock(&clock);
-    /// let service = builder.start_attached_with::<u64>()?;
-    /// let attachment = service.attach(service.shards().next().unwrap())?;
-    /// let mut shard = attachment.into_loop(|_, _| unreachable!("each turn brings a handler"))?;
-    /// shard.timers().schedule(Duration::from_millis(5), 7)?;
-    ///
-    /// let mut expired = Vec::new();
-    /// clock.advance(Duration::from_millis(5));
-    /// let _next = shard.turn_with(|fired, _| expired.push(fired.payload));
-    /// assert_eq!(expired, [7]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn turn_with(&mut self, handler: impl FnMut(Fired<T>, &Timers<T>)) -> Turn {
-        turn(&self.driven, &mut BorrowedHandler(handler))
-    }
-
-    /// Ends this shard alone, as [`shutdown`](Self::shutdown) does. Values that
-    /// [`ShutdownPolicy::Fire`] fires go to `handler`.
-    pub fn shutdown_with(
-        self,
-        policy: ShutdownPolicy,
-        handler: impl FnMut(Fired<T>, &Timers<T>),
-    ) -> ShardReport<T> {
-        end(&self.driven, &mut BorrowedHandler(handler), policy)
-    }
-
     /// Tells other threads that the shard sleeps until the instant that the last turn named, and by
     /// which waker to wake it. The next turn tells them that it is awake.
     ///
@@ -214,24 +186,6 @@ impl<T: Send + 'static, H> ShardLoop<T, H> {
     pub fn timers(&self) -> &Timers<T> {
         self.driven.timers()
     }
-}
-
-fn turn<T: Send + 'static>(driven: &Driven<T>, values: &mut impl Values<T>) -> Turn {
-    let timers = driven.timers();
-    timers.core().wake_up();
-    let next = Turn::new(take_turn(timers, values, Tick::NEVER), timers.core().time());
-    let starts = start_futures(timers, |future| LoopTasks::start(timers, future));
-    if starts && next != Turn::Closed { Turn::More } else { next }
-}
-
-fn end<T: Send + 'static>(
-    driven: &Driven<T>,
-    values: &mut impl Values<T>,
-    policy: ShutdownPolicy,
-) -> ShardReport<T> {
-    let timers = driven.timers();
-    let report = shut_down(timers.core(), &mut Deliveries { timers, values }, policy);
-    ShardReport::new(report, timers.core().time())
 }
 
 debug_fields!([T: Send + 'static, H] ShardLoop<T, H>, |_it|);

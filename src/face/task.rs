@@ -36,14 +36,9 @@ impl<R, S: Fn() -> bool> ResultSender<R, S> {
         Self { sender: Some(sender), is_closed }
     }
 
-    /// Whether the caller has dropped the reply.
-    pub(crate) fn is_dropped(&self) -> bool {
-        self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
-    }
-
     /// Calls `call` and sends its result. `contain` runs code of the user on the shard.
     pub(crate) fn run(
-        self,
+        mut self,
         contain: impl Fn(&mut dyn FnMut()) -> bool,
         call: impl FnOnce() -> Result<R, ReplyError>,
     ) {
@@ -55,14 +50,6 @@ impl<R, S: Fn() -> bool> ResultSender<R, S> {
                 result = call();
             }
         });
-        self.send(contain, result);
-    }
-
-    pub(crate) fn send(
-        mut self,
-        contain: impl Fn(&mut dyn FnMut()) -> bool,
-        result: Result<R, ReplyError>,
-    ) {
         let mut sent = self.sender.take().map(|sender| (sender, result));
         // Runs the waker of the caller that waits, or drops the result if no caller waits.
         contain(&mut || drop(sent.take().map(|(sender, result)| sender.send(result))));

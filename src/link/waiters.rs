@@ -1,4 +1,5 @@
-//! The wakers of futures that wait for room in a lane, oldest first, under a lock.
+//! The wakers of futures that wait for room in a lane, or for a value that is kept on a shard,
+//! oldest first, under a lock.
 //!
 //! ```text
 //! thread                                owner, about to sleep
@@ -26,7 +27,7 @@ use std::sync::PoisonError;
 
 use super::sync::{AtomicBool, Mutex, Ordering};
 
-/// The wakers of futures that wait for room in a lane.
+/// The wakers of futures that wait for room.
 pub(crate) struct Waiters {
     wakers: Mutex<VecDeque<Waker>>,
     /// Whether `wakers` is not empty. Written under the lock. It orders nothing, since the wakers

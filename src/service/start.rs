@@ -12,13 +12,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::clock::Clock;
-use crate::driver::executor::WithValues;
+use crate::driver::executor::WithHandler;
 use crate::driver::host::{Engine, Shard};
 use crate::driver::limits::Taken;
 use crate::driver::{Driven, limits};
 use crate::service::{TimerService, cpus};
 use crate::shard::handler::Handler;
-use crate::shard::handler::OwnedHandler;
 use crate::shard::{Core, Directory};
 use crate::values::contain::attempt;
 use crate::values::error::StartError;
@@ -328,7 +327,7 @@ fn with_shard<T, H>(
             // Outlives the executor, which may keep the driver's future for ever.
             let last = driven.guard();
             report.finish(Ok(()));
-            run(Shard::new(Box::new(WithValues::new(driven, OwnedHandler::new(handler)))));
+            run(Shard::new(Box::new(WithHandler::new(driven, handler))));
             drop(last);
         }
     }

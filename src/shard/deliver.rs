@@ -8,12 +8,13 @@ use std::time::Duration;
 use corewheel_shard::Tick;
 
 use super::core::{Core, Paused};
-use super::handler::{Fired, Values};
+use super::handler::{Fired, Handler};
 use super::part::Part;
 use super::stored::Stored;
 use super::timers::{Payload, SendCall, Taken, Timers};
 use crate::clock::nanos_after;
 use crate::values::class::ClassId;
+use crate::values::contain::Contained;
 use crate::values::ids::TimerId;
 
 /// An expired timer.
@@ -26,20 +27,21 @@ pub(super) struct Delivery<T: 'static> {
 }
 
 /// The timers of a shard and the handler of its values, for the length of a turn.
-pub(crate) struct Deliveries<'a, T: 'static, V> {
+pub(crate) struct Deliveries<'a, T: 'static, H> {
     pub(crate) timers: &'a Timers<T>,
-    pub(crate) values: &'a mut V,
+    /// Dropped with its panic caught, since some executors end with a panic, or abort the process.
+    pub(crate) handler: &'a mut Contained<H>,
 }
 
-impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
+impl<T: 'static, H: Handler<T>> Deliveries<'_, T, H> {
     #[inline]
     pub(super) fn deliver(&mut self, delivery: Delivery<T>) {
-        let Self { timers, values } = self;
+        let Self { timers, handler } = self;
         let Delivery { timer, deadline, lateness, payload } = delivery;
         match payload {
             Payload::Value(payload) => {
                 let deadline = timers.core().time().instant_of(deadline);
-                values.deliver(Fired { timer, deadline, lateness, payload }, timers);
+                handler.get_mut()(Fired { timer, deadline, lateness, payload }, timers);
             }
             Payload::Callback(call) => call.run(timers),
             Payload::Local => {}
@@ -53,7 +55,7 @@ impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
 
     /// Called during a shutdown, after the last timer was delivered.
     pub(super) fn closing(&mut self) {
-        self.values.close();
+        drop(self.handler.take());
     }
 }
 
@@ -62,7 +64,7 @@ impl<T: 'static, V: Values<T>> Deliveries<'_, T, V> {
 /// next one begin with the other of the two.
 pub(super) fn deliver<T: 'static>(
     core: &Core<T>,
-    host: &mut Deliveries<'_, T, impl Values<T>>,
+    host: &mut Deliveries<'_, T, impl Handler<T>>,
     last: Tick,
     time_max: Option<Duration>,
     max: usize,
@@ -124,7 +126,7 @@ impl Delivering {
     fn deliver_here<T: 'static>(
         &mut self,
         core: &Core<T>,
-        host: &mut Deliveries<'_, T, impl Values<T>>,
+        host: &mut Deliveries<'_, T, impl Handler<T>>,
     ) {
         while self.left > 0 {
             let next = self.next(core);

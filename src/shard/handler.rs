@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::timers::Timers;
-use crate::values::contain::Contained;
 use crate::values::ids::TimerId;
 
 /// A typed timer that is due, as its handler gets it.
@@ -68,41 +67,3 @@ pub struct Fired<T> {
 pub trait Handler<T: 'static>: FnMut(Fired<T>, &Timers<T>) + 'static {}
 
 impl<T: 'static, F: FnMut(Fired<T>, &Timers<T>) + 'static> Handler<T> for F {}
-
-/// Receives the values of a shard's timers.
-pub(crate) trait Values<T: 'static> {
-    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>);
-    /// The shard is being shut down, and the last value has been delivered.
-    fn close(&mut self) {}
-}
-
-/// A handler that the driver of a shard owns. It is dropped under `catch_unwind`, since some
-/// executors end with a panic, or abort the process.
-pub(crate) struct OwnedHandler<H>(Contained<H>);
-
-impl<H> OwnedHandler<H> {
-    pub(crate) fn new(handler: H) -> Self {
-        Self(Contained::new(handler))
-    }
-}
-
-impl<T: Send + 'static, H: Handler<T>> Values<T> for OwnedHandler<H> {
-    #[inline]
-    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>) {
-        self.0.get_mut()(fired, timers);
-    }
-
-    fn close(&mut self) {
-        drop(self.0.take());
-    }
-}
-
-/// A handler that is borrowed for one turn.
-pub(crate) struct BorrowedHandler<H>(pub(crate) H);
-
-impl<T: 'static, H: FnMut(Fired<T>, &Timers<T>)> Values<T> for BorrowedHandler<H> {
-    #[inline]
-    fn deliver(&mut self, fired: Fired<T>, timers: &Timers<T>) {
-        (self.0)(fired, timers);
-    }
-}

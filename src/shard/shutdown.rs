@@ -8,7 +8,7 @@ use corewheel_shard::Tick;
 use super::classes::Ended;
 use super::core::{Core, Effect};
 use super::deliver::{Deliveries, deliver};
-use super::handler::Values;
+use super::handler::Handler;
 use super::request::{Report, Returned};
 use super::taken::into_remote;
 use crate::values::contain::Each;
@@ -19,7 +19,7 @@ use crate::values::state::ShardState;
 /// Ends a shard: closes it, and gives each pending timer an outcome by the policy.
 pub(crate) fn shut_down<T: 'static>(
     core: &Core<T>,
-    host: &mut Deliveries<'_, T, impl Values<T>>,
+    host: &mut Deliveries<'_, T, impl Handler<T>>,
     policy: ShutdownPolicy,
 ) -> Report<T> {
     core.close(ShardState::Closed);

@@ -6,11 +6,11 @@ use corewheel_shard::{Budget, Tick};
 
 use super::core::{Core, State};
 use super::deliver::{Deliveries, deliver};
-use super::handler::Values;
+use super::handler::Handler;
 use super::lateness::TurnEnd;
 use super::shutdown::shut_down;
 use super::timers::Timers;
-use crate::values::contain::contain;
+use crate::values::contain::{Contained, contain};
 
 /// When a driver takes the next turn.
 #[must_use = "it says when the next turn is due"]
@@ -36,7 +36,7 @@ pub(crate) enum Next {
 /// shard as it is. Those of futures are taken from their threads some at a time.
 pub(crate) fn turn<T: 'static>(
     core: &Core<T>,
-    host: &mut Deliveries<'_, T, impl Values<T>>,
+    host: &mut Deliveries<'_, T, impl Handler<T>>,
     last: Tick,
 ) -> Next {
     if core.is_closed() {
@@ -75,16 +75,16 @@ pub(crate) fn turn<T: 'static>(
 }
 
 /// Takes a turn of a shard, which delivers no timer that is due after the tick `last`.
-pub(crate) fn take_turn<T, V>(timers: &Timers<T>, values: &mut V, last: Tick) -> Next
+pub(crate) fn take_turn<T, H>(timers: &Timers<T>, handler: &mut Contained<H>, last: Tick) -> Next
 where
     T: Send + 'static,
-    V: Values<T>,
+    H: Handler<T>,
 {
-    turn(timers.core(), &mut Deliveries { timers, values }, last)
+    turn(timers.core(), &mut Deliveries { timers, handler }, last)
 }
 
 /// Runs the callbacks of the mail. Mail is rare, so they have no budget.
-fn run_calls<T: 'static>(core: &Core<T>, host: &mut Deliveries<'_, T, impl Values<T>>) {
+fn run_calls<T: 'static>(core: &Core<T>, host: &mut Deliveries<'_, T, impl Handler<T>>) {
     for call in core.take_calls() {
         core.contain(|| host.run(call));
     }

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Poll, Wake, Waker};
+use std::task::{Wake, Waker};
 
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
@@ -71,39 +71,6 @@ fn command_to_a_kept_value() {
             Box::new(move || look(&mut reply) == Some(Ok(7)))
         },
     );
-}
-
-#[test]
-fn closure_that_polls_a_kept_value() {
-    check(
-        "a closure",
-        |lab| keep(lab, Cell::new(7)),
-        |_, kept| {
-            let mut reply = kept.try_poll_fn(|value, _| Poll::Ready(value.get())).unwrap();
-            Box::new(move || look(&mut reply) == Some(Ok(7)))
-        },
-    );
-}
-
-#[test]
-fn wake_up_of_a_closure_that_polls_a_kept_value() {
-    let prepare = |lab: &mut Lab<u32>| {
-        let known = Rc::new(RefCell::new(None::<Waker>));
-        let kept = keep(lab, Rc::clone(&known));
-        let mut is_first = true;
-        let reply = kept.try_poll_fn(move |known, cx| {
-            *known.borrow_mut() = Some(cx.waker().clone());
-            if std::mem::take(&mut is_first) { Poll::Pending } else { Poll::Ready(()) }
-        });
-        (kept, known, reply.unwrap())
-    };
-    check("a wake-up", prepare, |_, (kept, known, mut reply)| {
-        known.take().unwrap().wake();
-        Box::new(move || {
-            let _kept = &kept;
-            look(&mut reply).is_some()
-        })
-    });
 }
 
 #[test]
@@ -277,12 +244,10 @@ fn tasks_of_a_manual_clock_wait_for_commands_at_the_present_moment() {
                 let value = add.await;
                 ran.borrow_mut().push((value, clock.now() - begin));
             }
-            let polled = kept.poll_fn(|value, _| Poll::Ready(value.get())).await;
-            ran.borrow_mut().push((polled, clock.now() - begin));
         };
-        let turn = ManualClock::run_until_idle_with(&lab.clock, &mut lab.shards, FAR, tasks);
+        let turn = ManualClock::run_until_idle(&lab.clock, &mut lab.shards, FAR, tasks);
         assert_eq!(turn, Turn::Idle);
-        let expected: Vec<_> = (0..4).map(|value| (Ok(value), ms(0))).collect();
+        let expected: Vec<_> = (0..3).map(|value| (Ok(value), ms(0))).collect();
         assert_eq!(ran.take(), expected, "with a timer: {has_timer}");
         assert_eq!(lab.clock.now() - begin, if has_timer { ms(10_000) } else { ms(0) });
     }

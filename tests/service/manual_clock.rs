@@ -61,7 +61,7 @@ fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last(
         thread::scope(|scope| {
             scope.spawn(move || client.on(OTHER).schedule(begin + 10 * FAR, 8).unwrap());
         });
-        assert_eq!(clock.run_until_idle(&mut shards, 20 * FAR), Turn::Idle);
+        assert_eq!(clock.run_until_idle(&mut shards, 20 * FAR, std::future::pending()), Turn::Idle);
         assert_eq!(clock.now() - begin, 10 * FAR);
         let mut expected = vec![(9, ms(3)); 20];
         expected.extend((0..=5).map(|payload| (payload, ms(7) + FAR * payload)));
@@ -81,14 +81,14 @@ fn run_until_idle_stops_at_its_limit_and_goes_on_from_there() {
     let repeats = repeats.unwrap();
     for (limit, next, expected) in [(ms(1_000), ms(1_200), 3), (ms(200), ms(1_500), 4)] {
         let end = clock.now() + limit;
-        let turn = clock.run_until_idle(&mut shards, limit);
+        let turn = clock.run_until_idle(&mut shards, limit, std::future::pending());
         // The shard may want a turn before the deadline.
         let is_next = matches!(turn, Turn::Next(at) if at > end && at <= begin + next);
         assert!(is_next, "{turn:?} is not after {end:?} and until {next:?}");
         assert_eq!((clock.now(), runs.get()), (end, expected));
     }
     let _ = repeats.stop();
-    assert_eq!(clock.run_until_idle(&mut shards, FAR), Turn::Idle);
+    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
     assert_eq!((clock.now() - begin, runs.get()), (ms(1_200), 4));
 }
 
@@ -99,15 +99,15 @@ fn run_until_idle_is_idle_with_timers_that_never_fire_and_closed_after_the_end()
     let mut shards = loops(&service, || |_: Fired<u8>, _: &Timers<u8>| {});
     let begin = clock.now();
     shards[0].timers().schedule(Duration::MAX, 1).unwrap();
-    assert_eq!(clock.run_until_idle(&mut shards, FAR), Turn::Idle);
+    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
     assert_eq!(clock.now(), begin);
     let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap();
-    assert_eq!(clock.run_until_idle(&mut shards, FAR), Turn::Closed);
+    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Closed);
     drop(report);
 }
 
 #[test]
-fn run_until_idle_with_runs_tasks_that_wait_by_a_handle() {
+fn run_until_idle_runs_tasks_that_wait_by_a_handle() {
     let (clock, service, mut shards) = bare(2);
     let (begin, timers) = (clock.now(), service.handle());
     let seen = Rc::new(RefCell::new(Vec::new()));
@@ -133,7 +133,7 @@ fn run_until_idle_with_runs_tasks_that_wait_by_a_handle() {
     let tasks = async {
         tokio::join!(client, server);
     };
-    assert_eq!(clock.run_until_idle_with(&mut shards, 2 * FAR, tasks), Turn::Idle);
+    assert_eq!(clock.run_until_idle(&mut shards, 2 * FAR, tasks), Turn::Idle);
     let expected = [
         ("ping", ms(20)),
         ("pong", ms(20)),
@@ -159,10 +159,10 @@ fn tasks_of_a_local_set_go_on_in_the_next_run() {
             Ok::<_, RefusedKind>(())
         });
     }
-    let turn = clock.run_until_idle_with(&mut shards, ms(999), &mut tasks);
+    let turn = clock.run_until_idle(&mut shards, ms(999), &mut tasks);
     assert!(matches!(turn, Turn::Next(at) if at <= begin + ms(1_000)), "{turn:?}");
     assert_eq!((clock.now() - begin, ended.borrow().len()), (ms(999), 100));
-    assert_eq!(clock.run_until_idle_with(&mut shards, FAR, &mut tasks), Turn::Idle);
+    assert_eq!(clock.run_until_idle(&mut shards, FAR, &mut tasks), Turn::Idle);
     assert_eq!(clock.now() - begin, ms(1_990));
     assert!(ended.borrow().is_sorted() && ended.borrow().len() == 200);
 }
@@ -178,7 +178,7 @@ fn run_until_idle_panics_if_a_handler_always_schedules_at_once() {
         }
     });
     shards[0].timers().schedule(ms(1), 1).unwrap();
-    let _ = clock.run_until_idle(&mut shards, FAR);
+    let _ = clock.run_until_idle(&mut shards, FAR, std::future::pending());
 }
 
 #[test]
@@ -190,14 +190,14 @@ fn run_until_idle_panics_if_a_task_always_wakes_itself() {
             yield_now().await;
         }
     };
-    let _ = clock.run_until_idle_with(&mut shards, FAR, tasks);
+    let _ = clock.run_until_idle(&mut shards, FAR, tasks);
 }
 
 #[test]
 #[should_panic(expected = "goes by another clock than this one")]
 fn run_until_idle_panics_if_a_shard_goes_by_another_clock() {
     let (_clock, _service, mut shards) = bare(1);
-    let _ = ManualClock::new().run_until_idle(&mut shards, FAR);
+    let _ = ManualClock::new().run_until_idle(&mut shards, FAR, std::future::pending());
 }
 
 #[test]
@@ -206,6 +206,6 @@ fn clone_of_a_clock_runs_the_shards_of_the_clock() {
     let begin = clock.now();
     let timers = service.handle();
     let slept = async { timers.sleep(ms(5)).await.unwrap() };
-    assert_eq!(clock.clone().run_until_idle_with(&mut shards, FAR, slept), Turn::Idle);
+    assert_eq!(clock.clone().run_until_idle(&mut shards, FAR, slept), Turn::Idle);
     assert_eq!(clock.now() - begin, ms(5));
 }

@@ -1,7 +1,8 @@
-//! Shards in loops of the user: turns with a borrowed handler, waits between turns, and shutdown.
+//! Shards in loops of the user: waits between turns, and shutdown.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::task::Waker;
-use std::time::Duration;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
@@ -18,68 +19,25 @@ fn bare_loop(clock: &ManualClock) -> (TimerService<u8>, ShardLoop<u8, impl Handl
 }
 
 #[test]
-fn turn_with_delivers_to_borrowed_handler_which_may_schedule() {
-    let clock = seeds::clock();
-    let (_service, mut shard) = bare_loop(&clock);
-    shard.timers().schedule(ms(1), 1).unwrap();
-    let mut fired = Vec::new();
-    for _ in 0..3 {
-        clock.advance(ms(1));
-        let _ = shard.turn_with(|one, timers| {
-            fired.push(one.payload);
-            timers.schedule(ms(1), one.payload + 1).unwrap();
-        });
-    }
-    assert_eq!(fired, [1, 2, 3]);
-    let report = shard.shutdown(ShutdownPolicy::Drop);
-    assert_eq!((report.unfired, report.counts.panicked), (1, 0));
-}
-
-#[test]
-fn turn_with_accepts_the_same_handler_by_reference_repeatedly() {
-    let clock = seeds::clock();
-    let (_service, mut shard) = bare_loop(&clock);
-    let mut sum = 0;
-    let mut handler = |one: Fired<u8>, _: &_| sum += u32::from(one.payload);
-    for value in [3, 4] {
-        shard.timers().schedule(Duration::ZERO, value).unwrap();
-        let _ = shard.turn_with(&mut handler);
-    }
-    assert_eq!(sum, 7);
-}
-
-#[test]
-fn panic_of_borrowed_handler_is_contained_and_counted() {
-    let clock = seeds::clock();
-    let (_service, mut shard) = bare_loop(&clock);
-    for value in 0..3 {
-        shard.timers().schedule(Duration::ZERO, value).unwrap();
-    }
-    let mut fired = Vec::new();
-    let turn = shard.turn_with(|one, _| {
-        assert_ne!(one.payload, 1, "the handler panics");
-        fired.push(one.payload);
-    });
-    assert_eq!((turn, fired), (Turn::Idle, vec![0, 2]));
-    assert_eq!(shard.shutdown(ShutdownPolicy::Drop).counts.panicked, 1);
-}
-
-#[test]
-fn shutdown_with_fires_into_borrowed_handler_and_counts() {
+fn shutdown_fires_into_the_handler_and_counts() {
     for (policy, expected) in [
         (ShutdownPolicy::Fire, (vec![1, 2], 2, 0, 0)),
         (ShutdownPolicy::Return, (vec![], 0, 2, 0)),
         (ShutdownPolicy::Drop, (vec![], 0, 0, 2)),
     ] {
         let clock = seeds::clock();
-        let (_service, shard) = bare_loop(&clock);
+        let service = builder(1).clock(&clock).start_attached_with().unwrap();
+        let fired = Rc::new(RefCell::new(Vec::new()));
+        let values = Rc::clone(&fired);
+        let handler = move |one: Fired<u8>, _: &_| values.borrow_mut().push(one.payload);
+        let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
         shard.timers().schedule(FAR, 2).unwrap();
         shard.timers().schedule(ms(1), 1).unwrap();
-        let mut fired = Vec::new();
-        let report = shard.shutdown_with(policy, |one, _| fired.push(one.payload));
+        let report = shard.shutdown(policy);
+        assert_eq!(Rc::strong_count(&fired), 1, "the handler is dropped");
         let counts = report.counts;
         check_law(&counts);
-        let found = (fired, counts.fired, counts.returned, counts.dropped);
+        let found = (fired.take(), counts.fired, counts.returned, counts.dropped);
         assert_eq!(found, expected, "{policy:?}");
         assert_eq!(report.unfired, counts.returned + counts.dropped);
         assert_eq!(report.returned.len() as u64, counts.returned);
@@ -131,7 +89,7 @@ fn loop_polls_spawned_futures_in_its_turns_and_goes_by_its_clock() {
     let mut replies: Vec<_> = (0..3).map(|_| service.spawn_on(SHARD, works).unwrap()).collect();
     let begun = clock.now();
     let mut shards = [shard];
-    assert_eq!(clock.run_until_idle(&mut shards, FAR), Turn::Idle);
+    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
     assert_eq!(clock.now() - begun, ms(10));
     for reply in &mut replies {
         assert_eq!(reply.try_take(), Some(Ok((100, true))));

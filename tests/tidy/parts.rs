@@ -86,12 +86,12 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
             ("conn/any_thread/proofs", "link::sync"),
             ("conn/any_thread/stamp", "link::sync"),
             ("conn/measured", "link::sync"),
-            ("kit/kept/part", "link::woken::WokenFlag"),
         ],
     ),
     (
-        "a kept value has as much room as a lane, and panics of its callbacks count",
-        &[("kit/kept", "shard::Core")],
+        "a kept value has as much room as a lane, futures wait for it in the same list, and panics \
+         of its callbacks count",
+        &[("kit/kept", "shard::Core"), ("kit/kept/room", "link::waiters::Waiters")],
     ),
     (
         "a value is made on its shard by a callback that goes by the mailbox, and has a reply",

@@ -102,21 +102,15 @@ impl ConnTimers {
     /// are delivered in the next turn.
     ///
     /// The callback is given the connection, so it need not hold a handle. A callback that holds
-    /// one keeps its connection open, until [`close`](Self::close) or
-    /// [`clear_on_event`](Self::clear_on_event) drops the callback.
+    /// one keeps its connection open, until [`close`](Self::close) drops the callback.
     ///
     /// Nothing is borrowed while the callback runs: it may close the connection, drop its handles,
     /// arm and schedule. A panic of it is counted, and the next event calls it again.
     pub fn on_event(&self, call: impl FnMut(&ConnTimers, ConnEvent) + 'static) {
         if !self.is_closed() {
             let conn = self.conn();
-            conn.connections.set_on_event(conn.index, Some(Rc::new(RefCell::new(call))));
+            conn.connections.set_on_event(conn.index, Rc::new(RefCell::new(call)));
         }
-    }
-
-    /// Drops the callback. Events go to a task again, also those that have come and were not taken.
-    pub fn clear_on_event(&self) {
-        self.conn().connections.set_on_event(self.conn().index, None);
     }
 }
 

@@ -132,15 +132,11 @@ impl Connections {
         packed
     }
 
-    pub(super) fn set_on_event(&self, index: u32, on_event: Option<OnEvent>) {
-        let is_cleared = on_event.is_none() && self.table.borrow().has_events(index);
-        let before = self.table.borrow_mut().set_on_event(index, on_event);
+    pub(super) fn set_on_event(&self, index: u32, on_event: OnEvent) {
+        let before = self.table.borrow_mut().set_on_event(index, Some(on_event));
         // The next turn calls the callback for an event that has come already.
         self.file(index, false);
         self.shard.drop_each(before);
-        if is_cleared {
-            self.deliver_events(index);
-        }
     }
 
     /// A connection has got its first handle, or has lost its last one.

@@ -59,9 +59,8 @@
 //!
 //! # Room
 //!
-//! At most `lane_capacity` commands are on their way to one value. [`Kept::try_run`] and
-//! [`Kept::try_poll_fn`] refuse another one as `Busy`; [`Kept::run`] and [`Kept::poll_fn`] wait. A
-//! closure that polls takes its room until it is ready. Commands need no slot of the shard, so a
+//! At most `lane_capacity` commands are on their way to one value. [`Kept::try_run`]
+//! refuses another one as `Busy`; [`Kept::run`] waits. Commands need no slot of the shard, so a
 //! container on a shard that is full can still be emptied. The shard runs them in the order in
 //! which it receives them, within the budget of its turns and alternating with timers that are due.
 //! Commands of one thread keep their order.
@@ -82,10 +81,10 @@ mod room;
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use self::part::{ClosureWaker, Command, KeptPart, PollUntilReady, Run, Sender};
+use self::part::{KeptPart, Run, Sender};
 use self::room::{Permit, Room};
 use crate::face::handle::Handle;
 use crate::face::part::PartSender;
@@ -160,134 +159,11 @@ impl<C: 'static> Kept<C> {
         F: FnOnce(&C) -> R + Send + 'static,
         R: Send + 'static,
     {
-        self.when_free(|kept, permit| kept.send_run(permit, call), None)
-    }
-
-    /// Polls a closure on the shard until it is ready; the reply is its result. So a thread waits
-    /// for an event of the value, such as the next value of a queue that is due.
-    /// [`poll_fn`](Self::poll_fn) waits for room, too.
-    ///
-    /// ```
-    /// use corewheel::{TimerService, Timers};
-    /// use corewheel_kit::TimersExt;
-    /// use std::time::Duration;
-    ///
-    /// let service = TimerService::beside_runtime().start()?;
-    /// let make = |timers: &Timers| timers.delay_queue::<&str>();
-    /// let queue = service.handle().on(service.shard_for(0)).keep(make)?.wait()?;
-    /// // A thread of its own takes the values, the oldest first.
-    /// let taker = queue.clone();
-    /// let due = std::thread::spawn(move || {
-    ///     let next = taker.try_poll_fn(|queue, cx| queue.poll_recv(cx));
-    ///     next.map_err(|refused| refused.kind().to_string())?.wait().map_err(|e| e.to_string())
-    /// });
-    /// let insert = queue.try_run(|queue| queue.insert("a mail", Duration::from_millis(2)));
-    /// assert!(insert?.wait()?.is_ok());
-    /// let due = due.join().expect("the thread has not panicked")?;
-    /// assert_eq!(due.map(|due| due.value), Some("a mail"));
-    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    ///
-    /// The closure is given a context whose waker makes the shard poll it again. It takes the room
-    /// of a command until it is ready, and is polled no more when the reply is dropped: its room is
-    /// free when its waker is woken next. [`poll_fn`](Self::poll_fn) frees it at once. Let a task
-    /// of its own wait for the reply: a value that the closure has taken is dropped with a reply
-    /// that is dropped while the value is on its way. Of several closures that poll one queue by
-    /// `poll_recv`, the queue wakes the last.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`try_run`](Self::try_run). The reply is `Closed` if the shard ends or the last
-    /// handle of the value is dropped before the closure is ready.
-    pub fn try_poll_fn<R, F>(&self, poll: F) -> Result<Reply<R>, Refused<F>>
-    where
-        F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
-        R: Send + 'static,
-    {
-        match self.shared.room.enter() {
-            Some(permit) => self.send_poll(permit, poll, None),
-            None => Err(Refused::Busy(poll)),
-        }
-    }
-
-    /// Polls a closure on the shard until it is ready as [`try_poll_fn`](Self::try_poll_fn) does,
-    /// waits while too many commands are on their way, and returns its result.
-    ///
-    /// ```
-    /// use corewheel::{TimerService, Timers};
-    /// use corewheel_kit::TimersExt;
-    /// use std::time::Duration;
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let service = TimerService::beside_runtime().start()?;
-    /// let make = |timers: &Timers| timers.delay_queue::<&str>();
-    /// let queue = service.handle().on(service.shard_for(0)).keep(make)?.await?;
-    /// let inserted = queue.run(|queue| queue.insert("a mail", Duration::from_millis(2))).await?;
-    /// assert!(inserted.is_ok());
-    /// let due = queue.poll_fn(|queue, cx| queue.poll_recv(cx)).await?;
-    /// assert_eq!(due.map(|due| due.value), Some("a mail"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// The closure is sent when the future first finds room, at its first poll if there is any. A
-    /// future that is dropped before sends nothing; when it is dropped after that, the closure is
-    /// polled no more. The future is `Send` and `'static`, and keeps the value as a handle does.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if the shard has ended, or ends before the closure is ready, and `Panicked`. The
-    /// closure is dropped then.
-    pub fn poll_fn<R, F>(
-        &self,
-        poll: F,
-    ) -> impl Future<Output = Result<R, ReplyError>> + use<C, R, F>
-    where
-        F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
-        R: Send + 'static,
-    {
-        let caller = Caller::default();
-        let waker = Arc::clone(&caller.waker);
-        self.when_free(|kept, permit| kept.send_poll(permit, poll, Some(waker)), Some(caller))
-    }
-
-    /// Waits for room, sends a command by `send`, and waits for its result. `caller` is dropped
-    /// with the future, after the reply.
-    fn when_free<R, F, S>(
-        &self,
-        send: S,
-        mut caller: Option<Caller>,
-    ) -> impl Future<Output = Result<R, ReplyError>> + use<C, R, F, S>
-    where
-        S: FnOnce(&Self, Permit) -> Result<Reply<R>, Refused<F>>,
-    {
         let kept = self.clone();
         async move {
             let permit = kept.shared.room.enter_when_free().await;
-            let reply = send(&kept, permit).map_err(|_| ReplyError::Closed)?;
-            let result = reply.await;
-            if let Some(caller) = &mut caller {
-                caller.has_result = true;
-            }
-            result
+            kept.send_run(permit, call).map_err(|_| ReplyError::Closed)?.await
         }
-    }
-
-    fn send_poll<R, F>(
-        &self,
-        permit: Permit,
-        poll: F,
-        waker: Option<Arc<ClosureWaker>>,
-    ) -> Result<Reply<R>, Refused<F>>
-    where
-        F: FnMut(&C, &mut Context<'_>) -> Poll<R> + Send + 'static,
-        R: Send + 'static,
-    {
-        let (sender, reply) = Self::reply();
-        let to = Arc::clone(&self.shared);
-        let message = PollUntilReady { to, permit, poll, sender, waker, value: self.value };
-        self.send(message, |message| message.poll).map(|()| reply)
     }
 
     fn send_run<R, F>(&self, permit: Permit, call: F) -> Result<Reply<R>, Refused<F>>
@@ -297,39 +173,15 @@ impl<C: 'static> Kept<C> {
     {
         let (sender, reply) = Self::reply();
         let to = Arc::clone(&self.shared);
-        let message = Run { to, permit, call, sender, value: self.value };
-        self.send(message, |message| message.call).map(|()| reply)
-    }
-
-    /// Sends a command. `Closed` with what `take` takes out of it if the shard is closed.
-    fn send<M: Command + Send + 'static, F>(
-        &self,
-        command: M,
-        take: impl FnOnce(M) -> F,
-    ) -> Result<(), Refused<F>> {
-        let sent = self.shared.part.send(command, |part, command| part.accept(command));
-        sent.map_err(|refused| refused.map(take))
+        let command = Run { to, permit, call, sender, value: self.value };
+        let sent =
+            self.shared.part.send(command, |part, command| part.accept(|part| command.run(part)));
+        sent.map_err(|refused| refused.map(|command| command.call)).map(|()| reply)
     }
 
     fn reply<R>() -> (Sender<R>, Reply<R>) {
         let (sender, reply) = Reply::of_result();
         (Sender::new(sender, || true), reply)
-    }
-}
-
-/// The caller of a closure that is polled on a shard. When it goes without a result, the shard
-/// polls the closure once more, and so drops it and frees its room.
-#[derive(Default)]
-struct Caller {
-    waker: Arc<ClosureWaker>,
-    has_result: bool,
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        if !self.has_result {
-            self.waker.wake();
-        }
     }
 }
 
@@ -372,7 +224,7 @@ impl<T: Send + 'static> Timers<T> {
         let part = KeptPart::of(self);
         let shared = Shared {
             part: part.sender(),
-            place: part.keep(Box::new(value)),
+            place: part.keep(Rc::new(value)),
             room: Room::new(core.directory().settings.lane_capacity),
         };
         Ok(Kept { shared: Arc::new(shared), value: PhantomData })
@@ -414,7 +266,9 @@ impl<T: Send + 'static> Handle<T> {
 impl Drop for Shared {
     fn drop(&mut self) {
         // A shard that is closed has dropped the value.
-        let _ = self.part.send(self.place, |part, place| part.release(place));
+        let _ = self.part.send(self.place, |part, place| {
+            part.accept(move |part| part.release(place));
+        });
     }
 }
 

@@ -27,14 +27,12 @@ fn callback_finds_idle_deadline_armed_again() {
     assert_eq!(run(&mut lab, &conn, 250), [], "the callback has taken the events");
     assert_eq!(events.take(), [(100, true), (200, false)]);
     assert_eq!(lab.fired(), [(9, 101)]);
-    conn.clear_on_event();
-    assert_eq!(run(&mut lab, &conn, 100), [(300, ReadIdle, false)]);
 }
 
 #[test]
 fn callback_may_end_its_own_connection() {
     let mut lab = lab_with(builder(1).capacity(1));
-    for how in 0..4 {
+    for how in 0..3 {
         let limits = ConnLimits { read_idle: ms(10), write_idle: ms(10), ..NONE };
         let conn = Rc::new(RefCell::new(Some(lab.timers().connection(limits).unwrap())));
         let (calls, held) = (Rc::new(Cell::new(0)), Rc::clone(&conn));
@@ -49,7 +47,6 @@ fn callback_may_end_its_own_connection() {
                 1 => {
                     conn.close();
                 }
-                2 => conn.clear_on_event(),
                 _ => {
                     // There is room for one connection: its place is free at once.
                     drop(held.borrow_mut().take());

@@ -492,11 +492,6 @@ fn called(model: &Weak<RefCell<Model>>, id: usize, conn: &ConnTimers, event: Con
         9 | 10 => model.transfer(id),
         // It takes long.
         6 => model.clock.advance(Duration::from_micros(model.rng.u64(..50_000))),
-        7 => {
-            model.conn(id).is_called = false;
-            conn.clear_on_event();
-            model.file(id);
-        }
         8 if model.rng.u32(..8) == 0 => {
             let dropped = model.conns[id].take().unwrap();
             assert!(dropped.real.close() && conn.is_closed());

@@ -103,22 +103,6 @@ fn close_wakes_a_task_that_waits_beside_a_callback() {
 }
 
 #[test]
-fn clear_on_event_wakes_the_task_for_events_that_are_left() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    conn.arm(Custom(0), ms(100)).unwrap();
-    conn.on_event(|conn, event| {
-        assert_eq!(event.kind, ReadIdle);
-        conn.clear_on_event();
-    });
-    let (alarm, waker) = Alarm::new();
-    assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
-    lab.advance(ms(100));
-    assert_eq!(alarm.count(), 1);
-    assert_eq!(event(&conn), Some((Custom(0), true)));
-}
-
-#[test]
 fn waker_whose_drop_closes_the_connection_leaves_no_task_waiting() {
     let lab = lab();
     let conn = lab.timers().connection(READ_IDLE).unwrap();

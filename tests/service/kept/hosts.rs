@@ -1,7 +1,6 @@
 //! Kept containers on every host, used by many threads and by the tasks of a multi-thread runtime.
 
 use std::sync::mpsc;
-use std::task::Poll;
 use std::thread;
 
 use corewheel::{Fired, ShutdownPolicy, Timers};
@@ -77,15 +76,13 @@ fn queue_is_filled_and_emptied_by_tasks_of_a_multi_thread_runtime() {
                 let mut values = Vec::new();
                 while values.len() < (THREADS * EACH) as usize {
                     // Everything that is due comes with one reply.
-                    let batch = reader.poll_fn(|queue, cx| {
-                        let Poll::Ready(Some(first)) = queue.poll_recv(cx) else {
-                            return Poll::Pending;
-                        };
-                        let mut batch = vec![first];
+                    let batch = reader.run(|queue| {
+                        let mut batch = Vec::new();
                         queue.drain_expired_into(&mut batch, 99);
-                        Poll::Ready(batch)
+                        batch
                     });
                     values.extend(batch.await.unwrap().into_iter().map(|due| due.value));
+                    tokio::time::sleep(ms(1)).await;
                 }
                 values
             });

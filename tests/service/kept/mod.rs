@@ -3,7 +3,6 @@
 
 mod ends;
 mod hosts;
-mod polls;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -48,8 +48,8 @@
 //! # From other threads
 //!
 //! [`Handle::keep`](corewheel::Handle::keep) makes a queue that any thread reaches by a
-//! [`Kept`](corewheel::kept::Kept). Its [`poll_fn`](corewheel::kept::Kept::poll_fn) waits for the
-//! next value.
+//! [`Kept`](corewheel::kept::Kept). A thread that waits for the values has a future on the shard
+//! take them by [`next`](DelayQueue::next), and send them over a channel.
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
@@ -65,8 +65,8 @@
 //! let removed = retries.try_run(move |retries| retries.remove(first).is_some())?;
 //! let reset = retries.try_run(move |retries| retries.reset(second, Duration::ZERO))?;
 //! println!("removed: {}, reset: {}", removed.wait()?, reset.wait()?);
-//! let next = retries.try_poll_fn(|retries, cx| retries.poll_recv(cx)).map_err(|r| r.kind())?;
-//! assert!(next.wait()?.is_some_and(|retry| retry.value.starts_with("GET")));
+//! let due = retries.try_run(|retries| retries.try_next())?.wait()?;
+//! assert!(due.is_none_or(|retry| retry.value == "GET /b"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
