@@ -32,8 +32,8 @@ pub trait Side: Sealed {
     type Polled<V>;
 }
 
-/// Whether a task may wait while a change makes the first deadline earlier, so that the timer of the
-/// connection is reset. On a shard, the turn that finds the deadline wakes the task.
+/// Whether a task may wait while a change makes the first deadline earlier, so that the timer of
+/// the connection is reset. On a shard, the turn that finds the deadline wakes the task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wakes {
     Task,

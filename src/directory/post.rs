@@ -9,16 +9,14 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::orders::Orders;
-use crate::link::lane::Request;
+use crate::link::lane::{LaneCounts, Request};
 use crate::link::mailbox::Mailbox;
-use crate::link::nursery;
-use crate::link::nursery::Table;
+use crate::link::nursery::{self, Nursery, Table};
 use crate::link::sync::AtomicU64;
 use crate::link::wake_up::Doorbell;
-use crate::stats::ClassStats;
-use crate::stats::ShardStats;
 use crate::stats::host::times_of;
-use crate::stats::publish::{Published, Reading};
+use crate::stats::publish::{ClassReading, Published, Reading};
+use crate::stats::{ClassStats, ShardCounts, ShardStats};
 use crate::values::class::{ClassId, Classes};
 use crate::values::contain::each;
 use crate::values::ids::ShardId;
@@ -181,56 +179,12 @@ impl<R: Request, C> Post<R, C> {
     pub(super) fn stats(&self, shard: ShardId, classes: &Classes, now: u64) -> ShardStats {
         let lanes = self.mailbox.lane_counts();
         let (state, terms) = (self.notes().state, self.orders.terms());
-        let nurseries = self.nurseries.all().0;
-        let class_count = classes.list().len();
-        let (reading, (unseen, unseen_of)) = self.published.load_with(|| {
-            let mut unseen_of = vec![(nursery::Counts::default(), None); class_count];
-            let mut unseen = [nursery::Counts::default(); 2];
-            for nursery in nurseries.iter().flatten() {
-                let all = nursery.unseen(|class, counts, since| {
-                    let (sum, oldest) = &mut unseen_of[usize::from(class) - 1];
-                    sum.add(counts);
-                    let micros = since.map(|since| since / 1_000);
-                    *oldest = oldest.iter().copied().chain(micros).min();
-                });
-                unseen[usize::from(nursery.is_local)].add(all);
-            }
-            (unseen, unseen_of)
-        });
+        let nurseries: Vec<_> = self.nurseries.all().0.into_iter().flatten().collect();
+        let (reading, unseen) =
+            self.published.load_with(|| Unseen::of(&nurseries, classes.list().len()));
         let live = &self.front.published.live;
-        let Reading { mut counts, classes: read, lateness, ring_delay, turn_time, parts, late } =
+        let Reading { counts, classes: read, lateness, ring_delay, turn_time, parts, late } =
             reading;
-        let [made, saved, refused] = self.nurseries.counts();
-        counts.refused += lanes.refused + refused;
-        counts.wakeups_made = lanes.wakeups_made + made;
-        counts.wakeups_saved = lanes.wakeups_saved + saved;
-        counts.nurseries = nurseries.iter().flatten().count() as u64;
-        let [remote, local] = unseen;
-        counts.scheduled_local += local.armed;
-        counts.scheduled_remote += remote.armed;
-        let mut of_threads = local;
-        of_threads.add(remote);
-        counts.fired += of_threads.fired;
-        counts.cancelled += of_threads.ended;
-        counts.ended_young += of_threads.young;
-        counts.pending = of_threads.pending_after(counts.pending);
-        counts.pending_max = counts.pending_max.max(counts.pending);
-        let mut of_classes = Vec::with_capacity(class_count);
-        let read = classes.list().iter().zip(read).zip(&self.refused).zip(unseen_of);
-        for (((class, (mut counts, since)), refused), (unseen, of_threads)) in read {
-            counts.scheduled += unseen.armed;
-            counts.fired += unseen.fired;
-            counts.cancelled += unseen.ended;
-            counts.pending = unseen.pending_after(counts.pending);
-            let since = since.into_iter().chain(of_threads).min();
-            let age = |since: u64| Duration::from_micros((now / 1_000).saturating_sub(since));
-            of_classes.push(ClassStats {
-                class: class.name(),
-                oldest: since.map(age),
-                refused: counts.refused + refused.load(Ordering::Relaxed),
-                ..counts
-            });
-        }
         let is_running = state == ShardState::Running;
         let turn_ns = live.turn_since().filter(|_| is_running);
         let thread_id = live.thread().filter(|_| is_running);
@@ -240,8 +194,11 @@ impl<R: Request, C> Post<R, C> {
             state,
             is_draining: terms.is_draining(),
             scale: terms.scale,
-            counts,
-            classes: of_classes,
+            counts: ShardCounts {
+                nurseries: nurseries.len() as u64,
+                ..self.counts_with(counts, lanes, &unseen)
+            },
+            classes: self.classes_with(classes, read, unseen.of_classes, now / 1_000),
             lateness,
             ring_delay,
             turn_time,
@@ -256,5 +213,77 @@ impl<R: Request, C> Post<R, C> {
             memory_bytes: live.memory(),
             gauges: self.published.gauges.load(),
         }
+    }
+
+    /// The counts of the shard, with those of the lanes and of the threads' timers.
+    fn counts_with(&self, counts: ShardCounts, lanes: LaneCounts, unseen: &Unseen) -> ShardCounts {
+        let [made, saved, refused] = self.nurseries.counts();
+        let [remote, local] = unseen.of_all;
+        let mut threads = local;
+        threads.add(remote);
+        let pending = threads.pending_after(counts.pending);
+        ShardCounts {
+            refused: counts.refused + lanes.refused + refused,
+            wakeups_made: lanes.wakeups_made + made,
+            wakeups_saved: lanes.wakeups_saved + saved,
+            scheduled_local: counts.scheduled_local + local.armed,
+            scheduled_remote: counts.scheduled_remote + remote.armed,
+            fired: counts.fired + threads.fired,
+            cancelled: counts.cancelled + threads.ended,
+            ended_young: counts.ended_young + threads.young,
+            pending,
+            pending_max: counts.pending_max.max(pending),
+            ..counts
+        }
+    }
+
+    /// The counts of each class, with those of the threads' timers. The present is in microseconds.
+    fn classes_with(
+        &self,
+        classes: &Classes,
+        read: Vec<ClassReading>,
+        unseen: Vec<(nursery::Counts, Option<u64>)>,
+        now: u64,
+    ) -> Vec<ClassStats> {
+        let all = classes.list().iter().zip(read).zip(&self.refused).zip(unseen);
+        all.map(|(((class, (counts, since)), refused), (unseen, of_threads))| {
+            let since = since.into_iter().chain(of_threads).min();
+            ClassStats {
+                class: class.name(),
+                oldest: since.map(|since| Duration::from_micros(now.saturating_sub(since))),
+                scheduled: counts.scheduled + unseen.armed,
+                fired: counts.fired + unseen.fired,
+                cancelled: counts.cancelled + unseen.ended,
+                pending: unseen.pending_after(counts.pending),
+                refused: counts.refused + refused.load(Ordering::Relaxed),
+                ..counts
+            }
+        })
+        .collect()
+    }
+}
+
+/// What the threads' timers have counted and the shard does not know yet.
+struct Unseen {
+    /// Of threads elsewhere, and of the shard's own.
+    of_all: [nursery::Counts; 2],
+    /// For each class, its counts and since when its oldest timer is armed, in microseconds.
+    of_classes: Vec<(nursery::Counts, Option<u64>)>,
+}
+
+impl Unseen {
+    fn of(nurseries: &[Arc<Nursery<Waker>>], class_count: usize) -> Self {
+        let mut of_classes = vec![(nursery::Counts::default(), None); class_count];
+        let mut of_all = [nursery::Counts::default(); 2];
+        for nursery in nurseries {
+            let all = nursery.unseen(|class, counts, since| {
+                let (sum, oldest) = &mut of_classes[usize::from(class) - 1];
+                sum.add(counts);
+                let micros = since.map(|since| since / 1_000);
+                *oldest = oldest.iter().copied().chain(micros).min();
+            });
+            of_all[usize::from(nursery.is_local)].add(all);
+        }
+        Self { of_all, of_classes }
     }
 }

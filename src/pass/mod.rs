@@ -67,7 +67,7 @@
 pub(crate) mod looks;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
-#[cfg(all(feature = "sim", feature = "tokio", unix))]
+#[cfg_attr(not(all(feature = "sim", feature = "tokio", unix)), path = "not_simulated.rs")]
 pub(crate) mod simulated;
 #[cfg(all(feature = "tokio", unix))]
 pub(crate) mod tokio;
@@ -173,20 +173,18 @@ type Host = Option<HostId>;
 enum HostId {
     Tokio(::tokio::runtime::Id),
     /// A runtime of a simulation.
-    #[cfg(feature = "sim")]
-    Simulated(u64),
+    Simulated(simulated::Number),
 }
 /// There is no host.
 #[cfg(not(all(feature = "tokio", unix)))]
 type Host = Option<std::convert::Infallible>;
 
 fn host() -> Host {
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
-    if let Some(number) = simulated::host() {
-        return Some(HostId::Simulated(number));
-    }
     #[cfg(all(feature = "tokio", unix))]
-    return tokio::host().map(HostId::Tokio);
+    return match simulated::host() {
+        Some(number) => Some(HostId::Simulated(number)),
+        None => tokio::host().map(HostId::Tokio),
+    };
     #[cfg(not(all(feature = "tokio", unix)))]
     None
 }
@@ -203,12 +201,7 @@ pub(crate) fn looks() -> u64 {
 
 /// Whether the runtime of the calling thread has handed out what its sockets held at a time, in
 /// nanoseconds since the [first epoch](crate::clock::first_epoch), within the first `looks`.
-#[cfg_attr(
-    not(all(feature = "tokio", unix)),
-    expect(unused_variables, reason = "there is no runtime")
-)]
 pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
     if let Some(is_proven) = simulated::is_proven(looks, time) {
         return is_proven;
     }
@@ -221,7 +214,6 @@ pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
 /// What wakes the futures that timers of the calling thread guard; `None` if no runtime is known
 /// that lives as long as the thread.
 pub(crate) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
     if let Some(relay) = simulated::relay() {
         return Some(relay);
     }
@@ -234,10 +226,7 @@ pub(crate) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
 /// Whether the calling thread runs a simulated runtime with sockets. There a clock that a test
 /// moves does not say what is in time.
 pub(crate) fn is_simulated() -> bool {
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
-    return simulated::host().is_some();
-    #[cfg(not(all(feature = "sim", feature = "tokio", unix)))]
-    false
+    simulated::host().is_some()
 }
 
 /// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
@@ -245,7 +234,6 @@ pub(crate) fn is_simulated() -> bool {
 fn ask(wait: &Arc<Wait>) -> Asked {
     match wait.host {
         Some(HostId::Tokio(id)) => tokio::ask(id, wait),
-        #[cfg(feature = "sim")]
         Some(HostId::Simulated(_)) => simulated::ask(wait),
         None => Asked::Unknown,
     }
@@ -262,8 +250,7 @@ fn ask(_wait: &Arc<Wait>) -> Asked {
 #[derive(Clone)]
 pub(crate) struct Spawner {
     /// The number of a simulated runtime; `None` if it is none.
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
-    simulated: Option<u64>,
+    simulated: Option<simulated::Number>,
     /// `None` if the runtime is not known.
     #[cfg(all(feature = "tokio", unix))]
     runtime: Option<::tokio::runtime::Handle>,
@@ -274,7 +261,6 @@ impl Spawner {
     /// Spawns in the runtime that the calling thread is in.
     pub(crate) fn present() -> Self {
         Self {
-            #[cfg(all(feature = "sim", feature = "tokio", unix))]
             simulated: simulated::host(),
             #[cfg(all(feature = "tokio", unix))]
             runtime: ::tokio::runtime::Handle::try_current().ok(),
@@ -284,7 +270,6 @@ impl Spawner {
     /// Runs a task, on any thread. Where the runtime is not known, the task is dropped.
     #[cfg(all(feature = "tokio", unix))]
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        #[cfg(feature = "sim")]
         if let Some(number) = self.simulated {
             return simulated::spawn(number, task);
         }
@@ -294,15 +279,8 @@ impl Spawner {
     }
 
     /// Whether the runtime is one of a simulation.
-    #[cfg_attr(
-        not(all(feature = "sim", feature = "tokio", unix)),
-        expect(clippy::unused_self, reason = "it stands for the one that knows a runtime")
-    )]
     pub(crate) fn is_simulated(&self) -> bool {
-        #[cfg(all(feature = "sim", feature = "tokio", unix))]
-        return self.simulated.is_some();
-        #[cfg(not(all(feature = "sim", feature = "tokio", unix)))]
-        false
+        self.simulated.is_some()
     }
 
     /// Drops a task, as no runtime is known.
@@ -316,7 +294,6 @@ impl Spawner {
 /// Whether the task that is polled may do more in this poll. Without a budget, a socket says that
 /// it is not ready, and wakes the task.
 pub(crate) fn has_budget() -> bool {
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
     if let Some(has_budget) = simulated::has_budget() {
         return has_budget;
     }

@@ -22,6 +22,9 @@ use crate::link::nursery::Relay;
 pub(crate) use spawns::Spawns;
 pub(super) use spawns::spawn;
 
+/// Tells a runtime apart from other runtimes of the process.
+pub(super) type Number = u64;
+
 /// A simulated runtime, as its tasks see it.
 pub(crate) trait Runtime: Send + Sync {
     /// Tells it apart from other runtimes of the process.

@@ -9,6 +9,7 @@ use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey};
 use hashbrown::HashMap;
 
 use super::base::Base;
+use super::held::HeldLanes;
 use super::measures::Measures;
 use super::nurseries::Nurseries;
 use super::parts::Message;
@@ -30,8 +31,7 @@ pub(crate) struct Core<T: 'static> {
     pub(super) directory: Arc<Directory<T>>,
     pub(super) state: RefCell<State<T>>,
     /// Whether a simulation keeps requests in the lanes.
-    #[cfg(feature = "sim")]
-    pub(super) holds_lanes: std::cell::Cell<bool>,
+    pub(super) held_lanes: HeldLanes,
 }
 
 /// The state of a shard, divided by what changes together.
@@ -161,8 +161,7 @@ impl<T: 'static> Core<T> {
         let core = Self {
             base: Base::new(&directory, id),
             state: RefCell::new(State::new(Arc::clone(&directory), id)?),
-            #[cfg(feature = "sim")]
-            holds_lanes: std::cell::Cell::new(false),
+            held_lanes: HeldLanes::default(),
             directory,
         };
         if core.post().open(has_executor) {

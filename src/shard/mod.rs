@@ -26,6 +26,8 @@ pub(crate) mod deliver;
 mod effect;
 pub(crate) mod guard;
 pub(crate) mod handler;
+#[cfg_attr(not(feature = "sim"), path = "not_held.rs")]
+mod held;
 mod keys;
 pub(crate) mod lanes;
 mod lateness;

@@ -77,8 +77,7 @@ impl<T: 'static> Core<T> {
         if self.post().mailbox.has_mail() || self.has_act_before(until) {
             return true;
         }
-        #[cfg(feature = "sim")]
-        if self.holds_lanes() {
+        if self.held_lanes.get() {
             return false;
         }
         let Inbox { lanes, soon, overtaken, .. } = &mut self.state.borrow_mut().inbox;

@@ -31,8 +31,7 @@ impl<T: 'static> Core<T> {
     /// threads. True if more is left to do.
     pub(super) fn receive(&self, now: u64, requests_max: u32) -> bool {
         let tick = self.time().floor(now);
-        #[cfg(feature = "sim")]
-        if self.holds_lanes() {
+        if self.held_lanes.get() {
             self.run_effects();
             return self.serve_threads();
         }
@@ -49,8 +48,7 @@ impl<T: 'static> Core<T> {
     /// When a turn looks at the lanes though nothing in them may wake the shard; `None` if no turn
     /// needs to.
     pub(super) fn lanes_due(&self) -> Option<Tick> {
-        #[cfg(feature = "sim")]
-        if self.holds_lanes() {
+        if self.held_lanes.get() {
             // A turn looks at no lane.
             return None;
         }

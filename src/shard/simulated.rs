@@ -7,15 +7,10 @@ use super::core::Core;
 use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
-    #[inline]
-    pub(super) fn holds_lanes(&self) -> bool {
-        self.holds_lanes.get()
-    }
-
     /// Whether the turns of the shard leave requests in their lanes from now on, as if the requests
     /// were still on the way. Mail and the end of the shard are not affected.
     pub(crate) fn hold_lanes(&self, holds: bool) {
-        if self.holds_lanes.replace(holds) && !holds {
+        if self.held_lanes.replace(holds) && !holds {
             // The driver may have fallen asleep beside requests.
             self.post().doorbell.wake();
         }
@@ -78,7 +73,7 @@ impl<T: 'static> Core<T> {
                 "shard {shard} sleeps until {until:?}, past an act at {act_by:?}"
             );
         }
-        if !self.holds_lanes() {
+        if !self.held_lanes.get() {
             let lanes = &self.state.borrow().inbox.lanes;
             let mut waiting = lanes.iter().filter(|lane| lane.has_waiters());
             let are_held = waiting.all(LaneReceiver::holds_waiters);

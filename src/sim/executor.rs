@@ -22,7 +22,8 @@ use super::net::runtime as sockets;
 #[cfg(not(all(feature = "tokio", unix)))]
 use super::no_net as sockets;
 use crate::clock::{ManualClock, saturating_nanos};
-use crate::face::handle::here::{as_thread, end_thread};
+use crate::face::handle::here::end_thread;
+use crate::face::handle::simulated::as_thread;
 use crate::shard::timers::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
-use crate::face::handle::{Handle, here};
+use crate::face::handle::{Handle, here, simulated};
 use crate::service::TimerService;
 
 /// A thread of the test, as a service sees it: a [`Handle`] whose commands go over lanes of its
@@ -41,7 +41,7 @@ impl<T: Send + 'static> Deref for Thread<T> {
 
 impl<T: Send + 'static> Drop for Thread<T> {
     fn drop(&mut self) {
-        here::end_thread(here::number_in_test(self.number));
+        here::end_thread(simulated::number_in_test(self.number));
     }
 }
 

@@ -33,14 +33,9 @@ impl<T: Send + 'static> Handle<T> {
     }
 
     /// Runs code as the thread of a test whose lanes the handle uses, if it is of one.
-    #[allow(clippy::unused_self, reason = "only with the feature sim there are such threads")]
     #[inline]
     fn as_its_thread<R>(&self, run: impl FnOnce() -> R) -> R {
-        #[cfg(feature = "sim")]
-        if self.thread != 0 {
-            return super::here::as_thread(super::here::number_in_test(self.thread), run);
-        }
-        run()
+        self.thread.run(run)
     }
 
     /// The lanes of this thread, and the shard of the handle or of this thread.

@@ -26,6 +26,7 @@ use super::place::Place;
 use super::reaches::Reaches;
 use super::registry;
 use super::registry::{Service, ThreadLanes};
+use super::simulated::ThreadNumber;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::Group;
 use crate::link::nursery::{ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Ring, TAKEN_MAX};
@@ -50,16 +51,12 @@ loom::thread_local! {
 thread_local! {
     #[cfg(not(all(test, corewheel_loom)))]
     static TABLE: Reaches = const { Reaches::new() };
-    /// The number of the simulated thread that runs; 0 outside of a simulation.
-    #[cfg(feature = "sim")]
-    static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
 /// How one thread reaches one service.
 pub(crate) struct Reach {
     service: ServiceId,
-    #[cfg(feature = "sim")]
-    thread: u32,
+    thread: ThreadNumber,
     time: Timeline,
     clock: NearClock,
     /// The shards that this thread drives.
@@ -89,25 +86,19 @@ impl Reach {
     /// Whether this is how the running thread reaches a service.
     #[inline]
     pub(super) fn is_of(&self, service: ServiceId) -> bool {
-        #[cfg(feature = "sim")]
-        if self.thread != THREAD.get() {
-            return false;
-        }
-        self.service == service
+        self.thread.is_present() && self.service == service
     }
 
     /// Whether this is of a simulated thread.
-    #[cfg(feature = "sim")]
     pub(super) fn is_simulated(&self) -> bool {
-        self.thread != 0
+        self.thread.is_simulated()
     }
 
     /// An entry that is in no table.
     fn new(service: ServiceId, time: Timeline) -> Rc<Self> {
         Rc::new(Self {
             service,
-            #[cfg(feature = "sim")]
-            thread: THREAD.get(),
+            thread: ThreadNumber::present(),
             clock: NearClock::new(time.clock().clone()),
             time,
             shards: RefCell::default(),
@@ -538,7 +529,7 @@ pub(super) fn known_lanes(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
 /// Ends a simulated thread, as the end of a thread does.
 #[cfg(feature = "sim")]
 pub(crate) fn end_thread(number: u32) {
-    let ended = TABLE.try_with(|table| table.take_gone(|reach| reach.thread == number));
+    let ended = TABLE.try_with(|table| table.take_gone(|reach| reach.thread.is(number)));
     drop(ended);
 }
 
@@ -572,23 +563,4 @@ impl Drop for OnThread {
         shards.retain(|shard| !Weak::ptr_eq(shard, &self.shard));
         self.reach.drives_any.set(!shards.is_empty());
     }
-}
-
-/// The number of a thread of a test; threads of simulations have small numbers.
-#[cfg(feature = "sim")]
-pub(crate) fn number_in_test(number: u16) -> u32 {
-    1 << 31 | u32::from(number)
-}
-
-/// Runs code as the simulated thread with this number, which reaches services in its own ways.
-#[cfg(feature = "sim")]
-pub(crate) fn as_thread<O>(number: u32, run: impl FnOnce() -> O) -> O {
-    struct Restore(u32);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            THREAD.set(self.0);
-        }
-    }
-    let _restore = Restore(THREAD.replace(number));
-    run()
 }

@@ -8,6 +8,8 @@ mod own;
 mod place;
 mod reaches;
 pub(crate) mod registry;
+#[cfg_attr(not(feature = "sim"), path = "not_simulated.rs")]
+pub(crate) mod simulated;
 pub(crate) mod sleep;
 pub(crate) mod thread_lanes;
 
@@ -22,6 +24,7 @@ use std::time::Instant;
 use corewheel_shard::Tick;
 
 use self::here::Reach;
+use self::simulated::CommandThread;
 use self::sleep::{Sleep, Timeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
@@ -98,8 +101,8 @@ use crate::values::refused::RefusedKind;
 ///
 /// Commands go over lanes, which each thread opens to a shard when it first sends to it, and which
 /// end with the thread. A lane takes about 12 KiB by default. A command finds the lanes of its
-/// thread first, for some nanoseconds; [`cancel_many`](Self::cancel_many) finds them once for all its
-/// timers.
+/// thread first, for some nanoseconds; [`cancel_many`](Self::cancel_many) finds them once for all
+/// its timers.
 ///
 /// A timer has its id at once, because the shard has granted keys to the thread in advance. A lane
 /// that is just opened has keys only as far as the shard has some in store for new threads, and the
@@ -121,9 +124,8 @@ pub struct Handle<T: 'static = Infallible> {
     pub(crate) service: ServiceId,
     shard: Option<ShardId>,
     class: ClassId,
-    /// The thread of a test whose lanes the commands use; 0 for the thread that runs.
-    #[cfg(feature = "sim")]
-    thread: u16,
+    /// The thread whose lanes the commands use.
+    thread: CommandThread,
     values: PhantomData<fn() -> T>,
 }
 
@@ -196,20 +198,13 @@ impl<T: 'static> Handle<T> {
     }
 
     pub(crate) fn of_parts(service: ServiceId, shard: Option<ShardId>, class: ClassId) -> Self {
-        Self {
-            service,
-            shard,
-            class,
-            #[cfg(feature = "sim")]
-            thread: 0,
-            values: PhantomData,
-        }
+        Self { service, shard, class, thread: CommandThread::default(), values: PhantomData }
     }
 
     /// A handle whose commands go over the lanes of a thread of a test.
     #[cfg(feature = "sim")]
     pub(crate) fn of_thread(self, thread: u16) -> Self {
-        Self { thread, ..self }
+        Self { thread: CommandThread::of_test(thread), ..self }
     }
 
     /// A handle whose timers are on one shard. On a shard that the service does not have they are

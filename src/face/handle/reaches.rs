@@ -36,7 +36,6 @@ impl Reaches {
     }
 
     pub(super) fn add(&self, reach: Rc<Reach>) {
-        #[cfg(feature = "sim")]
         if reach.is_simulated() {
             self.others.borrow_mut().push(reach);
             return;
