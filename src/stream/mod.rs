@@ -177,6 +177,8 @@ pub use self::framework::{HeldRequest, ResponseEnd, ResponsePiece, SharedControl
 use self::http2::Http2;
 pub use self::limits::{StreamLimits, StreamTimeout};
 use self::socket::Socket;
+#[cfg(all(feature = "sim", feature = "tokio", unix))]
+use crate::conn::Sent;
 use crate::conn::{ConnTimers, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
@@ -311,7 +313,7 @@ impl<S> TimedIo<S> {
     pub fn new<T: 'static>(stream: S, handle: Handle<T>, limits: StreamLimits) -> Self {
         let timers = handle.connection(limits.of_conn());
         let deadlines = Deadlines::new(timers, handle.untyped(), limits);
-        Self { io: stream, deadlines, socket: Socket::NONE }
+        Self { io: stream, deadlines, socket: Socket::None }
     }
 }
 
@@ -332,7 +334,7 @@ impl<S> TimedIo<S, Timers> {
                 let (service, shard) = (timers.core().directory().service, timers.core().id());
                 let handle = Handle::new(service).on(shard).with_class(timers.class());
                 let deadlines = Deadlines::new(conn, handle, limits);
-                Ok(Self { io: stream, deadlines, socket: Socket::NONE })
+                Ok(Self { io: stream, deadlines, socket: Socket::None })
             }
             Err(refused) => Err(refused.of(stream)),
         }
@@ -381,8 +383,18 @@ impl<S, M: Side> TimedIo<S, M> {
     /// ```
     #[cfg(unix)]
     #[must_use]
-    pub fn with_socket(mut self, find: fn(&S) -> Option<BorrowedFd<'_>>) -> Self {
-        let socket = Socket::new(find);
+    pub fn with_socket(self, find: fn(&S) -> Option<BorrowedFd<'_>>) -> Self {
+        self.judged_by_socket(Socket::System(find))
+    }
+
+    /// Judges writes by what a simulated socket says.
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    pub(crate) fn judged_by(self, sent: fn(&S) -> Option<Sent>, reset: fn(&S)) -> Self {
+        self.judged_by_socket(Socket::Simulated(sent, reset))
+    }
+
+    #[cfg(unix)]
+    fn judged_by_socket(mut self, socket: Socket<S>) -> Self {
         if let Some(sent) = socket.sent(&self.io) {
             self.deadlines.set_sent(sent);
             self.socket = socket;

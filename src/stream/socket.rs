@@ -24,49 +24,47 @@ use crate::conn::{self, Sent};
 use crate::link::sync::{AtomicBool, Ordering};
 
 /// Where the socket of a stream is.
-pub(super) struct Socket<S> {
+pub(super) enum Socket<S> {
+    /// Also where the system says nothing of it.
+    None,
     #[cfg(unix)]
-    find: Option<fn(&S) -> Option<BorrowedFd<'_>>>,
+    System(fn(&S) -> Option<BorrowedFd<'_>>),
+    /// What its peer has acknowledged, and how its close comes to reset the connection.
+    #[cfg(all(feature = "sim", feature = "tokio", unix))]
+    Simulated(fn(&S) -> Option<Sent>, fn(&S)),
     #[cfg(not(unix))]
-    find: std::marker::PhantomData<fn(&S)>,
+    Never(std::convert::Infallible, std::marker::PhantomData<fn(&S)>),
 }
 
 impl<S> Socket<S> {
-    pub(super) const NONE: Self = Self {
-        #[cfg(unix)]
-        find: None,
-        #[cfg(not(unix))]
-        find: std::marker::PhantomData,
-    };
-}
-
-#[cfg(unix)]
-impl<S> Socket<S> {
-    pub(super) fn new(find: fn(&S) -> Option<BorrowedFd<'_>>) -> Self {
-        Self { find: Some(find) }
-    }
-
+    #[cfg_attr(not(unix), expect(clippy::unused_self, reason = "no socket can be asked"))]
     pub(super) fn sent(&self, stream: &S) -> Option<Sent> {
-        conn::sent(&self.find?(stream)?)
+        match self {
+            Self::None => None,
+            #[cfg(unix)]
+            Self::System(find) => conn::sent(&find(stream)?),
+            #[cfg(all(feature = "sim", feature = "tokio", unix))]
+            Self::Simulated(sent, _) => sent(stream),
+            #[cfg(not(unix))]
+            Self::Never(never, _) => match (*never, stream) {},
+        }
     }
 
     /// The close of the socket resets the connection.
     pub(super) fn reset(&self, stream: &S) {
-        if let Some(socket) = self.find.and_then(|find| find(stream)) {
-            conn::reset_at_close(&socket);
+        match self {
+            Self::None => {}
+            #[cfg(unix)]
+            Self::System(find) => {
+                if let Some(socket) = find(stream) {
+                    conn::reset_at_close(&socket);
+                }
+            }
+            #[cfg(all(feature = "sim", feature = "tokio", unix))]
+            Self::Simulated(_, reset) => reset(stream),
+            #[cfg(not(unix))]
+            Self::Never(never, _) => match (*never, stream) {},
         }
-    }
-}
-
-#[cfg(not(unix))]
-impl<S> Socket<S> {
-    pub(super) fn sent(&self, _stream: &S) -> Option<Sent> {
-        let Self { find: std::marker::PhantomData } = self;
-        None
-    }
-
-    pub(super) fn reset(&self, _stream: &S) {
-        let Self { find: std::marker::PhantomData } = self;
     }
 }
 

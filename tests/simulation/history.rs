@@ -364,8 +364,10 @@ impl History {
         self.run_for(IDLE);
         for shard in 0..self.held.len() {
             let timers = self.world.shards.borrow()[shard].clone();
+            // Where the ledger does not say that there is room, the shard does.
             let is_full = timers.len() + 1 >= timers_max(&self.sim, shard);
-            if is_full || !self.works(shard) || self.world.shut_down.get() {
+            let may_refuse = is_full && !self.world.has_room();
+            if may_refuse || !self.works(shard) || self.world.shut_down.get() {
                 continue;
             }
             let client = self.sim.thread();

@@ -3,9 +3,33 @@
 //!
 //! * `COREWHEEL_SIM_SECONDS` is how long to run on two cores, 20 s by default;
 //! * `COREWHEEL_SIM_SEED` is the first seed, 1 by default. Others give other histories.
+//!
+//! # What each check asks
+//!
+//! No check asks the function that it judges. What each one decides by, and what it asks the code:
+//!
+//! - `ledger`, `requests`, `operations`: what was sent, and the clock. The replies that they judge.
+//!   A shard that sleeps beside work is found by the commands that were sent and have not run.
+//! - `history`, whether a client gets room: the ledger, and where that is not sure of any, the
+//!   number of timers of the shard. The law of the counts: sums of the counts.
+//! - `connections`, `scaled`, `kept`, `containers`: a model of each. The events that they judge,
+//!   and how many turns a shard took.
+//! - `sockets::laws`: the simulated kernel, as what came, what was acknowledged and what is left.
+//!   The counts of connections that have ended, which it compares.
+//! - `sockets::rates`: its own sum of the runs of a transfer. Nothing.
+//! - `http::seen`: the length of a response, and the simulated kernel. Nothing.
+//! - `same`: the sockets of the system. Nothing.
+//! - `brim`: how many sleeps the test holds. The number of pending timers, until it is that.
+//! - `Simulation::check`: the state of the code, compared with itself. It finds no rule that is
+//!   wrong, so no other check relies on it.
+//!
+//! The models of `src/link/loom_tests` decide by what their threads have received. `is_short` and
+//! `has_mail` are in them what an owner looks at before it sleeps. A look that misses something
+//! leaves a model without an end, which the checker reports.
 
 #![allow(clippy::print_stdout, reason = "a run says what it has run")]
 
+mod brim;
 mod commands;
 mod connections;
 mod containers;

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use corewheel::TimerService;
+use corewheel::conn::PeerSocket;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
 use std::io::{Read as _, Write as _};
@@ -17,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 /// How many connections the script needs.
-const CONNECTIONS: usize = 6;
+const CONNECTIONS: usize = 11;
 
 /// The other side of a connection, which no runtime keeps from its socket.
 trait Peer {
@@ -25,6 +26,10 @@ trait Peer {
     /// Takes as many bytes as there is room for.
     fn take(&mut self, room: &mut [u8]);
     fn end(&mut self);
+    /// How many bytes come until the end, or the error.
+    fn take_all(&mut self) -> String;
+    /// How many of its bytes were acknowledged.
+    fn acknowledged(&self) -> u64;
 }
 
 impl Peer for std::net::TcpStream {
@@ -38,6 +43,16 @@ impl Peer for std::net::TcpStream {
 
     fn end(&mut self) {
         self.shutdown(Shutdown::Write).unwrap();
+    }
+
+    fn take_all(&mut self) -> String {
+        let mut taken = Vec::new();
+        let read = self.read_to_end(&mut taken);
+        format!("{} {}", taken.len(), shown(&read))
+    }
+
+    fn acknowledged(&self) -> u64 {
+        PeerSocket::acknowledged(self).unwrap()
     }
 }
 
@@ -61,6 +76,16 @@ impl Peer for Stream {
 
     fn end(&mut self) {
         at_once(self.shutdown()).unwrap();
+    }
+
+    fn take_all(&mut self) -> String {
+        let mut taken = Vec::new();
+        let read = at_once(self.read_to_end(&mut taken));
+        format!("{} {}", taken.len(), shown(&read))
+    }
+
+    fn acknowledged(&self) -> u64 {
+        PeerSocket::acknowledged(self).unwrap()
     }
 }
 
@@ -99,7 +124,7 @@ async fn yields() {
 /// Does the same with any sockets. Returns a line for each result.
 async fn script<S, P>(sockets: Vec<(S, P)>) -> Vec<String>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + PeerSocket + Unpin,
     P: Peer,
 {
     let mut lines = Vec::new();
@@ -197,6 +222,93 @@ where
     stream.shutdown().await.unwrap();
     peer.send(b"late");
     say("a read after the shutdown", shown(&stream.read(&mut buffer).await));
+
+    lines.extend(buffers(sockets).await);
+    lines
+}
+
+/// What the buffers of two systems do with what is written, read and ended.
+async fn buffers<S, P>(mut sockets: impl Iterator<Item = (S, P)>) -> Vec<String>
+where
+    S: AsyncRead + AsyncWrite + PeerSocket + Unpin,
+    P: Peer,
+{
+    let mut lines = Vec::new();
+    let mut say = |what: &str, result: String| lines.push(format!("{what}: {result}"));
+    let mut next = || sockets.next().expect("there are enough");
+    let mut buffer = [0; 256];
+    let part = [7; 4_096];
+
+    // A peer's system acknowledges what its buffers take, though the peer reads nothing.
+    let (mut stream, mut peer) = next();
+    let begun = PeerSocket::acknowledged(&stream).unwrap();
+    let acknowledged = |stream: &S| PeerSocket::acknowledged(stream).unwrap() - begun;
+    say("a write of some", shown(&stream.write(&[1; 300]).await));
+    while acknowledged(&stream) < 300 {
+        yields().await;
+    }
+    say("acknowledged before a read", acknowledged(&stream).to_string());
+    peer.take(&mut [0; 200]);
+    say("acknowledged after a read", acknowledged(&stream).to_string());
+    let of_peer = peer.acknowledged();
+    peer.send(b"hello");
+    while peer.acknowledged() < of_peer + 5 {
+        yields().await;
+    }
+    say("acknowledged of the peer", (peer.acknowledged() - of_peer).to_string());
+
+    // A peer that reads nothing has less acknowledged than was accepted, and takes all later.
+    let mut sent = 300_usize;
+    while let Poll::Ready(count) =
+        poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &part))).await
+    {
+        sent += count.unwrap();
+        yields().await;
+    }
+    say("a full socket", (acknowledged(&stream) < sent as u64).to_string());
+    let now = acknowledged(&stream);
+    yields().await;
+    say("acknowledged meanwhile", (acknowledged(&stream) - now).to_string());
+    peer.take(&mut vec![0; sent - 200]);
+    while acknowledged(&stream) < sent as u64 {
+        yields().await;
+    }
+    say("acknowledged in the end", (sent as u64 - acknowledged(&stream)).to_string());
+
+    // The end comes behind what is in flight, after a close as after a shutdown.
+    let (mut stream, mut peer) = next();
+    say("a write before the end", shown(&stream.write(&[2; 200]).await));
+    say("the shutdown behind it", shown(&stream.shutdown().await.map(|()| 0)));
+    say("what comes before the end", peer.take_all());
+    peer.send(b"still");
+    say("a read of a half-closed socket", shown(&stream.read(&mut buffer).await));
+    peer.end();
+    say("the end of the other half", shown(&stream.read(&mut buffer).await));
+    let (mut stream, mut peer) = next();
+    say("a write before the close", shown(&stream.write(&[3; 200]).await));
+    drop(stream);
+    say("what comes before the close", peer.take_all());
+
+    // The peer ends first, and gets what is written after that.
+    let (mut stream, mut peer) = next();
+    peer.end();
+    say("the end of the peer", shown(&stream.read(&mut buffer).await));
+    say("a write after its end", shown(&stream.write(&[4; 200]).await));
+    drop(stream);
+    say("what comes after its end", peer.take_all());
+
+    // A close that resets takes back what the peer has no room for.
+    let (mut stream, mut peer) = next();
+    while let Poll::Ready(count) =
+        poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &part))).await
+    {
+        count.unwrap();
+        yields().await;
+    }
+    PeerSocket::reset_at_close(&stream);
+    drop(stream);
+    yields().await;
+    say("what comes after a reset", peer.take_all().contains("ConnectionReset").to_string());
     lines
 }
 

@@ -4,10 +4,15 @@
 //! Why not the memory that tokio's `duplex` shares: there the reader sees a byte in the moment in
 //! which it is written, and no reactor lies between the two.
 //!
+//! A byte is accepted into a send buffer, goes in segments as far as the peer's window lets it, and
+//! stays in the send buffer until the peer has acknowledged it. See [`wire`].
+//!
 //! Invariants: no waker runs under the lock. A socket is in the list of its runtime at most once,
-//! and keeps its place when more happens to it, as with epoll.
+//! and keeps its place when more happens to it, as with epoll. A socket that its owner has closed
+//! stays until its peer has acknowledged all of it, or the connection is reset.
 
 mod readiness;
+mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
@@ -18,11 +23,14 @@ use std::task::Waker;
 use fastrand::Rng;
 use slab::Slab;
 
+use self::wire::Receiving;
+pub(super) use self::wire::Sending;
 use super::super::executor::Executor;
 use super::options::NetOptions;
 use super::witness::{Known, lock};
 use crate::clock::ManualClock;
 use crate::clock::saturating_nanos;
+use crate::conn::Sent;
 use crate::pass::Wait;
 use crate::pass::looks::{Proof, Written};
 
@@ -42,13 +50,6 @@ enum Entry {
     Barrier,
 }
 
-/// What is on its way to the peer, and when it comes there.
-struct Sent {
-    at: u64,
-    /// How many bytes; `None` for the end of the direction.
-    len: Option<usize>,
-}
-
 #[allow(clippy::struct_excessive_bools, reason = "the states of a socket are independent")]
 pub(super) struct Socket {
     /// `None` when the peer's socket is gone.
@@ -60,55 +61,46 @@ pub(super) struct Socket {
     is_listed: bool,
     /// For a read and a write.
     wakers: [Option<Waker>; 2],
-    received: VecDeque<u8>,
-    /// No byte comes after those that are received.
-    has_end: bool,
-    /// What the send buffer holds.
-    sending: VecDeque<u8>,
-    sent: VecDeque<Sent>,
-    /// The owner has ended its direction.
-    is_shut: bool,
+    receiving: Receiving,
+    sending: Sending,
     /// A write has found too little room.
     wants_room: bool,
     is_reset: bool,
+    /// Its close resets the connection.
+    resets_at_close: bool,
     /// The error that the next call returns.
     error: Option<ErrorKind>,
     /// The owner has dropped it.
     is_closed: bool,
-    latency: u64,
     known: Arc<Mutex<Known>>,
 }
 
 impl Socket {
-    fn new(runtime: Option<usize>, latency: u64) -> Self {
+    fn new(runtime: Option<usize>, latency: u64, options: &NetOptions) -> Self {
         Self {
             peer: None,
             runtime,
             ready: 0,
             is_listed: false,
             wakers: [None, None],
-            received: VecDeque::new(),
-            has_end: false,
-            sending: VecDeque::new(),
-            sent: VecDeque::new(),
-            is_shut: false,
+            receiving: Receiving::new(options),
+            sending: Sending::new(options, latency),
             wants_room: false,
             is_reset: false,
+            resets_at_close: false,
             error: None,
             is_closed: false,
-            latency,
             known: Arc::default(),
         }
     }
 
     fn is_readable(&self) -> bool {
-        !self.received.is_empty() || self.has_end || self.is_reset
+        !self.receiving.bytes.is_empty() || self.receiving.has_end || self.is_reset
     }
 
-    /// Linux says so when a third of the send buffer is free.
-    fn has_room(&self, capacity: usize) -> bool {
-        let free = capacity - self.sending.len();
-        free >= capacity.div_ceil(3) || self.is_shut || self.is_reset
+    /// Whether the system says that it can be written to.
+    fn has_room(&self, options: &NetOptions) -> bool {
+        self.sending.is_writable(options) || self.sending.is_shut || self.is_reset
     }
 }
 
@@ -236,7 +228,7 @@ impl Kernel {
         let latency = self.rng.u64(..=latency_max);
         let now = self.now();
         let [here, there] = [runtime, None].map(|runtime| {
-            let socket = Socket::new(runtime, latency);
+            let socket = Socket::new(runtime, latency, &self.options);
             lock(&socket.known).room_since = Some(now);
             self.sockets.insert(socket)
         });
@@ -318,66 +310,63 @@ impl Kernel {
     ) -> Result<Option<usize>, ErrorKind> {
         let now = self.now();
         let socket = &mut self.sockets[id];
-        let count = socket.received.len().min(room);
+        let received = &mut socket.receiving.bytes;
+        let count = received.len().min(room);
         if count == 0 && room > 0 {
             if let Some(error) = socket.error.take() {
                 return Err(error);
             }
-            return Ok((socket.has_end || socket.is_reset).then_some(0));
+            return Ok((socket.receiving.has_end || socket.is_reset).then_some(0));
         }
-        let (first, second) = socket.received.as_slices();
+        let (first, second) = received.as_slices();
         let of_first = first.len().min(count);
         take(&first[..of_first]);
         take(&second[..count - of_first]);
-        socket.received.drain(..count);
+        received.drain(..count);
         lock(&socket.known).note_read(count, now);
         self.transfers += u64::from(count > 0);
-        if let Some(peer) = self.sockets[id].peer {
-            self.deliver(peer);
-        }
+        self.open_window(id);
         Ok(Some(count))
     }
 
     /// Writes bytes; `None` if there is no room.
     pub(super) fn write(&mut self, id: usize, bytes: &[u8]) -> Result<Option<usize>, ErrorKind> {
         let now = self.now();
-        let capacity = self.options.send_buffer;
         let portion = match self.options.portion_max {
             0 => usize::MAX,
             max => self.rng.usize(1..=max),
         };
-        let third = capacity.div_ceil(3);
+        let options = &self.options;
+        let third = options.send_buffer.div_ceil(3);
         let socket = &mut self.sockets[id];
         if let Some(error) = socket.error.take() {
             return Err(error);
         }
-        if socket.is_reset || socket.is_shut {
+        if socket.is_reset || socket.sending.is_shut {
             return Err(ErrorKind::BrokenPipe);
         }
-        let free = capacity - socket.sending.len();
+        let free = socket.sending.free(options);
         let count = bytes.len().min(free);
         // A socket that has taken a portion and can take more says so, which a third allows.
         let count = if count.min(portion) + third <= free { count.min(portion) } else { count };
-        if count < bytes.len() && socket.sending.len() + count == capacity {
-            socket.wants_room = true;
-        }
+        let is_full = count == free;
+        socket.wants_room |= is_full && count < bytes.len();
         if count == 0 {
             return Ok(bytes.is_empty().then_some(0));
         }
-        socket.sending.extend(&bytes[..count]);
-        socket.sent.push_back(Sent { at: now + socket.latency, len: Some(count) });
-        let is_full = socket.sending.len() == capacity;
+        socket.sending.accept(&bytes[..count], now);
         {
             let mut known = lock(&socket.known);
             known.accepted += count as u64;
             known.room_since = known.room_since.filter(|_| !is_full);
+            known.note_progress(&socket.sending, now);
         }
         self.transfers += 1;
         if count < bytes.len() && !is_full {
             // It has taken a portion, and can take more.
             self.event(id);
         }
-        self.deliver(id);
+        self.pump(id);
         Ok(Some(count))
     }
 
@@ -385,24 +374,34 @@ impl Kernel {
     pub(super) fn shut_down(&mut self, id: usize) {
         let now = self.now();
         let socket = &mut self.sockets[id];
-        if socket.is_shut || socket.is_reset {
+        if socket.sending.is_shut || socket.is_reset {
             return;
         }
-        socket.is_shut = true;
-        socket.sent.push_back(Sent { at: now + socket.latency, len: None });
+        socket.sending.shut_down(now);
         self.event(id);
-        self.deliver(id);
+        self.pump(id);
+    }
+
+    /// The close of a socket is to reset the connection.
+    pub(super) fn reset_at_close(&mut self, id: usize) {
+        if let Some(socket) = self.sockets.get_mut(id) {
+            socket.resets_at_close = true;
+        }
+    }
+
+    /// What the system says of what was written to a socket; `None` if that is gone.
+    pub(super) fn sent(&self, id: usize) -> Option<Sent> {
+        Some(self.sockets.get(id)?.sending.say(self.now()))
     }
 
     /// The owner drops a socket. What it has not read is lost, and resets the connection, as on
     /// Linux.
     pub(super) fn close(&mut self, id: usize) {
         self.forget_tasks(id);
-        let socket = &mut self.sockets[id];
-        socket.is_closed = true;
+        let socket = &self.sockets[id];
         if socket.is_reset {
             self.remove(id);
-        } else if socket.received.is_empty() {
+        } else if socket.receiving.bytes.is_empty() && !socket.resets_at_close {
             self.shut_down(id);
             self.remove_if_done(id);
         } else {
@@ -413,15 +412,20 @@ impl Kernel {
     /// The owner drops a socket, and the peer's is reset.
     pub(super) fn reset(&mut self, id: usize) {
         self.forget_tasks(id);
-        self.sockets[id].is_closed = true;
         if let Some(peer) = self.sockets[id].peer {
             self.is_reset_by_peer(peer);
         }
-        self.remove(id);
+        if self.sockets.contains(id) {
+            self.remove(id);
+        }
     }
 
+    /// The owner has dropped a socket: nothing waits for it any more.
     fn forget_tasks(&mut self, id: usize) {
+        let now = self.now();
         let socket = &mut self.sockets[id];
+        socket.is_closed = true;
+        lock(&socket.known).closed_at.get_or_insert(now);
         let is_listed = std::mem::take(&mut socket.is_listed);
         let runtime = socket.runtime.take();
         self.dropped.extend(socket.wakers.iter_mut().filter_map(Option::take));
@@ -439,9 +443,12 @@ impl Kernel {
         let socket = &mut self.sockets[id];
         socket.is_reset = true;
         socket.error = Some(ErrorKind::ConnectionReset);
-        socket.sending.clear();
-        socket.sent.clear();
-        lock(&socket.known).reset_at = Some(now);
+        socket.sending.purge(now);
+        {
+            let mut known = lock(&socket.known);
+            known.reset_at = Some(now);
+            known.note_progress(&socket.sending, now);
+        }
         if socket.is_closed {
             self.remove(id);
         } else {
@@ -449,79 +456,17 @@ impl Kernel {
         }
     }
 
+    /// Nothing is left of a socket. That of its peer goes with it where its owner has closed it.
     fn remove(&mut self, id: usize) {
+        let now = self.now();
         let socket = self.sockets.remove(id);
+        lock(&socket.known).gone_at = Some(now);
         if let Some(peer) = socket.peer {
             self.sockets[peer].peer = None;
-        }
-    }
-
-    fn remove_if_done(&mut self, id: usize) {
-        if self.sockets.get(id).is_some_and(|it| it.is_closed && it.sent.is_empty()) {
-            self.remove(id);
-        }
-    }
-
-    /// Moves what has come from a socket's send buffer to the peer's receive buffer.
-    fn deliver(&mut self, id: usize) {
-        let now = self.now();
-        let capacity = self.options.receive_buffer;
-        let mut has_come = false;
-        while let Some(front) = self.sockets[id].sent.front() {
-            if front.at > now {
-                self.due.insert((front.at, id));
-                self.wakes.extend(self.mover.take());
-                break;
-            }
-            let Some(peer) = self.sockets[id].peer.filter(|it| !self.sockets[*it].is_closed) else {
-                if front.len.is_none() {
-                    self.sockets[id].sent.clear();
-                    break;
-                }
-                // The peer's socket is closed: what comes resets the connection.
-                if let Some(peer) = self.sockets[id].peer {
-                    self.remove(peer);
-                }
-                return self.is_reset_by_peer(id);
-            };
-            let (from, to) = self.sockets.get2_mut(id, peer).expect("a connection has two sockets");
-            let front = from.sent.front_mut().expect("it was there above");
-            let Some(left) = &mut front.len else {
-                from.sent.pop_front();
-                to.has_end = true;
-                lock(&to.known).end_came_at = Some(now);
-                has_come = true;
-                continue;
-            };
-            let count = (*left).min(capacity - to.received.len());
-            if count == 0 {
-                break;
-            }
-            let (first, second) = from.sending.as_slices();
-            let of_first = first.len().min(count);
-            to.received.extend(&first[..of_first]);
-            to.received.extend(&second[..count - of_first]);
-            from.sending.drain(..count);
-            lock(&to.known).note_came(count, now);
-            has_come = true;
-            *left -= count;
-            if *left == 0 {
-                from.sent.pop_front();
+            if self.sockets[peer].is_closed {
+                self.remove(peer);
             }
         }
-        if has_come {
-            if let Some(peer) = self.sockets[id].peer {
-                self.event(peer);
-            }
-        }
-        let socket = &mut self.sockets[id];
-        if socket.has_room(self.options.send_buffer) {
-            lock(&socket.known).room_since.get_or_insert(now);
-            if std::mem::take(&mut socket.wants_room) {
-                self.event(id);
-            }
-        }
-        self.remove_if_done(id);
     }
 
     /// Moves all that has come. Returns when the next bytes come.
@@ -530,7 +475,7 @@ impl Kernel {
         while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, id));
             if self.sockets.contains(id) {
-                self.deliver(id);
+                self.pump(id);
             }
         }
         self.dropped.extend(self.mover.replace(waker));

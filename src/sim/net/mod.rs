@@ -10,7 +10,9 @@
 //!   [held](Runtime::hold_driver), and all threads may be [stalled](Runtime::stall), while the
 //!   clock and the peers go on. [`Simulation::stop`] stops a whole process.
 //! - Buffers are bounded. A write is accepted in portions, and a socket that was full is ready when
-//!   a third of its send buffer is free.
+//!   a third of its send buffer is free. A byte stays there until the peer's socket acknowledges
+//!   it, in lumps: of a segment, or of half a receive buffer that has filled. What a socket holds
+//!   when it is closed stays until its peer has taken it, or the connection is reset.
 //! - A task has a budget for each poll, and is [polled](Runtime::wake_some) without a reason.
 //! - Each poll is on any thread of the runtime, in an order that the seed chooses.
 //!
@@ -78,8 +80,8 @@ use std::time::Duration;
 use self::kernel::World;
 pub use self::options::{NetOptions, RuntimeOptions};
 pub use self::runtime::Runtime;
-pub use self::stream::{Listener, Stream};
-pub use self::witness::Witness;
+pub use self::stream::{Listener, Socket, Stream};
+pub use self::witness::{Progress, Witness};
 use super::Simulation;
 use super::executor::{Alarm, Executor};
 use crate::values::ids::ShardId;
@@ -98,6 +100,7 @@ impl<T: Send + 'static> Simulation<T> {
         let options = NetOptions {
             send_buffer: options.send_buffer.max(1),
             receive_buffer: options.receive_buffer.max(1),
+            segment: options.segment.max(1),
             ..options
         };
         let executor = self.executor.clone();
@@ -165,7 +168,7 @@ impl Net {
     }
 
     /// How many sockets there are. A socket that its owner has closed counts until its peer has
-    /// received what it has sent.
+    /// acknowledged what it has sent.
     pub fn sockets(&self) -> usize {
         self.world.call(|kernel| kernel.len())
     }

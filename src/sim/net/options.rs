@@ -15,8 +15,9 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetOptions {
-    /// How many bytes the send buffer of a socket holds, at least 1. A socket that was full is
-    /// ready for a write when a third of them is free.
+    /// How many bytes the send buffer of a socket holds, at least 1. A byte stays in it until the
+    /// peer has acknowledged it. A socket that was full is ready for a write when a third of them
+    /// is free.
     pub send_buffer: usize,
     /// How many bytes the receive buffer of a socket holds, at least 1.
     pub receive_buffer: usize,
@@ -26,16 +27,29 @@ pub struct NetOptions {
     /// The longest way of a byte. Each connection has a random part of it, which it keeps. A reset
     /// comes at once.
     pub latency_max: Duration,
+    /// How many bytes a segment has at most, at least 1. A receive buffer that was full gives a
+    /// window when there is room for a segment, or for half of the buffer.
+    pub segment: usize,
+    /// For how long a socket keeps the acknowledgement of one segment back. It acknowledges more
+    /// than a segment at once.
+    pub ack_delay: Duration,
+    /// A socket takes no byte while so many were accepted and not sent, and is ready for a write
+    /// when there are less than half as many: `TCP_NOTSENT_LOWAT`. 0 for no such limit.
+    pub not_sent_lowat: usize,
 }
 
 impl Default for NetOptions {
-    /// 64 KiB for each buffer, no limit for a portion, and no latency.
+    /// 64 KiB for each buffer, no limit for a portion and no latency, and the segments of a
+    /// loopback device, which are acknowledged at once.
     fn default() -> Self {
         Self {
             send_buffer: 65_536,
             receive_buffer: 65_536,
             portion_max: 0,
             latency_max: Duration::ZERO,
+            segment: 65_483,
+            ack_delay: Duration::ZERO,
+            not_sent_lowat: 0,
         }
     }
 }

@@ -14,6 +14,8 @@ use super::super::executor::run_others;
 use super::kernel::{Kernel, READ, READ_CLOSED, WRITE, WRITE_CLOSED, World};
 use super::runtime::{give_back, here, takes_budget};
 use super::witness::Witness;
+use crate::conn::{self, PeerSocket, Side};
+use crate::stream::TimedIo;
 
 /// A listener of a simulated network; made by [`Net::listen`](super::Net::listen). It belongs to
 /// the runtime whose task first accepts.
@@ -100,6 +102,15 @@ impl Stream {
         self.world.call(|kernel| kernel.known_of_peer(id)).map(Witness)
     }
 
+    /// The socket, for [`race_write`](crate::ConnTimers::race_write) while a write has the stream.
+    pub fn socket(&self) -> Socket {
+        Socket { world: Arc::clone(&self.world), id: self.id }
+    }
+
+    pub(crate) fn sent(&self) -> Option<conn::Sent> {
+        self.world.call(|kernel| kernel.sent(self.id?))
+    }
+
     /// Closes the connection by a reset, as a client does that is killed: what was not read on
     /// either way is lost.
     pub fn reset(mut self) {
@@ -146,6 +157,81 @@ impl Stream {
             run_others();
         }
         done.map_or(Poll::Pending, |done| Poll::Ready(done.map_err(io::Error::from)))
+    }
+}
+
+/// Says what the simulated kernel knows of the peer.
+impl PeerSocket for Stream {
+    fn acknowledged(&self) -> Option<u64> {
+        self.socket().acknowledged()
+    }
+
+    fn reset_at_close(&self) {
+        self.socket().reset_at_close();
+    }
+}
+
+/// What the simulated kernel says of the socket of a [`Stream`] that is borrowed; made by
+/// [`Stream::socket`].
+///
+/// ```
+/// use corewheel::conn::{ConnTimers, PeerSocket, Raced};
+/// use corewheel::Handle;
+/// use corewheel::sim::net::Stream;
+/// use std::pin::pin;
+/// use tokio::io::AsyncWriteExt;
+///
+/// /// Whether the answer was accepted in time.
+/// async fn answer(stream: &mut Stream, conn: &ConnTimers<Handle>) -> bool {
+///     let (socket, _writing) = (stream.socket(), conn.begin_write());
+///     let done = conn.race_write(&socket, pin!(stream.write_all(b"hello"))).await;
+///     matches!(done, Ok(Raced::Done(Ok(())))) && socket.acknowledged().is_some()
+/// }
+/// ```
+pub struct Socket {
+    world: Arc<World>,
+    id: Option<usize>,
+}
+
+impl PeerSocket for Socket {
+    fn acknowledged(&self) -> Option<u64> {
+        let sent = self.world.call(|kernel| kernel.sent(self.id?));
+        sent.map(|sent| sent.acknowledged)
+    }
+
+    fn reset_at_close(&self) {
+        if let Some(id) = self.id {
+            self.world.call(|kernel| kernel.reset_at_close(id));
+        }
+    }
+}
+
+debug_fields!([] Socket, |it| id: it.id);
+
+impl AsRef<Self> for Stream {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl<S: AsRef<Stream>, M: Side> TimedIo<S, M> {
+    /// Judges writes by what the peer's simulated socket has acknowledged, as `with_socket` does
+    /// for a socket of the system.
+    ///
+    /// ```
+    /// use corewheel::Handle;
+    /// use corewheel::sim::net::Stream;
+    /// use corewheel::stream::{StreamLimits, TimedIo};
+    /// use std::time::Duration;
+    ///
+    /// fn timed<T: 'static>(stream: Stream, timers: Handle<T>) -> TimedIo<Stream> {
+    ///     let limits = StreamLimits::default().write_stall(Duration::from_secs(30));
+    ///     TimedIo::new(stream, timers, limits).with_simulated_socket()
+    /// }
+    /// ```
+    #[must_use]
+    pub fn with_simulated_socket(self) -> Self {
+        self.judged_by(|it| it.as_ref().sent(), |it| it.as_ref().reset_at_close())
     }
 }
 

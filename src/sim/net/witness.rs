@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::kernel::Sending;
+
 /// What was seen of one socket, in nanoseconds and bytes.
 #[derive(Default)]
 pub(super) struct Known {
@@ -22,6 +24,21 @@ pub(super) struct Known {
     pub(super) room_since: Option<u64>,
     pub(super) end_came_at: Option<u64>,
     pub(super) reset_at: Option<u64>,
+    pub(super) closed_at: Option<u64>,
+    pub(super) gone_at: Option<u64>,
+    /// What the peer has acknowledged, and how much is left.
+    progress: Vec<Progress>,
+}
+
+/// What the peer of a socket had acknowledged; see [`Witness::progress`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Since when, from the start of the simulation.
+    pub at: Duration,
+    /// How many bytes the peer has acknowledged.
+    pub acknowledged: u64,
+    /// How many bytes are accepted and not acknowledged.
+    pub left: u64,
 }
 
 impl Known {
@@ -31,6 +48,24 @@ impl Known {
         match self.marks.back_mut() {
             Some((end, mark)) if *mark == at => *end = self.came,
             _ => self.marks.push_back((self.came, at)),
+        }
+    }
+
+    /// Bytes were accepted or acknowledged. What follows the owner's close is nothing that the
+    /// owner could have known.
+    pub(super) fn note_progress(&mut self, sending: &Sending, at: u64) {
+        let (acknowledged, left) = (sending.acknowledged, sending.bytes.len() as u64);
+        if self.closed_at.is_some() || self.progress.is_empty() && left == 0 {
+            return;
+        }
+        let now = Progress { at: Duration::from_nanos(at), acknowledged, left };
+        // While some bytes are left, more of them say nothing new.
+        let is_same =
+            |last: &Progress| last.acknowledged == acknowledged && (last.left > 0) == (left > 0);
+        match self.progress.last_mut().filter(|last| last.at == now.at || is_same(last)) {
+            Some(last) if is_same(last) => last.left = left,
+            Some(last) => *last = now,
+            None => self.progress.push(now),
         }
     }
 
@@ -107,6 +142,29 @@ impl Witness {
     /// When the peer has reset the connection; `None` if it has not.
     pub fn reset_at(&self) -> Option<Duration> {
         self.known().reset_at.map(Duration::from_nanos)
+    }
+
+    /// When the owner has closed the socket; `None` if it has not.
+    pub fn closed_at(&self) -> Option<Duration> {
+        self.known().closed_at.map(Duration::from_nanos)
+    }
+
+    /// When the kernel has forgotten the socket and what it held; `None` while it is there.
+    pub fn gone_at(&self) -> Option<Duration> {
+        self.known().gone_at.map(Duration::from_nanos)
+    }
+
+    /// What the peer has acknowledged of the owner's bytes until the owner has closed the socket,
+    /// and how many were left then: an entry for each time at which it changed, the last one last.
+    pub fn progress(&self) -> Vec<Progress> {
+        self.known().progress.clone()
+    }
+
+    /// Since when the peer has not acknowledged all; `None` if it has.
+    pub fn unacknowledged_since(&self) -> Option<Duration> {
+        let known = self.known();
+        let last = known.progress.iter().rev().take_while(|one| one.left > 0);
+        last.last().map(|one| one.at)
     }
 
     /// How many bytes have come, those included that are not read.

@@ -86,17 +86,16 @@ impl<M: Side> Deadlines<M> {
     #[cold]
     pub(super) fn leave_unacknowledged(&mut self) {
         let now = self.timers.now();
+        self.shared.looks.set_needed(true);
         if let Some(known) = &mut self.acknowledged {
             known.has_left = true;
+            // A write that has waited meanwhile has not waited for the peer, which had all.
+            known.begin(now);
         }
-        self.shared.looks.set_needed(true);
         if self.is_stalled {
             return;
         }
         self.resume_rate(now);
-        if let Some(known) = &mut self.acknowledged {
-            known.begin(now);
-        }
         self.measure_stall(now);
         self.unwatch(true);
         // No read or write that waits may follow in this poll, so the timer is reset here. Where

@@ -193,7 +193,10 @@ impl History {
             send_buffer: buffer,
             receive_buffer: buffer,
             portion_max: one_of(&mut rng, &[0, 500]),
-            latency_max: Duration::ZERO,
+            segment: one_of(&mut rng, &[500, 1_448, 65_483]),
+            ack_delay: Duration::from_millis(one_of(&mut rng, &[0, 0, 40])),
+            not_sent_lowat: one_of(&mut rng, &[0, 0, 4_096]),
+            ..NetOptions::default()
         });
         let mut servers = vec![net.runtime(runtime_options(&mut rng))];
         for shard in sim.service().shards() {
@@ -280,6 +283,7 @@ impl History {
         };
         let conn =
             Rc::new(Seen::new(number, rng.bool(), limits, stream.witness(), runtime.clone()));
+        conn.asks.set(rng.bool());
         self.seen.push(Rc::clone(&conn));
         let (world, known) = (Rc::clone(&self.world), Rc::clone(&conn));
         let handle = self.sim.service().handle().untyped();

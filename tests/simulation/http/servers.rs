@@ -141,10 +141,15 @@ fn limits_of(world: &World, seen: &Seen) -> StreamLimits {
     }
 }
 
+/// The stream, which asks its socket what the client has acknowledged if the connection does.
+fn judged<M: Side>(stream: TimedIo<Stream, M>, seen: &Seen) -> TimedIo<Stream, M> {
+    if seen.asks.get() { stream.with_simulated_socket() } else { stream }
+}
+
 /// Serves a connection of any thread.
 pub(crate) async fn serve(world: Rc<World>, seen: Rc<Seen>, stream: Stream, timers: AnyHandle) {
     seen.begin(&world);
-    let stream = TimedIo::new(stream, timers, limits_of(&world, &seen));
+    let stream = judged(TimedIo::new(stream, timers, limits_of(&world, &seen)), &seen);
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
     let inner = tower::service_fn(move |request| {
@@ -184,6 +189,7 @@ pub(crate) async fn serve_on_shard(
     seen.begin(&world);
     let limits = limits_of(&world, &seen);
     let stream = TimedIo::on_shard(stream, &timers, limits).expect("there is room");
+    let stream = judged(stream, &seen);
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
     let inner = service_fn(move |request| {

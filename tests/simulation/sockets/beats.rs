@@ -1,5 +1,6 @@
 //! A server that sends a byte whenever it has written nothing for a while, and the law of that.
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -58,7 +59,15 @@ impl Served<'_> {
                 let _writing = conn.begin_write();
                 self.begin_write();
                 left -= loop {
-                    match M::raced(conn.race(pin!(stream.write(&part))).await) {
+                    let mut write = pin!(stream.write(&part));
+                    let noted = poll_fn(|cx| {
+                        let polled = write.as_mut().poll(cx);
+                        if polled.is_pending() {
+                            self.seen.waited_at.set(self.world.now());
+                        }
+                        polled
+                    });
+                    match M::raced(conn.race(pin!(noted)).await) {
                         Ok(count) => break count,
                         // It sends already.
                         Err(End::Beat) => self.seen.judge_beat(self.world),

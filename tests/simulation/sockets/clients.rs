@@ -90,6 +90,9 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
         world.time.sleep(LIFE_MAX).await;
         return;
     }
+    if rng.u8(..4) == 0 {
+        return take_steadily(&world, &seen, stream, rng).await;
+    }
     let reads = async { while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
     // A server that sends heartbeats does not cut a client that takes each of them slowly.
     let leaves = world.time.sleep(12 * LIFE_MAX);
@@ -97,5 +100,21 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
         biased;
         () = reads => seen.client_is_told(&world),
         () = leaves => {}
+    }
+}
+
+/// Takes what comes at a steady rate: mostly faster than the least, and often enough that its
+/// kernel acknowledges something within a stall.
+async fn take_steadily(world: &World, seen: &Seen, mut stream: Stream, mut rng: Rng) {
+    let pause = seen.stall / rng.u32(1..6);
+    let rate: u128 = super::one_of(&mut rng, &[300, 2_000, 20_000, 200_000]);
+    let room = (pause.as_nanos() * rate).div_ceil(1_000_000_000).max(1);
+    let mut buffer = vec![0; room as usize];
+    let leaves = world.now() + 4 * LIFE_MAX;
+    while world.now() < leaves {
+        match stream.read(&mut buffer).await {
+            Ok(1..) => world.time.sleep(pause).await,
+            Ok(0) | Err(_) => return seen.client_is_told(world),
+        }
     }
 }

@@ -13,8 +13,14 @@ use corewheel::sim::net::{Runtime, Witness};
 use corewheel::stats::ServiceStats;
 
 use super::World;
-use super::rates::{Measured, READ};
+use super::rates::{Measured, READ, WRITE};
 use super::servers::Guard;
+
+/// In what parts the system counts for how long it has had something to send.
+const SYSTEM_TICK: Duration = Duration::from_millis(8);
+
+/// The longest way of a byte or an acknowledgement.
+const WAY_MAX: Duration = Duration::from_millis(30);
 
 /// Why a server has ended its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,11 +44,15 @@ pub(crate) enum End {
 /// A connection, as the network and the server's own code see it.
 pub(crate) struct Seen {
     pub(crate) guard: Guard,
+    /// Whether its socket is asked what the peer has acknowledged.
+    pub(crate) asks: bool,
     /// That of a silent peer.
     pub(crate) limit: Duration,
     /// That of a write that waits.
     pub(crate) stall: Duration,
     pub(crate) witness: Witness,
+    /// The socket of the client.
+    client: Witness,
     pub(crate) runtime: Runtime,
     pub(crate) opened: Cell<Option<Duration>>,
     /// When its limits began; the age counts from there.
@@ -55,6 +65,11 @@ pub(crate) struct Seen {
     pub(crate) rate: Cell<DataRate>,
     /// A read and a write whose rates are measured.
     pub(crate) measured: [Cell<Option<Measured>>; 2],
+    /// Since when a write waits in the answer whose rate is measured; `None` if none has waited.
+    pub(crate) waits_from: Cell<Option<Duration>>,
+    /// When a write was last found to wait. One that goes on in the same moment may count as
+    /// activity.
+    pub(crate) waited_at: Cell<Duration>,
     /// Whether the socket has said in the present write that it is not ready.
     pub(crate) has_waited: Cell<bool>,
     /// When a byte was last written, or a heartbeat has last come; `None` without heartbeats.
@@ -66,15 +81,18 @@ pub(crate) struct Seen {
 impl Seen {
     pub(crate) fn new(
         guard: Guard,
+        asks: bool,
         [limit, stall]: [Duration; 2],
-        witness: Witness,
+        [witness, client]: [Witness; 2],
         runtime: Runtime,
     ) -> Self {
         Self {
             guard,
+            asks,
             limit,
             stall,
             witness,
+            client,
             runtime,
             opened: Cell::new(None),
             began: Cell::new(None),
@@ -84,6 +102,8 @@ impl Seen {
             wrote_at: Cell::default(),
             rate: Cell::new(DataRate::OFF),
             measured: [Cell::new(None), Cell::new(None)],
+            waits_from: Cell::new(None),
+            waited_at: Cell::default(),
             has_waited: Cell::new(false),
             beats_from: Cell::new(None),
             ended: Cell::new(None),
@@ -136,6 +156,9 @@ impl Seen {
                 if let Some(came) = witness.end_came_at().filter(|came| *came < due) {
                     return Err(format!("idle at {due:?}, and the peer has ended at {came:?}"));
                 }
+                if self.asks && self.guard.asks_by_stream() {
+                    self.judge_taken(now)?;
+                }
                 // A write holds the idle time back until its own limit, and no longer.
                 if self.writes.get().is_some() {
                     self.judge_stall(now).map_err(|wrong| format!("idle, and {wrong}"))?;
@@ -148,6 +171,7 @@ impl Seen {
                     return Err(format!("too old at {now:?}, and its age ends at {age:?}"));
                 }
             }
+            End::TooSlow(WRITE) if self.asks => self.judge_acknowledged_rate(now)?,
             End::TooSlow(which) => {
                 let measured = self.measured[which].get().ok_or("nothing is measured")?;
                 measured.judge(which, witness, now)?;
@@ -161,6 +185,9 @@ impl Seen {
 
     /// Whether a write waits whose time is up.
     fn judge_stall(&self, now: Duration) -> Result<(), String> {
+        if self.asks {
+            return self.judge_progress(now);
+        }
         let since = self.writes.get().ok_or("it is stalled, and no write waits")?;
         let due = since + self.stall;
         if now < due {
@@ -169,6 +196,98 @@ impl Seen {
         match self.witness.room_since().filter(|room| *room < due) {
             Some(room) => Err(format!("stalled at {due:?}, and there was room at {room:?}")),
             None => Ok(()),
+        }
+    }
+
+    /// Whether bytes were left for the whole stall, and the peer has acknowledged none of them.
+    /// What comes at the same moment may be later.
+    fn judge_progress(&self, now: Duration) -> Result<(), String> {
+        let progress = self.witness.progress();
+        let before = progress.iter().rev().find(|one| one.at < now);
+        let Some(last) = before.filter(|one| one.left > 0) else {
+            return Err(format!("stalled at {now:?}, and its peer has all"));
+        };
+        // The entry of the first byte that is left, or of the last that was acknowledged.
+        if now < last.at + self.stall {
+            return Err(format!(
+                "stalled at {now:?}, and its peer has taken bytes at {:?}",
+                last.at
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has had all for the idle time.
+    fn judge_taken(&self, now: Duration) -> Result<(), String> {
+        let progress = self.witness.progress();
+        let Some(last) = progress.last().filter(|_| self.witness.reset_at().is_none()) else {
+            return Ok(());
+        };
+        if last.at + self.limit > now + SYSTEM_TICK {
+            let left = last.left;
+            return Err(format!("idle at {now:?}, and {left} bytes were left since {:?}", last.at));
+        }
+        if last.left > 0 {
+            return Err(format!("idle at {now:?}, and the peer has not taken all: {last:?}"));
+        }
+        Ok(())
+    }
+
+    /// Whether what the peer has acknowledged is less than the least rate demands. A lump gives
+    /// time in advance, and no more of it than the documentation says.
+    fn judge_acknowledged_rate(&self, now: Duration) -> Result<(), String> {
+        let rate = self.rate.get();
+        let time_of = |bytes: u64| Duration::from_secs(bytes) / rate.bytes_per_second as u32;
+        let waits_from = self.waits_from.get();
+        let by_stream = self.guard.asks_by_stream();
+        // When the transfer began, without the time for which the peer had all, and its bytes.
+        let (mut start, mut bytes, mut acknowledged) = (None, 0, 0);
+        let (mut has_all_since, mut slack) = (None, SYSTEM_TICK);
+        for one in self.witness.progress() {
+            let newly = one.acknowledged - std::mem::replace(&mut acknowledged, one.acknowledged);
+            if let Some(start) = start.as_mut().filter(|_| by_stream || waits_from < Some(one.at)) {
+                bytes += newly;
+                let latest = one.at + DataRate::LUMP_MAX;
+                if *start + time_of(bytes) > latest {
+                    bytes = bytes.min(DataRate::LUMP_MAX.as_secs() * rate.bytes_per_second);
+                    *start = latest.saturating_sub(time_of(bytes));
+                }
+            }
+            match has_all_since {
+                Some(since) if one.left > 0 => {
+                    // A race counts the time for which it waits, whatever the peer has.
+                    let pause = if by_stream { one.at.abs_diff(since) } else { Duration::ZERO };
+                    start = start.map(|start: Duration| start + pause);
+                    has_all_since = None;
+                    slack += SYSTEM_TICK;
+                }
+                None if one.left == 0 => has_all_since = Some(one.at),
+                _ => {}
+            }
+            start = start.or(if by_stream { Some(one.at) } else { waits_from });
+        }
+        let start = start.ok_or("too slow, and nothing was written")?;
+        let due = start + time_of(bytes).max(rate.grace);
+        // Where the peer has all now, the time of a stream does not go on.
+        let until = has_all_since.filter(|_| by_stream).unwrap_or(now);
+        if until + slack < due {
+            return Err(format!("too slow at {now:?}, and its peer keeps the rate until {due:?}"));
+        }
+        Ok(())
+    }
+
+    /// Whether its end is that of a client that takes too little.
+    fn is_cut_as_slow(&self) -> bool {
+        matches!(self.ended.get(), Some((End::Stalled | End::TooSlow(WRITE), _)))
+    }
+
+    /// Checks what the kernel has of a connection that has ended: nothing is left a second after a
+    /// client was cut that took too little.
+    pub(crate) fn check_gone(&self, world: &World) {
+        let Some((_, ended)) = self.ended.get() else { return };
+        let is_late = world.now() > ended + Duration::from_secs(1);
+        if self.asks && self.is_cut_as_slow() && is_late && self.witness.gone_at().is_none() {
+            world.violate(format!("{:?} was cut, and the kernel keeps its bytes", self.guard));
         }
     }
 
@@ -191,16 +310,29 @@ impl Seen {
             + if self.guard.is_on_shard() { Duration::from_millis(20) } else { Duration::ZERO };
         let late_by = |at: Duration, due: Duration| at > due + slack && at > held_until() + slack;
         let late = |due: Duration| late_by(now, due);
-        let wrong = if let Some(since) = self.writes.get() {
+        let taken_at = self.witness.progress().last().map(|last| last.at);
+        // The system counts an acknowledgement as news that says only that there is a window.
+        let heard_at = taken_at.max(self.client.last_read_at().map(|at| at + WAY_MAX));
+        let asks_stream = self.asks && self.guard.asks_by_stream();
+        let wrong = if self.asks && (self.writes.get().is_some() || asks_stream && self.is_left()) {
+            // The socket is looked at four times in the stall.
+            let since = taken_at.max(self.writes.get()).unwrap_or_default().max(held_until());
+            (!self.guard.is_rated() && late(since + self.stall + self.stall / 2))
+                .then(|| format!("the peer takes nothing since {taken_at:?}"))
+        } else if let Some(since) = self.writes.get() {
             late(since + self.stall).then(|| format!("a write waits since {since:?}"))
         } else if let Some(since) = self.silent_since() {
+            let heard_at = heard_at.filter(|_| asks_stream).map(|at| at + SYSTEM_TICK);
+            let since = since.max(heard_at.unwrap_or_default()).max(self.waited_at.get());
             let is_late = late(since + self.limit);
             (is_late && late(self.stamp_of(world, since) + self.limit))
                 .then(|| format!("a read waits since {since:?}"))
         } else {
             None
         };
-        let rates = self.measured.iter().filter_map(Cell::get);
+        // What the peer acknowledges may count for a minute.
+        let by_bytes = if self.asks { &self.measured[..=READ] } else { &self.measured[..] };
+        let rates = by_bytes.iter().filter_map(Cell::get);
         // What is found too slow when it goes on is cut then.
         let mut slow = rates
             .filter_map(|one| Some((one, one.due(0)?.max(one.since()) + world.held(one.since()))));
@@ -230,15 +362,34 @@ impl Seen {
         }
     }
 
-    /// Checks a connection of a history that has ended.
+    /// Whether the peer has not acknowledged all.
+    fn is_left(&self) -> bool {
+        self.witness.unacknowledged_since().is_some()
+    }
+
+    /// Checks a connection of a history that has ended: what the server's socket has accepted has
+    /// come, unless the client was cut as too slow, or has itself lost it.
     pub(crate) fn check_end(&self) {
         assert!(self.is_over(), "{:?} has not ended: {self:?}", self.guard);
+        let (server, client) = (&self.witness, &self.client);
+        let has_all_of_client = server.read() == client.accepted() && server.reset_at().is_none();
+        if self.is_cut_as_slow() || !has_all_of_client {
+            return;
+        }
+        let is_reset = client.reset_at();
+        assert_eq!(is_reset, None, "{:?} takes back what it has sent: {self:?}", self.guard);
+        if client.closed_at() <= server.gone_at() {
+            return;
+        }
+        let left = server.accepted() - client.came();
+        assert_eq!(left, 0, "{:?}: bytes have not come: {self:?}", self.guard);
     }
 }
 
 impl std::fmt::Debug for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Seen")
+            .field("asks", &self.asks)
             .field("limit", &self.limit)
             .field("stall", &self.stall)
             .field("opened", &self.opened.get())
@@ -251,6 +402,8 @@ impl std::fmt::Debug for Seen {
             .field("unread_since", &self.witness.unread_since())
             .field("last_read_at", &self.witness.last_read_at())
             .field("room_since", &self.witness.room_since())
+            .field("progress", &self.witness.progress().iter().rev().take(4).collect::<Vec<_>>())
+            .field("client", &self.client)
             .field("witness", &self.witness)
             .finish_non_exhaustive()
     }

@@ -5,6 +5,7 @@
 
 mod beats;
 pub(crate) mod clients;
+mod given;
 pub(crate) mod laws;
 pub(crate) mod rates;
 pub(crate) mod servers;
@@ -188,6 +189,9 @@ pub(crate) fn net_options(rng: &mut Rng) -> NetOptions {
         receive_buffer: one_of(rng, &[1, 7, 64, 1_024, 65_536]),
         portion_max: one_of(rng, &[0, 0, 1, 50, 5_000]),
         latency_max: Duration::from_millis(one_of(rng, &[0, 0, 1, 30])),
+        segment: one_of(rng, &[1, 100, 1_448, 65_483]),
+        ack_delay: Duration::from_millis(one_of(rng, &[0, 0, 40])),
+        not_sent_lowat: one_of(rng, &[0, 0, 0, 1, 30, 4_096]),
     }
 }
 
@@ -217,7 +221,9 @@ impl History {
         let buffers = options.send_buffer + options.receive_buffer;
         // An answer takes at most a hundred writes.
         let portion = if options.portion_max == 0 { 1_000 } else { options.portion_max };
+        let lowat = if options.not_sent_lowat == 0 { portion } else { options.not_sent_lowat };
         let portion = portion.min(options.send_buffer).min(options.receive_buffer);
+        let portion = portion.min(options.segment).min(lowat);
         let net = sim.net(options);
         let mut runtimes = vec![net.runtime(runtime_options(&mut rng))];
         for shard in sim.service().shards() {
@@ -280,10 +286,12 @@ impl History {
         let other = Duration::from_millis(rng.u64(5..300));
         let limits = [limit, one_of(&mut rng, &[limit, other])];
         let witness = stream.peer_witness().expect("it is in the listener's queue");
+        let asks = guard.may_ask() && rng.bool();
         let shards = self.sim.service().shard_count();
         let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
         let runtime = self.runtimes[place].clone();
-        let known = Rc::new(Seen::new(guard, limits, witness, runtime.clone()));
+        let witnesses = [witness, stream.witness()];
+        let known = Rc::new(Seen::new(guard, asks, limits, witnesses, runtime.clone()));
         self.seen.push(Rc::clone(&known));
         let client = clients::client(Rc::clone(&self.world), Rc::clone(&known), stream, rng.fork());
         drop(self.sim.spawn(client));
@@ -309,8 +317,12 @@ impl History {
     fn step(&mut self) {
         let step = self.sim.step();
         if step != Step::Ran {
-            for seen in self.seen.iter().filter(|seen| !seen.is_over()) {
-                seen.check(&self.world, || self.held_until(&seen.runtime));
+            for seen in &self.seen {
+                if seen.is_over() {
+                    seen.check_gone(&self.world);
+                } else {
+                    seen.check(&self.world, || self.held_until(&seen.runtime));
+                }
             }
         }
         if let Some(violation) = self.world.violation.take() {

@@ -147,6 +147,12 @@ pub(super) struct Noted<'a> {
     pub(super) seen: &'a Seen,
 }
 
+impl AsRef<Stream> for Noted<'_> {
+    fn as_ref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
 impl AsyncRead for Noted<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -227,10 +233,11 @@ impl Served<'_> {
             self.change(READ, Measured::pause);
             let answer = conn.begin_measured_write();
             self.begin_measured(WRITE, 0);
+            self.seen.waits_from.set(None);
             while left > 0 {
                 let part = vec![b'b'; left];
                 self.count_timer();
-                match M::raced(conn.race(pin!(stream.write(&part))).await) {
+                match self.race_write(&mut stream, &conn, &part).await {
                     Ok(count) => {
                         left -= count;
                         answer.add(count as u64);

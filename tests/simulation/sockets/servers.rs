@@ -86,6 +86,30 @@ impl Guard {
         !matches!(self, Self::HandleTimeout | Self::ShardTimeout | Self::ControlTimeout)
     }
 
+    /// Whether it may ask the socket what the peer has acknowledged.
+    pub(crate) fn may_ask(self) -> bool {
+        self.asks_by_stream() || self.asks_by_race()
+    }
+
+    /// Whether a stream asks the socket. Bytes that are left are a write that waits then.
+    pub(crate) fn asks_by_stream(self) -> bool {
+        use Guard::{Halves, ShardHalves, ShardStream, ShardStreamRated};
+        use Guard::{Stream, StreamIdle, StreamRated};
+        matches!(self, Stream | StreamIdle | Halves | ShardStream | ShardHalves)
+            || matches!(self, StreamRated | ShardStreamRated)
+    }
+
+    fn asks_by_race(self) -> bool {
+        use Guard::{Race, Rated, ShardRace, ShardRated};
+        matches!(self, Race | ShardRace | Rated | ShardRated)
+    }
+
+    /// Whether a least rate bounds its writes, and no time without progress.
+    pub(crate) fn is_rated(self) -> bool {
+        use Guard::{Rated, ShardRated, ShardStreamRated, StreamRated};
+        matches!(self, Rated | ShardRated | StreamRated | ShardStreamRated)
+    }
+
     /// The name of its idle deadline in the statistics.
     pub(crate) fn idle_name(self) -> &'static str {
         if self == Self::StreamIdle { "all idle" } else { "read idle" }
@@ -122,12 +146,16 @@ pub(crate) async fn serve(
         (Guard::HandleTimeout, _) => served.within_handle(stream, handle).await,
         (Guard::Race, _) => served.race(stream, handle.connection(limits)).await,
         (Guard::Select, _) => served.select(stream, handle.connection(limits)).await,
-        (Guard::Stream, _) => served.stream(TimedIo::new(stream, handle, by_read)).await,
+        (Guard::Stream, _) => {
+            served.stream(judged(TimedIo::new(stream, handle, by_read), seen)).await
+        }
         (Guard::StreamIdle, _) => {
             let limits = stream_limits.idle(seen.limit);
-            served.stream(TimedIo::new(stream, handle, limits)).await
+            served.stream(judged(TimedIo::new(stream, handle, limits), seen)).await
         }
-        (Guard::Halves, _) => served.halves(TimedIo::new(stream, handle, by_read)).await,
+        (Guard::Halves, _) => {
+            served.halves(judged(TimedIo::new(stream, handle, by_read), seen)).await
+        }
         (Guard::ControlTimeout, _) => {
             let stream = TimedIo::new(stream, handle, StreamLimits::default());
             served.within_control(stream).await
@@ -140,10 +168,12 @@ pub(crate) async fn serve(
             served.select(stream, timers.connection(limits).expect("there is room")).await
         }
         (Guard::ShardStream, Some(timers)) => {
-            served.stream(TimedIo::on_shard(stream, &timers, by_read).expect("there is room")).await
+            let stream = TimedIo::on_shard(stream, &timers, by_read).expect("there is room");
+            served.stream(judged(stream, seen)).await
         }
         (Guard::ShardHalves, Some(timers)) => {
-            served.halves(TimedIo::on_shard(stream, &timers, by_read).expect("there is room")).await
+            let stream = TimedIo::on_shard(stream, &timers, by_read).expect("there is room");
+            served.halves(judged(stream, seen)).await
         }
         (Guard::Rated, _) => served.rated(stream, handle.connection(rates)).await,
         (Guard::ShardRated, Some(timers)) => {
@@ -151,12 +181,12 @@ pub(crate) async fn serve(
         }
         (Guard::StreamRated, _) => {
             let stream = Noted { stream, world, seen };
-            served.stream_rated(TimedIo::new(stream, handle, stream_rates)).await
+            served.stream_rated(judged(TimedIo::new(stream, handle, stream_rates), seen)).await
         }
         (Guard::ShardStreamRated, Some(timers)) => {
             let stream = Noted { stream, world, seen };
             let stream = TimedIo::on_shard(stream, &timers, stream_rates);
-            served.stream_rated(stream.expect("there is room")).await
+            served.stream_rated(judged(stream.expect("there is room"), seen)).await
         }
         (Guard::Beats, _) => served.beats(stream, handle.connection(beats)).await,
         (Guard::ShardBeats, Some(timers)) => {
@@ -164,6 +194,11 @@ pub(crate) async fn serve(
         }
         (guard, None) => panic!("{guard:?} is on a shard"),
     }
+}
+
+/// The stream, which asks its socket what the peer has acknowledged if the connection does.
+fn judged<S: AsRef<Stream>, M: Side>(stream: TimedIo<S, M>, seen: &Seen) -> TimedIo<S, M> {
+    if seen.asks { stream.with_simulated_socket() } else { stream }
 }
 
 /// The end of a wait: how many bytes, or the end of the connection.
@@ -352,11 +387,33 @@ impl Served<'_> {
                 conn.touch_read();
                 M::raced(conn.race(pin!(stream.read(buffer))).await)
             },
-            async |_: &mut Self, stream: &mut Stream, part: &[u8]| {
+            async |this: &mut Self, stream: &mut Stream, part: &[u8]| {
                 let _writing = conn.begin_write();
-                M::raced(conn.race(pin!(stream.write(part))).await)
+                this.race_write(stream, &conn, part).await
             }
         )
+    }
+
+    /// Races a write, which the socket judges if the connection asks it.
+    pub(super) async fn race_write<M: Events>(
+        &self,
+        stream: &mut Stream,
+        conn: &ConnTimers<M>,
+        part: &[u8],
+    ) -> Waited {
+        if !self.seen.asks {
+            return M::raced(conn.race(pin!(stream.write(part))).await);
+        }
+        let socket = stream.socket();
+        let mut write = pin!(stream.write(part));
+        let noted = poll_fn(|cx| {
+            let polled = write.as_mut().poll(cx);
+            if polled.is_pending() && self.seen.waits_from.get().is_none() {
+                self.seen.waits_from.set(Some(self.world.now()));
+            }
+            polled
+        });
+        M::raced(conn.race_write(&socket, pin!(noted)).await)
     }
 
     async fn select<M: Events>(mut self, mut stream: Stream, conn: ConnTimers<M>) -> End {

@@ -84,13 +84,13 @@ impl Kernel {
             let Some(entry) = self.reactors[runtime].list.pop_front() else { break };
             match entry {
                 Entry::Socket(id) => {
-                    let capacity = self.options.send_buffer;
+                    let options = &self.options;
                     let socket = &mut self.sockets[id];
                     socket.is_listed = false;
                     let bits = [
                         (READ, socket.is_readable()),
-                        (WRITE, socket.has_room(capacity)),
-                        (READ_CLOSED, socket.has_end || socket.is_reset),
+                        (WRITE, socket.has_room(options)),
+                        (READ_CLOSED, socket.receiving.has_end || socket.is_reset),
                         (WRITE_CLOSED, socket.is_reset),
                     ];
                     let ready =
