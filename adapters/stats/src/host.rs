@@ -55,8 +55,9 @@ impl Hosts {
     /// Checks the host in the target and the host in the `Host` header. A request of HTTP/1.0 needs
     /// no `Host`: no browser sends such a request, and the health checks of load balancers do.
     pub(super) fn check(&self, request: &Request<impl Body>) -> Result<(), HostError> {
-        if let Some(host) = request.uri().host() {
-            self.check_host(host)?;
+        // Its `host` would be `[::1]` for the target `http://[::1]evil`.
+        if let Some(authority) = request.uri().authority() {
+            self.check_host(without_port(authority.as_str()).ok_or(NOT_A_HOST)?)?;
         }
         let mut headers = request.headers().get_all(HOST).iter();
         match (headers.next(), headers.next()) {

@@ -94,6 +94,8 @@ fn host_in_absolute_target_is_checked_like_the_header() {
     check_head(&target("[::1]:9920"), &["Host: [::1]:9920"], 200);
     check_head(&target("attacker.example"), &["Host: localhost"], 421);
     check_head(&target("localhost"), &["Host: attacker.example"], 421);
+    check_head(&target("[::1]attacker.example"), &["Host: localhost"], 400);
+    check_head(&target("user@localhost"), &["Host: localhost"], 400);
 }
 
 #[test]

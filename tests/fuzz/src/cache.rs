@@ -1,0 +1,84 @@
+//! The protocol of the example `resp_cache`, which runs as a program.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use arbtest::arbitrary::{Result, Unstructured};
+
+use crate::session::{cut, input, talk};
+
+/// No command here answers by the time, by what other clients do, or by what was kept before.
+const TOKENS: &[&[u8]] = &[
+    b"*1\r\n$4\r\nPING\r\n",
+    b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
+    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n",
+    b"*3\r\n$4\r\nMGET\r\n$1\r\nk\r\n$1\r\nl\r\n",
+    b"*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n",
+    b"GET k\r\n",
+    b"*1\r\n",
+    b"*2\r\n",
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"*04\r\n",
+    b"*99999999999999999999\r\n",
+    b"*1048577\r\n",
+    b"$0\r\n",
+    b"$1\r\n",
+    b"$3\r\n",
+    b"$-1\r\n",
+    b"$9223372036854775807\r\n",
+    b"$4294967296\r\n",
+    b"GET",
+    b"SET",
+    b"k",
+    b" ",
+    b"\r\n",
+    b"\n",
+    b"\"",
+];
+
+/// The program, until it is dropped.
+pub(crate) struct Server {
+    program: Child,
+    address: SocketAddr,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub(crate) fn start(path: &Path) -> Self {
+        let mut command = Command::new(path);
+        command.args(["--listen", "127.0.0.1:0", "--stats", "127.0.0.1:0", "--cores", "2"]);
+        command.args(["--timers-max", "100000", "--runtime", "tokio"]);
+        let program = command.stdout(Stdio::piped()).spawn();
+        let mut program = program.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut stdout = BufReader::new(program.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("the program says where it listens");
+        let address = line.split_whitespace().nth(2).and_then(|word| word.parse().ok());
+        let address = address.unwrap_or_else(|| panic!("the line names no address: {line}"));
+        Self { program, address, _stdout: stdout }
+    }
+
+    pub(crate) fn check(&self, bytes: &mut Unstructured) -> Result<()> {
+        let sent = [b"FLUSHALL\r\n", &input(bytes, TOKENS, 24)?[..]].concat();
+        let whole = talk(self.address, &[&sent]);
+        let cut = talk(self.address, &cut(bytes, &sent)?);
+        assert!(
+            whole.agrees_with(&cut),
+            "{:?} is answered {:?}, and in pieces {:?}",
+            String::from_utf8_lossy(&sent),
+            String::from_utf8_lossy(&whole.bytes),
+            String::from_utf8_lossy(&cut.bytes)
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}

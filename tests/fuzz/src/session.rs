@@ -1,0 +1,69 @@
+//! A client's connection, and inputs for it.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use arbtest::arbitrary::{Result, Unstructured};
+
+/// How long a client waits for the end of a connection. A server that keeps one longer is at fault.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What came of a connection.
+#[derive(Clone)]
+pub(crate) struct Reply {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether the server has reset the connection, which may have taken the end of the reply.
+    is_reset: bool,
+}
+
+impl Reply {
+    /// Whether two connections have had the same reply, as far as resets have left it.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+        let is_begin = |of: &Self, whole: &Self| of.is_reset && whole.bytes.starts_with(&of.bytes);
+        self.bytes == other.bytes || is_begin(self, other) || is_begin(other, self)
+    }
+}
+
+/// Sends pieces, closes the sending side, and reads to the end.
+pub(crate) fn talk(address: SocketAddr, pieces: &[&[u8]]) -> Reply {
+    let mut client = TcpStream::connect(address).expect("the server accepts");
+    client.set_nodelay(true).expect("it is a socket");
+    client.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
+    // The server may close before it has read all.
+    let _ = pieces.iter().try_for_each(|piece| client.write_all(piece));
+    let _ = client.shutdown(Shutdown::Write);
+    let mut bytes = Vec::new();
+    let end = client.read_to_end(&mut bytes);
+    let is_timeout = end.as_ref().is_err_and(|error| {
+        matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+    });
+    let sent = pieces.concat();
+    assert!(!is_timeout, "a connection does not end after {:?}", String::from_utf8_lossy(&sent));
+    Reply { bytes, is_reset: end.is_err() }
+}
+
+/// Up to `most` tokens of a protocol, each of which may be a random byte in its place.
+pub(crate) fn input(bytes: &mut Unstructured, tokens: &[&[u8]], most: usize) -> Result<Vec<u8>> {
+    let mut input = Vec::new();
+    for _ in 0..bytes.int_in_range(1..=most)? {
+        if bytes.ratio(1, 12)? {
+            input.push(bytes.arbitrary()?);
+        } else {
+            input.extend_from_slice(bytes.choose(tokens)?);
+        }
+    }
+    Ok(input)
+}
+
+/// Cuts an input into a few random pieces.
+pub(crate) fn cut<'a>(bytes: &mut Unstructured, input: &'a [u8]) -> Result<Vec<&'a [u8]>> {
+    let (mut pieces, mut rest) = (Vec::new(), input);
+    for _ in 0..bytes.int_in_range(1..=6)? {
+        let (piece, after) = rest.split_at(bytes.int_in_range(0..=rest.len())?);
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces.push(rest);
+    Ok(pieces)
+}
