@@ -14,6 +14,7 @@ mod examples;
 mod future_set;
 mod idle;
 mod many_clients;
+mod mqtt_broker;
 mod multi_thread;
 mod proxy;
 mod proxy_h2c;
