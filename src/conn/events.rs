@@ -213,7 +213,7 @@ impl<S: Side> ConnTimers<S> {
                     bytes.map(|bytes| transfers.look(bytes, now));
                     transfers.ask(now);
                 }
-                ((), true)
+                ((), 0)
             });
         }
     }
@@ -237,7 +237,7 @@ impl<S: Side> ConnTimers<S> {
         if let Some(bytes) = socket.acknowledged() {
             let now = self.conn().now();
             let has_moved = self.conn().change(Wakes::Nothing, |facts| {
-                (rules::transfers(facts).is_some_and(|all| all.look(bytes, now)), true)
+                (rules::transfers(facts).is_some_and(|all| all.look(bytes, now)), 0)
             });
             if has_moved {
                 self.touch();

@@ -149,7 +149,7 @@ impl<S: Side> Transfer<S> {
     /// nanoseconds.
     pub(crate) fn bound(&self, now: u64, longest: u64) {
         if self.progress.as_ref().is_some_and(|progress| progress.bound(now, longest)) {
-            S::Conn::change(&self.conn, Wakes::Nothing, |_| ((), true));
+            S::Conn::change(&self.conn, Wakes::Nothing, |_| ((), 0));
         }
     }
 

@@ -429,6 +429,9 @@ pub(super) fn next_event(
     wanted: impl Fn(DeadlineKind) -> bool,
 ) -> (Option<ConnEvent>, bool) {
     let pending = conn.pending();
+    if pending == 0 {
+        return (None, false);
+    }
     let is_next = |kind: &usize| {
         if pending & 1 << kind == 0 || !wanted(DeadlineKind::at(*kind)) {
             return false;
@@ -475,13 +478,13 @@ pub(super) fn later_by(conn: &Facts<'_, impl Place>, busy: u64, until: u64) -> S
 ///
 /// [`Connection::change`]: super::side::Connection::change
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(super) fn withdraw_idle(conn: &Facts<'_, impl Place>) -> ((), bool) {
+pub(super) fn withdraw_idle(conn: &Facts<'_, impl Place>) -> ((), u64) {
     for kind in IDLE.filter(|kind| conn.pending() & 1 << kind != 0) {
         if !is_true(conn, kind) {
             conn.withdraw(kind);
         }
     }
-    ((), true)
+    ((), 0)
 }
 
 /// When the last idle event came; `None` if none has come.
@@ -504,14 +507,13 @@ pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) ->
 
 /// A write whose time is limited, or a measured transfer, begins at `now`. If it is the only one of
 /// its kind, the others end, and their event is withdrawn. The time of a write is one of so many
-/// equal parts of its limit. `None` if the limits say nothing of it. Beside it, whether the first
-/// deadline may be earlier now.
+/// equal parts of its limit. `None` if the limits say nothing of it. Beside it, when it is due.
 pub(super) fn begin(
     conn: &mut Facts<'_, impl Place>,
     (kind, is_only): (usize, bool),
     parts: u32,
     now: u64,
-) -> (Option<Arc<Progress>>, bool) {
+) -> (Option<Arc<Progress>>, u64) {
     if is_only && conn.rare().is_some() {
         conn.withdraw(kind);
         conn.place.rare_mut().transfers.end_all(kind);
@@ -527,8 +529,8 @@ pub(super) fn begin(
         }
     };
     let is_limited = rate.bytes_per_second > 0;
-    let begin = || conn.place.rare_mut().transfers.begin(kind, rate, now);
-    (is_limited.then(begin), is_limited)
+    let progress = is_limited.then(|| conn.place.rare_mut().transfers.begin(kind, rate, now));
+    (progress, if is_limited { due(conn, kind) } else { NEVER })
 }
 
 /// Ends a write or a transfer. An event of a transfer, if it was not taken, is withdrawn. False if

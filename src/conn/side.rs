@@ -104,11 +104,12 @@ pub(super) trait Connection: Clone + 'static {
     fn add(progress: &Progress, bytes: u64);
 
     fn look<R>(&self, look: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> R) -> R;
-    /// Changes deadlines. The change returns whether the first of them may be earlier now.
+    /// Changes deadlines. The change returns when the first of those is due that may be earlier
+    /// now: `NEVER` if none may be, 0 if that is not known.
     fn change<R>(
         &self,
         wakes: Wakes,
-        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
+        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, u64),
     ) -> R;
     fn with_limits<R>(&self, look: impl FnOnce(&ConnLimits) -> R) -> R;
     fn store_limits(&self, limits: ConnLimits);

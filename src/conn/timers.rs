@@ -461,7 +461,7 @@ impl<S: Side> ConnTimers<S> {
     /// transfers keep their limit.
     pub fn set_limits(&self, limits: ConnLimits) {
         self.conn.store_limits(limits);
-        self.conn.change(Wakes::Task, |facts| (rules::limits_changed(facts), true));
+        self.conn.change(Wakes::Task, |facts| (rules::limits_changed(facts), 0));
     }
 
     /// When a deadline is due; `None` if it is off. Activity makes an idle deadline later.
@@ -509,7 +509,8 @@ impl<S: Side> ConnTimers<S> {
     ) -> Result<Option<bool>, ConfigError> {
         let kind = rules::armed_kind(kind)?;
         Ok(self.conn.change(wakes, |facts| {
-            (facts.is_open.then(|| rules::arm(facts, kind, due)), facts.is_open)
+            let was_armed = facts.is_open.then(|| rules::arm(facts, kind, due));
+            (was_armed, if facts.is_open { due } else { NEVER })
         }))
     }
 }

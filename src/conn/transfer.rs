@@ -108,7 +108,7 @@ impl<S: Side> Transfer<S> {
     pub(crate) fn resume_at(&self, now: u64, wakes: Wakes) -> bool {
         let is_to_file = self.progress.as_ref().is_some_and(|progress| progress.resume(now));
         if is_to_file {
-            self.conn.change(wakes, |_| ((), true));
+            self.conn.change(wakes, |_| ((), 0));
         }
         is_to_file
     }
@@ -127,7 +127,7 @@ impl<S: Side> Transfer<S> {
             if is_over {
                 conn.stamp(Direction::Read, stamp);
             }
-            (is_in_time, true)
+            (is_in_time, 0)
         })
     }
 

@@ -407,7 +407,7 @@ impl Connection for Arc<Inner> {
         // A time before the last idle event may make the next one earlier. Where another thread
         // takes that event at this moment, the next one may count from it instead, and is later.
         if self.event_at.get().is_some_and(|event_at| at < event_at) {
-            self.change(Wakes::Task, |_| ((), true));
+            self.change(Wakes::Task, |_| ((), 0));
         }
     }
 
@@ -450,10 +450,11 @@ impl Connection for Arc<Inner> {
     fn change<R>(
         &self,
         wakes: Wakes,
-        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, bool),
+        change: impl FnOnce(&mut Facts<'_, Self::Place<'_>>) -> (R, u64),
     ) -> R {
         let mut state = self.lock();
-        let (result, may_be_earlier) = change(&mut self.facts(&mut state));
+        let (result, earliest) = change(&mut self.facts(&mut state));
+        let may_be_earlier = earliest < state.filed;
         if may_be_earlier && self.file(&mut state, false) && wakes == Wakes::Task {
             state.reset_sleep();
         }

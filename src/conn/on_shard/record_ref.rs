@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::super::kinds::DeadlineKind;
-use super::super::limits::{ConnEvent, ConnLimits};
+use super::super::limits::{ConnEvent, ConnLimits, NEVER};
 use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, Place};
@@ -187,10 +187,10 @@ impl Connection for RecordRef {
     fn change<R>(
         &self,
         _: Wakes,
-        change: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> (R, bool),
+        change: impl FnOnce(&mut Facts<'_, Extras<'_>>) -> (R, u64),
     ) -> R {
-        let (result, may_be_earlier) = self.look(change);
-        if may_be_earlier {
+        let (result, earliest) = self.look(change);
+        if earliest < NEVER {
             self.connections.file(self.index, false);
         }
         result
@@ -205,7 +205,10 @@ impl Connection for RecordRef {
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
-        let event = self.change(Wakes::Task, |facts| rules::next_event(facts, wanted));
+        let event = self.change(Wakes::Task, |facts| {
+            let (event, may_be_earlier) = rules::next_event(facts, wanted);
+            (event, if may_be_earlier { 0 } else { NEVER })
+        });
         event.inspect(|event| event.kind.count_in(self.connections.shard.orders().tally()))
     }
 
