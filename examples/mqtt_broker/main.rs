@@ -17,8 +17,8 @@
 //! mosquitto_pub -p 1883 -t room/7/door -q 1 -m open
 //! ```
 //!
-//! To try: `mosquitto_sub -i a -c -t t -q 1 --will-topic left --will-payload a`, kill it by `kill -9`,
-//! publish to `t`, and connect it again. Another address is an argument.
+//! To try: `mosquitto_sub -i a -c -t t -q 1 --will-topic left --will-payload a`, kill it by
+//! `kill -9`, publish to `t`, and connect it again. Another address is an argument.
 
 #![allow(clippy::print_stdout, reason = "it is a command")]
 

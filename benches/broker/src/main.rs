@@ -1,5 +1,5 @@
-//! The example `mqtt_broker` with the timers of corewheel, and with tokio's, side by side: processor
-//! time for each message, and memory.
+//! The example `mqtt_broker` with the timers of corewheel, and with tokio's, side by side:
+//! processor time for each message, and memory.
 //!
 //! Each client subscribes to a topic of its own, and publishes to that of the next client by QoS 1,
 //! at random times. So the broker arms and disarms a deadline for each message. The clients run in
