@@ -80,6 +80,9 @@ class Upstream:
                 if not received:
                     return False
                 body = body[-4:] + received
+        if path == b"/some":
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 40000\r\n\r\n" + b"x" * 40_000)
+            return True
         if path == b"/big":
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
             for _ in range(100):
@@ -238,15 +241,20 @@ def silent(port):
     return Client(port).wait()
 
 
-def unread_response(port):
+def unread_response(port, path="/big"):
     """A response that the client does not read."""
     client = Client(port, 4096)
-    client.send(head_of("GET", "/big"))
+    client.send(head_of("GET", path))
     poll = select.poll()
     poll.register(client.socket, select.POLLRDHUP)
     ended = poll.poll(PATIENCE_S * 1000)
     client.ended = "cut" if ended else None
     return client
+
+
+def unread_answer(port):
+    """A response that the server's system accepts as a whole, and that the client does not read."""
+    return unread_response(port, "/some")
 
 
 # --- clients of HTTP/2 --------------------------------------------------------------------------
@@ -405,6 +413,7 @@ HTTP1 = {
     "part of a head during the response": head_ahead,
     "upload that the upstream server does not read": unread_upload,
     "response that the client does not read": unread_response,
+    "response that is accepted, and not read": unread_answer,
     "upstream server stalls in the head": stalled_response("/stall-head", False),
     "upstream server stalls in the body": stalled_response("/stall-body", False),
     "upstream server stalls in a chunk": stalled_response("/stall-chunk", False),

@@ -6,8 +6,8 @@
 //! each write is one store; the three deadlines are one timer of the shard. When the connection
 //! ends, the drop of its [`ConnTimers`] cancels them.
 //!
-//! Reads and writes are raced against the deadlines alike, so a client that does not read what it
-//! is sent cannot hold its connection open.
+//! Reads and writes are raced against the deadlines. A client that does not read what it is sent is
+//! reset after `--write-timeout`; one that reads slowly is not.
 //!
 //! When the service drains, the connection is told by the event of its greatest age. It ends when
 //! it has answered the request that it works on, or is cut at the end of the drain.
@@ -31,6 +31,8 @@ use crate::host::network::Stream;
 pub(crate) enum End {
     ClientLeft,
     ReadIdle,
+    /// The client has taken nothing of what it was sent.
+    Stalled,
     MaxAge,
     /// The service drains, and no request was in progress.
     Drained,
@@ -50,6 +52,7 @@ impl fmt::Display for End {
         match self {
             Self::ClientLeft => f.write_str("the client left"),
             Self::ReadIdle => f.write_str("nothing was received for too long"),
+            Self::Stalled => f.write_str("the client took nothing for too long"),
             Self::MaxAge => f.write_str("the connection has reached its greatest age"),
             Self::Drained => f.write_str("the server drains"),
             Self::Cut(Cut) => f.write_str("a request was cut at the end of the drain"),
@@ -149,11 +152,12 @@ async fn read(
 
 async fn write_all(stream: &mut impl Stream, mut bytes: &[u8], conn: &Conn<'_>) -> Result<(), End> {
     while !bytes.is_empty() {
-        match race(conn, stream.write(bytes)).await? {
+        let _writing = conn.timers.begin_write();
+        let raced = stream.race_write(&conn.timers, bytes).await;
+        match happened(conn, raced)? {
             Some(0) => return Err(End::ClientLeft),
             Some(length) => {
                 bytes = &bytes[length..];
-                conn.timers.touch_write();
             }
             // The client has not read what it was sent before; a PING could not reach it either.
             None => {}
@@ -162,13 +166,18 @@ async fn write_all(stream: &mut impl Stream, mut bytes: &[u8], conn: &Conn<'_>) 
     Ok(())
 }
 
-/// Waits for a read or a write, or for a deadline; `None` when a heartbeat is due, or when the
-/// connection was told to end.
+/// Waits for a future, or for a deadline.
 async fn race<T>(
     conn: &Conn<'_>,
-    io: impl Future<Output = io::Result<T>>,
+    future: impl Future<Output = io::Result<T>>,
 ) -> Result<Option<T>, End> {
-    match conn.timers.race(pin!(io)).await {
+    happened(conn, conn.timers.race(pin!(future)).await)
+}
+
+/// What came of a read or a write; `None` when a heartbeat is due, or when the connection was told
+/// to end.
+fn happened<T>(conn: &Conn<'_>, raced: Raced<io::Result<T>>) -> Result<Option<T>, End> {
+    match raced {
         Raced::Done(done) => done.map(Some).map_err(End::Failed),
         Raced::Closed => Err(End::ShutDown),
         Raced::Event(event) => match event.kind {
@@ -179,6 +188,7 @@ async fn race<T>(
             }
             DeadlineKind::MaxAge => Err(End::MaxAge),
             DeadlineKind::AgeGrace => Err(End::Cut(Cut)),
+            DeadlineKind::WriteTimeout => Err(End::Stalled),
             _ => Err(End::ReadIdle),
         },
     }

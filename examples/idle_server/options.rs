@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewheel::ConnLimits;
+use corewheel::conn::UNSENT_MAX;
 use corewheel::host::Engine;
 use corewheel_glommio::Runtime;
 use humantime::parse_duration;
@@ -28,6 +29,9 @@ Options:
                           never [default: 30s]
       --heartbeat <TIME>  Send PING to a connection to which nothing was written for this long; 0
                           for never [default: 10s]
+      --write-timeout <TIME>
+                          Reset a connection whose client took nothing for this long of what it was
+                          sent; 0 for never [default: 30s]
       --max-age <TIME>    Close a connection at this age, whatever it does; 0 for never
                           [default: 0]
       --drain <TIME>      At SIGTERM or SIGINT, end the connections one after another over this
@@ -71,6 +75,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
     };
     let mut read_idle = Duration::from_secs(30);
     let mut heartbeat = Duration::from_secs(10);
+    let mut write_timeout = Duration::from_secs(30);
     let mut max_age = Duration::ZERO;
     let mut given = Vec::new();
     while let Some(argument) = arguments.next()? {
@@ -95,6 +100,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
             "stats" => options.stats = parsed(&name, value()?, str::parse)?,
             "read-idle" => read_idle = parsed(&name, value()?, parse_duration)?,
             "heartbeat" => heartbeat = parsed(&name, value()?, parse_duration)?,
+            "write-timeout" => write_timeout = parsed(&name, value()?, parse_duration)?,
             "max-age" => max_age = parsed(&name, value()?, parse_duration)?,
             "drain" => options.drain = parsed(&name, value()?, parse_duration)?,
             "shards" => options.shards = Some(parsed(&name, value()?, str::parse)?),
@@ -105,6 +111,7 @@ fn parse_from(mut arguments: lexopt::Parser) -> Result<Option<Options>, Box<dyn 
         given.push(name);
     }
     options.limits = options.limits.read_idle(read_idle).heartbeat(heartbeat).max_age(max_age);
+    options.limits = options.limits.write_timeout(write_timeout).unsent_max(UNSENT_MAX);
     Ok(Some(options))
 }
 

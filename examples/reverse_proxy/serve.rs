@@ -170,6 +170,7 @@ impl Limits {
             .first_byte(self.first_byte)
             .head(self.header)
             .write_stall(self.write_stall)
+            .unsent_max(self.unsent_max)
             .idle(self.keep_alive)
             .max_age(self.max_age)
             .max_age_jitter(self.max_age_jitter)

@@ -1,4 +1,5 @@
-//! How much of what was written to a socket its peer has acknowledged, and the reset of a socket.
+//! How much of what was written to a socket its peer has acknowledged, how much the system accepts
+//! for it, and the reset of a socket.
 //!
 //! Why not the bytes that the system has accepted: it accepts up to 4 MB for a peer that reads
 //! nothing, and accepts more of a slow reader only when a third of that is free. Why not the length
@@ -91,6 +92,29 @@ pub trait PeerSocket {
     /// A limit of writing is reached: the close of the socket is to reset the connection, so that
     /// the system keeps nothing of what the peer has not taken.
     fn reset_at_close(&self);
+
+    /// From now on the system accepts this many bytes at most beyond those that it has sent; zero
+    /// is the system's own bound. False if it has no such bound, as without this method.
+    ///
+    /// Of a TCP socket on Linux, this is `TCP_NOTSENT_LOWAT`, and costs a system call. What was
+    /// accepted before is kept. A socket that a listener accepts has the bound of the listener.
+    ///
+    /// ```
+    /// use corewheel::ConnLimits;
+    /// use corewheel::conn::{PeerSocket, UNSENT_MAX};
+    /// use std::net::TcpListener;
+    ///
+    /// /// Listens, for connections that have these limits.
+    /// fn listen() -> std::io::Result<(TcpListener, ConnLimits)> {
+    ///     let listener = TcpListener::bind("127.0.0.1:0")?;
+    ///     let _has_it = listener.set_unsent_max(UNSENT_MAX);
+    ///     Ok((listener, ConnLimits::default().unsent_max(UNSENT_MAX)))
+    /// }
+    /// # listen().unwrap();
+    /// ```
+    fn set_unsent_max(&self, _bytes: u32) -> bool {
+        false
+    }
 }
 
 #[cfg(unix)]
@@ -101,6 +125,64 @@ impl<F: AsFd> PeerSocket for F {
 
     fn reset_at_close(&self) {
         reset_at_close(self);
+    }
+
+    fn set_unsent_max(&self, bytes: u32) -> bool {
+        system::set_unsent_max(self, bytes)
+    }
+}
+
+/// How many bytes the system accepts for a connection and has not sent, by default, while its peer
+/// is not known to be quick: a value for [`ConnLimits::unsent_max`](super::ConnLimits::unsent_max).
+pub const UNSENT_MAX: u32 = 256 << 10;
+
+/// A wait of a write is quick if the peer takes half of the bound within this time, in nanoseconds.
+pub(crate) const QUICK: u64 = 250_000_000;
+
+/// A larger bound is none: a send buffer seldom grows further.
+const BOUND_MAX: u32 = 4 << 20;
+
+/// The bound of what the system accepts and has not sent. A quick peer doubles it until there is
+/// none, as the sender may be held up while the socket empties. It begins anew for a slow one.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct UnsentBound {
+    /// Zero if there is never a bound.
+    least: u32,
+    /// Zero if there is none now.
+    present: u32,
+}
+
+impl UnsentBound {
+    pub(crate) fn new(least: u32) -> Self {
+        Self { least, present: least }
+    }
+
+    /// Zero if there is none.
+    pub(crate) fn present(self) -> u32 {
+        self.present
+    }
+
+    /// The least bound is this. Returns the bound to set.
+    pub(crate) fn begin(&mut self, least: u32) -> Option<u32> {
+        if std::mem::replace(&mut self.least, least) == least { None } else { self.begin_anew() }
+    }
+
+    /// A wait has ended under a bound. Returns the bound to set.
+    pub(crate) fn end_wait(&mut self, is_quick: bool) -> Option<u32> {
+        if !is_quick {
+            return self.begin_anew();
+        }
+        let double = self.present.checked_mul(2).filter(|double| *double <= BOUND_MAX);
+        self.set(double.unwrap_or(0))
+    }
+
+    /// The peer is slow. Returns the bound to set.
+    pub(crate) fn begin_anew(&mut self) -> Option<u32> {
+        self.set(self.least)
+    }
+
+    fn set(&mut self, bound: u32) -> Option<u32> {
+        (std::mem::replace(&mut self.present, bound) != bound).then_some(bound)
     }
 }
 
@@ -113,6 +195,8 @@ pub(crate) struct Acknowledged {
     pub(crate) progress_at: u64,
     /// When the last look was.
     pub(crate) looked_at: u64,
+    /// How much the system accepts and has not sent.
+    pub(crate) bound: UnsentBound,
 }
 
 impl Acknowledged {
@@ -135,7 +219,7 @@ mod system {
 
     use nix::errno::Errno;
     use nix::libc;
-    use nix::sys::socket::sockopt::{self, GetStruct};
+    use nix::sys::socket::sockopt::{self, GetStruct, SetStruct};
     use nix::sys::socket::{getsockopt, setsockopt};
     use nix::sys::utsname::uname;
 
@@ -175,6 +259,16 @@ mod system {
     #[derive(Clone, Copy)]
     struct Info;
     nix::getsockopt_impl!(Info, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfo, GetStruct<TcpInfo>);
+
+    #[derive(Clone, Copy)]
+    struct UnsentMax;
+    nix::setsockopt_impl!(
+        UnsentMax,
+        libc::IPPROTO_TCP,
+        libc::TCP_NOTSENT_LOWAT,
+        u32,
+        SetStruct<'_, u32>
+    );
 
     /// Each socket has one, of eight bytes.
     #[derive(Clone, Copy)]
@@ -227,6 +321,10 @@ mod system {
         })
     }
 
+    pub(super) fn set_unsent_max(socket: &impl AsFd, bytes: u32) -> bool {
+        setsockopt(socket, UnsentMax, &bytes).is_ok()
+    }
+
     pub(super) fn reset_at_close(socket: &impl AsFd) {
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         // An error says that the connection has ended.
@@ -243,6 +341,32 @@ mod system {
     }
 
     pub(super) fn reset_at_close(_socket: &impl AsFd) {}
+
+    pub(super) fn set_unsent_max(_socket: &impl AsFd, _bytes: u32) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod bound_tests {
+    use super::UnsentBound;
+
+    #[test]
+    fn quick_waits_double_the_bound_until_it_is_none_and_a_slow_one_begins_anew() {
+        let mut bound = UnsentBound::new(1 << 20);
+        assert_eq!(bound.end_wait(true), Some(2 << 20));
+        assert_eq!(bound.end_wait(false), Some(1 << 20));
+        assert_eq!(bound.end_wait(false), None, "it is set");
+        let bounds: Vec<_> = (0..4).map(|_| bound.end_wait(true)).collect();
+        assert_eq!(bounds, [Some(2 << 20), Some(4 << 20), Some(0), None]);
+        assert_eq!(bound.begin_anew(), Some(1 << 20));
+    }
+
+    #[test]
+    fn bound_of_zero_is_never_set() {
+        let mut bound = UnsentBound::new(0);
+        assert_eq!((bound.end_wait(true), bound.begin_anew(), bound.present()), (None, None, 0));
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 
-use super::acknowledged::PeerSocket;
+use super::acknowledged::{PeerSocket, UnsentBound};
 use super::kinds::DeadlineKind;
-use super::limits::ConnEvent;
+use super::limits::{ConnEvent, NEVER};
+use super::measured::BoundWait;
 use super::rules;
 use super::side::{Connection, Passes, Sealed, Side, Wakes};
 use super::timers::ConnTimers;
@@ -117,6 +118,10 @@ impl<S: Side> ConnTimers<S> {
     /// [limit](DeadlineKind::WriteTimeout) of a [write](DeadlineKind::WriteRate), the close of the
     /// socket resets the connection, and the system keeps nothing of what the peer has not taken.
     ///
+    /// With [`unsent_max`](crate::ConnLimits::unsent_max), the system has no more than that for a
+    /// peer that takes slowly. While there is a bound, each poll of a write that waits asks the
+    /// socket.
+    ///
     /// Where the system does not say what was acknowledged, the limits are those of a `race`: see
     /// [`acknowledged_bytes`](super::acknowledged_bytes).
     ///
@@ -159,13 +164,14 @@ impl<S: Side> ConnTimers<S> {
         socket: &impl PeerSocket,
         mut future: F,
     ) -> S::Polled<Raced<F::Output>> {
-        let (mut is_first, mut is_named) = (true, false);
+        let (mut is_first, mut is_named, mut wait) = (true, false, None);
         poll_fn(|cx| {
+            self.follow_bound(socket, &mut wait);
             self.poll_race(&mut is_first, &mut future, cx, |cx, seen| {
                 if !std::mem::replace(&mut is_named, true) {
-                    self.name_socket(socket);
+                    wait = self.name_socket(socket);
                 }
-                self.poll_judged(socket, cx, seen)
+                self.poll_judged(socket, &mut wait, cx, seen)
             })
         })
         .await
@@ -200,28 +206,50 @@ impl<S: Side> ConnTimers<S> {
         event.map(|event| S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event))))
     }
 
-    /// A write begins to wait: what limits it is judged by a socket from now on.
-    fn name_socket(&self, socket: &impl PeerSocket) {
-        let (wants_socket, wants_bytes) = self
-            .conn()
-            .look(|facts| rules::transfers(facts).map_or((false, false), |all| all.wants_socket()));
-        let bytes = if wants_bytes { socket.acknowledged() } else { None };
-        if wants_socket && wants_bytes == bytes.is_some() {
-            let now = self.conn().now();
-            self.conn().change(Wakes::Nothing, |facts| {
-                if let Some(transfers) = rules::transfers(facts) {
-                    bytes.map(|bytes| transfers.look(bytes, now));
-                    transfers.ask(now);
-                }
-                ((), 0)
-            });
+    /// A write begins to wait: what limits it is judged by a socket from now on. Returns the wait
+    /// if there is a bound of what the system has not sent.
+    fn name_socket(&self, socket: &impl PeerSocket) -> Option<BoundWait> {
+        let unsent_max = self.conn().with_limits(|limits| limits.unsent_max);
+        let (wants_socket, wants_bytes, is_bound) = self.conn().look(|facts| {
+            let Some(transfers) = rules::transfers(facts) else { return (false, false, false) };
+            let (wants_socket, wants_bytes) = transfers.wants_socket();
+            let bound = transfers.bound().map_or(0, |bound| bound.present());
+            (wants_socket, wants_bytes, wants_bytes && unsent_max > 0 || bound > 0)
+        });
+        let asks = wants_bytes || is_bound;
+        let bytes = if asks { socket.acknowledged() } else { None };
+        if asks != bytes.is_some() || !(wants_socket || is_bound) {
+            return None;
         }
+        let now = self.conn().now();
+        let bound = self.conn().change(Wakes::Nothing, |facts| {
+            let Some(transfers) = rules::transfers(facts) else { return (None, NEVER) };
+            bytes.map(|bytes| transfers.look(bytes, now));
+            transfers.ask(now);
+            (transfers.bound().and_then(|bound| bound.begin(unsent_max)), 0)
+        });
+        bound.map(|bound| socket.set_unsent_max(bound));
+        bytes.filter(|_| is_bound).map(|bytes| BoundWait { since: now, bytes })
+    }
+
+    /// A write that waits is polled again.
+    #[inline]
+    fn follow_bound(&self, socket: &impl PeerSocket, wait: &mut Option<BoundWait>) {
+        let Some(since) = wait else { return };
+        let Some(bytes) = socket.acknowledged() else { return };
+        let now = self.conn().now();
+        let (bound, is_bound) = self.conn().look(|facts| {
+            rules::transfers(facts).map_or((None, false), |all| all.follow(since, bytes, now))
+        });
+        bound.map(|bound| socket.set_unsent_max(bound));
+        *wait = wait.filter(|_| is_bound);
     }
 
     /// Polls for the next event. A limit of writing that has passed asks the socket.
     fn poll_judged(
         &self,
         socket: &impl PeerSocket,
+        wait: &mut Option<BoundWait>,
         cx: &mut Context<'_>,
         seen: Passes,
     ) -> Polled<S> {
@@ -236,9 +264,17 @@ impl<S: Side> ConnTimers<S> {
         }
         if let Some(bytes) = socket.acknowledged() {
             let now = self.conn().now();
-            let has_moved = self.conn().change(Wakes::Nothing, |facts| {
-                (rules::transfers(facts).is_some_and(|all| all.look(bytes, now)), 0)
+            let (has_moved, bound) = self.conn().change(Wakes::Nothing, |facts| {
+                let looked = rules::transfers(facts).map_or((false, None), |all| {
+                    // The write has waited for a part of a limit.
+                    (all.look(bytes, now), all.bound().and_then(UnsentBound::begin_anew))
+                });
+                (looked, 0)
             });
+            if let Some(bound) = bound {
+                socket.set_unsent_max(bound);
+                *wait = Some(BoundWait { since: now, bytes });
+            }
             if has_moved {
                 self.touch();
             }

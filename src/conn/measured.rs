@@ -28,6 +28,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use self::by_socket::Asked;
+pub(super) use self::by_socket::BoundWait;
 use super::acknowledged::Acknowledged;
 pub(crate) use super::kinds::Direction;
 use super::kinds::WRITES;

@@ -139,11 +139,11 @@ mod side;
 mod timers;
 mod transfer;
 
-pub use self::acknowledged::PeerSocket;
 #[cfg(unix)]
 pub use self::acknowledged::acknowledged_bytes;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::acknowledged::{Acknowledged, LOOKS, LUMP_MAX, Sent};
+pub(crate) use self::acknowledged::{Acknowledged, LOOKS, LUMP_MAX, QUICK, Sent, UnsentBound};
+pub use self::acknowledged::{PeerSocket, UNSENT_MAX};
 #[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
 pub(crate) use self::acknowledged::{reset_at_close, sent};
 pub use self::events::Raced;

@@ -118,6 +118,8 @@ pub(super) struct Deadlines<M: Side> {
     stall_parts: u32,
     /// What the peer has acknowledged; `None` of a stream without a socket.
     acknowledged: Option<Acknowledged>,
+    /// The least bound of what the system accepts and has not sent; zero for none.
+    unsent_max: u32,
     /// While a write waits that only its rate bounds, it holds the idle times back.
     rated: Option<InProgress<M>>,
     /// Whether pieces of responses wait for a window, and the stream has accepted all else. Such a
@@ -162,6 +164,7 @@ impl<M: Side> Deadlines<M> {
             stall: None,
             stall_parts: 1,
             acknowledged: None,
+            unsent_max: limits.unsent_max,
             rated: None,
             is_windowed: false,
             taken: 0,

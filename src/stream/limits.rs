@@ -40,14 +40,20 @@ macro_rules! stream_limits {
             /// assert_eq!(limits.idle, Duration::from_secs(120));
             /// assert_eq!(limits.max_age, Duration::ZERO);
             /// ```
-            StreamLimits { $($($(#[$doc])* $field: $type $(| $least)?,)*)* }
+            StreamLimits {
+                $($($(#[$doc])* $field: $type $(| $least)?,)*)*
+                /// How many bytes the system accepts and has not sent for a peer that takes slowly,
+                /// of a stream [with a socket](super::TimedIo::with_socket): see
+                /// [`ConnLimits::unsent_max`]. It does not change with the limits of the timers.
+                unsent_max: u32,
+            }
         }
 
         impl StreamLimits {
             /// The limits of the connection's timers. The deadline of a head is armed by the
             /// stream.
             pub(super) fn of_conn(self) -> ConnLimits {
-                let mut conn = ConnLimits::default();
+                let mut conn = ConnLimits::default().unsent_max(self.unsent_max);
                 $($($(conn.$conn = self.$field;)? $(conn.$conn_least = self.$least;)?)*)*
                 conn
             }
@@ -90,6 +96,7 @@ macro_rules! stream_limits {
                 let limits = StreamLimits {
                     $($($($field: conn.$conn,)? $($least: conn.$conn_least,)?)*)*
                     head,
+                    unsent_max: conn.unsent_max,
                 };
                 match kind {
                     $($(DeadlineKind::$kind => Self::$error(limits.$limit),)?)*

@@ -361,7 +361,10 @@ impl<S, M: Side> TimedIo<S, M> {
     ///
     /// What a response has of an HTTP/2 client that gives no window for it is judged by the window.
     ///
-    /// A system call now, and one at each look: when a part of a limit of writing or an idle time
+    /// With [`unsent_max`](StreamLimits::unsent_max), the system has no more than that for a peer
+    /// that takes slowly, and what the peer's own system takes.
+    ///
+    /// A system call now, or two with that bound, and one at each look: when a part of a limit of writing or an idle time
     /// has passed since bytes were accepted. The first write of a connection allocates some 300
     /// bytes for its time. Changes nothing where the system does not say what was acknowledged: see
     /// [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
@@ -398,6 +401,9 @@ impl<S, M: Side> TimedIo<S, M> {
         if let Some(sent) = socket.sent(&self.io) {
             self.deadlines.set_sent(sent);
             self.socket = socket;
+            if let Some(bound) = self.deadlines.take_bound() {
+                self.socket.set_unsent_max(&self.io, bound);
+            }
         }
         self
     }
@@ -412,6 +418,9 @@ impl<S, M: Side> TimedIo<S, M> {
         deadlines.look_at_socket(|| socket.sent(&io));
         let polled = call(deadlines, io.as_mut());
         deadlines.reset_if_late(&polled, || socket.reset(&io));
+        if let Some(bound) = deadlines.take_bound() {
+            socket.set_unsent_max(&io, bound);
+        }
         polled
     }
 

@@ -20,7 +20,7 @@
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-use crate::conn::{self, Sent};
+use crate::conn::{self, QUICK, Sent, UnsentBound};
 use crate::link::sync::{AtomicBool, Ordering};
 
 /// Where the socket of a stream is.
@@ -64,6 +64,24 @@ impl<S> Socket<S> {
             Self::Simulated(_, reset) => reset(stream),
             #[cfg(not(unix))]
             Self::Never(never, _) => match (*never, stream) {},
+        }
+    }
+
+    /// Sets how much the system accepts and has not sent; zero for its own bound.
+    pub(super) fn set_unsent_max(&self, stream: &S, bytes: u32) {
+        match self {
+            Self::None => {}
+            #[cfg(unix)]
+            Self::System(find) => {
+                if let Some(socket) = find(stream) {
+                    let _has_it = conn::PeerSocket::set_unsent_max(&socket, bytes);
+                }
+            }
+            // What its system accepts is an option of its network.
+            #[cfg(all(feature = "sim", feature = "tokio", unix))]
+            Self::Simulated(..) => _ = bytes,
+            #[cfg(not(unix))]
+            Self::Never(never, _) => match (*never, stream, bytes) {},
         }
     }
 }
@@ -139,6 +157,10 @@ pub(super) struct Acknowledged {
     /// For each direction, whether a look has come since its events were last judged. Not for a
     /// poll only: the look may be that of a flush, after which the read is polled that has asked.
     pub(super) has_looked: [bool; 2],
+    /// When a write last began to wait.
+    waits_since: u64,
+    /// The bound that the stream is to set.
+    unset_bound: Option<u32>,
 }
 
 /// What a look has found.
@@ -152,15 +174,47 @@ pub(super) struct Look {
 }
 
 impl Acknowledged {
-    pub(super) fn new(sent: Sent) -> Self {
+    /// `unsent_max` is the least bound of what the system accepts and has not sent; zero for none.
+    pub(super) fn new(sent: Sent, unsent_max: u32) -> Self {
+        let bound = UnsentBound::new(unsent_max);
+        let bytes = sent.acknowledged;
         Self {
-            known: conn::Acknowledged { bytes: sent.acknowledged, progress_at: 0, looked_at: 0 },
+            known: conn::Acknowledged { bytes, progress_at: 0, looked_at: 0, bound },
             busy: sent.busy,
             has_left: false,
             counted_at: 0,
             is_late: false,
             has_looked: [false; 2],
+            waits_since: 0,
+            unset_bound: (unsent_max > 0).then_some(unsent_max),
         }
+    }
+
+    /// A write begins to wait.
+    pub(super) fn begin_write(&mut self, now: u64) {
+        self.waits_since = now;
+    }
+
+    /// The socket has accepted bytes of a write that has waited.
+    #[inline]
+    pub(super) fn end_write(&mut self, now: impl FnOnce() -> u64) {
+        let bound = &mut self.known.bound;
+        if bound.present() > 0 {
+            self.unset_bound = bound.end_wait(now().saturating_sub(self.waits_since) <= QUICK);
+        }
+    }
+
+    /// A look has come while a write waits.
+    pub(super) fn look_at_write(&mut self, now: u64) {
+        if now.saturating_sub(self.waits_since) > QUICK {
+            self.unset_bound = self.known.bound.begin_anew();
+        }
+    }
+
+    /// Takes the bound that is to be set.
+    #[inline]
+    pub(super) fn take_bound(&mut self) -> Option<u32> {
+        self.unset_bound.take()
     }
 
     /// A wait begins.

@@ -217,3 +217,30 @@ async fn unix_socket_says_nothing_of_acknowledgements() {
     let (stream, _peer) = tokio::net::UnixStream::pair().unwrap();
     assert_eq!(acknowledged_bytes(&stream), None);
 }
+
+/// How many bytes the system accepts for a client that reads nothing.
+async fn accepted(unsent_max: u32) -> usize {
+    let service = TimerService::beside_runtime().start().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (socket, _) = listener.accept().await.unwrap();
+    let stream = TimedIo::new(socket, service.handle(), NONE.unsent_max(unsent_max));
+    let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+    let mut accepted = 0;
+    let sends = async {
+        loop {
+            accepted += stream.write(&[7; 16 << 10]).await.unwrap();
+        }
+    };
+    // The system accepts at once what it accepts.
+    let _ = tokio::time::timeout(ms(500), async { sends.await }).await;
+    drop(client);
+    accepted
+}
+
+#[tokio::test]
+async fn system_accepts_little_for_a_client_that_never_reads_where_it_is_bound() {
+    let (bound, unbound) = tokio::join!(accepted(64 << 10), accepted(0));
+    assert!(bound < 1 << 20, "{bound}");
+    assert!(bound < unbound, "{bound}, and without a bound {unbound}");
+}

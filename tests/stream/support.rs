@@ -42,6 +42,7 @@ pub(crate) const NONE: StreamLimits = StreamLimits {
     min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
     request_idle: Duration::ZERO,
+    unsent_max: 0,
 };
 /// The limit of most tests, in ticks.
 pub(crate) const LIMIT: u64 = 100;

@@ -66,4 +66,8 @@ impl PeerSocket for SocketOf {
             socket.reset_at_close();
         }
     }
+
+    fn set_unsent_max(&self, bytes: u32) -> bool {
+        self.copied().is_some_and(|socket| socket.set_unsent_max(bytes))
+    }
 }

@@ -115,6 +115,9 @@ type SocketOf<I> = fn(&I) -> Option<BorrowedFd<'_>>;
 /// | the connection is too old | `max_age`, off | `GOAWAY`, or `Connection: close` |
 /// | it was told that, and goes on | `max_age_grace`, 30 s | – |
 ///
+/// The system holds 256 KiB for a client that takes its response slowly, and what that client's own
+/// system has taken ([`unsent_max`](StreamLimits::unsent_max), on Linux), in place of up to 4 MB.
+///
 /// The bodies of requests have the limits of [`request`](Self::request), and all else those of
 /// [`limits`](Self::limits). No limit but `max_age_grace` ends a connection while a handler works,
 /// or a response is on its way to a client that takes it, however long that takes. A client takes

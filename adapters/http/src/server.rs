@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use corewheel::conn::DataRate;
+use corewheel::conn::{DataRate, UNSENT_MAX};
 use corewheel::fallback::InfallibleSleep;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Handle};
@@ -114,6 +114,7 @@ impl Default for Server {
             .first_byte(seconds(10))
             .head(seconds(10))
             .write_stall(seconds(30))
+            .unsent_max(UNSENT_MAX)
             .idle(seconds(60))
             .max_age_grace(seconds(30));
         let rate = DataRate::new(240, seconds(5));

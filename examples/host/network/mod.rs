@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 
 use corewheel::ConnTimers;
 use corewheel::conn::Raced;
@@ -26,7 +25,8 @@ pub(crate) trait Network: 'static {
     type Listener: 'static;
     type Stream: Stream + 'static;
 
-    /// Listens with `SO_REUSEPORT`, so that every shard can.
+    /// Listens with `SO_REUSEPORT`, so that every shard can. What the system has for a slow client
+    /// is bound.
     fn bind(address: SocketAddr) -> io::Result<Self::Listener>;
     /// Where a listener listens.
     fn address(listener: &Self::Listener) -> io::Result<SocketAddr>;
@@ -45,11 +45,8 @@ pub(crate) trait Stream {
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
     /// Writes, or waits for the next event of the connection. The limits of writing are judged by
-    /// what the peer has acknowledged where the socket can be asked, and by what the socket accepts
-    /// elsewhere.
-    async fn race_write(&mut self, conn: &ConnTimers, bytes: &[u8]) -> Raced<io::Result<usize>> {
-        conn.race(pin!(self.write(bytes))).await
-    }
+    /// what the peer has acknowledged.
+    async fn race_write(&mut self, conn: &ConnTimers, bytes: &[u8]) -> Raced<io::Result<usize>>;
     /// Ends the connection in both directions.
     async fn close(self);
 }

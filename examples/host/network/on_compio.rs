@@ -8,6 +8,8 @@ use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use compio::runtime::fd::PollFd;
+use corewheel::ConnTimers;
+use corewheel::conn::{PeerSocket, Raced, UNSENT_MAX};
 use socket2::{Domain, Socket, Type};
 
 use super::{BACKLOG, Network, Stream};
@@ -33,6 +35,7 @@ impl Network for Compio {
         // For a server that takes the port next, beside connections that this one has ended.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
+        let _has_it = socket.set_unsent_max(UNSENT_MAX);
         socket.listen(i32::try_from(BACKLOG).unwrap_or(i32::MAX))?;
         PollFd::new(socket.into())
     }
@@ -82,6 +85,10 @@ impl Stream for PollFd<TcpStream> {
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| self.poll_write(cx, bytes)).await
+    }
+
+    async fn race_write(&mut self, conn: &ConnTimers, bytes: &[u8]) -> Raced<io::Result<usize>> {
+        conn.race_write(self, poll_fn(|cx| self.poll_write(cx, bytes))).await
     }
 
     async fn close(self) {

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::pin::pin;
 
 use corewheel::ConnTimers;
-use corewheel::conn::Raced;
+use corewheel::conn::{PeerSocket, Raced, UNSENT_MAX};
 use corewheel_glommio::SocketOf;
 use futures_lite::future::yield_now;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -47,6 +47,8 @@ impl Network for Glommio {
         // The first read finds a client that has left at once.
         let stream = listener.accept().await.map_err(into_io)?;
         stream.set_nodelay(true).map_err(into_io)?;
+        // Glommio lends no descriptor of its listener.
+        let _has_it = SocketOf::new(&stream).set_unsent_max(UNSENT_MAX);
         Ok(stream)
     }
 

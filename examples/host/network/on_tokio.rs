@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 
 use corewheel::ConnTimers;
-use corewheel::conn::Raced;
+use corewheel::conn::{PeerSocket, Raced, UNSENT_MAX};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -26,6 +26,7 @@ impl Network for Tokio {
         // For a server that takes the port next, beside connections that this one has ended.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
+        let _has_it = socket.set_unsent_max(UNSENT_MAX);
         socket.listen(BACKLOG)
     }
 

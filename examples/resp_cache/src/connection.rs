@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use corewheel::conn::Raced;
+use corewheel::conn::{Raced, UNSENT_MAX};
 use corewheel::{ConnLimits, ConnTimers};
 
 use crate::client::Part;
@@ -44,7 +44,7 @@ type Served<T = ()> = Result<T, End>;
 /// Serves one client until it leaves or a limit ends the connection.
 pub(crate) async fn serve(stream: impl Stream, core: Rc<Core>) {
     let options = &core.shared.options;
-    let limits = ConnLimits::default().write_timeout(options.write_timeout);
+    let limits = ConnLimits::default().write_timeout(options.write_timeout).unsent_max(UNSENT_MAX);
     let session = core.enter().map(|client| Session::new(&core, client));
     let (Some(session), Ok(conn)) = (session, core.timers.connection(limits)) else {
         return refuse(stream, &core).await;

@@ -11,7 +11,7 @@
 //! at hand, the time of a write counts from the last progress that is known, and a rate counts what
 //! its owner adds.
 
-use super::super::acknowledged::{Acknowledged, LOOKS, LUMP_MAX};
+use super::super::acknowledged::{Acknowledged, LOOKS, LUMP_MAX, QUICK, UnsentBound};
 use super::super::kinds::{WRITES, rate};
 use super::{Direction, Measured, NEVER, Ordering, Transfers};
 
@@ -91,6 +91,41 @@ impl Measured {
     }
 }
 
+/// A write that waits for a peer with a bound of what the system accepts and has not sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::conn) struct BoundWait {
+    /// When it began, or the peer has last taken half of the bound.
+    pub(in crate::conn) since: u64,
+    /// What the peer had acknowledged then.
+    pub(in crate::conn) bytes: u64,
+}
+
+/// What the system accepts and has not sent.
+impl Transfers {
+    pub(in crate::conn) fn bound(&mut self) -> Option<&mut UnsentBound> {
+        Some(&mut self.known.as_mut()?.bound)
+    }
+
+    /// The peer of a write that waits has acknowledged so many bytes by `now`. Returns the bound to
+    /// set, and whether there is one.
+    pub(in crate::conn) fn follow(
+        &mut self,
+        wait: &mut BoundWait,
+        bytes: u64,
+        now: u64,
+    ) -> (Option<u32>, bool) {
+        let Some(bound) = self.bound() else { return (None, false) };
+        let is_quick = now.saturating_sub(wait.since) <= QUICK;
+        let is_over = bytes.saturating_sub(wait.bytes) >= u64::from(bound.present() / 2);
+        let mut change = None;
+        if is_over || !is_quick {
+            *wait = BoundWait { since: now, bytes };
+            change = bound.end_wait(is_quick);
+        }
+        (change, bound.present() > 0)
+    }
+}
+
 impl Transfers {
     /// The transfers of writes that go on and whose socket is not asked.
     fn unasked(&self) -> impl Iterator<Item = &Measured> {
@@ -129,7 +164,10 @@ impl Transfers {
         // An event may have come by a clock that is a little ahead.
         let came = self.all.iter().map(|transfer| transfer.event_at.get());
         let now = came.filter(|at| *at != NEVER).fold(now, u64::max);
-        let first = || Box::new(Acknowledged { bytes, progress_at: now, looked_at: now });
+        let first = || {
+            let bound = UnsentBound::default();
+            Box::new(Acknowledged { bytes, progress_at: now, looked_at: now, bound })
+        };
         let known = self.known.get_or_insert_with(first);
         let newly = known.look(bytes, now);
         self.all.iter().for_each(|transfer| transfer.acknowledge(newly, known, now));

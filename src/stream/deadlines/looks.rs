@@ -26,7 +26,13 @@ impl<M: Side> Deadlines<M> {
     /// The stream has a socket, of which the system says this.
     #[cfg(unix)]
     pub(in crate::stream) fn set_sent(&mut self, sent: Sent) {
-        self.acknowledged = Some(Acknowledged::new(sent));
+        self.acknowledged = Some(Acknowledged::new(sent, self.unsent_max));
+    }
+
+    /// Takes the bound that is to be set at the socket.
+    #[inline]
+    pub(in crate::stream) fn take_bound(&mut self) -> Option<u32> {
+        self.acknowledged.as_mut()?.take_bound()
     }
 
     /// A read, write, flush or shutdown is polled: looks at the socket if a deadline has asked.
@@ -47,6 +53,9 @@ impl<M: Side> Deadlines<M> {
         let look = known.look(sent, now, saturating_nanos(limit));
         let (counted_at, is_late) = (known.counted_at, known.is_late);
         known.counted_at = now;
+        if self.writes.waits && !self.is_windowed {
+            known.look_at_write(now);
+        }
         let waits = self.is_stalled || known.has_left;
         let mut is_filed = false;
         if let Some(transfer) = &self.writes.transfer {

@@ -29,6 +29,9 @@ impl<M: Side> Deadlines<M> {
             self.written = Some(self.timers.stamp_write());
             return;
         }
+        if let Some(known) = &mut self.acknowledged {
+            known.end_write(|| self.timers.now());
+        }
         // The peer has taken what was in the way.
         self.shared.set_moved(self.timers.stamp_waited_write());
         if counts && self.acknowledged.is_none() {
@@ -93,6 +96,9 @@ impl<M: Side> Deadlines<M> {
     /// The time for which writes wait counts.
     fn measure_writes(&mut self) {
         let now = self.timers.now();
+        if let Some(known) = &mut self.acknowledged {
+            known.begin_write(now);
+        }
         self.resume_rate(now);
         self.stall(now);
     }

@@ -13,6 +13,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::sleep;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::free_address;
 
@@ -48,10 +50,14 @@ impl fmt::Display for Pace {
 }
 
 /// How a client asks, for more than it will take.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Protocol {
     /// It sends these bytes, and counts what comes.
     Bytes(Vec<u8>),
+    /// It sends these bytes over TLS.
+    Tls(Vec<u8>, TlsConnector),
+    /// It sends without an end what comes back.
+    Echo,
     /// It asks over HTTP/2 for this path, with a window of 8 KiB that it opens as it reads.
     Http2(&'static str),
 }
@@ -163,6 +169,28 @@ pub(crate) async fn begin(
             stream.write_all(request).await?;
             let source = Source::Bytes(Box::new(stream), vec![0; 1 << 16]);
             Box::pin(source.read(pace))
+        }
+        Protocol::Tls(request, connector) => {
+            let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+            let mut stream = connector.connect(name, stream).await?;
+            stream.write_all(request).await?;
+            let source = Source::Bytes(Box::new(stream), vec![0; 1 << 16]);
+            Box::pin(source.read(pace))
+        }
+        Protocol::Echo => {
+            let (reader, mut writer) = stream.into_split();
+            let source = Source::Bytes(Box::new(reader), vec![0; 1 << 16]);
+            let sends = async move {
+                loop {
+                    writer.write_all(&[0; 1 << 12]).await?;
+                }
+            };
+            Box::pin(async move {
+                tokio::select! {
+                    ended = sends => ended,
+                    ended = source.read(pace) => ended,
+                }
+            })
         }
         Protocol::Http2(path) => {
             let request = Request::get(format!("http://{server}{path}"));

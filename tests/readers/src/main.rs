@@ -2,7 +2,7 @@
 //! its defaults.
 //!
 //! ```sh
-//! cargo build --release -p corewheel-proxy -p corewheel-resp-cache
+//! cargo build --release -p corewheel-proxy -p corewheel-resp-cache -p idle_server
 //! cargo run --release -p corewheel-readers -- --programs target/release
 //! ```
 //!
@@ -38,6 +38,10 @@ use self::sockets::Sockets;
 
 /// How often the table of sockets is read.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// The most that the system may hold for a client that never reads, in bytes: the bound, and what
+/// it has sent before the client's own system was full.
+const HELD_MAX: u64 = 1 << 20;
 
 /// How many of the clients that never read one server has.
 const NEVER: usize = 30;
@@ -80,6 +84,9 @@ struct Client {
 
 impl Client {
     fn verdict(&self) -> bool {
+        if self.pace == Pace::Stops(0) && self.seen.held > HELD_MAX {
+            return false;
+        }
         match self.expected {
             Expected::Kept => self.began && self.seen.left.is_none(),
             Expected::Ended(within) => self.seen.gone.is_some_and(|gone| gone <= within),

@@ -2,23 +2,31 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::future::IntoFuture;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::routing::get;
-use corewheel::conn::Raced;
+use axum::serve::Listener;
+use corewheel::conn::{PeerSocket, Raced, UNSENT_MAX};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{ConnLimits, TimerService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::clients::Protocol;
 use super::free_address;
@@ -60,6 +68,7 @@ impl Drop for Program {
 
 const PROXY: &str = "reverse_proxy";
 const CACHE: &str = "resp_cache";
+const IDLE: &str = "idle_server";
 
 impl Programs {
     pub(crate) fn new(folder: Option<&Path>) -> Self {
@@ -73,7 +82,7 @@ impl Programs {
 
     /// Returns the programs that are not there.
     pub(crate) fn missing(&self) -> impl Iterator<Item = &'static str> + '_ {
-        [PROXY, CACHE].into_iter().filter(|name| self.path(name).is_none())
+        [PROXY, CACHE, IDLE].into_iter().filter(|name| self.path(name).is_none())
     }
 
     /// Starts a program that listens at an address; `None` if it is not there.
@@ -123,6 +132,43 @@ impl axum::body::HttpBody for Zeroes {
     }
 }
 
+/// Clients over TLS.
+struct TlsListener {
+    sockets: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        loop {
+            let (socket, address) = Listener::accept(&mut self.sockets).await;
+            if let Ok(stream) = self.acceptor.accept(socket).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.sockets.local_addr()
+    }
+}
+
+/// A server and a client with a certificate that the client knows.
+fn certified() -> Result<(TlsAcceptor, TlsConnector), Box<dyn Error>> {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let certificate = own.cert.der().clone();
+    let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone())?;
+    let server = ServerConfig::builder().with_no_client_auth();
+    let server = server.with_single_cert(vec![certificate], key)?;
+    let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    Ok((TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client))))
+}
+
 fn app() -> Router {
     Router::new().route("/", get(|| async { Body::new(Zeroes) }))
 }
@@ -144,6 +190,7 @@ fn pipeline() -> Protocol {
 /// The bare stream, with the limits of writing of the proxy.
 async fn serve_stream(listener: TcpListener, service: &TimerService) {
     let limits = StreamLimits::default().write_stall(Duration::from_secs(30));
+    let limits = limits.unsent_max(UNSENT_MAX);
     let handle = service.handle();
     while let Ok((socket, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -154,7 +201,7 @@ async fn serve_stream(listener: TcpListener, service: &TimerService) {
                 stream.write_all(&[0; FRAME]).await?;
             }
             #[allow(unreachable_code)]
-            std::io::Result::Ok(())
+            io::Result::Ok(())
         });
     }
 }
@@ -162,6 +209,8 @@ async fn serve_stream(listener: TcpListener, service: &TimerService) {
 /// A connection's timers, as the program in the README has them.
 async fn serve_connections(listener: TcpListener, service: &TimerService) {
     let limits = ConnLimits::default().write_timeout(Duration::from_secs(30));
+    let limits = limits.unsent_max(UNSENT_MAX);
+    let _has_it = listener.set_unsent_max(UNSENT_MAX);
     let timers = service.handle().untyped();
     while let Ok((mut socket, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -173,7 +222,7 @@ async fn serve_connections(listener: TcpListener, service: &TimerService) {
                 let write = pin!(writer.write_all(&[0; FRAME]));
                 match connection.race_write(reader.as_ref(), write).await {
                     Ok(Raced::Done(written)) => written?,
-                    _ => return std::io::Result::Ok(()),
+                    _ => return io::Result::Ok(()),
                 }
             }
         });
@@ -194,6 +243,15 @@ pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Er
     add("serve", address, get_request(address), seconds(30), None, None);
     add("serve, HTTP/2", address, Protocol::Http2("/"), seconds(30), None, None);
 
+    let (acceptor, connector) = certified()?;
+    let sockets = TcpListener::bind("127.0.0.1:0").await?;
+    let address = sockets.local_addr()?;
+    let listener = TlsListener { sockets, acceptor };
+    let server = corewheel_http::axum::serve(listener, app());
+    tokio::spawn(server.socket(|stream| Some(stream.get_ref().0.as_fd())).into_future());
+    let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes();
+    add("serve, TLS", address, Protocol::Tls(request, connector), seconds(30), None, None);
+
     let service = Box::leak(Box::new(TimerService::beside_runtime().start()?));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -210,6 +268,11 @@ pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Er
     tokio::spawn(async { axum::serve(listener, app()).await });
     if let Some((address, program)) = programs.start(CACHE, &[]).await? {
         add("cache", address, pipeline(), seconds(30), None, Some(program));
+    }
+    for (name, runtime) in [("idle_server", "auto"), ("idle_server, tokio", "tokio")] {
+        if let Some((address, program)) = programs.start(IDLE, &["--runtime", runtime]).await? {
+            add(name, address, Protocol::Echo, seconds(30), None, Some(program));
+        }
     }
     for mode in ["multi-thread", "per-core"] {
         let upstream = upstream.to_string();

@@ -1,6 +1,6 @@
 //! Limits of writing that are judged by what the peer has acknowledged, for both kinds of timers.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, pending};
 use std::pin::pin;
 
@@ -16,6 +16,8 @@ struct Peer {
     bytes: Cell<Option<u64>>,
     asked: Cell<u32>,
     resets: Cell<u32>,
+    /// The bounds that were set.
+    bounds: RefCell<Vec<u32>>,
 }
 
 impl Peer {
@@ -36,6 +38,11 @@ impl PeerSocket for Peer {
 
     fn reset_at_close(&self) {
         self.resets.set(self.resets.get() + 1);
+    }
+
+    fn set_unsent_max(&self, bytes: u32) -> bool {
+        self.bounds.borrow_mut().push(bytes);
+        true
     }
 }
 
@@ -110,6 +117,46 @@ macro_rules! on_both {
         let $conn = &connect($lab, limits);
         $case
     }};
+}
+
+const MIB: u32 = 1 << 20;
+
+#[test]
+fn bound_is_doubled_for_a_quick_peer_and_begins_anew_when_it_takes_nothing() {
+    on_both!(LIMIT.unsent_max(MIB), |lab, conn, peer| {
+        let _writing = conn.begin_write();
+        // Half of the bound within 8, 16 and 32 ms.
+        let takes = |tick| if tick < 60 { 64 << 10 } else { 0 };
+        assert_eq!(write(lab, conn, peer, 90, takes), []);
+        assert_eq!(*peer.bounds.borrow(), [MIB, 2 * MIB, 4 * MIB, 0]);
+        let asked = peer.asked.get();
+        assert_eq!(write(lab, conn, peer, 5, |_| 0), []);
+        assert_eq!(peer.asked.get(), asked, "without a bound, a poll does not ask");
+        // A look comes when a quarter of the limit has passed.
+        assert_eq!(write(lab, conn, peer, 100, |_| 0), []);
+        assert_eq!(peer.bounds.borrow()[4..], [MIB]);
+    });
+}
+
+#[test]
+fn bound_stays_for_a_slow_peer_and_is_halved_for_one_that_becomes_slow() {
+    on_both!(NONE.write_timeout(ms(4_000)).unsent_max(MIB), |lab, conn, peer| {
+        let _writing = conn.begin_write();
+        let takes = |tick| if (500..508).contains(&tick) { 64 << 10 } else { 100 };
+        assert_eq!(write(lab, conn, peer, 500, takes), []);
+        assert_eq!(*peer.bounds.borrow(), [MIB]);
+        assert_eq!(write(lab, conn, peer, 500, |tick| takes(tick + 500)), []);
+        assert_eq!(*peer.bounds.borrow(), [MIB, 2 * MIB, MIB]);
+    });
+}
+
+#[test]
+fn bound_of_zero_is_not_set_and_asks_nothing() {
+    on_both!(LIMIT, |lab, conn, peer| {
+        let _writing = conn.begin_write();
+        assert_eq!(write(lab, conn, peer, 50, |_| 64 << 10), []);
+        assert_eq!((peer.bounds.borrow().len(), peer.asked.get()), (0, 1));
+    });
 }
 
 const LIMIT: ConnLimits = NONE.write_timeout(ms(400));

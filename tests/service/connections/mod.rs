@@ -61,6 +61,7 @@ const NONE: ConnLimits = ConnLimits {
     heartbeat_phase: false,
     min_read_rate: DataRate::OFF,
     min_write_rate: DataRate::OFF,
+    unsent_max: 0,
 };
 const READ_IDLE: ConnLimits = NONE.read_idle(ms(100));
 
