@@ -93,6 +93,12 @@ pub trait PeerSocket {
     /// the system keeps nothing of what the peer has not taken.
     fn reset_at_close(&self);
 
+    /// How many bytes were accepted and not acknowledged, for the statistics of those that reach a
+    /// limit of writing. `None` if it is not known, as without this method.
+    fn left(&self) -> Option<u64> {
+        None
+    }
+
     /// From now on the system accepts this many bytes at most beyond those that it has sent; zero
     /// is the system's own bound. False if it has no such bound, as without this method.
     ///
@@ -125,6 +131,10 @@ impl<F: AsFd> PeerSocket for F {
 
     fn reset_at_close(&self) {
         reset_at_close(self);
+    }
+
+    fn left(&self) -> Option<u64> {
+        system::sent(self).map(|sent| sent.left)
     }
 
     fn set_unsent_max(&self, bytes: u32) -> bool {

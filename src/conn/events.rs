@@ -206,6 +206,19 @@ impl<S: Side> ConnTimers<S> {
         event.map(|event| S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event))))
     }
 
+    /// A peer that has acknowledged so many bytes, and has so many left, reaches a limit of writing.
+    pub(crate) fn count_bytes(
+        &self,
+        kind: DeadlineKind,
+        acknowledged: Option<u64>,
+        left: Option<u64>,
+    ) {
+        if let Some(kind) = kind.index() {
+            let (acknowledged, left) = (acknowledged.unwrap_or(0), left.unwrap_or(0));
+            self.conn().with_tally(|tally| tally.count_bytes(kind, acknowledged, left));
+        }
+    }
+
     /// A write begins to wait: what limits it is judged by a socket from now on. Returns the wait
     /// if there is a bound of what the system has not sent.
     fn name_socket(&self, socket: &impl PeerSocket) -> Option<BoundWait> {
@@ -286,6 +299,7 @@ impl<S: Side> ConnTimers<S> {
         });
         if let Poll::Ready(Ok(Some(event))) = event {
             if event.kind.bit_of_writing() != 0 {
+                self.count_bytes(event.kind, socket.acknowledged(), socket.left());
                 socket.reset_at_close();
             }
         }

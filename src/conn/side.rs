@@ -18,6 +18,7 @@ use super::moment::Moment;
 use super::rules::{self, Facts, Held, Place};
 use crate::clock::Timeline;
 use crate::face::part::PartHandle;
+use crate::stats::tally::Tally;
 use crate::values::refused::RefusedKind;
 
 /// Where the tasks of a connection run, by what makes its timers. No other type can implement it.
@@ -117,6 +118,9 @@ pub(super) trait Connection: Clone + 'static {
     fn due(&self, kind: usize) -> u64 {
         self.look(|facts| rules::open_due(facts, kind))
     }
+
+    /// Counts something of the connection's deadlines.
+    fn with_tally(&self, count: impl FnOnce(&Tally));
 
     /// How many passes over the sockets have been found over. A pass proves something to a caller
     /// only if the caller has polled what it guards since.

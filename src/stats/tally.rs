@@ -7,7 +7,7 @@
 //! that ends would take the cache line from the core that has counted before.
 //!
 //! Cost: one atomic addition for each deadline that has come and for each connection that has
-//! ended. Nothing else counts here.
+//! ended, and two more where that was a limit of writing. Nothing else counts here.
 
 use crossbeam_utils::atomic::AtomicCell;
 
@@ -25,6 +25,12 @@ pub struct DeadlineStats {
     /// an idle kind counts if the connection was not active since. Heartbeats and custom deadlines
     /// end no connection here: only their owner knows what they are for.
     pub ended: u64,
+    /// For a limit of writing: how many bytes the peers had acknowledged whose connections have
+    /// reached it, each since its connection began. Zero of a connection whose socket was not
+    /// asked, see [`PeerSocket`](crate::conn::PeerSocket).
+    pub acknowledged_bytes: u64,
+    /// How many bytes these peers had not acknowledged of what the system had accepted.
+    pub left_bytes: u64,
 }
 
 /// At most so many kinds are counted: kinds are bits of 32 elsewhere.
@@ -36,6 +42,10 @@ pub(crate) struct Tally {
     counts: [AtomicCell<u64>; KINDS_MAX],
     /// The connections that have ended, by the kind of the deadline.
     ended: [AtomicCell<u64>; KINDS_MAX],
+    /// The bytes that the peers of connections had acknowledged when they have reached a limit of
+    /// writing, and those that were left.
+    acknowledged: [AtomicCell<u64>; KINDS_MAX],
+    left: [AtomicCell<u64>; KINDS_MAX],
     /// Those that have ended without a deadline.
     closed: AtomicCell<u64>,
 }
@@ -45,6 +55,15 @@ impl Tally {
     pub(crate) fn count(&self, kind: usize) {
         if let Some(count) = self.counts.get(kind) {
             count.fetch_add(1);
+        }
+    }
+
+    /// Counts the bytes that the peer of a connection has acknowledged, which has reached a limit of
+    /// a kind, and those that are left.
+    pub(crate) fn count_bytes(&self, kind: usize, acknowledged: u64, left: u64) {
+        if let (Some(all), Some(all_left)) = (self.acknowledged.get(kind), self.left.get(kind)) {
+            all.fetch_add(acknowledged);
+            all_left.fetch_add(left);
         }
     }
 
@@ -70,6 +89,8 @@ impl Tally {
             kind: name,
             count: sum(&|tally| tally.counts[kind].load()),
             ended: sum(&|tally| tally.ended[kind].load()),
+            acknowledged_bytes: sum(&|tally| tally.acknowledged[kind].load()),
+            left_bytes: sum(&|tally| tally.left[kind].load()),
         };
         names.iter().enumerate().map(of_name).collect()
     }

@@ -553,6 +553,10 @@ impl<M: Side> Deadlines<M> {
     #[cold]
     fn end(&mut self, kind: DeadlineKind) -> io::Error {
         self.refused = None;
+        if let (Ends::Writes, Some(known)) = (ends(kind), &self.acknowledged) {
+            let (acknowledged, left) = known.bytes();
+            self.timers.count_bytes(kind, Some(acknowledged), Some(left));
+        }
         let timeout = match kind {
             DeadlineKind::MaxAge if self.timers.is_ordered(kind) => StreamTimeout::Told,
             DeadlineKind::AgeGrace if self.timers.is_ordered(kind) => StreamTimeout::Drained,

@@ -150,6 +150,8 @@ pub(super) struct Acknowledged {
     busy: u64,
     /// Whether bytes were accepted since a look found all acknowledged.
     pub(super) has_left: bool,
+    /// How many bytes the last look has found that were accepted and not acknowledged.
+    left: u64,
     /// Since when the least rate counts what was not looked at.
     pub(super) counted_at: u64,
     /// Whether nothing was acknowledged for the whole limit, as of the last look.
@@ -182,12 +184,18 @@ impl Acknowledged {
             known: conn::Acknowledged { bytes, progress_at: 0, looked_at: 0, bound },
             busy: sent.busy,
             has_left: false,
+            left: sent.left,
             counted_at: 0,
             is_late: false,
             has_looked: [false; 2],
             waits_since: 0,
             unset_bound: (unsent_max > 0).then_some(unsent_max),
         }
+    }
+
+    /// How many bytes the last look has found acknowledged, and how many left.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.known.bytes, self.left)
     }
 
     /// A write begins to wait.
@@ -229,7 +237,7 @@ impl Acknowledged {
             busy: sent.busy.saturating_sub(self.busy),
             busy_until: now.saturating_sub(if sent.left == 0 { sent.quiet } else { 0 }),
         };
-        (self.busy, self.has_left) = (sent.busy, sent.left > 0);
+        (self.busy, self.has_left, self.left) = (sent.busy, sent.left > 0, sent.left);
         self.has_looked = [true; 2];
         self.is_late = now.saturating_sub(self.known.progress_at) >= limit;
         look

@@ -67,6 +67,10 @@ impl PeerSocket for SocketOf {
         }
     }
 
+    fn left(&self) -> Option<u64> {
+        self.copied()?.left()
+    }
+
     fn set_unsent_max(&self, bytes: u32) -> bool {
         self.copied().is_some_and(|socket| socket.set_unsent_max(bytes))
     }

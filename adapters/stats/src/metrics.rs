@@ -11,9 +11,10 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use corewheel::DeadlineKind;
 use corewheel::stats::{
-    ClassStats, CountRow, ServiceStats, ShardCounts, ShardState, ShardStats, Times, Warning,
-    WarningKind,
+    ClassStats, CountRow, DeadlineStats, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
+    Warning, WarningKind,
 };
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -278,7 +279,27 @@ fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStat
         let ended = service.deadlines.iter().map(|of| sample(service, "by", of.kind, of.ended));
         ended.chain([closed])
     });
-    counter(encoder, "connections_ended", help, samples)
+    counter(encoder, "connections_ended", help, samples)?;
+    let help = "Bytes that those had acknowledged who reached a limit of writing";
+    encode_bytes(encoder, services, ("acknowledged", help), |of| of.acknowledged_bytes)?;
+    let help = "Bytes that those had not acknowledged who reached a limit of writing";
+    encode_bytes(encoder, services, ("left", help), |of| of.left_bytes)
+}
+
+/// What the peers of connections had of their bytes that have reached a limit of writing.
+fn encode_bytes(
+    encoder: &mut DescriptorEncoder<'_>,
+    services: &[ServiceStats],
+    (name, help): (&str, &str),
+    bytes: fn(&DeadlineStats) -> u64,
+) -> fmt::Result {
+    let limits = [DeadlineKind::WriteTimeout, DeadlineKind::WriteRate].map(|kind| kind.to_string());
+    let samples = services.iter().flat_map(|service| {
+        let of_limits =
+            service.deadlines.iter().filter(|of| limits.iter().any(|kind| kind == of.kind));
+        of_limits.map(|of| (with(&label_of(service), "by", of.kind), bytes(of) as f64))
+    });
+    counter(encoder, &format!("connections_ended_{name}_bytes"), help, samples)
 }
 
 fn encode_times<'a>(

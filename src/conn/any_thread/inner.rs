@@ -352,6 +352,10 @@ impl Connection for Arc<Inner> {
         }
     }
 
+    fn with_tally(&self, count: impl FnOnce(&Tally)) {
+        self.count(count);
+    }
+
     fn close(&self) -> bool {
         let (sleep, ended_by) = {
             let mut state = self.lock();
@@ -364,7 +368,7 @@ impl Connection for Arc<Inner> {
         let is_open = sleep.is_some();
         drop(sleep);
         if is_open {
-            self.count(|tally| tally.count_end(ended_by));
+            self.with_tally(|tally| tally.count_end(ended_by));
             self.task.wake();
         }
         is_open

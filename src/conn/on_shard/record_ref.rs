@@ -18,6 +18,7 @@ use super::table::Extras;
 use crate::clock::Timeline;
 use crate::face::part::PartHandle;
 use crate::pass::{POLLS_MAX, has_budget};
+use crate::stats::tally::Tally;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 use crate::values::refused::RefusedKind;
 
@@ -102,11 +103,15 @@ impl Connection for RecordRef {
         }
     }
 
+    fn with_tally(&self, count: impl FnOnce(&Tally)) {
+        count(self.connections.shard.orders().tally());
+    }
+
     fn close(&self) -> bool {
         let ended_by = self.look(|facts| rules::ended_by(facts));
         let is_open = self.leave();
         if is_open {
-            self.connections.shard.orders().tally().count_end(ended_by);
+            self.with_tally(|tally| tally.count_end(ended_by));
         }
         is_open
     }

@@ -40,6 +40,10 @@ impl PeerSocket for Peer {
         self.resets.set(self.resets.get() + 1);
     }
 
+    fn left(&self) -> Option<u64> {
+        Some(7)
+    }
+
     fn set_unsent_max(&self, bytes: u32) -> bool {
         self.bounds.borrow_mut().push(bytes);
         true
@@ -117,6 +121,24 @@ macro_rules! on_both {
         let $conn = &connect($lab, limits);
         $case
     }};
+}
+
+#[test]
+fn bytes_that_a_peer_has_acknowledged_and_left_are_counted_by_the_limit_that_it_reaches() {
+    let stall = NONE.write_timeout(ms(400));
+    let rate = NONE.min_write_rate(DataRate::new(1_000, ms(400)));
+    for (limits, kind) in [(stall, "write timeout"), (rate, "write rate")] {
+        on_both!(limits, |lab, conn, peer| {
+            let (_writing, _measured) = (conn.begin_write(), conn.begin_measured_write());
+            let takes = |tick| u64::from(tick < 100);
+            assert_eq!(write(lab, conn, peer, 450, takes).len(), 0);
+            assert_eq!(write(lab, conn, peer, 550, |_| 0).len(), 1);
+            let deadlines = lab.service.stats().deadlines;
+            let bytes = deadlines.iter().map(|of| (of.kind, of.acknowledged_bytes, of.left_bytes));
+            let counted: Vec<_> = bytes.filter(|(_, acknowledged, _)| *acknowledged > 0).collect();
+            assert_eq!(counted, [(kind, 100, 7)]);
+        });
+    }
 }
 
 const MIB: u32 = 1 << 20;
