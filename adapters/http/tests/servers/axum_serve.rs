@@ -56,6 +56,7 @@ pub(super) const OFF: StreamLimits = StreamLimits {
     min_write_rate: DataRate::OFF,
     heartbeat: Duration::ZERO,
     request_idle: Duration::ZERO,
+    unsent_max: 0,
 };
 const ALL: StreamLimits =
     OFF.first_byte(LIMIT).head(LIMIT).idle(LIMIT).read_idle(LIMIT).min_read_rate(RATE);
