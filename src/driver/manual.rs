@@ -90,14 +90,16 @@ impl ManualClock {
     /// shard.timers().schedule(Duration::from_secs(1), 1)?;
     ///
     /// let (begin, mut shards) = (clock.now(), [shard]);
-    /// assert_eq!(clock.run_until_idle(&mut shards, Duration::from_secs(3_600), pending()), Turn::Idle);
+    /// let turn = clock.run_until_idle(&mut shards, Duration::from_secs(3_600), pending());
+    /// assert_eq!(turn, Turn::Idle);
     /// assert_eq!(clock.now() - begin, Duration::from_secs(1_023));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// `tasks` is a future, such as a `LocalSet` of tokio or a join of several futures. It is
     /// polled on this thread, which needs no runtime: at first, and whenever it was woken, but not
-    /// after its end. A test without tasks gives [`pending`](std::future::pending). It may wait by the futures of a [`Handle`](crate::Handle), by commands to a
+    /// after its end. A test without tasks gives [`pending`](std::future::pending).
+    /// It may wait by the futures of a [`Handle`](crate::Handle), by commands to a
     /// [`Kept`](crate::kept::Kept), by channels and by `tokio::io::duplex`.
     ///
     /// ```
