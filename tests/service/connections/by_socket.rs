@@ -124,7 +124,7 @@ macro_rules! on_both {
 }
 
 #[test]
-fn bytes_that_a_peer_has_acknowledged_and_left_are_counted_by_the_limit_that_it_reaches() {
+fn bytes_of_a_peer_are_counted_by_the_limit_of_writing_that_it_reaches() {
     let stall = NONE.write_timeout(ms(400));
     let rate = NONE.min_write_rate(DataRate::new(1_000, ms(400)));
     for (limits, kind) in [(stall, "write timeout"), (rate, "write rate")] {
