@@ -40,14 +40,16 @@ fn main() -> Outcome {
     let service = TimerService::builder().runtime(Runtime::Auto).shards(1).start()?;
     println!("on {}", service.stats().runtime);
     let shard = service.handle().on(service.shards().next().ok_or("there is no shard")?);
-    task(shard)?;
+    let sum = task(shard)?;
     heartbeat(shard)?;
     poller(shard)?;
     backoff(shard)?;
     let panicked = service.stats().shards[0].counts.panicked;
     let report = service.shutdown(ShutdownPolicy::Return)?;
     check(panicked == 0, "no callback has panicked")?;
-    check(report.shards.iter().all(|shard| shard.returned.is_empty()), "no timer is left")
+    check(report.shards.iter().all(|shard| shard.returned.is_empty()), "no timer is left")?;
+    println!("task: {sum}");
+    Ok(())
 }
 
 fn check(is_so: bool, what: &str) -> Outcome {
@@ -55,14 +57,13 @@ fn check(is_so: bool, what: &str) -> Outcome {
 }
 
 /// Computes a sum on the shard's core in 25 ms.
-fn task(shard: Handle) -> Outcome {
+fn task(shard: Handle) -> Outcome<u32> {
     let start = Instant::now();
     let (_timer, reply) = shard.schedule_task(ms(25), |_| (1..=100).sum::<u32>())?;
     let sum = reply.wait()?;
     check(start.elapsed() >= ms(25), "the result is not early")?;
     check(sum == 5_050, "the sum is right")?;
-    println!("task: {sum}");
-    Ok(())
+    Ok(sum)
 }
 
 /// Beats every 20 ms and up to 10 ms later, until this thread stops it.

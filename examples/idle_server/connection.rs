@@ -153,15 +153,18 @@ async fn read(
 async fn write_all(stream: &mut impl Stream, mut bytes: &[u8], conn: &Conn<'_>) -> Result<(), End> {
     while !bytes.is_empty() {
         let _writing = conn.timers.begin_write();
-        let raced = stream.race_write(&conn.timers, bytes).await;
-        match happened(conn, raced)? {
-            Some(0) => return Err(End::ClientLeft),
-            Some(length) => {
-                bytes = &bytes[length..];
+        let length = loop {
+            let raced = stream.race_write(&conn.timers, bytes).await;
+            // At a heartbeat the same write goes on, and its time, too: a client that has not read
+            // what it was sent before would get no PING either.
+            if let Some(length) = happened(conn, raced)? {
+                break length;
             }
-            // The client has not read what it was sent before; a PING could not reach it either.
-            None => {}
+        };
+        if length == 0 {
+            return Err(End::ClientLeft);
         }
+        bytes = &bytes[length..];
     }
     Ok(())
 }

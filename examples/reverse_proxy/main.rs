@@ -159,8 +159,7 @@ impl Proxy {
         }
         self.endpoint.stop();
         if !report.dead.is_empty() {
-            let line = format!("these shards had died before: {:?}", report.dead);
-            return Err(Failure::host(line));
+            return Err(Failure::host(format_args!("shards had died before: {:?}", report.dead)));
         }
         let line = match (cut, is_open) {
             (0, false) => return Ok(()),

@@ -5,7 +5,6 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
-use corewheel::conn::UNSENT_MAX;
 use humantime::parse_duration;
 
 /// An HTTP reverse proxy that gives each step of a request, and each connection, a time.
@@ -80,9 +79,9 @@ pub(crate) struct Limits {
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_duration)]
     pub(crate) write_stall: Duration,
 
-    /// The most bytes that the system has for a client that reads slowly, beyond what it has sent; 0
-    /// for no limit [corewheel].
-    #[arg(long, default_value_t = UNSENT_MAX, value_name = "BYTES")]
+    /// The most bytes that the system has for a client that reads slowly, beyond what it has sent;
+    /// 0 for no limit [corewheel].
+    #[arg(long, default_value_t = corewheel::conn::UNSENT_MAX, value_name = "BYTES")]
     pub(crate) unsent_max: u32,
 
     /// The longest wait for the next request of a connection, whatever an HTTP/2 client sends

@@ -156,7 +156,15 @@ fn deadline_of_zero_is_disabled() {
 #[test]
 fn client_that_does_not_read_is_closed_by_read_idle() {
     in_every_world(|world| {
-        let options = ["--read-idle", "700ms", "--heartbeat", "100ms"];
+        let options = ["--read-idle", "700ms", "--heartbeat", "100ms", "--write-timeout", "0"];
+        closes_a_client_that_does_not_read(&Server::start(world, &options), ms(700));
+    });
+}
+
+#[test]
+fn client_that_does_not_read_is_closed_by_the_limit_of_writing_between_heartbeats() {
+    in_every_world(|world| {
+        let options = ["--read-idle", "0", "--heartbeat", "100ms", "--write-timeout", "700ms"];
         closes_a_client_that_does_not_read(&Server::start(world, &options), ms(700));
     });
 }
