@@ -206,7 +206,8 @@ impl<S: Side> ConnTimers<S> {
         event.map(|event| S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event))))
     }
 
-    /// A peer that has acknowledged so many bytes, and has so many left, reaches a limit of writing.
+    /// A peer that has acknowledged so many bytes, and has so many left, reaches a limit of
+    /// writing.
     pub(crate) fn count_bytes(
         &self,
         kind: DeadlineKind,

@@ -46,14 +46,15 @@ macro_rules! conn_limits {
                 ///
                 /// What the system has for a peer that reads nothing is this and what the peer's
                 /// own system takes, in place of up to 4 MB.
-                /// An accept loop sets it at its listener, or at each socket before the first write,
-                /// by [`set_unsent_max`](crate::conn::PeerSocket::set_unsent_max);
+                /// An accept loop sets it at its listener, or at each socket before the first
+                /// write, by [`set_unsent_max`](crate::conn::PeerSocket::set_unsent_max);
                 /// [`race_write`](crate::ConnTimers::race_write) does at the first wait, when the
-                /// system has accepted as much as it would. Each time that a peer takes half of the bound within a quarter of a second, it is
-                /// doubled, and after a few times there is none: then the send buffer is full while
-                /// a quick peer's server is held up. It begins anew for a write that waits longer.
-                /// So a peer that is quick at first, and then takes nothing, costs what was
-                /// accepted by then, until a limit of writing ends it.
+                /// system has accepted as much as it would. Each time that a peer takes half of the
+                /// bound within a quarter of a second, it is doubled, and after a few times there
+                /// is none: then the send buffer is full while a quick peer's server is held up. It
+                /// begins anew for a write that waits longer. So a peer that is quick at first, and
+                /// then takes nothing, costs what was accepted by then, until a limit of writing
+                /// ends it.
                 ///
                 /// A good value is [`UNSENT_MAX`](crate::conn::UNSENT_MAX). Without an effect on
                 /// other systems than Linux, where it is `TCP_NOTSENT_LOWAT`.

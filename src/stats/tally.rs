@@ -58,8 +58,8 @@ impl Tally {
         }
     }
 
-    /// Counts the bytes that the peer of a connection has acknowledged, which has reached a limit of
-    /// a kind, and those that are left.
+    /// Counts the bytes that the peer of a connection has acknowledged, which has reached a limit
+    /// of a kind, and those that are left.
     pub(crate) fn count_bytes(&self, kind: usize, acknowledged: u64, left: u64) {
         if let (Some(all), Some(all_left)) = (self.acknowledged.get(kind), self.left.get(kind)) {
             all.fetch_add(acknowledged);

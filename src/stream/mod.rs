@@ -364,10 +364,10 @@ impl<S, M: Side> TimedIo<S, M> {
     /// With [`unsent_max`](StreamLimits::unsent_max), the system has no more than that for a peer
     /// that takes slowly, and what the peer's own system takes.
     ///
-    /// A system call now, or two with that bound, and one at each look: when a part of a limit of writing or an idle time
-    /// has passed since bytes were accepted. The first write of a connection allocates some 300
-    /// bytes for its time. Changes nothing where the system does not say what was acknowledged: see
-    /// [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
+    /// A system call now, or two with that bound, and one at each look: when a part of a limit of
+    /// writing or an idle time has passed since bytes were accepted. The first write of a
+    /// connection allocates some 300 bytes for its time. Changes nothing where the system does not
+    /// say what was acknowledged: see [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {

@@ -68,7 +68,12 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
     ),
     (
         "the statistics of the service count deadlines by their kinds",
-        &[("conn/any_thread/inner", "stats::tally::Tally"), ("conn/kinds", "stats::tally::Tally")],
+        &[
+            ("conn/any_thread/inner", "stats::tally::Tally"),
+            ("conn/kinds", "stats::tally::Tally"),
+            ("conn/on_shard/record_ref", "stats::tally::Tally"),
+            ("conn/side", "stats::tally::Tally"),
+        ],
     ),
     (
         "a pass of many deadlines is taken apart, which `Pass` does as a whole for one",

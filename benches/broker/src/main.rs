@@ -1,9 +1,10 @@
 //! The example `mqtt_broker` with the timers of corewheel, and with tokio's, side by side:
 //! processor time for each message, and memory.
 //!
-//! Each client subscribes to a topic of its own, and publishes to that of the next client, at random
-//! times, what is delivered at least once. So the broker arms and disarms a deadline for each message. The clients run in
-//! this process, and each broker in one of its own. The rounds alternate between the two.
+//! Each client subscribes to a topic of its own, and publishes to that of the next client, at
+//! random times, what is delivered at least once. So the broker arms and disarms a deadline for
+//! each message. The clients run in this process, and each broker in one of its own. The rounds
+//! alternate between the two.
 //!
 //! ```text
 //! cargo run --release -p corewheel-broker -- --clients 5000

@@ -25,7 +25,6 @@ use slab::Slab;
 
 use self::wire::Receiving;
 pub(super) use self::wire::Sending;
-use super::super::executor::Executor;
 use super::options::NetOptions;
 use super::witness::{Known, lock};
 use crate::clock::ManualClock;
@@ -162,11 +161,12 @@ pub(super) struct Kernel {
 pub(super) struct World(Mutex<Kernel>);
 
 impl World {
-    pub(super) fn new(executor: &Executor, options: NetOptions) -> Arc<Self> {
+    /// `begun` is when the simulation began.
+    pub(super) fn new(clock: ManualClock, begun: u64, rng: Rng, options: NetOptions) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Kernel {
-            clock: executor.clock().clone(),
-            begun: executor.begun(),
-            rng: executor.fork_rng(),
+            clock,
+            begun,
+            rng,
             options,
             sockets: Slab::new(),
             listeners: BTreeMap::new(),

@@ -104,7 +104,8 @@ impl<T: Send + 'static> Simulation<T> {
             ..options
         };
         let executor = self.executor.clone();
-        let world = World::new(&executor, options);
+        let (clock, rng) = (executor.clock().clone(), executor.fork_rng());
+        let world = World::new(clock, executor.begun(), rng, options);
         let net = Net { executor: executor.clone(), world };
         let mover = net.clone();
         let thread = executor.add_thread();

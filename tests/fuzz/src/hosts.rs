@@ -1,6 +1,6 @@
 //! The hosts that a request for the statistics may name. A page of a browser must not reach them by
-//! a name of its own. So a request is answered where it names an address, a name of loopback, or the
-//! name that the builder was given.
+//! a name of its own. So a request is answered where it names an address, a name of loopback, or
+//! the name that the builder was given.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,8 +1,8 @@
 //! What lies between two sockets: segments, acknowledgements and windows.
 //!
-//! It does what Linux does as far as a sender can see it: a peer acknowledges more than one segment
-//! at once and one alone after a while, and its window opens when there is room for a segment or
-//! half of its buffer, and has doubled. So a peer that reads steadily shows its progress in lumps.
+//! It does what Linux does as far as a sender can see it. A peer acknowledges more than one segment
+//! at once and one alone after a while. Its window opens when there is room for a segment or half
+//! of its buffer, and has doubled. So a peer that reads steadily shows its progress in lumps.
 //!
 //! Invariants: what is on its way fits into the window that the peer has given, which never
 //! shrinks. Each packet of a direction comes in its order, since a connection has one latency.
@@ -363,8 +363,8 @@ impl Kernel {
         self.remove_if_done(id);
     }
 
-    /// Removes a socket that its owner has closed and whose peer has all of it. What it has received
-    /// is acknowledged with it.
+    /// Removes a socket that its owner has closed and whose peer has all of it. What it has
+    /// received is acknowledged with it.
     pub(super) fn remove_if_done(&mut self, id: usize) {
         let Some(socket) = self.sockets.get(id) else { return };
         if !socket.is_closed || !socket.sending.is_done() {
