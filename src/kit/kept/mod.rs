@@ -26,8 +26,8 @@
 //! let first = runtime.block_on(async move {
 //!     let jobs = jobs.await?;
 //!     // Any task on any thread, with a clone of the handle.
-//!     for (number, job) in [(7, "send a mail"), (8, "bill a customer")] {
-//!         let insert = jobs.run(move |jobs| jobs.insert(number, job, Duration::from_millis(5)));
+//!     for (number, job, ms) in [(7, "send a mail", 5), (8, "bill a customer", 60_000)] {
+//!         let insert = jobs.run(move |jobs| jobs.insert(number, job, Duration::from_millis(ms)));
 //!         let inserted = tokio::spawn(insert).await??;
 //!         assert!(inserted.is_ok_and(|old| old.is_none()));
 //!     }
