@@ -203,7 +203,9 @@ impl Seen {
     /// What comes at the same moment may be later.
     fn judge_progress(&self, now: Duration) -> Result<(), String> {
         let progress = self.witness.progress();
-        let before = progress.iter().rev().find(|one| one.at < now);
+        // What a reset takes back was not acknowledged.
+        let until = self.witness.reset_at().map_or(now, |reset| reset.min(now));
+        let before = progress.iter().rev().find(|one| one.at < until);
         let Some(last) = before.filter(|one| one.left > 0) else {
             return Err(format!("stalled at {now:?}, and its peer has all"));
         };
