@@ -163,6 +163,7 @@ pub(crate) struct UnsentBound {
 }
 
 impl UnsentBound {
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(crate) fn new(least: u32) -> Self {
         Self { least, present: least }
     }

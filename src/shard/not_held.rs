@@ -2,7 +2,7 @@
 
 /// Whether turns leave requests in their lanes: they do not.
 #[derive(Default)]
-pub(super) struct HeldLanes;
+pub(super) struct HeldLanes {}
 
 impl HeldLanes {
     #[expect(clippy::unused_self, reason = "it stands for the one of a simulation")]

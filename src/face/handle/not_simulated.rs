@@ -23,7 +23,7 @@ impl ThreadNumber {
 
 /// The thread whose lanes the commands of a handle use: the one that runs.
 #[derive(Clone, Copy, Default)]
-pub(super) struct CommandThread;
+pub(super) struct CommandThread {}
 
 impl CommandThread {
     #[expect(clippy::unused_self, reason = "it stands for the thread of a test")]
