@@ -208,14 +208,8 @@ impl<S: Side> ConnTimers<S> {
 
     /// A peer that has acknowledged so many bytes, and has so many left, reaches a limit of
     /// writing.
-    pub(crate) fn count_bytes(
-        &self,
-        kind: DeadlineKind,
-        acknowledged: Option<u64>,
-        left: Option<u64>,
-    ) {
+    pub(crate) fn count_bytes(&self, kind: DeadlineKind, acknowledged: u64, left: u64) {
         if let Some(kind) = kind.index() {
-            let (acknowledged, left) = (acknowledged.unwrap_or(0), left.unwrap_or(0));
             self.conn().with_tally(|tally| tally.count_bytes(kind, acknowledged, left));
         }
     }
@@ -300,7 +294,9 @@ impl<S: Side> ConnTimers<S> {
         });
         if let Poll::Ready(Ok(Some(event))) = event {
             if event.kind.bit_of_writing() != 0 {
-                self.count_bytes(event.kind, socket.acknowledged(), socket.left());
+                if let Some((acknowledged, left)) = socket.acknowledged().zip(socket.left()) {
+                    self.count_bytes(event.kind, acknowledged, left);
+                }
                 socket.reset_at_close();
             }
         }

@@ -26,8 +26,8 @@ pub struct DeadlineStats {
     /// end no connection here: only their owner knows what they are for.
     pub ended: u64,
     /// For a limit of writing: how many bytes the peers had acknowledged whose connections have
-    /// reached it, each since its connection began. Zero of a connection whose socket was not
-    /// asked, see [`PeerSocket`](crate::conn::PeerSocket).
+    /// reached it, each since its connection began. A connection whose socket does not say both
+    /// this and what is left adds to neither; see [`PeerSocket`](crate::conn::PeerSocket).
     pub acknowledged_bytes: u64,
     /// How many bytes these peers had not acknowledged of what the system had accepted.
     pub left_bytes: u64,

@@ -555,7 +555,7 @@ impl<M: Side> Deadlines<M> {
         self.refused = None;
         if let (Ends::Writes, Some(known)) = (ends(kind), &self.acknowledged) {
             let (acknowledged, left) = known.bytes();
-            self.timers.count_bytes(kind, Some(acknowledged), Some(left));
+            self.timers.count_bytes(kind, acknowledged, left);
         }
         let timeout = match kind {
             DeadlineKind::MaxAge if self.timers.is_ordered(kind) => StreamTimeout::Told,

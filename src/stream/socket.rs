@@ -206,17 +206,24 @@ impl Acknowledged {
     /// The socket has accepted bytes of a write that has waited.
     #[inline]
     pub(super) fn end_write(&mut self, now: impl FnOnce() -> u64) {
-        let bound = &mut self.known.bound;
-        if bound.present() > 0 {
-            self.unset_bound = bound.end_wait(now().saturating_sub(self.waits_since) <= QUICK);
+        if self.known.bound.present() > 0 {
+            let is_quick = now().saturating_sub(self.waits_since) <= QUICK;
+            let bound = self.known.bound.end_wait(is_quick);
+            self.note_bound(bound);
         }
     }
 
     /// A look has come while a write waits.
     pub(super) fn look_at_write(&mut self, now: u64) {
         if now.saturating_sub(self.waits_since) > QUICK {
-            self.unset_bound = self.known.bound.begin_anew();
+            let bound = self.known.bound.begin_anew();
+            self.note_bound(bound);
         }
+    }
+
+    /// The bound has changed, if there is one here. One that is not set yet stays otherwise.
+    fn note_bound(&mut self, bound: Option<u32>) {
+        self.unset_bound = bound.or(self.unset_bound);
     }
 
     /// Takes the bound that is to be set.
@@ -241,5 +248,26 @@ impl Acknowledged {
         self.has_looked = [true; 2];
         self.is_late = now.saturating_sub(self.known.progress_at) >= limit;
         look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Acknowledged, QUICK};
+    use crate::conn::Sent;
+
+    #[test]
+    fn bound_that_a_look_has_changed_is_set_where_the_write_ends_in_the_same_poll() {
+        const LEAST: u32 = 1 << 10;
+        let sent = Sent { acknowledged: 0, left: 0, busy: 0, quiet: 0 };
+        let mut known = Acknowledged::new(sent, LEAST);
+        assert_eq!(known.take_bound(), Some(LEAST));
+        known.begin_write(0);
+        known.end_write(|| QUICK);
+        assert_eq!(known.take_bound(), Some(2 * LEAST));
+        known.begin_write(0);
+        known.look_at_write(QUICK + 1);
+        known.end_write(|| QUICK + 1);
+        assert_eq!(known.take_bound(), Some(LEAST));
     }
 }
