@@ -161,7 +161,7 @@ fn bound_is_doubled_for_a_quick_peer_and_begins_anew_when_it_takes_nothing() {
 }
 
 #[test]
-fn bound_stays_for_a_slow_peer_and_is_halved_for_one_that_becomes_slow() {
+fn bound_stays_for_a_slow_peer_and_begins_anew_for_one_that_becomes_slow() {
     on_both!(NONE.write_timeout(ms(4_000)).unsent_max(MIB), |lab, conn, peer| {
         let _writing = conn.begin_write();
         let takes = |tick| if (500..508).contains(&tick) { 64 << 10 } else { 100 };
