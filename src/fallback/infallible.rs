@@ -7,13 +7,28 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::SleepOrKept;
+use super::moment::Moment;
+use super::thread::{self, Kept};
 #[cfg(feature = "test-util")]
 use super::tokio_clock::{self, Follower};
+use crate::clock::{Clock, Timeline, nanos_after, saturating_nanos};
+use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{AnyHandle, Handle};
+use crate::values::refused::RefusedKind;
+
+/// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
+/// the thread cannot wait for that clock.
+const MANUAL_PERIOD: Duration = Duration::from_millis(1);
+
+/// The deadline that is `delay` after `now`: in nanoseconds, and as a moment.
+#[inline]
+pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (u64, Moment) {
+    let due = nanos_after(now, delay);
+    (due, Moment::by(time.clock(), due))
+}
 
 /// Whether sleeps go by a clock that no test has paused.
 pub(crate) fn is_system_time() -> bool {
@@ -103,7 +118,10 @@ fn paused(handle: AnyHandle) -> Option<Instant> {
 /// n sleeps that it keeps.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct InfallibleSleep {
-    sleep: SleepOrKept,
+    deadline: Moment,
+    timer: Sleep,
+    /// The deadline in the map of the fallback thread; `None` unless the service had no timer.
+    kept: Option<Box<Kept>>,
     /// `None` if it goes by the clock of the service only.
     #[cfg(feature = "test-util")]
     follower: Option<Follower>,
@@ -116,7 +134,27 @@ impl InfallibleSleep {
     /// The timer is on a shard of the handle's service: [`Handle::on`] chooses it, and with
     /// [`Handle::of_class`] the statistics count it for a class.
     pub fn until<T: 'static>(timers: Handle<T>, deadline: Instant) -> Self {
-        Self::of(SleepOrKept::new(timers.untyped(), deadline))
+        Self::of(timers.sleep(deadline), Moment::of(deadline))
+    }
+
+    /// A sleep until a deadline, in nanoseconds by the service's clock and as a moment.
+    // A sleep is written field by field to where it belongs, and not copied as a whole.
+    #[allow(clippy::inline_always, reason = "a call would copy the sleep of each timeout")]
+    #[inline(always)]
+    pub(crate) fn until_due(timers: AnyHandle, due: u64, deadline: Moment) -> Self {
+        Self::of(Sleep::new(timers, due), deadline)
+    }
+
+    #[allow(clippy::inline_always, reason = "as for what calls it")]
+    #[inline(always)]
+    fn of(timer: Sleep, deadline: Moment) -> Self {
+        Self {
+            deadline,
+            timer,
+            kept: None,
+            #[cfg(feature = "test-util")]
+            follower: Some(Follower::default()),
+        }
     }
 
     /// Goes by the clock of the service, also in a runtime whose clock is paused.
@@ -132,14 +170,15 @@ impl InfallibleSleep {
     #[cfg(feature = "tokio")]
     #[inline]
     pub(crate) fn guarding(mut self) -> Self {
-        self.sleep.guard();
+        self.timer.guard();
         self
     }
 
-    /// Whether the runtime has looked at its sockets since the deadline.
+    /// Whether the runtime has looked at its sockets since the deadline: see
+    /// [`Sleep::is_proven`](crate::face::handle::sleep::Sleep::is_proven).
     #[cfg(feature = "tokio")]
     pub(crate) fn is_proven(&self, looks: u64) -> bool {
-        self.sleep.is_proven(looks)
+        self.kept.is_none() && self.timer.is_proven(looks)
     }
 
     /// A sleep that is done when `delay` has passed from this call. A delay that does not fit never
@@ -148,9 +187,13 @@ impl InfallibleSleep {
         let timers = timers.untyped();
         #[cfg(feature = "test-util")]
         if let Some(deadline) = paused(timers).and_then(|now| now.checked_add(delay)) {
-            return Self::of(SleepOrKept::new(timers, deadline));
+            return Self::until(timers, deadline);
         }
-        Self::of(SleepOrKept::after(timers, delay))
+        let due = timers.with_reach(|reach| due_after(reach.time(), reach.nanos(), delay));
+        let (due, deadline) = due.unwrap_or_else(|| {
+            (u64::MAX, Moment::by(&Clock::monotonic(), saturating_nanos(delay)))
+        });
+        Self::until_due(timers, due, deadline)
     }
 
     /// The present by the clock that sleeps follow which are polled here, or up to some
@@ -168,33 +211,33 @@ impl InfallibleSleep {
         read.unwrap_or_else(crate::clock::now)
     }
 
-    #[allow(clippy::inline_always, reason = "as for what it is made of")]
-    #[inline(always)]
-    pub(crate) fn of(sleep: SleepOrKept) -> Self {
-        Self {
-            sleep,
-            #[cfg(feature = "test-util")]
-            follower: Some(Follower::default()),
-        }
-    }
-
     /// Waits until another deadline instead, also after the sleep was done. The task that has
     /// polled it is woken at the new deadline. A sleep that the fallback thread keeps tries its
     /// shard again at the next poll.
     ///
     /// A reset to later sends nothing to the shard.
     pub fn reset(&mut self, deadline: Instant) {
-        self.sleep.reset(deadline);
+        self.reset_timer(deadline);
         #[cfg(feature = "test-util")]
-        if let Some(follower) = self.follower.as_mut().filter(|_| !self.sleep.is_manual()) {
+        if let Some(follower) = self.follower.as_mut().filter(|_| !self.timer.is_manual()) {
             follower.reset(deadline);
+        }
+    }
+
+    fn reset_timer(&mut self, deadline: Instant) {
+        self.deadline = Moment::of(deadline);
+        self.timer.reset(deadline);
+        if self.kept.is_some() {
+            let wake_at = self.wake_at();
+            // A deadline that has come is forgotten.
+            self.kept.take_if(|kept| !kept.reset(wake_at));
         }
     }
 
     /// As [`reset`](Self::reset), without a timer of tokio before the next poll.
     #[cfg(feature = "tokio")]
     pub(crate) fn reset_unbegun(&mut self, deadline: Instant) {
-        self.sleep.reset(deadline);
+        self.reset_timer(deadline);
         #[cfg(feature = "test-util")]
         {
             // Until the next poll there is no timer to which a paused clock advances.
@@ -205,38 +248,38 @@ impl InfallibleSleep {
     /// When it is done, or 292 years after the first service of the process began, if that is
     /// earlier.
     pub fn deadline(&self) -> Instant {
-        self.sleep.deadline()
+        self.deadline.instant()
     }
 
     /// The handle of which it was made.
     pub fn handle(&self) -> AnyHandle {
-        self.sleep.handle()
+        self.timer.handle()
     }
 
     /// Whether the fallback thread keeps the deadline, as the service had no timer at the last
     /// poll.
     pub fn is_kept(&self) -> bool {
-        self.sleep.is_kept()
+        self.kept.is_some()
     }
 
     /// How many sleeps, timeouts and ticks of the process the fallback thread has had to keep so
     /// far, because a shard was full or had ended: those of this type, of `time`, and of the
     /// adapters.
     pub fn fallback_count() -> u64 {
-        super::thread::fallback_count()
+        thread::fallback_count()
     }
 
     /// Whether the deadline is one by the system's clock, so that a runtime may have been held up
     /// when it came: whether a limit asks for a [`Pass`](crate::pass::Pass) before it cuts
     /// anything. A clock that a test moves needs none.
     pub fn needs_pass(&self) -> bool {
-        !self.sleep.is_manual() && is_system_time()
+        !self.timer.is_manual() && is_system_time()
     }
 
     /// Whether the deadline has come, for a sleep that was polled or reset.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_elapsed(&self) -> bool {
-        let is_elapsed = || now() >= self.sleep.done_at();
+        let is_elapsed = || now() >= self.done_at();
         #[cfg(feature = "test-util")]
         if let Some(follower) = &self.follower {
             return follower.is_elapsed(is_elapsed);
@@ -249,11 +292,109 @@ impl InfallibleSleep {
     #[inline(always)]
     pub(crate) fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         #[cfg(feature = "test-util")]
-        if let Some(follower) = self.follower.as_mut().filter(|_| !self.sleep.is_manual()) {
-            let sleep = &mut self.sleep;
-            return follower.poll(sleep.deadline(), cx, |cx| sleep.poll(cx));
+        if let Some(mut follower) = self.follower.take_if(|_| !self.timer.is_manual()) {
+            let polled = follower.poll(self.deadline(), cx, |cx| self.poll_service(cx));
+            self.follower = Some(follower);
+            return polled;
         }
-        self.sleep.poll(cx)
+        self.poll_service(cx)
+    }
+
+    /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.
+    #[cfg(feature = "tokio")]
+    fn done_at(&self) -> Instant {
+        let time = self.timer.handle().time().filter(|_| self.kept.is_none());
+        let Some(time) = time else { return self.deadline.instant() };
+        time.instant(time.deadline_at(self.deadline.instant()))
+    }
+
+    /// Whether the deadline has come, by the clock of the service.
+    fn is_over(&self) -> bool {
+        let (time, due) = (self.timer.handle().time(), self.timer.due());
+        match time {
+            // A moment is no later than 292 years after the first epoch, and a manual clock may be.
+            Some(time) if due != u64::MAX => time.nanos() >= due,
+            _ if self.deadline.is_furthest() => false,
+            Some(time) => time.now() >= self.deadline.instant(),
+            None => crate::clock::now() >= self.deadline.instant(),
+        }
+    }
+
+    /// When the fallback thread is to wake the task.
+    fn wake_at(&self) -> Instant {
+        let time = self.timer.handle().time();
+        let is_manual = time.is_some_and(|time| time.clock().is_manual());
+        if is_manual { crate::clock::now() + MANUAL_PERIOD } else { self.deadline.instant() }
+    }
+
+    /// Is done when the deadline has come by the clock of the service. Else the task is woken then.
+    #[allow(clippy::inline_always, reason = "a call of it costs as much as it does")]
+    #[inline(always)]
+    fn poll_service(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.kept.is_some() { self.poll_kept(cx) } else { self.poll_timer(cx) }
+    }
+
+    #[allow(clippy::inline_always, reason = "a call of it costs as much as it does")]
+    #[inline(always)]
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.timer.due() == u64::MAX && !self.deadline.is_furthest() {
+            self.find_due();
+        }
+        match Pin::new(&mut self.timer).poll(cx) {
+            Poll::Ready(Err(refused)) => self.poll_refused(refused, cx.waker()),
+            polled => polled.map(drop),
+        }
+    }
+
+    /// Finds the deadline of a sleep that was made on a thread that could not reach the service.
+    #[cold]
+    fn find_due(&mut self) {
+        self.timer.reset(self.deadline.instant());
+    }
+
+    /// Polls a sleep whose deadline was given to the fallback thread.
+    #[cold]
+    fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Its service would have it done a tick later, and may have to look for room first.
+        if self.is_over() {
+            return Poll::Ready(());
+        }
+        if let Some(kept) = &self.kept {
+            if !kept.is_reset {
+                if kept.set_waker(cx.waker().clone()) {
+                    return Poll::Pending;
+                }
+                // The thread has woken the task.
+                self.kept = None;
+            }
+        }
+        let polled = self.poll_timer(cx);
+        // The fallback thread has no reset deadline unless the service has refused it again, or may
+        // refuse it once its shard has looked for room.
+        let may_be_refused = self.timer.is_asked();
+        self.kept.take_if(|kept| kept.is_reset && !may_be_refused);
+        polled
+    }
+
+    /// Polls a sleep for which the service has no timer.
+    #[cold]
+    fn poll_refused(&mut self, refused: RefusedKind, waker: &Waker) -> Poll<()> {
+        if self.is_over() {
+            return Poll::Ready(());
+        }
+        if let Some(kept) = &mut self.kept {
+            if kept.set_waker(waker.clone()) {
+                kept.is_reset = false;
+                return Poll::Pending;
+            }
+        }
+        let service = self.timer.handle().service;
+        match Kept::new(self.wake_at(), waker.clone(), service, refused) {
+            Ok(kept) => self.kept = Some(Box::new(kept)),
+            // The next poll tries again.
+            Err(waker) => waker.wake(),
+        }
+        Poll::Pending
     }
 }
 
@@ -272,5 +413,5 @@ const _: () = {
     const fn is_any_threads<X: Send + Sync + Unpin + 'static>() {}
     is_any_threads::<InfallibleSleep>();
     #[cfg(not(feature = "test-util"))]
-    assert!(size_of::<InfallibleSleep>() == size_of::<SleepOrKept>());
+    assert!(size_of::<InfallibleSleep>() <= size_of::<Sleep>() + 16);
 };

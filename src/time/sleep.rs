@@ -9,7 +9,7 @@ use tokio::task::coop;
 
 use super::instant::Instant;
 use super::service;
-use crate::fallback::{InfallibleSleep, SleepOrKept};
+use crate::fallback::InfallibleSleep;
 
 /// The longest delay that is added to the present: about 30 years, as tokio has it. Not every
 /// system can represent instants that are further away.
@@ -36,7 +36,7 @@ pub fn sleep(duration: Duration) -> Sleep {
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep::of(SleepOrKept::new(service::handle(), deadline.into_std()))
+    Sleep::of(InfallibleSleep::until(service::handle(), deadline.into_std()))
 }
 
 /// Waits for a deadline; made by [`sleep`] and [`sleep_until`], with the methods of
@@ -71,13 +71,13 @@ impl Sleep {
             return sleep_until(service::present_of_service() + delay);
         }
         let (due, deadline) = service::due_after(delay);
-        Self::of(SleepOrKept::until(service::handle(), due, deadline))
+        Self::of(InfallibleSleep::until_due(service::handle(), due, deadline))
     }
 
     #[allow(clippy::inline_always, reason = "as for what it is made of")]
     #[inline(always)]
-    fn of(timer: SleepOrKept) -> Self {
-        Self { timer: InfallibleSleep::of(timer), has_begun: false }
+    fn of(timer: InfallibleSleep) -> Self {
+        Self { timer, has_begun: false }
     }
 
     /// The sleep guards a future.
