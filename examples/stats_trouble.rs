@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         builder.start()?
     };
     let _watchdog = watch(service.stats_source(), |stuck| println!("watchdog: {stuck:?}"))?;
-    let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
+    let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0")?;
     println!("http://{}/", endpoint.local_addr());
     for shard in service.shards() {
         let handle = service.handle();

@@ -120,9 +120,7 @@ impl<T: Send + 'static> Running<T> {
                 Err(_) => return Err(Failure::host("a shard ended before it could listen")),
             }
         }
-        let endpoint = StatsEndpoint::builder(service.stats_source())
-            .listen(addresses.stats)
-            .start()
+        let endpoint = StatsEndpoint::start(service.stats_source(), addresses.stats)
             .map_err(|error| busy("--stats", addresses.stats, &error))?;
         Ok(Self { service, acceptors, endpoint, address, stop })
     }

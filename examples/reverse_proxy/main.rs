@@ -101,7 +101,7 @@ impl Proxy {
         };
         let service = service.name("proxy").classes([CONNECTION, UPSTREAM]).start();
         let service = service.map_err(Failure::host)?;
-        let endpoint = StatsEndpoint::builder(service.stats_source()).listen(options.stats).start();
+        let endpoint = StatsEndpoint::start(service.stats_source(), options.stats);
         let endpoint = endpoint.map_err(|error| Failure::host(format_args!("--stats: {error}")))?;
         let (begin_shutdown, begun) = watch::channel(());
         let (opened, open) = mpsc::channel();

@@ -52,8 +52,7 @@ impl Stage {
             service.attach(shard).unwrap().into_loop(Box::new(handler) as Box<_>).unwrap()
         };
         let shards = service.shards().map(attach).collect();
-        let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
-        let endpoint = endpoint.start().unwrap();
+        let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0").unwrap();
         let mut stage = Self { clock, service, shards, endpoint };
         stage.turn();
         stage

@@ -21,8 +21,7 @@ fn service(class: TimerClass, name: &str) -> TimerService {
 }
 
 fn endpoint(service: &TimerService, address: &str) -> StatsEndpoint {
-    let builder = StatsEndpoint::builder(service.stats_source());
-    builder.listen(address).start().unwrap()
+    StatsEndpoint::start(service.stats_source(), address).unwrap()
 }
 
 fn url(address: SocketAddr) -> String {

@@ -6,7 +6,7 @@
 //! use corewheel_stats::StatsEndpoint;
 //!
 //! let service = TimerService::builder().shards(1).start()?;
-//! let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0").start()?;
+//! let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0")?;
 //! assert!(endpoint.local_addr().ip().is_loopback());
 //! endpoint.stop();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -14,9 +14,9 @@
 //!
 //! The endpoint runs on a thread and a runtime of its own rather than on a shard's executor, so
 //! that no client takes time from a timer. It reads what the shards publish and sends them nothing.
-//! Every client that can connect can read: the endpoint listens on loopback unless its builder is
-//! given another address, and has no password, no encryption and no route that changes anything. A
-//! page of another site cannot read it through a browser: requests must name an allowed host.
+//! Every client that can connect can read: the endpoint has no password, no encryption and no route
+//! that changes anything. A page of another site cannot read it through a browser: requests must
+//! name an allowed host.
 //!
 //! Absent by design: a file system, any other route than those of [`StatsEndpoint`], a second
 //! request on a connection, a body that is read.
@@ -36,7 +36,6 @@
 mod alarms;
 mod attention;
 mod collector;
-mod error;
 mod history;
 mod host;
 mod metrics;
@@ -49,17 +48,15 @@ pub mod watchdog;
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use corewheel::ConfigError;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
 pub use self::collector::StatsCollector;
-pub use self::error::EndpointError;
 pub use self::mount::StatsRoutes;
 
 /// Serves the statistics of one service over HTTP/1, until it is dropped.
@@ -114,14 +111,50 @@ pub struct StatsEndpoint {
 }
 
 impl StatsEndpoint {
-    /// A builder, which listens on 127.0.0.1:9920 by default. A
+    /// Binds the address and starts the thread. A
     /// [`StatsSource`](corewheel::stats::StatsSource) has the routes with their defaults;
-    /// [`StatsRoutes`] sets what is to be different.
-    pub fn builder(routes: impl Into<StatsRoutes>) -> StatsEndpointBuilder {
-        let listen = Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 9920))]);
-        StatsEndpointBuilder { routes: routes.into(), listen }
+    /// [`StatsRoutes`] sets what is to be different. The endpoint answers when this returns.
+    ///
+    /// A name is resolved here, which blocks the calling thread while the system asks its name
+    /// servers; a task passes an address. Of several addresses the first that works is taken. Port
+    /// 0 lets the system choose. Every client that can reach the address can read the statistics;
+    /// an address that is not loopback is logged as a warning.
+    ///
+    /// # Errors
+    ///
+    /// An address that is in use or cannot be bound, with a text that names it and a remedy, or
+    /// what keeps the thread from running. No thread and no socket is left, and the service runs
+    /// on.
+    pub fn start(
+        routes: impl Into<StatsRoutes>,
+        address: impl ToSocketAddrs,
+    ) -> io::Result<StatsEndpoint> {
+        let (listener, address) = bind(address.to_socket_addrs()?)?;
+        let (running, stop) = oneshot::channel();
+        let (ready, started) = mpsc::channel();
+        let routes = Arc::new(routes.into());
+        let name = format!("{}-http", routes.source.read().name);
+        let run = move || server::run(listener, routes, stop, &ready);
+        let thread = thread::Builder::new().name(name).spawn(run)?;
+        // From here on, dropping the endpoint joins the thread.
+        let endpoint = Self { address, running: Some(running), thread: Some(thread) };
+        started.recv().unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))?;
+        if address.ip().is_loopback() {
+            tracing::info!(
+                name: "endpoint-listens",
+                target: "corewheel::endpoint",
+                %address, "the statistics endpoint listens"
+            );
+        } else {
+            tracing::warn!(
+                name: "endpoint-reachable",
+                target: "corewheel::endpoint",
+                %address,
+                "the statistics endpoint can be reached from other machines, without a password"
+            );
+        }
+        Ok(endpoint)
     }
-
     /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
     /// the endpoint does the same. Takes as long as the answer that is being made up, if any; it
     /// waits for no client. So a task may call it, too: it blocks its worker for that long.
@@ -149,83 +182,19 @@ impl fmt::Debug for StatsEndpoint {
     }
 }
 
-/// Collects the settings of an endpoint; made by [`StatsEndpoint::builder`].
-#[must_use = "a builder does nothing until it is started"]
-#[derive(Clone, Debug)]
-pub struct StatsEndpointBuilder {
-    routes: StatsRoutes,
-    /// The addresses, or why there are none.
-    listen: Result<Vec<SocketAddr>, String>,
-}
-
-impl StatsEndpointBuilder {
-    /// Where to listen: 127.0.0.1:9920 by default. A name is resolved here, which blocks the
-    /// calling thread while the system asks its name servers; a task passes an address. Of several
-    /// addresses the first that works is taken. Port 0 lets the system choose.
-    ///
-    /// Every client that can reach the address can read the statistics; an address that is not
-    /// loopback is logged as a warning.
-    pub fn listen(mut self, address: impl ToSocketAddrs) -> Self {
-        self.listen = address.to_socket_addrs().map(Iterator::collect).map_err(|e| e.to_string());
-        self
-    }
-
-    /// Binds the address and starts the thread. The endpoint answers when this returns. It blocks
-    /// the calling thread until the thread runs, and may be called in a task.
-    ///
-    /// # Errors
-    ///
-    /// An address that is in use or cannot be bound, or what
-    /// keeps the thread from running. The service is not touched by any of them.
-    pub fn start(self) -> Result<StatsEndpoint, EndpointError> {
-        let (listener, address) = bind(self.listen)?;
-        let (running, stop) = oneshot::channel();
-        let (ready, started) = mpsc::channel();
-        let routes = Arc::new(self.routes);
-        let name = format!("{}-http", routes.source.read().name);
-        let run = move || server::run(listener, routes, stop, &ready);
-        let thread = thread::Builder::new().name(name).spawn(run).map_err(EndpointError::Thread)?;
-        // From here on, dropping the endpoint joins the thread.
-        let endpoint = StatsEndpoint { address, running: Some(running), thread: Some(thread) };
-        match started.recv() {
-            Ok(result) => result.map_err(EndpointError::Thread)?,
-            Err(_) => return Err(EndpointError::Thread(io::Error::other("it panicked"))),
-        }
-        if address.ip().is_loopback() {
-            tracing::info!(
-                name: "endpoint-listens",
-                target: "corewheel::endpoint",
-                %address, "the statistics endpoint listens"
-            );
-        } else {
-            tracing::warn!(
-                name: "endpoint-reachable",
-                target: "corewheel::endpoint",
-                %address,
-                "the statistics endpoint can be reached from other machines, without a password"
-            );
-        }
-        Ok(endpoint)
-    }
-}
-
 /// Listens on the first of the addresses that can be bound.
-fn bind(
-    addresses: Result<Vec<SocketAddr>, String>,
-) -> Result<(TcpListener, SocketAddr), EndpointError> {
-    const REMEDY: &str = "name one like 127.0.0.1:9920";
-    let addresses = addresses
-        .map_err(|error| ConfigError::new("listen", error, "it must be an address", REMEDY))?;
-    let mut failure = EndpointError::Config(ConfigError::new(
-        "listen",
-        &addresses,
-        "it must be at least one address",
-        REMEDY,
-    ));
+fn bind(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<(TcpListener, SocketAddr)> {
+    let mut failure = io::Error::new(io::ErrorKind::InvalidInput, "there is no address to listen on");
     for address in addresses {
         match listen(address) {
             Ok(bound) => return Ok(bound),
-            Err(source) => failure = EndpointError::bind(address, source),
+            Err(error) => {
+                let text = format!(
+                    "the statistics endpoint cannot listen on {address}: {error}; name an address \
+                     of this machine and a free port that this process may bind, or port 0"
+                );
+                failure = io::Error::new(error.kind(), text);
+            }
         }
     }
     Err(failure)

@@ -164,7 +164,7 @@ impl StatsRoutes {
     ///     let is_warm = looked_at.load(Ordering::Relaxed);
     ///     (!is_warm).then(|| "the cache is cold".to_owned())
     /// });
-    /// let endpoint = StatsEndpoint::builder(routes).listen("127.0.0.1:0").start()?;
+    /// let endpoint = StatsEndpoint::start(routes, "127.0.0.1:0")?;
     /// # drop(endpoint);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

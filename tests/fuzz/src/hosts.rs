@@ -51,7 +51,7 @@ impl Server {
         let service: TimerService = builder.start().expect("plain threads run everywhere");
         let routes = StatsRoutes::new(service.stats_source());
         let routes = routes.allow_host("stats.example").expect("it is a name");
-        let endpoint = StatsEndpoint::builder(routes).listen("127.0.0.1:0").start();
+        let endpoint = StatsEndpoint::start(routes, "127.0.0.1:0");
         Self { endpoint: endpoint.expect("a port is free"), _service: service }
     }
 

@@ -24,7 +24,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::{Runtime, ShardId, TimerService};
-use corewheel_stats::{StatsEndpoint, StatsEndpointBuilder, StatsRoutes};
+use corewheel_stats::{StatsEndpoint, StatsRoutes};
 
 /// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -45,22 +45,17 @@ fn huge_service() -> TimerService {
     TimerService::builder().shards(1_024).capacity(64).start_attached_with().unwrap()
 }
 
-fn builder<T: Send>(service: &TimerService<T>) -> StatsEndpointBuilder {
-    StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0")
-}
-
 fn routes<T: Send>(service: &TimerService<T>) -> StatsRoutes {
     StatsRoutes::new(service.stats_source())
 }
 
 /// An endpoint with these routes.
 fn with_routes(routes: StatsRoutes) -> StatsEndpoint {
-    let builder = StatsEndpoint::builder(routes).listen("127.0.0.1:0");
-    builder.start().expect("the system has a free port")
+    StatsEndpoint::start(routes, "127.0.0.1:0").expect("the system has a free port")
 }
 
 fn endpoint<T: Send>(service: &TimerService<T>) -> StatsEndpoint {
-    builder(service).start().expect("the system has a free port")
+    with_routes(routes(service))
 }
 
 /// Sends timers to a shard and waits until they have fired.

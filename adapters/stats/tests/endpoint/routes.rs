@@ -127,8 +127,7 @@ fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     let builder = TimerService::builder().shards(1).class(LEASE).unpinned();
     let service = builder.start_attached_with::<u8>().unwrap();
     let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
-    let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
-    let endpoint = endpoint.start().unwrap();
+    let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0").unwrap();
     let hour = Duration::from_hours(1);
     shard.timers().schedule(hour, 1).unwrap();
     shard.timers().of_class(LEASE).unwrap().schedule(hour, 2).unwrap();
@@ -362,8 +361,7 @@ fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck()
     let service = builder.start_attached_with::<u8>().unwrap();
     let attach = |shard| service.attach(ShardId::new(shard)).unwrap().into_loop(|_, _| {});
     let (mut first, mut second) = (attach(0).unwrap(), attach(1).unwrap());
-    let endpoint = StatsEndpoint::builder(service.stats_source()).listen("127.0.0.1:0");
-    let endpoint = endpoint.start().unwrap();
+    let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0").unwrap();
     let address = endpoint.local_addr();
     let ready = || get(address, "/ready");
     second.timers().schedule(Duration::from_millis(5), 1).unwrap();

@@ -1,36 +1,34 @@
-//! How an endpoint starts, which settings it accepts, and how it stops.
+//! How an endpoint starts, which addresses it accepts, and how it stops.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use corewheel::TimerService;
-use corewheel_stats::{EndpointError, StatsEndpoint, StatsEndpointBuilder};
+use corewheel_stats::StatsEndpoint;
 
 use crate::client::get;
-use crate::{builder, endpoint, fire, service};
+use crate::{endpoint, fire, service};
+
+fn start_on(service: &TimerService, address: impl ToSocketAddrs) -> std::io::Result<StatsEndpoint> {
+    StatsEndpoint::start(service.stats_source(), address)
+}
 
 #[test]
-fn endpoint_listens_on_loopback_unless_another_address_is_set() {
+fn endpoint_listens_on_the_address_that_it_is_given() {
     let service = service(1);
-    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, 9920));
-    match StatsEndpoint::builder(service.stats_source()).start() {
-        Ok(endpoint) => assert_eq!(endpoint.local_addr(), default),
-        // Another process on this machine has the port.
-        Err(EndpointError::AddressInUse(address)) => assert_eq!(address, default),
-        Err(error) => panic!("{error}"),
-    }
-    let endpoint = builder(&service).listen((Ipv4Addr::UNSPECIFIED, 0)).start().unwrap();
+    let endpoint = start_on(&service, (Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     assert!(endpoint.local_addr().ip().is_unspecified());
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.local_addr().port()));
     assert_eq!(get(here, "/healthz").status, 200);
 }
 
 #[test]
-fn start_on_a_port_in_use_returns_a_typed_error_and_timers_still_fire() {
+fn start_on_a_port_in_use_returns_an_error_of_that_kind_and_timers_still_fire() {
     let service = service(1);
     let first = endpoint(&service);
     let taken = first.local_addr();
-    let error = builder(&service).listen(taken).start().expect_err("the port is taken");
-    assert!(matches!(error, EndpointError::AddressInUse(address) if address == taken), "{error:?}");
+    let error = start_on(&service, taken).expect_err("the port is taken");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error:?}");
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
     fire(&service, 0, 10);
     assert_eq!(get(taken, "/healthz").status, 200);
@@ -43,33 +41,26 @@ fn start_with_several_addresses_binds_the_first_free_one() {
     let holder = endpoint(&service);
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let addresses = [holder.local_addr(), free];
-    let endpoint = builder(&service).listen(&addresses[..]).start().unwrap();
+    let endpoint = start_on(&service, &addresses[..]).unwrap();
     assert_ne!(endpoint.local_addr(), holder.local_addr());
     assert_eq!(endpoint.local_addr().ip(), taken.ip());
 }
 
 #[test]
-fn start_on_an_address_of_another_machine_returns_a_bind_error() {
+fn start_on_an_address_of_another_machine_returns_an_error_that_names_it() {
     let service = service(1);
-    let error = builder(&service).listen("192.0.2.1:9920").start().unwrap_err();
-    assert!(matches!(error, EndpointError::Bind { .. }), "{error:?}");
+    let error = start_on(&service, "192.0.2.1:9920").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrNotAvailable, "{error:?}");
     assert!(error.to_string().contains("192.0.2.1:9920"), "{error}");
 }
 
-fn check_setting(
-    change: impl FnOnce(StatsEndpointBuilder) -> StatsEndpointBuilder,
-    expected: &str,
-) {
-    let service: TimerService = TimerService::builder().shards(1).start_attached().unwrap();
-    let error = change(builder(&service)).start().expect_err("the setting is refused");
-    let EndpointError::Config(error) = error else { panic!("{error:?}") };
-    assert_eq!(error.field(), expected, "{error}");
-}
-
 #[test]
-fn setting_out_of_range_is_refused_with_its_name() {
-    check_setting(|b| b.listen("no port"), "listen");
-    check_setting(|b| b.listen(&[][..]), "listen");
+fn start_without_an_address_is_refused() {
+    let service = service(1);
+    for error in [start_on(&service, "no port"), start_on(&service, &[][..])] {
+        let error = error.expect_err("there is no address");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
+    }
 }
 
 #[test]
@@ -93,7 +84,7 @@ fn stop_frees_the_port_for_another_endpoint() {
         let address = endpoint.local_addr();
         assert_eq!(get(address, "/healthz").status, 200);
         endpoint.stop();
-        let again = builder(&service).listen(address).start();
+        let again = start_on(&service, address);
         again.is_ok_and(|endpoint| get(endpoint.local_addr(), "/healthz").status == 200)
     });
     assert!(again, "the port is never free after a stop");
