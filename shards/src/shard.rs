@@ -12,7 +12,6 @@
 mod check;
 mod drain;
 mod granted;
-mod peek;
 mod soonest;
 mod usage;
 

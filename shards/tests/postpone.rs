@@ -194,7 +194,6 @@ fn timer_whose_predicate_panics_stays_pending_and_is_delivered_later() {
             shard.check_invariants();
             assert_eq!(shard.len(), expected.len() - number);
             assert_eq!(shard.next_deadline(), Some(Tick::new(now)));
-            assert_eq!(shard.peek(), Some(key));
             assert!(shard.is_behind());
             // Every other timer is popped in another turn.
             if number % 2 == 0 {

@@ -126,14 +126,14 @@ impl Containers {
         }
     }
 
-    /// Takes values that are due. Each is the one that `peek` names before.
+    /// Takes values that are due. None is due before the one that `peek` names.
     fn take(&self, world: &World, shard: usize, max: u8) {
         for _ in 0..max {
-            let next = self.queue.peek();
+            let soonest = self.queue.peek().and_then(|key| self.queue.due(key));
             let Some(expired) = self.queue.try_next() else { return };
-            if next != Some(expired.key) {
-                let (id, key) = (expired.value.id, expired.key);
-                world.ledger.violate(format!("peek names {next:?}, and {id} of {key:?} comes"));
+            if soonest.is_none_or(|soonest| soonest > expired.deadline) {
+                let (id, due) = (expired.value.id, expired.deadline);
+                world.ledger.violate(format!("peek names {soonest:?}, and {id} of {due:?} comes"));
             }
             world.ledger.fired(expired.value.id, shard, Some(expired.deadline));
             expired.value.disarm();

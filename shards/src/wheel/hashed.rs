@@ -121,14 +121,6 @@ impl HashedWheel {
         }
     }
 
-    pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
-        self.slot_for(deadline) == slot
-    }
-
-    pub(crate) fn is_walking_slot_for(&self, deadline: u64) -> bool {
-        self.walking == Some(self.slot_for(deadline))
-    }
-
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         assert!(
             self.earliest <= deadline,

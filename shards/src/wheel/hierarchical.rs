@@ -180,12 +180,6 @@ impl HierarchicalWheel {
         start | ((1 << self.level_of(slot).shift) - 1)
     }
 
-    pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
-        // An interrupted cascade files relative to the first tick of its window.
-        let now = if self.cascading.is_some() { self.now + 1 } else { self.now };
-        self.slot_for(deadline, now) == slot
-    }
-
     pub(crate) fn check_filing(&self, slot: usize, deadline: u64) {
         if self.cascading == Some(slot) {
             return;

@@ -116,22 +116,6 @@ impl Wheel {
         }
     }
 
-    /// Whether an entry with this deadline would be filed in `slot` now.
-    pub(crate) fn is_slot_for(&self, slot: usize, deadline: u64) -> bool {
-        match self {
-            Self::Hierarchical(wheel) => wheel.is_slot_for(slot, deadline),
-            Self::Hashed(wheel) => wheel.is_slot_for(slot, deadline),
-        }
-    }
-
-    /// Whether the slot that the hashed wheel is walking is the slot for this deadline.
-    pub(crate) fn is_walking_slot_for(&self, deadline: u64) -> bool {
-        match self {
-            Self::Hierarchical(_) => false,
-            Self::Hashed(wheel) => wheel.is_walking_slot_for(deadline),
-        }
-    }
-
     /// Checks that an entry with this deadline, filed in `slot`, comes up at its deadline or
     /// before.
     ///

@@ -6,9 +6,7 @@
 //! behind all others of the tick of the last advance, and is not delivered in the same turn.
 //!
 //! The model follows the contract and not the code. The contract does not say where within its tick
-//! a timer comes that was reset to a later deadline, so the model accepts any order there. As long
-//! as no timer is scheduled, cancelled or reset, [`Shard::peek`] must name the same next timer. On
-//! the hashed wheel it may name another one if both were reset to the same later tick.
+//! a timer comes that was reset to a later deadline, so the model accepts any order there.
 //!
 //! With the code it shares the length of a chunk and the least number of entries of a sweep, each
 //! restated below. They bound the work of a turn, and no deadline follows from them.
@@ -36,9 +34,6 @@ pub(crate) struct CheckedShard {
     pub(crate) thorough: bool,
     pending: BTreeMap<TimerKey, Timer>,
     order: BTreeMap<Place, TimerKey>,
-    /// The timer that `peek` returned last; `None` after an operation that may change the answer.
-    peeked: Option<TimerKey>,
-    wheel: WheelKind,
     grants: BTreeMap<TimerKey, Grant>,
     /// The last generation seen in each slot, and whether its timer has fired.
     slots: BTreeMap<u32, (u32, bool)>,
@@ -101,8 +96,6 @@ impl CheckedShard {
             thorough: true,
             pending: BTreeMap::new(),
             order: BTreeMap::new(),
-            peeked: None,
-            wheel: config.wheel,
             grants: BTreeMap::new(),
             slots: BTreeMap::new(),
             expected: Counters::default(),
@@ -252,12 +245,7 @@ impl CheckedShard {
     /// Pops one timer; false if `pop_expired` returns none.
     pub(crate) fn pop(&mut self) -> bool {
         let before = self.work_done();
-        let named = self.peeked.take().or_else(|| self.shard.peek());
         let expired = self.shard.pop_expired();
-        match &expired {
-            Some(expired) => self.check_named(named, expired.key),
-            None => self.peeked = named,
-        }
         self.work += self.work_done() - before;
         if let Some(expired) = &expired {
             self.record_fired(expired);
@@ -364,15 +352,6 @@ impl CheckedShard {
             "there is a next deadline exactly if a timer is pending"
         );
         self.check_soonest();
-        let peeked = self.shard.peek();
-        assert_eq!(peeked.is_none(), len == 0, "peek names a timer exactly if one is pending");
-        if let Some(first) = peeked {
-            self.check_next(first);
-        }
-        if let (Some(first), Some(_)) = (peeked, self.peeked) {
-            self.check_named(self.peeked, first);
-        }
-        self.peeked = peeked;
         let earliest = self.order.keys().next().map(|place| place.tick);
         if let (Some(next), Some(earliest)) = (next, earliest) {
             let bound = earliest.max(self.now);
@@ -390,12 +369,7 @@ impl CheckedShard {
         if !self.sequence.wrapping_add(self.now).is_multiple_of(2) {
             return;
         }
-        let refiled = self.shard.counters().refiled;
         let found = self.shard.soonest(ACCEPT);
-        if self.shard.counters().refiled > refiled {
-            // Within its tick, a timer that is filed again may come after others.
-            self.peeked = None;
-        }
         let accepted = self.pending.iter().filter(|(_, timer)| ACCEPT(&timer.payload));
         let earliest = accepted.filter_map(|(key, _)| self.shard.deadline(*key)).min();
         let deadline = found.and_then(|key| self.shard.deadline(key));
@@ -435,13 +409,11 @@ impl CheckedShard {
 
     fn put(&mut self, key: TimerKey, timer: Timer) {
         assert_eq!(self.order.insert(timer.place, key), None, "two timers have the same place");
-        self.peeked = None;
         self.pending.insert(key, timer);
         self.expected.pending_max = self.expected.pending_max.max(self.pending.len() as u64);
     }
 
     fn displace(&mut self, timer: &Timer) {
-        self.peeked = None;
         self.order.remove(&timer.place);
     }
 
@@ -480,17 +452,6 @@ impl CheckedShard {
         assert_eq!((place.tick, place.late), (first.tick, first.late), "out of order");
         let mut rest = self.order.range(first..place).map(|(_, key)| self.pending[key].reset_later);
         assert!(reset_later || rest.all(|reset_later| reset_later), "out of order within a tick");
-    }
-
-    /// Checks that `peek` named the timer that is `next`.
-    fn check_named(&self, named: Option<TimerKey>, next: TimerKey) {
-        let timers =
-            named.and_then(|named| Some((self.pending.get(&named)?, &self.pending[&next])));
-        let open = timers.is_some_and(|(named, next)| {
-            let same_tick = named.place.tick == next.place.tick;
-            self.wheel == WheelKind::Hashed && named.reset_later && next.reset_later && same_tick
-        });
-        assert!(open || named == Some(next), "{next:?} comes next, but peek named {named:?}");
     }
 
     fn record_end_of_turn(&mut self) {

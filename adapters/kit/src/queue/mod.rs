@@ -326,13 +326,12 @@ impl<V> DelayQueue<V> {
 
 /// Queries.
 impl<V> DelayQueue<V> {
-    /// The key of the next value, due or not: of the values with the earliest deadline, the one
-    /// that was inserted first. `None` if the queue is empty.
+    /// The key of a value with the earliest deadline, due or not. `None` if the queue is empty.
     ///
-    /// Cost: it looks at the values that are filed in the slot of the next value. They are those of
-    /// one tick if it is due within 256 ticks, else those of 256 ticks, of 16,384, and so on.
+    /// Cost: amortised O(1) values, and O(log n) comparisons of numbers: see
+    /// [`Shard::soonest`](corewheel_shard::Shard::soonest).
     pub fn peek(&self) -> Option<DelayKey> {
-        self.inner.values.borrow().peek().map(DelayKey)
+        self.inner.values.borrow_mut().soonest(|_| true).map(DelayKey)
     }
 
     /// When a value is due: its deadline, rounded up to a tick. `None` if the key is stale.

@@ -179,14 +179,6 @@ impl Slots {
         self.late.drop_first_if_empty();
     }
 
-    /// The entries of late timers that are not deferred, in order, each with the tick that the
-    /// wheel must reach before.
-    pub(crate) fn late_entries(&self) -> impl Iterator<Item = (Entry, u64)> {
-        let groups = self.late.groups.iter();
-        let afters = groups.flat_map(|group| (0..group.len()).map(|_| group.after));
-        self.entries_of(self.side(Side::Late)).zip(afters)
-    }
-
     /// Checks the counts and the order of the groups.
     ///
     /// # Panics
