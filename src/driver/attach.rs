@@ -173,8 +173,7 @@ impl<T: Send + 'static> Attachment<T> {
     ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
         let driven = self.open()?;
         let timers = driven.timers().clone();
-        let shard = WithHandler::new(driven, handler);
-        Ok((timers, drive(shard, host)))
+        Ok((timers, drive(Box::new(WithHandler::new(driven, handler)), host)))
     }
 
     /// Makes the shard run in a loop of the caller's own, on this thread: around `poll`, `epoll`, a

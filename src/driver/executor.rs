@@ -92,40 +92,6 @@ impl<T: Send + 'static, H: Handler<T>> Turns for WithHandler<T, H> {
     }
 }
 
-impl<S: Turns + ?Sized> Turns for Box<S> {
-    fn base(&self) -> &Base {
-        (**self).base()
-    }
-
-    fn enter(&self) -> Entered {
-        (**self).enter()
-    }
-
-    fn turn(&mut self, last: Tick) -> Next {
-        (**self).turn(last)
-    }
-
-    fn start_futures(&self, spawn: &dyn Fn(LocalFuture)) {
-        (**self).start_futures(spawn);
-    }
-
-    fn connections(&self) -> u64 {
-        (**self).connections()
-    }
-
-    fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick> {
-        (**self).fall_asleep(latest, waker)
-    }
-
-    fn stay_asleep(&self, waker: &Waker) -> bool {
-        (**self).stay_asleep(waker)
-    }
-
-    fn wake_up(&self) {
-        (**self).wake_up();
-    }
-}
-
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_secs(86_400);
 
@@ -147,22 +113,22 @@ pub(super) fn start_futures<T: Send + 'static>(
 }
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
-pub(crate) fn drive<S: Turns, X: Host>(
-    mut shard: S,
+pub(crate) fn drive<X: Host>(
+    mut shard: Box<dyn Turns>,
     host: X,
-) -> impl Future<Output = ()> + use<S, X> {
+) -> impl Future<Output = ()> + use<X> {
     if let Some(prefer) = host.prefer_driver() {
         shard.base().set_prefer_driver(prefer);
     }
     let here = shard.enter();
     async move {
-        take_turns(&mut shard, host).await;
+        take_turns(&mut *shard, host).await;
         drop(shard);
         drop(here);
     }
 }
 
-async fn take_turns(shard: &mut impl Turns, mut host: impl Host) {
+async fn take_turns(shard: &mut dyn Turns, mut host: impl Host) {
     // When the alarm is set for, in nanoseconds; it is left alone unless it must be earlier.
     let mut armed_for = None;
     let now = |base: &Base| base.time().floor(base.nanos());
@@ -218,7 +184,7 @@ struct Slept {
 /// Sleeps until `latest`, or until an earlier tick at which the shard wants a turn, or until it is
 /// woken. `None` if a request has arrived since the turn, and it has not slept.
 async fn sleep(
-    shard: &impl Turns,
+    shard: &dyn Turns,
     latest: Tick,
     host: &mut impl Host,
     armed_for: &mut Option<u64>,
