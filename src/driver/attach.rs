@@ -24,7 +24,6 @@
 //! another runtime by its [`Host`], or in a loop of its own as a [`ShardLoop`]. The package
 //! `corewheel-glommio` attaches shards to glommio executors.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -204,8 +203,4 @@ impl<T: Send + 'static> Drop for Attachment<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Attachment<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Attachment").field(&self.shard).finish()
-    }
-}
+debug_fields!([T: Send + 'static] Attachment<T>, |it| shard: it.shard);

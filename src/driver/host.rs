@@ -286,8 +286,4 @@ impl Shard {
     }
 }
 
-impl fmt::Debug for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Shard").field(&self.0.base().id()).finish()
-    }
-}
+debug_fields!([] Shard, |it| shard: it.0.base().id());

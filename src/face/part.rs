@@ -115,7 +115,6 @@
 //! thread it is a box and a call.
 
 use std::any::Any;
-use std::fmt;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -173,11 +172,7 @@ impl<P> Clone for PartSender<P> {
 
 impl<P> Copy for PartSender<P> {}
 
-impl<P> fmt::Debug for PartSender<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PartSender").field("shard", &self.home.shard()).finish_non_exhaustive()
-    }
-}
+debug_fields!([P] PartSender<P>, |it| shard: it.home.shard());
 
 impl PartHandle {
     /// A sender of messages to this part, for any thread.

@@ -8,7 +8,6 @@
 //! Cost: one allocation for the reply of one command, made when the command is sent, and one to
 //! block for it. The reply of many commands has a box, too.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -177,8 +176,4 @@ impl<O> Future for Reply<O> {
     }
 }
 
-impl<O> fmt::Debug for Reply<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reply(..)")
-    }
-}
+debug_fields!([O] Reply<O>, |_it|);

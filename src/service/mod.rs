@@ -13,7 +13,6 @@ pub(crate) mod start;
 mod wait_tests;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
@@ -515,12 +514,5 @@ impl<T: Send + 'static> Drop for TimerService<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for TimerService<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TimerService")
-            .field("name", &self.directory.settings.name)
-            .field("runtime", &self.directory.runtime)
-            .field("shards", &self.directory.settings.shards)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([T: Send + 'static] TimerService<T>, |it| name: it.directory.settings.name,
+    runtime: it.directory.runtime, shards: it.directory.settings.shards);

@@ -8,7 +8,6 @@
 //! what it works on.
 
 use std::any::Any;
-use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -183,11 +182,7 @@ impl Gauges<'_> {
     }
 }
 
-impl fmt::Debug for Gauges<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Gauges(..)")
-    }
-}
+debug_fields!([] Gauges<'_>, |_it|);
 
 /// A timer of a [`Part`]. When the timer is gone, the name stands for nothing, and using it does no
 /// harm.

@@ -2,7 +2,6 @@
 
 use std::any::TypeId;
 use std::cell::OnceCell;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -375,11 +374,7 @@ impl Drop for PartHandle {
     }
 }
 
-impl fmt::Debug for PartHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PartHandle").field("shard", &self.shard_id()).finish_non_exhaustive()
-    }
-}
+debug_fields!([] PartHandle, |it| shard: it.shard_id());
 
 /// Parts of this shard.
 impl<T: Send + 'static> Timers<T> {

@@ -76,11 +76,7 @@ impl<T> Clone for Timers<T> {
     }
 }
 
-impl<T> fmt::Debug for Timers<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Timers(..)")
-    }
-}
+debug_fields!([T] Timers<T>, |_it|);
 
 impl<T: 'static> Timers<T> {
     pub(crate) fn new(core: Rc<Core<T>>) -> Self {

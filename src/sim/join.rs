@@ -3,7 +3,6 @@
 //! Why not a `JoinHandle` of tokio, whose output is a `Result`: a panic of a future is a panic of
 //! the step that runs it, so there is no error to return.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -39,8 +38,4 @@ impl<O> Future for JoinHandle<O> {
     }
 }
 
-impl<O> fmt::Debug for JoinHandle<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
-    }
-}
+debug_fields!([O] JoinHandle<O>, |it| finished: it.is_finished());

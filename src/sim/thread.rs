@@ -1,6 +1,5 @@
 //! A thread of the test.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
@@ -45,8 +44,4 @@ impl<T: Send + 'static> Drop for Thread<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Thread<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Thread").field(&self.number).finish()
-    }
-}
+debug_fields!([T: Send + 'static] Thread<T>, |it| number: it.number);

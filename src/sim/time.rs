@@ -1,6 +1,5 @@
 //! The clock of a simulation, as its tasks see it.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -48,11 +47,7 @@ impl Time {
     }
 }
 
-impl fmt::Debug for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Time").field(&Duration::from_nanos(self.0.nanos())).finish()
-    }
-}
+debug_fields!([] Time, |it| now: Duration::from_nanos(it.0.nanos()));
 
 /// A wait for simulated time; made by [`Time::sleep`].
 #[must_use = "a future does nothing unless it is awaited"]
@@ -66,8 +61,4 @@ impl Future for SimulatedSleep {
     }
 }
 
-impl fmt::Debug for SimulatedSleep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SimulatedSleep")
-    }
-}
+debug_fields!([] SimulatedSleep, |_it|);

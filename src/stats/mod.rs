@@ -70,7 +70,6 @@ pub(crate) mod times;
 mod warnings;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -278,8 +277,4 @@ impl StatsSource {
     }
 }
 
-impl fmt::Debug for StatsSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StatsSource(..)")
-    }
-}
+debug_fields!([] StatsSource, |_it|);

@@ -69,7 +69,6 @@ pub(super) mod runtime;
 mod stream;
 mod witness;
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -191,8 +190,4 @@ impl Net {
     }
 }
 
-impl fmt::Debug for Net {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Net").field("sockets", &self.sockets()).finish_non_exhaustive()
-    }
-}
+debug_fields!([] Net, |it| sockets: it.sockets());

@@ -1,7 +1,6 @@
 //! Simulated runtimes: workers that run tasks, and a driver that looks at the sockets.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::mem;
 use std::rc::Rc;
@@ -259,8 +258,4 @@ impl Runtime {
     }
 }
 
-impl fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime").field("threads", &self.threads.len()).finish_non_exhaustive()
-    }
-}
+debug_fields!([] Runtime, |it| threads: it.threads.len());

@@ -1,6 +1,5 @@
 //! The listener and the streams of a simulated network.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -67,11 +66,7 @@ impl Drop for Listener {
     }
 }
 
-impl fmt::Debug for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Listener").field(&self.address).finish()
-    }
-}
+debug_fields!([] Listener, |it| address: it.address);
 
 /// One side of a connection of a simulated network; made by [`Listener::accept`] and
 /// [`Net::connect`](super::Net::connect).
@@ -278,8 +273,4 @@ impl Drop for Stream {
     }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.id).finish()
-    }
-}
+debug_fields!([] Stream, |it| id: it.id);

@@ -1,7 +1,6 @@
 //! What a simulated network knows of a socket, and the code under test does not.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -183,13 +182,4 @@ impl Witness {
     }
 }
 
-impl fmt::Debug for Witness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.known();
-        f.debug_struct("Witness")
-            .field("came", &known.came)
-            .field("read", &known.read)
-            .field("accepted", &known.accepted)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] Witness, |it| came: it.came(), read: it.read(), accepted: it.accepted());
