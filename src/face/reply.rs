@@ -11,7 +11,7 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::thread::Thread;
 
 use crate::directory::here::is_shard_thread;
@@ -21,9 +21,8 @@ use crate::values::error::ReplyError;
 /// the output of a future of [`spawn_on`](crate::TimerService::spawn_on), the result of a callback
 /// of [`schedule_task`](crate::Timers::schedule_task).
 ///
-/// A reply is a future: await it, block the thread for it with [`wait`](Self::wait), or look with
-/// [`try_take`](Self::try_take) whether the value is there. The command is carried out either way:
-/// a reply that is dropped cancels nothing.
+/// A reply is a future: await it, or block the thread for it with [`wait`](Self::wait). The command
+/// is carried out either way: a reply that is dropped cancels nothing.
 ///
 /// # Panics
 ///
@@ -32,25 +31,19 @@ use crate::values::error::ReplyError;
 pub struct Reply<O>(State<O>);
 
 enum State<O> {
-    Ready(Result<O, ReplyError>),
+    /// `None` after the value was taken.
+    Ready(Option<Result<O, ReplyError>>),
     Outcome(oneshot::AsyncReceiver<O>),
+    /// A sender that ends without a value says why.
     Result(oneshot::AsyncReceiver<Result<O, ReplyError>>),
-    Gathered(Gathered<O>),
-    Taken,
-}
-
-/// A reply that is put together from several.
-struct Gathered<O> {
-    replies: Pin<Box<dyn Future<Output = O> + Send>>,
-    /// The waker of the last poll that was pending, if there was one.
-    waker: Option<Waker>,
+    Gathered(Pin<Box<dyn Future<Output = O> + Send>>),
 }
 
 impl<O> Reply<O> {
     /// A reply that is there already, for a method of your own that sends a command only where it
     /// must.
     pub fn ready(outcome: O) -> Self {
-        Self(State::Ready(Ok(outcome)))
+        Self(State::Ready(Some(Ok(outcome))))
     }
 
     /// A reply that the owner of the sender sends; `Closed` if the sender is dropped.
@@ -66,7 +59,7 @@ impl<O> Reply<O> {
     }
 
     pub(crate) fn gathered(replies: impl Future<Output = O> + Send + 'static) -> Self {
-        Self(State::Gathered(Gathered { replies: Box::pin(replies), waker: None }))
+        Self(State::Gathered(Box::pin(replies)))
     }
 
     /// Blocks this thread until the value is there.
@@ -111,23 +104,6 @@ impl<O> Reply<O> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn detach(self) {}
-
-    /// The value, or why there is none, if that is known already; `None` also after it was taken.
-    /// Does not wait, on any thread, and does not disturb a task that has polled the reply before.
-    pub fn try_take(&mut self) -> Option<Result<O, ReplyError>> {
-        // A task that has polled the reply before is still woken by it, so its waker stays.
-        let waker = match &self.0 {
-            State::Taken => return None,
-            State::Outcome(sent) if !sent.has_message() && !sent.is_closed() => return None,
-            State::Result(sent) if !sent.has_message() && !sent.is_closed() => return None,
-            State::Gathered(Gathered { waker: Some(waker), .. }) => waker.clone(),
-            _ => Waker::noop().clone(),
-        };
-        match Pin::new(self).poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => Some(value),
-            Poll::Pending => None,
-        }
-    }
 }
 
 /// Wakes a thread that is parked.
@@ -146,33 +122,21 @@ impl<O> Future for Reply<O> {
     type Output = Result<O, ReplyError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = match &mut self.0 {
-            State::Ready(_) => Poll::Ready(None),
+        let value = match &mut self.0 {
+            State::Ready(value) => {
+                let value = value.take();
+                return Poll::Ready(value.expect("a reply is polled until it returns its value"));
+            }
             State::Outcome(receiver) => {
-                let output = Pin::new(receiver).poll(cx);
-                output.map(|value| Some(value.map_err(|_| ReplyError::Closed)))
+                ready!(Pin::new(receiver).poll(cx)).map_err(|_| ReplyError::Closed)
             }
             State::Result(receiver) => {
-                let output = Pin::new(receiver).poll(cx);
-                output.map(|value| Some(value.unwrap_or(Err(ReplyError::Closed))))
+                ready!(Pin::new(receiver).poll(cx)).unwrap_or(Err(ReplyError::Closed))
             }
-            State::Gathered(Gathered { replies, waker }) => {
-                let gathered = replies.as_mut().poll(cx);
-                if gathered.is_pending() {
-                    waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
-                }
-                gathered.map(|value| Some(Ok(value)))
-            }
-            State::Taken => panic!("a reply is polled after it has returned its value"),
+            State::Gathered(replies) => Ok(ready!(replies.as_mut().poll(cx))),
         };
-        let value = match polled {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(value) => value,
-        };
-        match (std::mem::replace(&mut self.0, State::Taken), value) {
-            (State::Ready(value), _) | (_, Some(value)) => Poll::Ready(value),
-            (_, None) => unreachable!("a value that was not there already was received"),
-        }
+        self.0 = State::Ready(None);
+        Poll::Ready(value)
     }
 }
 

@@ -78,6 +78,8 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// use corewheel::clock::ManualClock;
     /// use corewheel::{Fired, TimerService, Timers};
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll, Waker};
     /// use std::time::Duration;
     ///
     /// let clock = ManualClock::new();
@@ -89,11 +91,12 @@ impl<T: Send + 'static> Timers<T> {
     /// let count = |timers: &Timers<()>| timers.len();
     /// let (_timer, mut count) = shard.timers().schedule_task(Duration::from_secs(2), count)?;
     /// let _ = shard.turn();
-    /// assert!(count.try_take().is_none());
+    /// // On an executor this would be `count.await`.
+    /// let mut look = || Pin::new(&mut count).poll(&mut Context::from_waker(Waker::noop()));
+    /// assert!(look().is_pending());
     /// clock.advance(Duration::from_secs(2));
     /// let _ = shard.turn();
-    /// // On an executor this would be `count.await`.
-    /// assert_eq!(count.try_take(), Some(Ok(0)));
+    /// assert_eq!(look(), Poll::Ready(Ok(0)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

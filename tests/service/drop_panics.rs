@@ -333,7 +333,7 @@ fn scheduled_task_and_the_waker_of_its_result_panic_one_at_a_time() {
         drop(lab.timers().cancel(timer));
     }));
     assert!(cancelled.is_err(), "the caller drops the task, which panics");
-    assert_eq!(reply.try_take(), Some(Err(ReplyError::Cancelled)));
+    assert_eq!(look(&mut reply), Some(Err(ReplyError::Cancelled)));
 }
 
 #[test]

@@ -281,19 +281,3 @@ fn cancel_many_works_on_every_runtime() {
         }
     }
 }
-
-#[test]
-fn try_take_of_a_gathered_reply_leaves_the_waker_of_its_task() {
-    let mut lab = Lab::<u64>::new(builder(2));
-    let client = lab.service.handle();
-    let timers = [SHARD, OTHER].map(|shard| client.on(shard).schedule(FAR, 1).unwrap());
-    let mut reply = client.cancel_many(&timers);
-    let (alarm, waker) = crate::support::Alarm::new();
-    let mut context = std::task::Context::from_waker(&waker);
-    assert!(Future::poll(std::pin::Pin::new(&mut reply), &mut context).is_pending());
-    assert!(reply.try_take().is_none());
-    lab.settle();
-    assert!(alarm.count() >= 1, "the task is woken");
-    assert_eq!(reply.try_take().unwrap().unwrap().len(), 2);
-    assert!(reply.try_take().is_none(), "it was taken");
-}

@@ -8,7 +8,7 @@ use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, Handler, ShutdownPolicy, TimerService};
 
-use crate::support::{FAR, SHARD, builder, check_law, ms, seeds};
+use crate::support::{FAR, SHARD, builder, check_law, look, ms, seeds};
 
 /// A loop whose own handler panics, since no test calls it.
 fn bare_loop(clock: &ManualClock) -> (TimerService<u8>, ShardLoop<u8, impl Handler<u8>>) {
@@ -92,7 +92,7 @@ fn loop_polls_spawned_futures_in_its_turns_and_goes_by_its_clock() {
     assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
     assert_eq!(clock.now() - begun, ms(10));
     for reply in &mut replies {
-        assert_eq!(reply.try_take(), Some(Ok((100, true))));
+        assert_eq!(look(&mut reply), Some(Ok((100, true))));
     }
 }
 
@@ -112,7 +112,7 @@ fn loop_does_not_sleep_beside_a_future_that_another_thread_wakes() {
     // Woken between a turn and the sleep, it does not fall asleep.
     assert_eq!(shard.prepare_to_sleep(turn, &waker), Turn::More);
     let _turn = shard.turn();
-    assert_eq!(reply.try_take(), Some(Ok(7)));
+    assert_eq!(look(&mut reply), Some(Ok(7)));
 }
 
 #[test]
@@ -131,6 +131,6 @@ fn future_that_is_always_ready_keeps_no_loop_from_its_end() {
             assert_eq!(shard.turn(), Turn::More, "the future is ready");
         }
         shard.shutdown(policy);
-        assert_eq!(reply.try_take(), Some(Err(corewheel::ReplyError::Closed)), "{policy:?}");
+        assert_eq!(look(&mut reply), Some(Err(corewheel::ReplyError::Closed)), "{policy:?}");
     }
 }

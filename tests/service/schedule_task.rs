@@ -34,14 +34,13 @@ fn result_comes_when_the_callback_has_run_and_wakes_the_task() {
     assert_eq!(poll(&mut reply, &waker), Poll::Pending);
     assert_eq!(poll(&mut reply, &waker), Poll::Pending);
     lab.advance(ms(4));
-    assert_eq!((alarm.count(), reply.try_take()), (0, None));
+    assert_eq!(alarm.count(), 0);
     lab.advance(ms(1));
-    assert_eq!(alarm.count(), 1, "`try_take` leaves the waker where it is");
+    assert_eq!(alarm.count(), 1);
     assert_eq!(poll(&mut reply, &waker), Poll::Ready(Ok(41)));
-    assert_eq!(reply.try_take(), None, "it was taken");
     assert!(matches!(lab.timers().cancel(timer), CancelOutcome::AlreadyFired));
     lab.advance(ms(2));
-    assert_eq!(second.try_take(), Some(Ok(Box::new(1))));
+    assert_eq!(look(&mut second), Some(Ok(Box::new(1))));
     check_law(&lab.counts());
 }
 
@@ -74,12 +73,12 @@ fn cancelled_callback_that_is_run_by_hand_replies_its_result() {
     let (timer, mut reply) = lab.timers().schedule_task(FAR, |_| 7).unwrap();
     let payload = lab.timers().cancel(timer).payload();
     let Some(Payload::Callback(call)) = payload else { panic!("it is a callback") };
-    assert_eq!(reply.try_take(), None, "the callback is still there");
+    assert_eq!(look(&mut reply), None, "the callback is still there");
     call(lab.timers());
-    assert_eq!(reply.try_take(), Some(Ok(7)));
+    assert_eq!(look(&mut reply), Some(Ok(7)));
     let (timer, mut reply) = lab.timers().schedule_task(FAR, |_| 7).unwrap();
     drop(lab.timers().cancel(timer));
-    assert_eq!(reply.try_take(), Some(Err(ReplyError::Cancelled)));
+    assert_eq!(look(&mut reply), Some(Err(ReplyError::Cancelled)));
     // By a client, which is given a callback of this core only where it may leave the core.
     let client = lab.service.handle();
     let (timer, mut reply) = lab.timers().schedule_task(FAR, |_| 7).unwrap();
@@ -89,11 +88,11 @@ fn cancelled_callback_that_is_run_by_hand_replies_its_result() {
     let (timer, mut reply) = client.on(SHARD).schedule_task(FAR, |_| 8).unwrap();
     let mut cancelled = client.cancel(timer);
     lab.settle();
-    let payload = cancelled.try_take().unwrap().unwrap().payload();
+    let payload = look(&mut cancelled).unwrap().unwrap().payload();
     let Some(Payload::Callback(call)) = payload else { panic!("it is a callback") };
-    assert_eq!(reply.try_take(), None, "the callback is on its way");
+    assert_eq!(look(&mut reply), None, "the callback is on its way");
     call(lab.timers());
-    assert_eq!(reply.try_take(), Some(Ok(8)));
+    assert_eq!(look(&mut reply), Some(Ok(8)));
 }
 
 #[test]
@@ -109,7 +108,7 @@ fn cancel_by_a_running_callback_of_itself_is_too_late() {
     let (timer, mut reply) = lab.timers().schedule_task(ms(1), call).unwrap();
     own.set(Some(timer));
     lab.advance(ms(1));
-    assert_eq!(reply.try_take(), Some(Ok(3)));
+    assert_eq!(look(&mut reply), Some(Ok(3)));
 }
 
 #[test]
@@ -139,8 +138,8 @@ fn waker_that_panics_is_contained_and_the_reply_has_its_result() {
     drop(lab.timers().cancel(timer));
     lab.timers().schedule(ms(1), 3).unwrap();
     lab.advance(ms(1));
-    assert_eq!(runs.try_take(), Some(Ok(1)));
-    assert_eq!(ends.try_take(), Some(Err(ReplyError::Cancelled)));
+    assert_eq!(look(&mut runs), Some(Ok(1)));
+    assert_eq!(look(&mut ends), Some(Err(ReplyError::Cancelled)));
     assert_eq!((lab.counts().panicked, lab.fired().len()), (1, 1));
 }
 
@@ -191,7 +190,7 @@ fn callback_returned_by_a_shutdown_replies_when_it_is_run() {
     let mut report = lab.end(ShutdownPolicy::Return);
     let Payload::Callback(call) = report.returned.remove(0).payload else { panic!("a callback") };
     call(other.timers());
-    assert_eq!(reply.try_take(), Some(Ok(2)));
+    assert_eq!(look(&mut reply), Some(Ok(2)));
 }
 
 #[test]
@@ -311,7 +310,7 @@ fn callback_cancelled_before_its_shard_ended_replies_cancelled() {
         lab.settle();
         let _ = lab.end(ShutdownPolicy::Drop);
         assert!(matches!(timers.cancel(timer), CancelOutcome::Stale));
-        assert_eq!(reply.try_take(), Some(Err(ReplyError::Cancelled)), "{remote}");
+        assert_eq!(look(&mut reply), Some(Err(ReplyError::Cancelled)), "{remote}");
     }
 }
 
@@ -348,15 +347,15 @@ fn callback_that_panics_when_dropped_still_replies() {
         (begin(&lab), begin(&lab), begin(&lab));
     lab.service.handle().cancel_detached(timer);
     lab.settle();
-    assert_eq!(remote.try_take(), Some(Err(ReplyError::Cancelled)));
+    assert_eq!(look(&mut remote), Some(Err(ReplyError::Cancelled)));
     let timers = lab.timers().clone();
     let cancels = AssertUnwindSafe(|| drop(timers.cancel(own)));
     assert!(catch_unwind(cancels).is_err(), "the caller of `cancel` drops it");
-    assert_eq!(here.try_take(), Some(Err(ReplyError::Cancelled)));
+    assert_eq!(look(&mut here), Some(Err(ReplyError::Cancelled)));
     // A result whose drop panics, and no caller that takes it.
     drop(lab.timers().schedule_task(ms(1), |_| Bomb).unwrap());
     lab.advance(ms(1));
     assert_eq!(lab.counts().panicked, 2);
     let _ = lab.end(ShutdownPolicy::Drop);
-    assert_eq!(left.try_take(), Some(Err(ReplyError::Closed)));
+    assert_eq!(look(&mut left), Some(Err(ReplyError::Closed)));
 }

@@ -1,7 +1,10 @@
 //! Where a host is tested: a service with a shard on it, and waits that end.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -86,7 +89,7 @@ impl<T: Send + 'static> Running<T> {
     pub(crate) fn reply<V>(&self, mut reply: Reply<V>, must: &str) -> Result<V, ReplyError> {
         let give_up = Instant::now() + self.patience;
         loop {
-            if let Some(result) = reply.try_take() {
+            if let Some(result) = look(&mut reply) {
                 return result;
             }
             if Instant::now() >= give_up {
@@ -152,5 +155,13 @@ pub(crate) fn tells<T: Send + 'static>(sender: mpsc::Sender<()>) -> impl FnOnce(
     move |_| {
         // The test may be over.
         let _told = sender.send(());
+    }
+}
+
+/// The value of a reply, if it has come.
+pub(crate) fn look<V>(reply: &mut Reply<V>) -> Option<Result<V, ReplyError>> {
+    match Pin::new(reply).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
     }
 }

@@ -184,7 +184,8 @@ impl fmt::Debug for StatsEndpoint {
 
 /// Listens on the first of the addresses that can be bound.
 fn bind(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<(TcpListener, SocketAddr)> {
-    let mut failure = io::Error::new(io::ErrorKind::InvalidInput, "there is no address to listen on");
+    let mut failure =
+        io::Error::new(io::ErrorKind::InvalidInput, "there is no address to listen on");
     for address in addresses {
         match listen(address) {
             Ok(bound) => return Ok(bound),
