@@ -130,38 +130,33 @@ where
     }
 
     /// Tries the operations that watch a key. The outermost check also runs the deferred ones.
-    pub(super) fn check(
-        &self,
-        hash: u64,
-        is_key: impl Fn(&K) -> bool,
-        completed_max: usize,
-    ) -> usize {
+    pub(super) fn check(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> usize {
         self.checks.set(self.checks.get() + 1);
         let (walk, is_outermost) = {
             let mut lists = self.lists.borrow_mut();
             if lists.walks() >= NESTED_MAX {
-                lists.defer_walk(hash, is_key, completed_max);
+                lists.defer_walk(hash, is_key);
                 return 0;
             }
             let is_outermost = lists.walks() == 0;
             let Some(walk) = lists.begin_walk(hash, is_key) else { return 0 };
             (walk, is_outermost)
         };
-        let mut completed = self.walk(walk, completed_max);
+        let mut completed = self.walk(walk);
         if is_outermost {
             loop {
                 let deferred = self.lists.borrow_mut().begin_deferred_walk();
-                let Some((walk, completed_max)) = deferred else { break };
-                completed += self.walk(walk, completed_max);
+                let Some(walk) = deferred else { break };
+                completed += self.walk(walk);
             }
         }
         completed
     }
 
-    /// Tries operations until the walk is over or enough of them are completed.
-    fn walk(&self, walk: Walk, completed_max: usize) -> usize {
+    /// Tries operations until the walk is over.
+    fn walk(&self, walk: Walk) -> usize {
         let mut completed = 0;
-        while completed < completed_max {
+        loop {
             let step = self.lists.borrow_mut().step(walk);
             let Some((index, operation)) = step else { break };
             completed += usize::from(self.attempt(index, operation));

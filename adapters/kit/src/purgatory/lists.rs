@@ -65,8 +65,8 @@ struct Watch {
 /// A key that operations watch.
 struct Watched<K> {
     key: K,
-    /// How many operations the deferred walk may complete; 0 if no walk is deferred.
-    deferred: usize,
+    /// Whether a walk is deferred.
+    is_deferred: bool,
 }
 
 /// A walk along one list, over the operations that were in it when the walk began.
@@ -157,28 +157,22 @@ impl<K, Op> Lists<K, Op> {
     }
 
     /// Defers a walk along the list of a key until all others are over.
-    pub(super) fn defer_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool, max: usize) {
-        if max == 0 {
-            return;
-        }
+    pub(super) fn defer_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool) {
         let Some(list) = self.find(hash, is_key) else { return };
         let Some(known) = self.watches.name(list) else { return };
-        if known.deferred == 0 {
+        if !std::mem::replace(&mut known.is_deferred, true) {
             self.deferred.push_back(list);
         }
-        known.deferred = known.deferred.saturating_add(max);
     }
 
-    /// Begins the next deferred walk. Returns it with how many operations it may complete.
-    pub(super) fn begin_deferred_walk(&mut self) -> Option<(Walk, usize)> {
+    /// Begins the next deferred walk.
+    pub(super) fn begin_deferred_walk(&mut self) -> Option<Walk> {
         loop {
             let list = self.deferred.pop_front()?;
             // The list may have been removed, and another list may have its index.
-            if let Some(known) = self.watches.name(list) {
-                if known.deferred > 0 {
-                    let max = std::mem::take(&mut known.deferred);
-                    return Some((self.walk_along(list), max));
-                }
+            let known = self.watches.name(list);
+            if known.is_some_and(|known| std::mem::take(&mut known.is_deferred)) {
+                return Some(self.walk_along(list));
             }
         }
     }
@@ -235,7 +229,7 @@ impl<K, Op> Lists<K, Op> {
             return list;
         }
         let key = key.take().expect("a key is moved into the lists once");
-        self.watches.add(hash, Watched { key, deferred: 0 })
+        self.watches.add(hash, Watched { key, is_deferred: false })
     }
 
     fn append(&mut self, operation: u32, list: u32) {

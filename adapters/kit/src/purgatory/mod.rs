@@ -274,22 +274,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.check_and_complete_up_to(key, usize::MAX)
-    }
-
-    /// Tries operations that watch a key, in the order in which they came, until `completed_max` of
-    /// them are completed. Returns how many were. For a key that stands for something of which each
-    /// operation takes a part, such as a lock or a permit.
-    ///
-    /// Operations that are tried and not complete do not count, so `completed_max` does not bound
-    /// the work. Nested calls are as for [`check_and_complete`](Self::check_and_complete).
-    pub fn check_and_complete_up_to<Q>(&self, key: &Q, completed_max: usize) -> usize
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
         let hash = self.0.hash(key);
-        self.0.check(hash, |known| known.borrow() == key, completed_max)
+        self.0.check(hash, |known| known.borrow() == key)
     }
 
     /// Cancels all operations that watch a key and returns them, in the order in which they came.

@@ -119,14 +119,13 @@ impl World {
         }
         self.left.set(left);
         self.depth.set(self.depth.get() + 1);
-        let (what, key, max) = {
+        let (what, key) = {
             let mut rng = self.rng.borrow_mut();
-            (rng.u32(..24), rng.u32(..6), rng.usize(..3))
+            (rng.u32(..24), rng.u32(..6))
         };
         match what {
             0..10 => self.watch(&purgatory),
-            10..14 => drop(purgatory.check_and_complete(&key)),
-            14..16 => drop(purgatory.check_and_complete_up_to(&key, max)),
+            10..16 => drop(purgatory.check_and_complete(&key)),
             16 => self.take_back(purgatory.cancel_for_key(&key)),
             17 => {
                 let ids = self.ids.borrow();
