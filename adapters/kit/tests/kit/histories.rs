@@ -133,7 +133,7 @@ impl World {
                 drop(ids);
                 self.take_back(id.and_then(|id| purgatory.cancel(id)));
             }
-            18 if max == 0 => self.take_back(purgatory.drain()),
+            18 if key < 2 => self.take_back(purgatory.drain()),
             _ => {}
         }
         self.depth.set(self.depth.get() - 1);
