@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use corewheel_shard::{
     ArmOutcome, Budget, CancelOutcome, Counters, Expired, Full, ResetOutcome, Shard, ShardConfig,
-    Tick, TimerKey, WheelKind,
+    Tick, TimerKey,
 };
 
 /// Entries that a turn may look at beyond its budget: the rest of a chunk, and another chunk.
