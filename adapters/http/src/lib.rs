@@ -37,7 +37,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(all(feature = "axum", feature = "rustls", feature = "tower")),
+    not(all(feature = "axum", feature = "client", feature = "rustls", feature = "tower")),
     allow(rustdoc::broken_intra_doc_links, reason = "a page links to items of other features")
 )]
 

@@ -21,7 +21,8 @@ use hyper::rt::{Sleep, Timer};
 /// It takes a [`Handle`] and is, like it, `Copy`, `Send`, `Sync` and `'static`. It goes wherever
 /// hyper and hyper-util take a timer: the builders of servers and clients of HTTP/1 and HTTP/2, the
 /// server that detects the version, and the pool of a client.
-/// [`guide::servers`](crate::guide::servers) has an example of each.
+/// [`guide::servers`](crate::guide::servers) and [`guide::clients`](crate::guide::clients) have
+/// examples.
 ///
 /// ```
 /// use corewheel::TimerService;
