@@ -164,7 +164,7 @@ fn pass(threads: usize, operations: u64) -> Duration {
         let runtime = builder.enable_all().build().expect("it starts");
         move || {
             let mut pass = Pass::default();
-            runtime.block_on(poll_fn(|cx| pass.decide(pass.is_over(), true, cx)));
+            runtime.block_on(poll_fn(|cx| pass.poll_over(cx)));
         }
     })
 }

@@ -12,8 +12,9 @@ use super::kinds::DeadlineKind;
 use super::limits::{ConnEvent, NEVER};
 use super::measured::BoundWait;
 use super::rules;
-use super::side::{Connection, Passes, Sealed, Side, Wakes};
+use super::side::{Connection, Sealed, Side, Wakes};
 use super::timers::ConnTimers;
+use crate::pass::looks;
 
 /// Events. There are six ways to them, and an event goes to the first that takes it. `next` is for
 /// a task that only waits, `race` for a task that reads meanwhile, and `race_write` for a task that
@@ -93,8 +94,8 @@ impl<S: Side> ConnTimers<S> {
     pub async fn race<F: Future + Unpin>(&self, mut future: F) -> S::Polled<Raced<F::Output>> {
         let mut is_first = true;
         poll_fn(|cx| {
-            self.poll_race(&mut is_first, &mut future, cx, |cx, seen| {
-                self.conn().poll(cx, Some(seen), |_| true)
+            self.poll_race(&mut is_first, &mut future, cx, |cx, looks| {
+                self.conn().poll(cx, Some(looks), |_| true)
             })
         })
         .await
@@ -167,11 +168,11 @@ impl<S: Side> ConnTimers<S> {
         let (mut is_first, mut is_named, mut wait) = (true, false, None);
         poll_fn(|cx| {
             self.follow_bound(socket, &mut wait);
-            self.poll_race(&mut is_first, &mut future, cx, |cx, seen| {
+            self.poll_race(&mut is_first, &mut future, cx, |cx, looks| {
                 if !std::mem::replace(&mut is_named, true) {
                     wait = self.name_socket(socket);
                 }
-                self.poll_judged(socket, &mut wait, cx, seen)
+                self.poll_judged(socket, &mut wait, cx, looks)
             })
         })
         .await
@@ -189,20 +190,20 @@ impl<S: Side> ConnTimers<S> {
         is_first: &mut bool,
         future: &mut F,
         cx: &mut Context<'_>,
-        events: impl FnOnce(&mut Context<'_>, Passes) -> Polled<S>,
+        events: impl FnOnce(&mut Context<'_>, u64) -> Polled<S>,
     ) -> Poll<S::Polled<Raced<F::Output>>> {
         let at_once = std::mem::replace(is_first, false);
         ready!(self.begin_poll(at_once, cx));
         if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
             return Poll::Ready(S::polled(Ok(Raced::Event(age))));
         }
-        let seen = self.conn().passes();
+        let looks = looks();
         let value = Pin::new(future).poll(cx);
         self.note_ready(at_once, value.is_ready());
         if let Poll::Ready(value) = value {
             return Poll::Ready(S::polled(Ok(Raced::Done(value))));
         }
-        let event = events(cx, seen);
+        let event = events(cx, looks);
         event.map(|event| S::polled(event.map(|event| event.map_or(Raced::Closed, Raced::Event))))
     }
 
@@ -259,11 +260,11 @@ impl<S: Side> ConnTimers<S> {
         socket: &impl PeerSocket,
         wait: &mut Option<BoundWait>,
         cx: &mut Context<'_>,
-        seen: Passes,
+        looks: u64,
     ) -> Polled<S> {
         // The kinds of writes come before those that a write holds back.
         let passed = Cell::new(0);
-        let event = self.conn().poll(cx, Some(seen), |kind| {
+        let event = self.conn().poll(cx, Some(looks), |kind| {
             passed.set(passed.get() | kind.bit_of_writing());
             passed.get() == 0
         });
@@ -288,7 +289,7 @@ impl<S: Side> ConnTimers<S> {
             }
         }
         // One that has passed since is left to the next poll, which asks again.
-        let event = self.conn().poll(cx, Some(seen), |kind| {
+        let event = self.conn().poll(cx, Some(looks), |kind| {
             let bit = kind.bit_of_writing();
             bit & passed.get() == bit
         });

@@ -422,6 +422,10 @@ macro_rules! kinds {
 }
 deadline_kinds!(kinds);
 
+/// The kinds that [are judged](DeadlineKind::is_judged).
+pub(super) const JUDGED: KindBits =
+    !(1 << MAX_AGE | 1 << AGE_GRACE | 1 << HEARTBEAT) & ((1 << DeadlineKind::COUNT) - 1);
+
 impl DeadlineKind {
     /// The number of [custom](Self::Custom) deadlines of a connection.
     pub const CUSTOM_COUNT: u8 = 8;
@@ -448,7 +452,7 @@ impl DeadlineKind {
     /// Whether data that lies in a socket may say that the deadline was kept. A heartbeat is about
     /// what the owner has written, and an age about time alone.
     pub(super) fn is_judged(self) -> bool {
-        !self.is_of_age() && self != Self::Heartbeat
+        self.index().is_some_and(|kind| JUDGED & 1 << kind != 0)
     }
 
     /// Counts a deadline of this kind that has come.

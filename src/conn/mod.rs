@@ -152,9 +152,7 @@ pub use self::kinds::DeadlineKind;
 pub(crate) use self::kinds::NAMES as KIND_NAMES;
 pub use self::limits::{ConnEvent, ConnLimits, DataRate};
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::of_stream::{
-    Direction, Ends, Moment, Passes, Wakes, deadline_kinds, limits_struct,
-};
+pub(crate) use self::of_stream::{Direction, Ends, Moment, Wakes, deadline_kinds, limits_struct};
 pub use self::on_shard::PackedConn;
 pub use self::side::Side;
 pub use self::timers::ConnTimers;

@@ -9,8 +9,8 @@ use super::limits::{ConnEvent, NEVER};
 pub(crate) use super::measured::Direction;
 pub(crate) use super::moment::Moment;
 use super::rules::{self, Held};
+pub(crate) use super::side::Wakes;
 use super::side::{Connection, Side};
-pub(crate) use super::side::{Passes, Wakes};
 use super::timers::ConnTimers;
 use super::transfer::Transfer;
 use crate::values::refused::RefusedKind;
@@ -40,22 +40,16 @@ impl<S: Side> ConnTimers<S> {
     /// `Dropped` if its service was dropped. The waker is woken for events of other kinds too: they
     /// stay, and another poll takes them.
     ///
-    /// The caller has polled what these kinds guard since [`passes`](Self::passes) has returned
-    /// `seen`; `None` if it does not know what they guard.
+    /// The caller has polled what these kinds guard since there were so many
+    /// [`looks`](crate::pass::looks); `None` if it does not know what they guard.
     pub(crate) fn poll_kinds(
         &self,
         cx: &mut Context<'_>,
-        seen: Option<Passes>,
+        looks: Option<u64>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<ConnEvent, RefusedKind>> {
-        let event = self.conn().poll(cx, seen, wanted);
+        let event = self.conn().poll(cx, looks, wanted);
         event.map(|event| event.map_err(Into::into)?.ok_or_else(|| self.conn().why_closed()))
-    }
-
-    /// How many passes over the sockets have been found over: an atomic load on any thread.
-    #[inline]
-    pub(crate) fn passes(&self) -> Passes {
-        self.conn().passes()
     }
 
     /// The present in nanoseconds since the clock's epoch, or a little later.

@@ -21,6 +21,7 @@ use super::measured::{Direction, Progress, Transfers};
 use super::moment::Moment;
 use crate::clock::saturating_nanos;
 use crate::directory::orders::{Terms, Visit};
+use crate::pass::Polls;
 use crate::values::error::ConfigError;
 use crate::values::random;
 
@@ -117,8 +118,8 @@ pub(super) struct Rare {
     /// The kind of the last event that was taken and may end the connection; `None` for a greatest
     /// age, which the flag of a connection that was told to end says.
     ends_by: Option<u8>,
-    /// How often in a row a poll without budget has left an event.
-    pub(super) unbudgeted: u8,
+    /// The polls without a budget that have left an event.
+    pub(super) polls: Polls,
     armed: Armed,
     transfers: Transfers,
 }
@@ -290,13 +291,14 @@ pub(super) fn first_due(conn: &Facts<'_, impl Place>) -> u64 {
 }
 
 /// Takes the deadlines that are due, arms those again that come again, and keeps their events until
-/// they are delivered. Returns the kinds of which none had come before that is still true: a
-/// connection that stays idle is idle again after each further limit.
-pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
+/// they are delivered. Returns the kinds of which none had come before that is still true, and when
+/// the last deadline was due: a connection that stays idle is idle again after each further limit.
+pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> (KindBits, u64) {
     let now = conn.present;
-    let (mut kinds, mut first) = (0, 0);
+    let (mut kinds, mut first, mut last) = (0, 0, 0);
     for kind in 0..KINDS {
-        if due(conn, kind) > now {
+        let due = due(conn, kind);
+        if due > now {
             continue;
         }
         match rule(kind) {
@@ -315,6 +317,7 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
             Rule::Opened { .. } | Rule::Armed | Rule::After => come_once(conn, kind, now),
         }
         kinds |= 1 << kind;
+        last = due.max(last);
     }
     let before = conn.pending();
     conn.mark(|flags| flags.with_pending(before | kinds));
@@ -324,7 +327,7 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> KindBits {
         let rare = conn.place.rare_mut();
         rare.first = (rare.first & before) | first;
     }
-    kinds & !(IDLE_KINDS & before & !first)
+    (kinds & !(IDLE_KINDS & before & !first), last)
 }
 
 /// A deadline that comes once has come.

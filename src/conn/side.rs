@@ -42,18 +42,6 @@ pub(crate) enum Wakes {
     Nothing,
 }
 
-/// A number of passes of a connection, which wraps around.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Passes(pub(super) u32);
-
-impl Passes {
-    /// Of a caller that is to poll what it guards once more.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(crate) fn before(self) -> Self {
-        Self(self.0.wrapping_sub(1))
-    }
-}
-
 /// What a side does.
 pub(super) trait Sealed: Sized + 'static {
     type Conn: Connection<Error = Self::Error>;
@@ -122,13 +110,6 @@ pub(super) trait Connection: Clone + 'static {
     /// Counts something of the connection's deadlines.
     fn with_tally(&self, count: impl FnOnce(&Tally));
 
-    /// How many passes over the sockets have been found over. A pass proves something to a caller
-    /// only if the caller has polled what it guards since.
-    #[inline]
-    fn passes(&self) -> Passes {
-        Passes(0)
-    }
-
     /// Takes the next event that has come and is wanted, of a kind that data in a socket does not
     /// refute.
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent>;
@@ -136,12 +117,12 @@ pub(super) trait Connection: Clone + 'static {
     /// Otherwise the task waits, for events of all kinds, and so it may be several tasks that wait
     /// for different kinds through one waker.
     ///
-    /// The caller has polled what the deadlines guard since [`passes`](Self::passes) has returned
-    /// `seen`; `None` if it does not know what they guard.
+    /// The caller has polled what the deadlines guard since there were so many
+    /// [`looks`](crate::pass::looks); `None` if it does not know what they guard.
     fn poll(
         &self,
         cx: &mut Context<'_>,
-        seen: Option<Passes>,
+        looks: Option<u64>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Self::Error>>;
 

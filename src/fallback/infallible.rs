@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use super::moment::Moment;
@@ -17,6 +17,7 @@ use super::tokio_clock::{self, Follower};
 use crate::clock::{Clock, Timeline, nanos_after, saturating_nanos};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{AnyHandle, Handle};
+use crate::pass::{Limit, Pass};
 use crate::values::refused::RefusedKind;
 
 /// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
@@ -31,7 +32,7 @@ pub(crate) fn due_after(time: &Timeline, now: u64, delay: Duration) -> (u64, Mom
 }
 
 /// Whether sleeps go by a clock that no test has paused.
-pub(crate) fn is_system_time() -> bool {
+fn is_system_time() -> bool {
     #[cfg(feature = "test-util")]
     return tokio_clock::is_system_time();
     #[cfg(not(feature = "test-util"))]
@@ -164,21 +165,6 @@ impl InfallibleSleep {
             follower: None,
             ..self
         }
-    }
-
-    /// The sleep guards a future: see [`Sleep::guard`](crate::face::handle::sleep::Sleep::guard).
-    #[cfg(feature = "tokio")]
-    #[inline]
-    pub(crate) fn guarding(mut self) -> Self {
-        self.timer.guard();
-        self
-    }
-
-    /// Whether the runtime has looked at its sockets since the deadline: see
-    /// [`Sleep::is_proven`](crate::face::handle::sleep::Sleep::is_proven).
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_proven(&self, looks: u64) -> bool {
-        self.kept.is_none() && self.timer.is_proven(looks)
     }
 
     /// A sleep that is done when `delay` has passed from this call. A delay that does not fit never
@@ -404,6 +390,25 @@ impl Future for InfallibleSleep {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_done(cx)
+    }
+}
+
+impl Limit for InfallibleSleep {
+    #[inline]
+    fn guard(&mut self) {
+        self.timer.guard();
+    }
+
+    #[inline]
+    fn poll_late(
+        &mut self,
+        pass: &mut Pass,
+        looks: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RefusedKind>> {
+        ready!(self.poll_done(cx));
+        let is_proven = || self.kept.is_none() && self.timer.is_proven(looks, self.timer.due());
+        pass.decide(looks, self.needs_pass(), is_proven, cx).map(Ok)
     }
 }
 

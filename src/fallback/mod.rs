@@ -21,6 +21,6 @@ mod tokio_clock;
 
 pub use self::infallible::InfallibleSleep;
 #[cfg(feature = "tokio")]
-pub(crate) use self::infallible::{due_after, is_system_time, now};
+pub(crate) use self::infallible::{due_after, now};
 #[cfg(feature = "tokio")]
 pub(crate) use self::moment::Moment;

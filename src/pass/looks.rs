@@ -8,22 +8,35 @@ use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::task::Waker;
 
+#[cfg(not(all(test, corewheel_loom)))]
+use crossbeam_utils::CachePadded;
+
 #[cfg(feature = "tokio")]
 use super::Wait;
 use crate::link::sync::{AtomicU64, Ordering};
 
-/// How many looks were proven, by all runtimes.
-pub(super) struct Looks(AtomicU64);
+/// How many looks were proven, by all runtimes. A pass that its host cannot prove counts as one.
+pub(crate) struct Looks(AtomicU64);
+
+#[cfg(not(all(test, corewheel_loom)))]
+pub(crate) static LOOKS: CachePadded<Looks> = CachePadded::new(Looks::new());
+#[cfg(all(test, corewheel_loom))]
+loom::lazy_static! {
+    pub(crate) static ref LOOKS: Looks = Looks::new();
+}
+
+/// The count before the first look, so that each caller knows of more than none.
+pub(super) const FIRST: u64 = 1;
 
 impl Looks {
     #[cfg(not(all(test, corewheel_loom)))]
-    pub(super) const fn new() -> Self {
-        Self(AtomicU64::new(0))
+    const fn new() -> Self {
+        Self(AtomicU64::new(FIRST))
     }
 
     #[cfg(all(test, corewheel_loom))]
     pub(super) fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(AtomicU64::new(FIRST))
     }
 
     #[inline]
@@ -34,7 +47,7 @@ impl Looks {
     }
 
     /// A look has handed out what sockets held at `until`, in nanoseconds.
-    pub(super) fn add(&self, until: u64) -> Proof {
+    pub(crate) fn add(&self, until: u64) -> Proof {
         // Release: see `count`.
         let look = self.0.fetch_add(1, Ordering::Release) + 1;
         Proof { look, until }

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::looks::Looks;
+use super::looks::{FIRST, Looks};
 use super::*;
 use crate::link::loom_tests::check;
 use crate::link::sync::Mutex;
@@ -15,10 +15,13 @@ fn task_that_finds_the_pass_over_finds_what_was_handed_out_before() {
         let (of_reactor, ended) = (Arc::clone(&readiness), Arc::clone(&wait));
         let thread = thread::spawn(move || {
             of_reactor.store(true, Ordering::Relaxed);
+            LOOKS.add(0);
             ended.set_over();
         });
-        if wait.is_over() {
-            assert!(readiness.load(Ordering::Relaxed), "the pass proves nothing");
+        let looks = looks();
+        let is_ready = readiness.load(Ordering::Relaxed);
+        if wait.ended_by() <= looks {
+            assert!(is_ready, "the pass proves nothing");
         }
         thread.join().unwrap();
     });
@@ -55,8 +58,8 @@ fn looks_of_two_runtimes_at_once_have_numbers_of_their_own() {
         let thread = thread::spawn(move || of_other.add(7));
         let own = looks.add(7);
         let other = thread.join().unwrap();
-        assert_eq!(looks.count(), 2);
-        let of_first = [own, other].into_iter().filter(|proof| proof.is_of(1, 7)).count();
+        assert_eq!(looks.count(), FIRST + 2);
+        let of_first = [own, other].into_iter().filter(|proof| proof.is_of(FIRST + 1, 7)).count();
         assert_eq!(of_first, 1, "a future that was polled between them decides by the first");
     });
 }

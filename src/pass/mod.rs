@@ -9,34 +9,19 @@
 //! may hold the reactor. Outside of a worker the wake-up comes at once. Any other poll of the same
 //! task ends the wait.
 //!
-//! The futures and streams of this crate do that themselves. A [`Pass`] is for a limit of the
-//! program's own, around a socket that it reads:
+//! The futures and streams of this crate do that themselves. A [`Guarded`] is for a limit of the
+//! program's own, around a future that reads a socket:
 //!
 //! ```
 //! use corewheel::Handle;
 //! use corewheel::fallback::InfallibleSleep;
-//! use corewheel::pass::Pass;
-//! use std::future::{Future, poll_fn};
-//! use std::pin::{Pin, pin};
-//! use std::task::{Poll, ready};
+//! use corewheel::pass::Guarded;
 //! use std::time::Duration;
 //!
 //! /// Gives a future time. `None` if it was not ready at the deadline, and still is not when the
 //! /// runtime has looked at its sockets since.
 //! async fn within<F: Future>(timers: Handle, limit: Duration, future: F) -> Option<F::Output> {
-//!     let mut future = pin!(future);
-//!     let mut sleep = InfallibleSleep::after(timers, limit);
-//!     let mut pass = Pass::default();
-//!     poll_fn(|cx| {
-//!         let was_over = pass.is_over();
-//!         if let Poll::Ready(output) = future.as_mut().poll(cx) {
-//!             return Poll::Ready(Some(output));
-//!         }
-//!         ready!(Pin::new(&mut sleep).poll(cx));
-//!         ready!(pass.decide(was_over, true, cx));
-//!         Poll::Ready(None)
-//!     })
-//!     .await
+//!     Guarded::new(future, InfallibleSleep::after(timers, limit)).await.ok()
 //! }
 //!
 //! # let service = corewheel::TimerService::builder().shards(1).start()?;
@@ -53,17 +38,17 @@
 //! with I/O, and one of a simulation with sockets. Without a host that is known here, one wake-up
 //! of the task takes the place of the pass, which is no proof.
 //!
-//! A [`Timeout`](crate::Timeout) that a worker of a multi-thread tokio runtime has armed is polled
-//! once after its deadline: the runtime looks at its sockets, and wakes the task then. Any other
-//! limit is polled at its deadline, and again after its pass.
+//! What a worker of a multi-thread tokio runtime guards is polled once after its deadline: the
+//! runtime looks at its sockets, and wakes the task then. Any other limit is polled at its deadline,
+//! and again after its pass.
 //!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
-//! nothing.
+//! nothing. What was pending is late only if it was polled after the look that has ended the pass.
 //!
 //! Cost: a load for each poll before a deadline has passed; then an allocation and what the host
 //! does.
 
-#[cfg(any(all(feature = "tokio", unix), all(test, corewheel_loom)))]
+mod guarded;
 pub(crate) mod looks;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
@@ -75,27 +60,32 @@ pub(crate) mod tokio;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+pub use self::guarded::Guarded;
+pub(crate) use self::guarded::Limit;
+use self::looks::{FIRST, LOOKS};
 use crate::link::nursery::Relay;
-use crate::link::sync::{AtomicBool, AtomicU32, MaybeWaker, Ordering};
+use crate::link::sync::{AtomicU32, AtomicU64, MaybeWaker, Ordering};
 
-/// How often a future that has used up the budget of its task is polled again, before the decision
-/// that its time is up. A future that always uses the budget up must not hold its timeout back.
-pub(crate) const POLLS_MAX: u32 = 250;
+/// How often a task is polled again that has used up its budget, or has left something unread,
+/// before it is decided that the time of what it waits for is up. A task that always does so must
+/// not hold its limits back.
+pub const POLLS_MAX: u32 = 250;
 
 /// How many polls pass between the first one after a pass and a decision by code that does not know
 /// what it guards. A task polls the guarded future between two of them, but not always between the
 /// first two: `select!` begins at a random branch.
-pub(crate) const TURNS: u32 = 2;
+const TURNS: u32 = 2;
 
 /// A future, or a connection, that waits for a pass.
 pub(crate) struct Wait {
-    is_over: AtomicBool,
+    /// The number of the look that has ended it; `u64::MAX` before.
+    ended_by: AtomicU64,
     waker: MaybeWaker,
     /// The host that was asked.
     host: Host,
-    /// How often the task had no budget left after the pass.
-    polls: AtomicU32,
-    /// How often [`Pass::decide_beside`] was pending after the pass.
+    /// The polls after the pass that have decided nothing.
+    polls: Polls,
+    /// Those of them by code that does not know what it guards, up to [`TURNS`].
     turns: AtomicU32,
 }
 
@@ -104,23 +94,36 @@ impl Wait {
         let cell = MaybeWaker::new();
         cell.register(waker);
         Self {
-            is_over: AtomicBool::new(false),
+            ended_by: AtomicU64::new(u64::MAX),
             waker: cell,
             host: host(),
-            polls: AtomicU32::new(0),
+            polls: Polls::default(),
             turns: AtomicU32::new(0),
         }
     }
 
-    /// A pass that is over.
-    fn over() -> Self {
-        let wait = Self::new(Waker::noop());
-        wait.set_over();
-        wait
+    /// Asks the host of the calling thread for a pass. Where none proves one, the pass is over for
+    /// what is polled from now on, and the task is woken. True if the host has no sockets, so that
+    /// the pass is over for what was polled before, too.
+    pub(crate) fn ask(self: &Arc<Self>) -> bool {
+        let asked = ask(self);
+        match asked {
+            Asked::Waits => {}
+            Asked::Unknown => {
+                LOOKS.add(0);
+                self.end();
+            }
+            Asked::NotNeeded => self.set_not_needed(),
+        }
+        asked == Asked::NotNeeded
     }
 
-    /// The pass is over. Runs code of the user, which is the waker.
-    #[cfg(all(feature = "tokio", unix))]
+    fn set_not_needed(&self) {
+        self.ended_by.store(FIRST, Ordering::Relaxed);
+    }
+
+    /// The pass is over, by the last look that was counted. Runs code of the user, which is the
+    /// waker.
     pub(crate) fn end(&self) {
         self.set_over();
         self.waker.wake();
@@ -128,39 +131,68 @@ impl Wait {
 
     /// The first half of [`end`](Self::end): another thread may poll before the second.
     pub(crate) fn set_over(&self) {
-        // Release: pairs with the load in `is_over`, so that a future that sees the flag sees the
-        // readiness that the reactor has handed out before.
-        self.is_over.store(true, Ordering::Release);
+        // Relaxed: a future that was polled after the look has its readiness by the count of looks.
+        self.ended_by.store(looks(), Ordering::Relaxed);
+    }
+
+    /// The number of the look that has ended it, or `u64::MAX`.
+    fn ended_by(&self) -> u64 {
+        // Relaxed: see `set_over`.
+        self.ended_by.load(Ordering::Relaxed)
     }
 
     fn is_over(&self) -> bool {
-        // Acquire: pairs with the store in `set_over`.
-        self.is_over.load(Ordering::Acquire)
+        self.ended_by() != u64::MAX
+    }
+}
+
+/// How often a task was polled that could not decide. Relaxed: only the task that waits counts.
+#[derive(Default, Debug)]
+pub(crate) struct Polls(AtomicU32);
+
+impl Polls {
+    /// Counts one that could not decide. False if a task is not waited for any more.
+    fn count(&self) -> bool {
+        counts_below(&self.0, POLLS_MAX)
+    }
+
+    /// Whether the task that is polled has used up its budget, and is waited for. Then the caller
+    /// wakes it. A poll with a budget begins the count anew.
+    pub(crate) fn are_cut_short(&self) -> bool {
+        let has_budget = has_budget();
+        if has_budget {
+            self.0.store(0, Ordering::Relaxed);
+        }
+        !has_budget && self.count()
     }
 }
 
 /// What a host says to a future that waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(feature = "tokio", unix)),
+    expect(dead_code, reason = "there is no host that is known")
+)]
+enum Asked {
     /// The host ends the wait.
-    #[cfg(all(feature = "tokio", unix))]
     Waits,
     /// There is no host, or it can prove nothing.
     Unknown,
     /// The host has no sockets.
-    #[cfg(all(feature = "tokio", unix))]
     NotNeeded,
 }
 
-impl Asked {
-    /// Whether the host ends the wait and wakes its task.
-    pub(crate) fn waits(self) -> bool {
-        match self {
-            #[cfg(all(feature = "tokio", unix))]
-            Self::Waits => true,
-            _ => false,
-        }
-    }
+/// What is decided about a deadline that has passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// The time is up.
+    Late,
+    /// The pass goes on, and its host wakes the task.
+    Wait,
+    /// The next poll may decide. The caller wakes its task.
+    Again,
+    /// The caller begins a pass.
+    Ask,
 }
 
 /// Names the host of the calling thread; `None` if there is none, or if the thread does not run it.
@@ -193,10 +225,7 @@ fn host() -> Host {
 /// this call finds what they have handed out.
 #[inline]
 pub(crate) fn looks() -> u64 {
-    #[cfg(all(feature = "tokio", unix))]
-    return tokio::looks();
-    #[cfg(not(all(feature = "tokio", unix)))]
-    0
+    LOOKS.count()
 }
 
 /// Whether the runtime of the calling thread has handed out what its sockets held at a time, in
@@ -229,20 +258,17 @@ pub(crate) fn is_simulated() -> bool {
     simulated::host().is_some()
 }
 
-/// Asks the host of the calling thread for a pass. The waker of `wait` is registered.
-#[cfg(all(feature = "tokio", unix))]
+/// Asks the host of the calling thread for a pass.
 fn ask(wait: &Arc<Wait>) -> Asked {
     match wait.host {
+        #[cfg(all(feature = "tokio", unix))]
         Some(HostId::Tokio(id)) => tokio::ask(id, wait),
+        #[cfg(all(feature = "tokio", unix))]
         Some(HostId::Simulated(_)) => simulated::ask(wait),
+        #[cfg(not(all(feature = "tokio", unix)))]
+        Some(never) => match never {},
         None => Asked::Unknown,
     }
-}
-
-/// Asks the host of the calling thread for a pass.
-#[cfg(not(all(feature = "tokio", unix)))]
-fn ask(_wait: &Arc<Wait>) -> Asked {
-    Asked::Unknown
 }
 
 /// Spawns tasks in the runtime of a connection.
@@ -314,7 +340,8 @@ fn counts_below(count: &AtomicU32, limit: u32) -> bool {
     is_below
 }
 
-/// The pass of a deadline that has passed; see the [module](self) for an example.
+/// The pass of a deadline that has passed, for what a [`Guarded`] is not: a timer that a library
+/// polls beside what it guards, or a deadline that is decided by more than a poll.
 ///
 /// [`default`](Self::default) has not begun, and the first poll begins it. For another deadline
 /// there is another `Pass`. Each deadline polls its own: all that begin while the runtime is held
@@ -332,69 +359,92 @@ impl Pass {
 
     /// Whether the pass is over: what is polled from now on is polled after it.
     #[inline]
-    pub fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.0.as_ref().is_some_and(|wait| wait.is_over())
     }
 
-    /// Whether the pass has begun, and is over or that of the host of the calling thread. The host
-    /// that was asked before may be driven by no thread, so another one is asked.
-    pub(crate) fn has_begun_here(&self) -> bool {
-        self.0.as_ref().is_some_and(|wait| wait.is_over() || wait.host == host())
-    }
-
+    #[inline]
     pub(crate) fn has_begun(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Begins a pass. At its end, its host wakes the waker. If the host does not, the pass is over
-    /// already, and the caller wakes it. Runs no code of the user but the clone of the waker, and
-    /// the drop of that of the pass before.
-    pub(crate) fn begin(&mut self, waker: &Waker) -> Asked {
-        let wait = Arc::new(Wait::new(waker));
-        let asked = ask(&wait);
-        if !asked.waits() {
-            wait.set_over();
-        }
-        // The drop of the pass before takes its waker from its host.
-        *self = Self(Some(wait));
-        asked
-    }
-
-    /// Whether a future that is pending could have done more if its task had more budget. Then the
-    /// caller wakes the task, whose next poll may decide.
-    fn is_cut_short(&mut self) -> bool {
-        if has_budget() {
-            return false;
-        }
-        let wait = self.0.get_or_insert_with(|| Arc::new(Wait::over()));
-        counts_below(&wait.polls, POLLS_MAX)
-    }
-
-    /// Ready when it is decided that the time of a future is up. The caller has polled the future
-    /// after it has got `was_over` from [`is_over`](Self::is_over), and the future is pending.
+    /// What is decided about what a caller has polled since there were so many `looks`, and has
+    /// found pending; `None` of a caller that does not know what the deadline guards. `is_proven`
+    /// says whether no pass is needed.
     ///
-    /// The first call begins the pass, and its host wakes the task at its end. A poll that finds
-    /// the budget of the task used up decides nothing, since a socket says then that it is not
-    /// ready; after 250 such polls, the next one decides.
-    ///
-    /// `is_needed` is false for a deadline by a clock that a test moves, which needs no pass. In a
-    /// simulation with sockets there is a pass all the same.
+    /// A poll that finds the budget of the task used up decides nothing, since a socket says then
+    /// that it is not ready. Nor does one before the end of the pass, or one of the first two of a
+    /// caller that does not know. After [`POLLS_MAX`] such polls, the next one decides.
     #[cold]
-    pub fn decide(&mut self, was_over: bool, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
-        if (is_needed || is_simulated()) && !was_over && self.waits(cx) {
-            return Poll::Pending;
+    pub(crate) fn judge(
+        &mut self,
+        looks: Option<u64>,
+        is_proven: impl FnOnce() -> bool,
+    ) -> Verdict {
+        if self.0.is_none() && is_proven() {
+            if looks.is_some() && has_budget() {
+                return Verdict::Late;
+            }
+            self.renew(Waker::noop()).set_not_needed();
         }
-        if self.is_cut_short() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        // The host that was asked before may be driven by no thread, so another one is asked.
+        let is_of_here = |wait: &&Arc<Wait>| wait.is_over() || wait.host == host();
+        let Some(wait) = self.0.as_ref().filter(is_of_here) else { return Verdict::Ask };
+        if !wait.is_over() {
+            return Verdict::Wait;
         }
-        Poll::Ready(())
+        let is_after = match looks {
+            Some(looks) => wait.ended_by() <= looks,
+            None => !counts_below(&wait.turns, TURNS),
+        };
+        let decides = is_after && has_budget() || !wait.polls.count();
+        if decides { Verdict::Late } else { Verdict::Again }
+    }
+
+    /// Begins another pass in place of the present one, without the host, which the caller
+    /// [asks](Wait::ask) next: that runs code of other users.
+    pub(crate) fn renew(&mut self, waker: &Waker) -> Arc<Wait> {
+        let wait = Arc::new(Wait::new(waker));
+        // The drop of the pass before takes its waker from its host.
+        *self = Self(Some(Arc::clone(&wait)));
+        wait
+    }
+
+    /// Ready when it is decided that the time is up: see [`judge`](Self::judge). Until then the
+    /// task is woken.
+    pub(crate) fn poll(
+        &mut self,
+        looks: Option<u64>,
+        is_proven: impl FnOnce() -> bool,
+        cx: &Context<'_>,
+    ) -> Poll<()> {
+        let mut verdict = self.judge(looks, is_proven);
+        if verdict == Verdict::Ask && self.renew(cx.waker()).ask() {
+            verdict = self.judge(looks, || true);
+        }
+        match verdict {
+            Verdict::Late => return Poll::Ready(()),
+            Verdict::Ask => {}
+            Verdict::Again => cx.waker().wake_by_ref(),
+            Verdict::Wait => self.register(cx.waker()),
+        }
+        Poll::Pending
+    }
+
+    /// Has the end of the pass wake a task.
+    fn register(&self, waker: &Waker) {
+        let Some(wait) = &self.0 else { return };
+        wait.waker.register(waker);
+        if wait.is_over() {
+            // It has ended since it was judged.
+            waker.wake_by_ref();
+        }
     }
 
     /// Ready when a pass is over that has begun with the first poll. Until then it is pending, and
-    /// its host wakes the task.
+    /// its host wakes the task. A task without a budget is polled again, up to 250 times.
     pub fn poll_over(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if !self.is_over() && self.waits(cx) { Poll::Pending } else { Poll::Ready(()) }
+        self.poll(Some(u64::MAX), || false, cx)
     }
 
     /// Ready when it is decided that the time of something is up that the caller does not poll. It
@@ -402,8 +452,12 @@ impl Pass {
     /// order, as hyper polls its sleeps beside its socket.
     ///
     /// After the pass it is pending in two more polls, and wakes the task. Between these the task
-    /// has polled what the timer guards. `is_needed` and the budget of the task are as for
-    /// [`decide`](Self::decide).
+    /// has polled what the timer guards. A poll that finds the budget of the task used up decides
+    /// nothing, since a socket says then that it is not ready; after 250 such polls, the next one
+    /// decides.
+    ///
+    /// `is_needed` is false for a deadline by a clock that a test moves, which needs no pass. In a
+    /// simulation with sockets there is a pass all the same.
     ///
     /// ```
     /// use corewheel::fallback::InfallibleSleep;
@@ -435,40 +489,10 @@ impl Pass {
     /// # assert!(began.elapsed() >= limit);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cold]
     pub fn decide_beside(&mut self, is_needed: bool, cx: &Context<'_>) -> Poll<()> {
         let is_needed = is_needed || is_simulated();
-        if is_needed && !self.is_over() && self.waits(cx) {
-            return Poll::Pending;
-        }
-        let turns = self.0.as_ref().filter(|_| is_needed).map(|wait| &wait.turns);
-        if turns.is_some_and(|turns| counts_below(turns, TURNS)) || self.is_cut_short() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    }
-
-    /// Begins a pass, or waits on, unless the host has no sockets. The task is woken.
-    fn waits(&mut self, cx: &Context<'_>) -> bool {
-        let Some(wait) = self.0.as_ref().filter(|_| self.has_begun_here()) else {
-            return match self.begin(cx.waker()) {
-                #[cfg(all(feature = "tokio", unix))]
-                Asked::Waits => true,
-                Asked::Unknown => {
-                    cx.waker().wake_by_ref();
-                    true
-                }
-                #[cfg(all(feature = "tokio", unix))]
-                Asked::NotNeeded => false,
-            };
-        };
-        wait.waker.register(cx.waker());
-        if wait.is_over() {
-            // It has ended since the future was polled.
-            cx.waker().wake_by_ref();
-        }
-        true
+        let looks = (!is_needed).then_some(u64::MAX);
+        self.poll(looks, || !is_needed, cx)
     }
 }
 
@@ -481,4 +505,4 @@ impl Drop for Pass {
     }
 }
 
-debug_fields!([] Pass, |it| has_begun: it.0.is_some(), is_over: it.is_over());
+debug_fields!([] Pass, |it| has_begun: it.has_begun(), is_over: it.is_over());

@@ -89,8 +89,5 @@ pub(super) fn relay() -> Option<Arc<dyn Relay<Waker>>> {
 
 /// Asks the runtime that the calling thread runs for a pass.
 pub(super) fn ask(wait: &Arc<Wait>) -> Asked {
-    match here(|runtime| runtime.ask(Arc::clone(wait))) {
-        Some(()) => Asked::Waits,
-        None => Asked::Unknown,
-    }
+    here(|runtime| runtime.ask(Arc::clone(wait))).map_or(Asked::Unknown, |()| Asked::Waits)
 }

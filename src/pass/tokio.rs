@@ -57,13 +57,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-#[cfg(not(all(test, corewheel_loom)))]
-use crossbeam_utils::CachePadded;
 use crossbeam_utils::atomic::AtomicCell;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 use self::descriptor::Descriptor;
-use super::looks::{Looks, Proof, Written};
+use super::looks::{LOOKS, Proof, Written};
 use super::{Asked, Wait};
 use crate::link::nursery::Relay;
 use crate::values::contain::{attempt, each};
@@ -86,15 +84,8 @@ fn table() -> MutexGuard<'static, Table> {
 
 /// Asks the runtime that the calling thread is in, which has this id, for a pass.
 pub(super) fn ask(id: Id, wait: &Arc<Wait>) -> Asked {
-    let asked = match known(id, Arc::clone) {
-        Some(barrier) => Ok(barrier),
-        None if table().without_io.contains(&id) => Err(Asked::NotNeeded),
-        None => Barrier::of(id),
-    };
-    match asked {
-        Ok(barrier) => barrier.ask(wait),
-        Err(asked) => asked,
-    }
+    let asked = known(id, Arc::clone).map_or_else(|| Barrier::of(id), Ok);
+    asked.map_or_else(|asked| asked, |barrier| barrier.ask(wait))
 }
 
 /// The runtime that the calling thread is in.
@@ -126,13 +117,6 @@ impl Wake for Flag {
     }
 }
 
-#[cfg(not(all(test, corewheel_loom)))]
-static LOOKS: CachePadded<Looks> = CachePadded::new(Looks::new());
-#[cfg(all(test, corewheel_loom))]
-loom::lazy_static! {
-    static ref LOOKS: Looks = Looks::new();
-}
-
 thread_local! {
     /// The barrier that this thread has looked for last.
     static KNOWN: RefCell<Option<Arc<Barrier>>> = const { RefCell::new(None) };
@@ -149,17 +133,6 @@ fn known<R>(id: Id, read: impl FnOnce(&Arc<Barrier>) -> R) -> Option<R> {
         known.as_ref().map(read)
     };
     KNOWN.try_with(find).ok().flatten()
-}
-
-#[inline]
-pub(super) fn looks() -> u64 {
-    LOOKS.count()
-}
-
-/// A simulated runtime has handed out what its sockets held at `until`.
-#[cfg(feature = "sim")]
-pub(crate) fn prove(until: u64) -> Proof {
-    LOOKS.add(until)
 }
 
 /// The runtime with several workers that the calling thread is in.
@@ -223,20 +196,21 @@ impl Barrier {
         if cfg!(not(panic = "unwind")) {
             return Err(Asked::Unknown);
         }
-        let descriptor = match attempt(Descriptor::new) {
-            // Without a descriptor there is no proof; the next wait tries again.
-            Ok(descriptor) => descriptor.map_err(|_| Asked::Unknown)?,
-            Err(_without_io) => {
-                let without_io = &mut table().without_io;
-                if without_io.len() == WITHOUT_IO_MAX {
-                    without_io.pop_front();
-                }
-                without_io.push_back(id);
-                return Err(Asked::NotNeeded);
+        if table().without_io.contains(&id) {
+            return Err(Asked::NotNeeded);
+        }
+        let Ok(descriptor) = attempt(Descriptor::new) else {
+            let without_io = &mut table().without_io;
+            if without_io.len() == WITHOUT_IO_MAX {
+                without_io.pop_front();
             }
+            without_io.push_back(id);
+            return Err(Asked::NotNeeded);
         };
+        // Without a descriptor there is no proof; the next wait tries again.
+        let descriptor = Some(descriptor.map_err(|_| Asked::Unknown)?);
         let (written, next) = (Written::default(), Written::default());
-        let state = State { descriptor: Some(descriptor), written, next };
+        let state = State { descriptor, written, next };
         let proof = AtomicCell::new(Proof::NONE);
         let barrier = Arc::new(Self { id, state: Mutex::new(state), proof });
         let known = Arc::clone(table().barriers.entry(id).or_insert_with(|| Arc::clone(&barrier)));
@@ -275,8 +249,9 @@ impl Barrier {
                     let is_written = state.next.is_empty() || descriptor.write().is_ok();
                     let next = mem::take(&mut state.next);
                     let written = mem::take(&mut state.written);
+                    let proof = LOOKS.add(written.until);
                     if written.until > 0 {
-                        self.proof.store(LOOKS.add(written.until));
+                        self.proof.store(proof);
                     }
                     ended.append(written);
                     if is_written {
@@ -286,6 +261,7 @@ impl Barrier {
                     }
                 }
                 Poll::Ready(false) => {
+                    LOOKS.add(0);
                     closed = state.descriptor.take();
                     ended.append(mem::take(&mut state.written));
                     ended.append(mem::take(&mut state.next));

@@ -13,13 +13,14 @@ use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
 use super::proof::Reads;
 use super::socket::Looks;
-use super::timeout::Timeout;
+use super::timeout::Deadline;
 use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Moment, Side};
 use crate::face::handle::{AnyHandle, Handle};
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::pass::Guarded;
 use crate::values::error::TimeoutError;
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
@@ -330,7 +331,7 @@ impl<M: Side> StreamControl<M> {
         when: W,
         future: F,
     ) -> impl Future<Output = Result<F::Output, TimeoutError>> {
-        Timeout::new(&self.shared, self.timers.nanos_of(when), future)
+        Guarded::new(future, Deadline::new(&self.shared, self.timers.nanos_of(when)))
     }
 
     /// Waits until it is time to write a heartbeat: nothing was written for

@@ -40,10 +40,10 @@ use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::socket::Acknowledged;
 use crate::clock::saturating_nanos;
 use crate::conn::{
-    ConnTimers, DeadlineKind, Direction, Ends, InProgress, Moment, Passes, Side, Transfer, Wakes,
+    ConnTimers, DeadlineKind, Direction, Ends, InProgress, Moment, Side, Transfer, Wakes,
 };
 use crate::face::handle::AnyHandle;
-use crate::pass::POLLS_MAX;
+use crate::pass;
 use crate::values::refused::RefusedKind;
 
 /// So many reads in a row that were ready stamp the connection once.
@@ -95,14 +95,11 @@ pub(super) struct Deadlines<M: Side> {
     writes: Way<M>,
     /// How many reads in a row have not stamped the connection.
     unstamped: u8,
-    /// How many passes over the sockets were over at the last look. The end of a pass wakes the
-    /// stream, so that it looks before it reads or writes next.
-    passes: Passes,
-    /// The passes that the last write, flush or shutdown knew.
-    passes_of_writes: Passes,
-    /// How often a read has left the idle times to the write that waits, since that was polled. Its
-    /// task may run after that of the read.
-    left_to_write: u32,
+    /// The looks of runtimes that were counted when the stream was last woken, as the end of a pass
+    /// does, before what is read or written next; 0 if that decides nothing.
+    looks: u64,
+    /// Those of the last write, flush or shutdown.
+    looks_of_writes: u64,
     /// Whether the last write was put off so that other tasks of the shard run. What it was given
     /// is not accepted, though nothing waits.
     is_put_off: bool,
@@ -149,9 +146,8 @@ impl<M: Side> Deadlines<M> {
         let waker = Waker::from(Arc::clone(&shared));
         let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };
         Self {
-            passes: timers.passes(),
-            passes_of_writes: timers.passes(),
-            left_to_write: 0,
+            looks: 0,
+            looks_of_writes: 0,
             timers,
             shared,
             waker,
@@ -205,7 +201,7 @@ impl<M: Side> Deadlines<M> {
     ) -> Poll<io::Result<usize>> {
         self.check()?;
         if direction == Direction::Write {
-            self.writes_know_passes();
+            self.looks_of_writes = self.looks;
         }
         let is_first = !self.way(direction).waits;
         let begins = self.timers.begin_poll(is_first, cx);
@@ -336,7 +332,7 @@ impl<M: Side> Deadlines<M> {
         if self.message.is_some() || self.shared.notes.has(HEAD) {
             // The owner may read on before it says that this was the last of a head or a message,
             // so the wait that follows decides nothing.
-            self.passes = self.timers.passes().before();
+            self.looks = 0;
         }
         self.unstamped += 1;
         // A wait that is in progress would count from an older stamp.
@@ -469,7 +465,7 @@ impl<M: Side> Deadlines<M> {
         self.shared.set_woken(false);
         (self.reads.registered, self.writes.registered) = (None, None);
         self.unwatch(true);
-        match self.take_events(|_, kind| kind.is_of_age()) {
+        match self.take_events(0, |_, kind| kind.is_of_age()) {
             Poll::Ready(Ok(error)) => return Err(error),
             // What is ready needs no timer.
             Poll::Ready(Err(refused)) => {
@@ -478,7 +474,7 @@ impl<M: Side> Deadlines<M> {
             }
             Poll::Pending => self.refused = None,
         }
-        self.passes = self.timers.passes();
+        self.looks = pass::looks();
         Ok(())
     }
 
@@ -498,22 +494,11 @@ impl<M: Side> Deadlines<M> {
         self.poll_timers(direction)
     }
 
-    /// A write, flush or shutdown is polled.
-    #[inline]
-    pub(super) fn writes_know_passes(&mut self) {
-        (self.passes_of_writes, self.left_to_write) = (self.passes, 0);
-    }
-
-    /// Whether a write waits that was not polled since the last pass. It may go on then, and the
-    /// peer is not idle. A write that is not polled again holds nothing back.
-    fn leaves_idle_times(&self) -> bool {
-        let waits = self.writes.waits || self.is_stalled;
-        waits && self.passes_of_writes != self.passes && self.left_to_write < POLLS_MAX
-    }
-
-    /// Takes the wanted events that have come, until one ends the stream, or none is left.
+    /// Takes the wanted events that have come, until one ends the stream, or none is left. What
+    /// they guard was polled since there were so many `looks`.
     fn take_events(
         &mut self,
+        looks: u64,
         is_wanted: impl Fn(&Self, DeadlineKind) -> bool,
     ) -> Poll<Result<io::Error, RefusedKind>> {
         loop {
@@ -521,7 +506,7 @@ impl<M: Side> Deadlines<M> {
             self.forget_ended();
             let cx = &mut Context::from_waker(&self.waker);
             let event =
-                ready!(self.timers.poll_kinds(cx, Some(self.passes), |kind| is_wanted(self, kind)));
+                ready!(self.timers.poll_kinds(cx, Some(looks), |kind| is_wanted(self, kind)));
             let kind = match event {
                 Ok(event) => event.kind,
                 Err(refused) => return Poll::Ready(Err(refused)),

@@ -12,6 +12,7 @@
 //!
 //! Cost: that of what is called.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use super::control::{Shared, StreamControl};
 use super::proof::Proof;
 use crate::conn::{Direction, Side};
 use crate::face::handle::{AnyHandle, Handle};
-use crate::pass::Spawner;
+use crate::pass::{Pass, Spawner};
 
 /// A request that [`hold_request`](StreamControl::hold_request) has begun. One of
 /// [`release_request`](StreamControl::release_request),
@@ -231,9 +232,10 @@ impl SharedControl {
         let decision = Decision(Some(decision));
         if !self.is_manual || self.spawner.is_simulated() {
             let due = self.stream.handle.clock().nanos_at(due);
-            let proof = Proof::new(Arc::clone(&self.stream), due);
+            let mut proof = Proof::new(Arc::clone(&self.stream), due);
             self.spawner.spawn(async move {
-                proof.await;
+                let mut pass = Pass::NONE;
+                poll_fn(|cx| proof.poll(&mut pass, cx)).await;
                 drop(decision);
             });
         }

@@ -28,7 +28,7 @@ use super::control::Shared;
 use crate::conn::Direction;
 use crate::face::handle::sleep::Sleep;
 use crate::link::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
-use crate::pass::{Pass, TURNS};
+use crate::pass::Pass;
 
 /// How long a read of another task that does not come is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -117,89 +117,58 @@ impl Reads {
     }
 }
 
-/// How far a proof is.
-enum Stage {
-    Pass,
-    /// The stream is to be read, before the patience is over.
-    Read(u32, Sleep),
-    /// In so many polls the tasks have their turn that were woken.
-    Turns(u32),
-    Over,
-}
-
-/// Done when what lay in the socket before its first poll has reached its consumer, or when the
-/// patience is over.
+/// The proof that what lay in the socket before its first poll has reached its consumer.
 pub(super) struct Proof {
     stream: Arc<Shared>,
     /// The deadline, in nanoseconds of the service.
     due: u64,
-    pass: Pass,
-    stage: Stage,
+    read: Read,
+}
+
+/// The read that a proof waits for.
+enum Read {
+    /// Not before the pass is over.
+    Later,
+    /// It is to answer this, before the patience is over.
+    Asked(u32, Sleep),
+    /// It has come, or none does.
+    Over,
 }
 
 impl Proof {
     pub(super) fn new(stream: Arc<Shared>, due: u64) -> Self {
-        Self { stream, due, pass: Pass::NONE, stage: Stage::Pass }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
-    }
-
-    /// Ready when it is decided that the time of a future is up: see [`Pass::decide`].
-    pub(super) fn decide(&mut self, was_over: bool, cx: &mut Context<'_>) -> Poll<()> {
-        ready!(Pin::new(&mut *self).poll(cx));
-        if !was_over {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.pass.decide(true, true, cx)
+        Self { stream, due, read: Read::Later }
     }
 
     /// What follows the pass. A read of the task that asks is polled in its turns.
-    fn after_pass(&self, waker: &Waker) -> Stage {
+    fn ask(&self, waker: &Waker) -> Read {
         let (stream, reads) = (&self.stream, &self.stream.reads);
         let may_read = reads.waits() || !stream.has_ended() && stream.has_moved_since(self.due);
         if !may_read || stream.waiting(Direction::Read).is_of(waker) {
-            return Stage::Turns(TURNS);
+            return Read::Over;
         }
         let question = reads.ask();
-        self.stream.wake_waiting(Direction::Read);
-        let handle = self.stream.handle;
-        let patience = Sleep::new(handle, crate::clock::nanos_after(handle.nanos(), PATIENCE));
-        Stage::Read(question, patience)
+        stream.wake_waiting(Direction::Read);
+        let due = crate::clock::nanos_after(stream.handle.nanos(), PATIENCE);
+        Read::Asked(question, Sleep::new(stream.handle, due))
     }
-}
 
-impl Future for Proof {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        loop {
-            this.stage = match &mut this.stage {
-                Stage::Pass => {
-                    ready!(this.pass.poll_over(cx));
-                    this.after_pass(cx.waker())
-                }
-                Stage::Read(question, patience) => {
-                    // Without a timer there is no patience.
-                    if !this.stream.reads.register(*question, cx.waker())
-                        && Pin::new(patience).poll(cx).is_pending()
-                    {
-                        return Poll::Pending;
-                    }
-                    Stage::Turns(TURNS)
-                }
-                Stage::Turns(0) => Stage::Over,
-                Stage::Turns(left) => {
-                    *left -= 1;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Stage::Over => return Poll::Ready(()),
-            };
+    /// Ready when the time is up of what the task waits for, which knows of no pass: the stream was
+    /// read since a pass, or the patience is over, and the tasks have had their turns that the read
+    /// has woken.
+    pub(super) fn poll(&mut self, pass: &mut Pass, cx: &mut Context<'_>) -> Poll<()> {
+        if let Read::Later = self.read {
+            ready!(pass.poll_over(cx));
+            self.read = self.ask(cx.waker());
         }
+        if let Read::Asked(question, patience) = &mut self.read {
+            // Without a timer there is no patience.
+            if !self.stream.reads.register(*question, cx.waker()) {
+                let _refused = ready!(Pin::new(patience).poll(cx));
+            }
+            self.read = Read::Over;
+        }
+        pass.poll(None, || true, cx)
     }
 }
 

@@ -5,58 +5,46 @@
 //!
 //! Invariants: a timeout is over when its future was polled after the [proof](super::proof).
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use pin_project_lite::pin_project;
-
 use super::control::Shared;
 use super::proof::Proof;
 use crate::face::handle::sleep::Sleep;
-use crate::pass;
-use crate::values::error::TimeoutError;
+use crate::pass::{Limit, Pass, is_simulated};
 use crate::values::refused::RefusedKind;
 
-pin_project! {
-    /// A future that has time until a deadline.
-    pub(super) struct Timeout<'a, F> {
-        #[pin]
-        future: F,
-        shared: &'a Arc<Shared>,
-        sleep: Sleep,
-        // `None` until the deadline has passed.
-        proof: Option<Box<Proof>>,
-    }
+/// A deadline of a future that may wait for bytes of a stream.
+pub(super) struct Deadline<'a> {
+    shared: &'a Arc<Shared>,
+    sleep: Sleep,
+    /// `None` until the deadline has passed.
+    proof: Option<Box<Proof>>,
 }
 
-impl<'a, F> Timeout<'a, F> {
+impl<'a> Deadline<'a> {
     /// `due` is in nanoseconds of the service.
-    pub(super) fn new(shared: &'a Arc<Shared>, due: u64, future: F) -> Self {
-        Self { future, shared, sleep: Sleep::new(shared.handle, due), proof: None }
+    pub(super) fn new(shared: &'a Arc<Shared>, due: u64) -> Self {
+        Self { shared, sleep: Sleep::new(shared.handle, due), proof: None }
     }
 }
 
-impl<F: Future> Future for Timeout<'_, F> {
-    type Output = Result<F::Output, TimeoutError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let was_proven = this.proof.as_ref().is_some_and(|proof| proof.is_over());
-        if let Poll::Ready(output) = this.future.poll(cx) {
-            return Poll::Ready(Ok(output));
+impl Limit for Deadline<'_> {
+    fn poll_late(
+        &mut self,
+        pass: &mut Pass,
+        _looks: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RefusedKind>> {
+        if self.shared.is_dropped() {
+            return Poll::Ready(Err(RefusedKind::Closed));
         }
-        if this.shared.is_dropped() {
-            return Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
+        ready!(Pin::new(&mut self.sleep).poll(cx))?;
+        if !self.sleep.is_manual() || is_simulated() {
+            let new = || Box::new(Proof::new(Arc::clone(self.shared), self.sleep.due()));
+            ready!(self.proof.get_or_insert_with(new).poll(pass, cx));
         }
-        if let Err(refused) = ready!(Pin::new(&mut *this.sleep).poll(cx)) {
-            return Poll::Ready(Err(TimeoutError::NoTimer(refused)));
-        }
-        if !this.sleep.is_manual() || pass::is_simulated() {
-            let new = || Box::new(Proof::new(Arc::clone(this.shared), this.sleep.due()));
-            ready!(this.proof.get_or_insert_with(new).decide(was_proven, cx));
-        }
-        Poll::Ready(Err(TimeoutError::Elapsed))
+        Poll::Ready(Ok(()))
     }
 }

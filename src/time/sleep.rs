@@ -80,15 +80,9 @@ impl Sleep {
         Self { timer, has_begun: false }
     }
 
-    /// The sleep guards a future.
-    #[inline]
-    pub(super) fn guarding(self) -> Self {
-        Self { timer: self.timer.guarding(), ..self }
-    }
-
-    /// Whether the runtime has looked at its sockets since the deadline.
-    pub(super) fn is_proven(&self, looks: u64) -> bool {
-        self.timer.is_proven(looks)
+    /// What is done at the deadline, without a budget of tokio's.
+    pub(super) fn into_timer(self) -> InfallibleSleep {
+        self.timer
     }
 
     /// The deadline.

@@ -13,8 +13,8 @@ use super::instant::Instant;
 use super::service;
 use super::sleep::{Sleep, sleep_until};
 use crate::clock::when::{Due, When};
-use crate::fallback::is_system_time;
-use crate::pass::{self, Pass};
+use crate::fallback::InfallibleSleep;
+use crate::pass::Guarded;
 
 /// The longest timeout in seconds, 136 years. A longer one never ends.
 const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
@@ -33,11 +33,8 @@ const TIMEOUT_SECS_MAX: u64 = u32::MAX as u64;
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
     // Not every system can represent instants that are further away, and they never come.
-    let value = future.into_future();
-    if duration.as_secs() > TIMEOUT_SECS_MAX {
-        return Timeout { value, delay: None, pass: Pass::NONE };
-    }
-    Timeout { value, delay: Some(Sleep::after(duration).guarding()), pass: Pass::NONE }
+    let may_come = duration.as_secs() <= TIMEOUT_SECS_MAX;
+    Timeout::new(future.into_future(), may_come.then(|| Sleep::after(duration)))
 }
 
 /// Gives a future time until a deadline, as `tokio::time::timeout_at` does. The future is polled
@@ -51,11 +48,7 @@ pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoF
 ///
 /// [The default service](super#the-service) cannot start. No runtime is needed.
 pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::IntoFuture> {
-    Timeout {
-        value: future.into_future(),
-        delay: Some(sleep_until(deadline).guarding()),
-        pass: Pass::NONE,
-    }
+    Timeout::new(future.into_future(), Some(sleep_until(deadline)))
 }
 
 pin_project! {
@@ -65,27 +58,30 @@ pin_project! {
     #[derive(Debug)]
     pub struct Timeout<T> {
         #[pin]
-        value: T,
-        // `None` for a deadline that never comes.
-        delay: Option<Sleep>,
-        pass: Pass,
+        value: Guarded<T, Option<InfallibleSleep>>,
     }
 }
 
 impl<T> Timeout<T> {
+    /// `delay` is `None` for a deadline that never comes.
+    #[inline]
+    fn new(value: T, delay: Option<Sleep>) -> Self {
+        Self { value: Guarded::new(value, delay.map(Sleep::into_timer)) }
+    }
+
     /// The future.
     pub fn get_ref(&self) -> &T {
-        &self.value
+        self.value.get_ref()
     }
 
     /// The future.
     pub fn get_mut(&mut self) -> &mut T {
-        &mut self.value
+        self.value.get_mut()
     }
 
     /// The future, without a timeout.
     pub fn into_inner(self) -> T {
-        self.value
+        self.value.into_inner()
     }
 }
 
@@ -93,23 +89,15 @@ impl<T: Future> Future for Timeout<T> {
     type Output = Result<T::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let was_over = this.pass.is_over();
-        let looks = pass::looks();
-        if let Poll::Ready(value) = this.value.poll(cx) {
-            return Poll::Ready(Ok(value));
+        let result = ready!(self.project().value.poll(cx));
+        if result.is_err() {
+            // The budget of the task is looked at where the time is up, and not before each poll.
+            // The decision has waited long enough for one.
+            if let Poll::Ready(budget) = coop::poll_proceed(cx) {
+                budget.made_progress();
+            }
         }
-        let Some(delay) = this.delay else { return Poll::Pending };
-        ready!(delay.poll_unbudgeted(cx));
-        let is_needed = is_system_time();
-        let was_over = was_over || (is_needed && delay.is_proven(looks));
-        ready!(this.pass.decide(was_over, is_needed, cx));
-        // The budget of the task is looked at where the time is up, and not before each poll. The
-        // decision has waited long enough for one.
-        if let Poll::Ready(budget) = coop::poll_proceed(cx) {
-            budget.made_progress();
-        }
-        Poll::Ready(Err(Elapsed(())))
+        Poll::Ready(result.map_err(|_| Elapsed(())))
     }
 }
 
@@ -147,8 +135,7 @@ pub trait FutureExt: Future {
             Due::At(deadline) => timeout_at(deadline.into(), self),
             Due::Tick(tick) => {
                 let time = service::handle().time();
-                let delay = time.map(|time| sleep_until(time.instant(tick).into()));
-                Timeout { value: self, delay, pass: Pass::NONE }
+                Timeout::new(self, time.map(|time| sleep_until(time.instant(tick).into())))
             }
         }
     }

@@ -2,11 +2,11 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, ready};
+
 use std::time::Duration;
 
 use axum::Router;
@@ -17,7 +17,7 @@ use axum::routing::{get, post};
 use axum::serve::Listener;
 use corewheel::conn::Raced;
 use corewheel::fallback::InfallibleSleep;
-use corewheel::pass::Pass;
+use corewheel::pass::Guarded;
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::time::{self, FutureExt};
 use corewheel::{ConnLimits, Handle};
@@ -139,7 +139,7 @@ pub(crate) static ROWS: [Row; 23] = [
             socket.read_u8().timeout(limit).await.is_ok_and(|read| read.is_ok())
         })
     }),
-    bytes("InfallibleSleep and Pass", |socket, timers, limit| {
+    bytes("Guarded by InfallibleSleep", |socket, timers, limit| {
         guarded!(socket, |socket| {
             own_timeout(timers, limit, socket.read_u8()).await.is_some_and(|read| read.is_ok())
         })
@@ -363,18 +363,7 @@ where
 
 /// A timeout as a program makes it of public items. `None` if the time is up.
 async fn own_timeout<F: Future>(timers: Handle, limit: Duration, future: F) -> Option<F::Output> {
-    let (mut future, mut sleep) = (pin!(future), InfallibleSleep::after(timers, limit));
-    let mut pass = Pass::default();
-    poll_fn(|cx| {
-        let was_over = pass.is_over();
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Some(output));
-        }
-        ready!(Pin::new(&mut sleep).poll(cx));
-        ready!(pass.decide(was_over, true, cx));
-        Poll::Ready(None)
-    })
-    .await
+    Guarded::new(future, InfallibleSleep::after(timers, limit)).await.ok()
 }
 
 async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {

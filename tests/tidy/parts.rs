@@ -78,17 +78,16 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
     (
         "a pass of many deadlines is taken apart, which `Pass` does as a whole for one",
         &[
-            ("conn/any_thread/inner", "pass::is_simulated"),
-            ("conn/any_thread/proofs", "pass"),
-            ("conn/on_shard/record_ref", "pass::POLLS_MAX"),
+            ("conn/any_thread/inner", "pass"),
+            ("conn/events", "pass::looks"),
             ("conn/on_shard/record_ref", "pass::has_budget"),
+            ("conn/rules", "pass::Polls"),
         ],
     ),
     (
         "a model checks the atomics",
         &[
             ("conn/any_thread/inner", "link::owners::OwnerCount"),
-            ("conn/any_thread/proofs", "link::sync"),
             ("conn/any_thread/stamp", "link::sync"),
             ("conn/measured", "link::sync"),
         ],

@@ -11,12 +11,12 @@
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use corewheel::fallback::InfallibleSleep;
-use corewheel::pass::Pass;
-use corewheel::{AnyHandle, Handle, TimeoutError};
+use corewheel::pass::Guarded;
+use corewheel::{AnyHandle, Handle};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -285,12 +285,7 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let sleep = self.sleep(&request);
-        ResponseFuture {
-            request: self.inner.call(request),
-            sleep,
-            pass: Pass::default(),
-            respond: (),
-        }
+        ResponseFuture { limited: Guarded::new(self.inner.call(request), sleep), respond: () }
     }
 }
 
@@ -310,7 +305,7 @@ where
 
     fn call(&mut self, request: R) -> Self::Future {
         let (sleep, respond) = (self.sleep(&request), self.layer.respond.clone());
-        ResponseFuture { request: self.inner.call(request), sleep, pass: Pass::default(), respond }
+        ResponseFuture { limited: Guarded::new(self.inner.call(request), sleep), respond }
     }
 }
 
@@ -318,25 +313,8 @@ pin_project! {
     /// The response of a [`Timeout`]. It is `Send` and `Sync` if the future of the service is.
     pub struct ResponseFuture<T, F = ()> {
         #[pin]
-        request: T,
-        sleep: InfallibleSleep,
-        pass: Pass,
+        limited: Guarded<T, InfallibleSleep>,
         respond: F,
-    }
-}
-
-impl<T: Future, F> ResponseFuture<T, F> {
-    /// Polls the request. `Err` with what makes the response if the time is up.
-    fn poll_limited(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T::Output, &mut F>> {
-        let this = self.project();
-        let was_over = this.pass.is_over();
-        // The request first: a response that is there at the deadline is there in time.
-        if let Poll::Ready(response) = this.request.poll(cx) {
-            return Poll::Ready(Ok(response));
-        }
-        ready!(Pin::new(&mut *this.sleep).poll(cx));
-        ready!(this.pass.decide(was_over, this.sleep.needs_pass(), cx));
-        Poll::Ready(Err(this.respond))
     }
 }
 
@@ -348,10 +326,7 @@ where
     type Output = Result<R, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_limited(cx).map(|limited| match limited {
-            Ok(response) => response.map_err(Into::into),
-            Err(()) => Err(TimeoutError::Elapsed.into()),
-        })
+        self.project().limited.poll(cx).map(|limited| limited?.map_err(Into::into))
     }
 }
 
@@ -363,11 +338,12 @@ where
     type Output = Result<R, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_limited(cx).map(|limited| limited.unwrap_or_else(|respond| Ok(respond())))
+        let this = self.project();
+        this.limited.poll(cx).map(|limited| limited.unwrap_or_else(|_| Ok((this.respond)())))
     }
 }
 
-debug_fields!([T, F] ResponseFuture<T, F>, |it| sleep: it.sleep);
+debug_fields!([T, F] ResponseFuture<T, F>, |it| sleep: it.limited.deadline());
 
 const _: () = {
     const fn is_any_threads<X: Clone + Send + Sync + 'static>() {}

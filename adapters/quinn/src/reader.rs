@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 use corewheel::clock::Clock;
+use corewheel::pass::POLLS_MAX;
 use oneshot::{AsyncReceiver, Sender};
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
@@ -17,10 +18,6 @@ use tokio::runtime::Id;
 use tokio::task::coop;
 
 use super::driver;
-
-/// After so many polls that have left something in the socket of an endpoint, a connection is not
-/// held back for it any more.
-const POLLS_MAX: u32 = 250;
 
 /// The tasks of a [`QuinnRuntime`](super::QuinnRuntime) that read sockets: one for each endpoint.
 #[derive(Default)]

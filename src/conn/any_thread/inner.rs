@@ -19,14 +19,13 @@ use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
 
-use super::super::kinds::DeadlineKind;
+use super::super::kinds::{DeadlineKind, JUDGED};
 use super::super::limits::{ConnEvent, ConnLimits, Spans};
-use super::super::marks::{Flags, KindBits};
+use super::super::marks::Flags;
 use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, InProgressCounts, Place, Rare};
-use super::super::side::{Connection, Passes, Wakes};
-use super::proofs::{PassCount, Proofs, Verdict};
+use super::super::side::{Connection, Wakes};
 use super::share::share;
 use super::stamp::Stamp;
 use crate::clock::{NearClock, Timeline};
@@ -34,7 +33,7 @@ use crate::directory::orders::{Group, Member, Terms, Visit};
 use crate::face::handle::AnyHandle;
 use crate::face::handle::sleep::Sleep;
 use crate::link::owners::OwnerCount;
-use crate::pass::{Pass, is_simulated};
+use crate::pass::{self, Limit, Pass, Verdict, Wait, is_simulated};
 use crate::stats::tally::Tally;
 use crate::values::refused::RefusedKind;
 
@@ -52,8 +51,8 @@ enum Found {
     /// The task is to poll again: the near clock shows the time of the deadlines and the clock does
     /// not show it, or the task is to poll after a pass what the deadlines guard.
     Again,
-    /// The poll is to begin a pass.
-    Ask,
+    /// The poll is to ask its host for this pass, which has begun.
+    Ask(Arc<Wait>),
 }
 
 /// What the handles and guards of one connection share.
@@ -74,8 +73,6 @@ pub(in crate::conn) struct Inner {
     group: Option<Arc<Group>>,
     /// The place among the members of the group.
     place: AtomicU32,
-    /// How many passes over the sockets have been found over. Changed under the lock of the state.
-    passes: PassCount,
     state: Mutex<State>,
 }
 
@@ -93,8 +90,11 @@ struct State {
     filed: u64,
     /// `None` if the connection is closed.
     sleep: Option<Sleep>,
-    /// `None` while no event waits that data in a socket may refute.
-    proofs: Option<Box<Proofs>>,
+    /// Of the events that have come and that data in a socket may refute: it has begun after the
+    /// last of them has come, or has not begun.
+    pass: Pass,
+    /// When the last of them was due.
+    last_due: u64,
     /// Whether the connection began after the end of the service, and no task was told.
     owes_closed: bool,
 }
@@ -119,7 +119,8 @@ impl Inner {
             looked: now,
             filed: u64::MAX,
             sleep: None,
-            proofs: None,
+            pass: Pass::NONE,
+            last_due: 0,
             owes_closed: time.is_none(),
         };
         let inner = Self {
@@ -132,13 +133,14 @@ impl Inner {
             task: AtomicWaker::new(),
             group: handle.group(),
             place: AtomicU32::new(0),
-            passes: PassCount::new(),
             state: Mutex::new(state),
         };
         if let Some(time) = &inner.time {
             let mut state = inner.lock();
             state.filed = time.round_up(rules::first_due(&inner.facts(&mut state)));
-            state.sleep = Some(Sleep::new(handle, state.filed));
+            let mut sleep = Sleep::new(handle, state.filed);
+            sleep.guard();
+            state.sleep = Some(sleep);
         }
         let inner = Arc::new(inner);
         if let Some(group) = &inner.group {
@@ -199,14 +201,14 @@ impl Inner {
     fn poll_locked(
         self: &Arc<Self>,
         state: &mut State,
-        seen: Option<Passes>,
+        looks: Option<u64>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Result<Polled, Found> {
         for _ in 0..TRIES {
             if state.sleep.is_some() {
                 self.take_due(state);
             }
-            match self.next_decided(state, seen, &wanted) {
+            match self.next_decided(state, looks, &wanted) {
                 Found::Event(event) => return Ok(Poll::Ready(Ok(Some(event)))),
                 Found::Nothing => {}
                 found => return Err(found),
@@ -246,20 +248,23 @@ impl Inner {
             return;
         }
         state.looked = now;
-        let kinds = rules::take_due(&mut self.facts(state));
-        if let Some(proofs) = &mut state.proofs {
-            proofs.forget(kinds);
+        let (kinds, last_due) = rules::take_due(&mut self.facts(state));
+        if kinds & JUDGED != 0 {
+            (state.pass, state.last_due) = (Pass::NONE, last_due.max(state.last_due));
         }
         self.file(state, true);
     }
 
     /// Takes the next event that has come, is wanted, and that the sockets have not refuted.
     fn next_decided(
-        &self,
+        self: &Arc<Self>,
         state: &mut State,
-        seen: Option<Passes>,
+        looks: Option<u64>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Found {
+        if state.flags.get().pending() & JUDGED == 0 {
+            state.pass = Pass::NONE;
+        }
         if state.flags.get().pending() == 0 {
             return Found::Nothing;
         }
@@ -269,53 +274,28 @@ impl Inner {
         if is_manual && !is_simulated() {
             return self.next_event(state, wanted).map_or(Found::Nothing, Found::Event);
         }
-        self.find_over(state);
         let (judged, may_be_earlier) = rules::judged(&self.facts(state), &wanted);
         if may_be_earlier {
             self.file(state, false);
         }
-        let (mut may_take, mut found) = (0, Found::Nothing);
-        if judged != 0 {
-            let passes = self.passes.get();
-            match state.proofs.get_or_insert_default().judge(judged, seen, passes) {
-                Verdict::Take(kinds) => may_take = kinds,
-                Verdict::Ask => found = Found::Ask,
-                Verdict::Wait => {}
-                Verdict::Again => found = Found::Again,
-            }
+        let verdict = if judged == 0 { Verdict::Wait } else { self.judge(state, looks) };
+        let is_late = verdict == Verdict::Late;
+        let event = self.next_event(state, |kind| wanted(kind) && (is_late || !kind.is_judged()));
+        match (event, verdict) {
+            (Some(event), _) => Found::Event(event),
+            (None, Verdict::Ask) => Found::Ask(state.pass.renew(&Waker::from(Arc::clone(self)))),
+            (None, Verdict::Again) => Found::Again,
+            (None, Verdict::Wait | Verdict::Late) => Found::Nothing,
         }
-        let event = self.next_event(state, |kind| {
-            let is_proven = || kind.index().is_some_and(|index| may_take & 1 << index != 0);
-            wanted(kind) && (!kind.is_judged() || is_proven())
-        });
-        let Some(event) = event else { return found };
-        if let Some(proofs) = &mut state.proofs {
-            proofs.forget(event.kind.index().map_or(0, |index| 1 << index));
-            if matches!(found, Found::Ask) {
-                proofs.unask();
-            }
-        }
-        state.proofs.take_if(|proofs| proofs.is_idle());
-        Found::Event(event)
     }
 
-    /// Begins a pass for the events that have come. False if the task is to poll again.
-    #[cold]
-    fn ask(self: &Arc<Self>) -> bool {
-        let (mut pass, waker) = (Pass::NONE, Waker::from(Arc::clone(self)));
-        let asked = pass.begin(&waker);
-        let mut state = self.lock();
-        // The connection was closed meanwhile.
-        let Some(proofs) = &mut state.proofs else { return false };
-        proofs.began(pass, asked);
-        asked.waits()
-    }
-
-    /// Takes note of a pass that is over.
-    fn find_over(&self, state: &mut State) {
-        if state.proofs.as_mut().is_some_and(|proofs| proofs.find_over()) {
-            self.passes.add();
-        }
+    /// What is decided about the events that have come.
+    fn judge(&self, state: &mut State, looks: Option<u64>) -> Verdict {
+        let State { pass, sleep, last_due, .. } = state;
+        pass.judge(looks, || {
+            let looks = looks.unwrap_or_else(pass::looks);
+            sleep.as_ref().is_some_and(|sleep| sleep.is_proven(looks, *last_due))
+        })
     }
 
     fn next_event(
@@ -361,8 +341,8 @@ impl Connection for Arc<Inner> {
             let mut state = self.lock();
             let ended_by = rules::ended_by(&self.facts(&mut state));
             state.flags.set(state.flags.get().with_pending(0));
-            // The waker of the pass is that of the connection.
-            drop(state.proofs.take());
+            // Its waker is that of the connection.
+            state.pass = Pass::NONE;
             (state.sleep.take(), ended_by)
         };
         let is_open = sleep.is_some();
@@ -484,32 +464,25 @@ impl Connection for Arc<Inner> {
         let mut state = self.lock();
         state.sleep.as_ref()?;
         self.take_due(&mut state);
-        // So that the caller polls what it guards after that.
-        self.find_over(&mut state);
         self.next_event(&mut state, |kind| !kind.is_judged() && wanted(kind))
-    }
-
-    fn passes(&self) -> Passes {
-        self.passes.get()
     }
 
     fn poll(
         &self,
         cx: &mut Context<'_>,
-        seen: Option<Passes>,
+        looks: Option<u64>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Polled {
         // First of all, so that no event and no change comes in between.
         self.task.register(cx.waker());
         let mut state = self.lock();
-        let (before, passes) = (state.flags.get().pending(), self.passes.get());
-        let polled = self.poll_locked(&mut state, seen, wanted);
-        let asked = state.proofs.as_ref().map_or(0, |proofs| proofs.asked());
-        // The wake-up of a pass that this poll has found over does not come any more.
-        let known = if self.passes.get() == passes { before } else { 0 };
-        let is_left = state.flags.get().pending() & !known & !asked != 0;
+        let before = state.flags.get().pending();
+        let polled = self.poll_locked(&mut state, looks, wanted);
+        // The end of a pass wakes the task for all events that wait for it.
+        let asked = if state.pass.has_begun() { JUDGED } else { 0 };
+        let is_left = state.flags.get().pending() & !before & !asked != 0;
         let is_ended = matches!(polled, Ok(Poll::Ready(Err(refused))) if refused.is_closed());
-        let ended = is_ended.then(|| (state.sleep.take(), state.proofs.take()));
+        let ended = is_ended.then(|| (state.sleep.take(), std::mem::take(&mut state.pass)));
         drop(state);
         drop(ended);
         if is_left {
@@ -517,7 +490,8 @@ impl Connection for Arc<Inner> {
             self.task.wake();
         }
         polled.unwrap_or_else(|found| {
-            if !matches!(found, Found::Ask) || !self.ask() {
+            // No lock is held, as the host may wake others.
+            if !matches!(found, Found::Ask(pass) if !pass.ask()) {
                 cx.waker().wake_by_ref();
             }
             Poll::Pending
@@ -536,10 +510,8 @@ impl Member for Inner {
         let found = rules::visit(&mut self.facts(&mut state), visit);
         let is_told = visit == Visit::Tell && found.is_some();
         if is_told {
-            if let Some(proofs) = &mut state.proofs {
-                // Deadlines that were due have come, too.
-                proofs.forget(KindBits::MAX);
-            }
+            // Deadlines that were due have come, too, by now.
+            (state.pass, state.last_due) = (Pass::NONE, state.looked);
         }
         if visit != Visit::FindIdle && self.file(&mut state, is_told) {
             state.reset_sleep();

@@ -10,7 +10,6 @@
 //! Invariants: a touch takes no lock and wakes no task.
 
 mod inner;
-mod proofs;
 mod share;
 mod stamp;
 #[cfg(all(test, feature = "sim", feature = "tokio", unix))]

@@ -11,13 +11,13 @@ use super::super::limits::{ConnEvent, ConnLimits, NEVER};
 use super::super::measured::{Direction, Progress};
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, Place};
-use super::super::side::{Connection, Passes, Wakes};
+use super::super::side::{Connection, Wakes};
 use super::part::Connections;
 use super::record::{Block, Record, Usage, add_one, take_one};
 use super::table::Extras;
 use crate::clock::Timeline;
 use crate::face::part::PartHandle;
-use crate::pass::{POLLS_MAX, has_budget};
+use crate::pass::has_budget;
 use crate::stats::tally::Tally;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 use crate::values::refused::RefusedKind;
@@ -47,20 +47,6 @@ impl RecordRef {
 
     pub(super) fn stamps(&self) -> [&Cell<Option<Moment>>; 3] {
         self.block.stamps_of(self.index)
-    }
-
-    /// Whether what the connection guards could have done more in this poll if its task had more
-    /// budget. A task that always uses the budget up does not hold its events back for long.
-    fn is_cut_short(&self) -> bool {
-        let has_budget = has_budget();
-        self.look(|facts| {
-            let polls = facts.place.rare().map_or(0, |rare| rare.unbudgeted);
-            let waits = !has_budget && u32::from(polls) < POLLS_MAX;
-            if waits || polls > 0 {
-                facts.place.rare_mut().unbudgeted = if waits { polls + 1 } else { 0 };
-            }
-            waits
-        })
     }
 
     /// Takes the connection off its shard: false if it was closed before.
@@ -221,7 +207,7 @@ impl Connection for RecordRef {
         &self,
         cx: &mut Context<'_>,
         // The driver of the shard looks at its sockets before a turn that is late.
-        _seen: Option<Passes>,
+        _looks: Option<u64>,
         wanted: impl Fn(DeadlineKind) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
         let (table, record) = (&self.connections.table, self.record());
@@ -229,7 +215,13 @@ impl Connection for RecordRef {
             return Poll::Ready(Ok(None));
         }
         let has_events = record.flags.get().pending() != 0;
-        if has_events && self.is_cut_short() {
+        let is_cut_short = || {
+            self.look(|facts| match facts.place.rare() {
+                None if has_budget() => false,
+                _ => facts.place.rare_mut().polls.are_cut_short(),
+            })
+        };
+        if has_events && is_cut_short() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -29,6 +29,7 @@ use self::sleep::{Sleep, Timeout};
 use crate::clock::when::{Deadline, When};
 use crate::clock::{Clock, Timeline};
 use crate::directory::orders::Group;
+use crate::pass::Guarded;
 use crate::shard::lanes::Lanes;
 use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::ConfigError;
@@ -303,7 +304,7 @@ impl<T: 'static> Handle<T> {
     /// The time was up, or no timer could be had.
     #[inline]
     pub fn timeout<W: When, F: Future>(&self, when: W, future: F) -> Timeout<F> {
-        Timeout::new(self.sleep(when), future)
+        Guarded::new(future, self.sleep(when))
     }
 
     /// The deadline of everything that is due at a time, computed once for all futures that share

@@ -15,16 +15,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use pin_project_lite::pin_project;
-
 use super::here::{Reach, Unarmed};
 use super::place::{NurseryName, Place};
 use super::{AnyHandle, Handle, here};
 use crate::clock::when::When;
 use crate::link::nursery::{Arming, Name, Number, Progress};
-use crate::pass::{self, Pass};
+use crate::pass::{self, Guarded, Limit, Pass};
 use crate::values::class::ClassId;
-use crate::values::error::TimeoutError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
@@ -129,13 +126,6 @@ impl Sleep {
         }
     }
 
-    /// The sleep guards a future. So the runtime of the thread that arms its timer wakes its task,
-    /// after a look at the sockets, where the runtime is known.
-    #[inline]
-    pub(crate) fn guard(&mut self) {
-        self.is_guard = true;
-    }
-
     pub(crate) fn handle(&self) -> AnyHandle {
         Handle::of_parts(self.service, self.shard, self.class)
     }
@@ -213,13 +203,13 @@ impl Sleep {
         here::with(self.service, is_manual).unwrap_or(false)
     }
 
-    /// Whether the runtime of the calling thread has looked at its sockets since the deadline,
-    /// within the first `looks` of all runtimes. If it has not, this thread's later timeouts are
-    /// handed over to the runtime when they fire, which wakes their tasks after a look.
+    /// Whether the runtime of the calling thread has looked at its sockets since a deadline, within
+    /// the first `looks` of all runtimes. If it has not, what this thread guards later is handed
+    /// over to the runtime when its timer fires, which wakes its task after a look.
     #[cold]
-    pub(crate) fn is_proven(&self, looks: u64) -> bool {
+    pub(crate) fn is_proven(&self, looks: u64, deadline: u64) -> bool {
         let is_proven = |reach: &Reach| {
-            let deadline = self.deadline.saturating_add(reach.time().clock().since_first);
+            let deadline = deadline.saturating_add(reach.time().clock().since_first);
             let is_proven = pass::is_proven(looks, deadline);
             if !is_proven {
                 reach.find_relay();
@@ -442,90 +432,55 @@ impl Drop for Sleep {
 
 debug_fields!([] Sleep, |it| deadline: it.deadline, elapsed: it.is_elapsed());
 
-pin_project! {
-    /// Gives a future time until a deadline, on any thread; made by [`Handle::timeout`].
-    ///
-    /// It is `Send` and `Sync` if the future is. A value that is ready at the same time as the
-    /// deadline wins.
-    ///
-    /// # In time
-    ///
-    /// Data that lies in a socket at the deadline is in time, also where the runtime was held up
-    /// and has not looked at the socket. So a deadline that has passed first waits for a *pass*:
-    /// the runtime has looked at all its sockets since. Then the future is polled once more, and if
-    /// it is pending, its time is up. A poll for another reason decides nothing, so a single poll
-    /// of a timeout whose deadline has passed, as by `now_or_never`, may be pending.
-    ///
-    /// A pass is proven in a tokio runtime with I/O, on Unix, with the feature `tokio`, for the
-    /// sockets of that runtime. Elsewhere the task is woken once instead, which proves nothing: on
-    /// another runtime, in a build whose panics abort, where the process has no descriptor left,
-    /// and on a thread that has entered a current-thread runtime and does not run it. A service
-    /// with a [`ManualClock`](crate::clock::ManualClock) and a runtime without I/O need no pass.
-    ///
-    /// Where the future waits for another task that reads the socket, that task may not have run
-    /// before the decision.
-    ///
-    /// The runtime must run: a timeout that is polled by an executor within one of its tasks, as by
-    /// `futures::executor::block_on`, holds the only worker up, and so waits for itself, as one of
-    /// tokio's does. A timeout beside workers that are all stuck ends when one of them goes on. Why
-    /// no bound on that wait: it would cut clients in a runtime that is held up for longer.
-    ///
-    /// A runtime without I/O is known by a panic of tokio, which is caught. The process's panic
-    /// hook runs for it, once for each such runtime.
-    #[must_use = "a future does nothing unless it is awaited"]
-    #[derive(Debug)]
-    pub struct Timeout<F> {
-        #[pin]
-        future: F,
-        sleep: Sleep,
-        pass: Pass,
-    }
-}
-
-impl<F> Timeout<F> {
+impl Limit for Sleep {
+    /// The runtime of the thread that arms the timer wakes its task, after a look at the sockets,
+    /// where the runtime is known.
     #[inline]
-    pub(crate) fn new(sleep: Sleep, future: F) -> Self {
-        let mut guard = sleep;
-        guard.guard();
-        Self { future, sleep: guard, pass: Pass::NONE }
+    fn guard(&mut self) {
+        self.is_guard = true;
     }
 
-    /// The future.
-    pub fn get_ref(&self) -> &F {
-        &self.future
-    }
-
-    /// The future.
-    pub fn get_mut(&mut self) -> &mut F {
-        &mut self.future
-    }
-
-    /// The future, without a timeout.
-    pub fn into_inner(self) -> F {
-        self.future
+    fn poll_late(
+        &mut self,
+        pass: &mut Pass,
+        looks: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RefusedKind>> {
+        ready!(Pin::new(&mut *self).poll(cx))?;
+        pass.decide(looks, !self.is_manual(), || self.is_proven(looks, self.deadline), cx).map(Ok)
     }
 }
 
-impl<F: Future> Future for Timeout<F> {
-    type Output = Result<F::Output, TimeoutError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let was_over = this.pass.is_over();
-        let looks = pass::looks();
-        // The future first: a value that is there at the deadline is there in time.
-        if let Poll::Ready(output) = this.future.poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        if let Err(error) = ready!(Pin::new(&mut *this.sleep).poll(cx)) {
-            return Poll::Ready(Err(TimeoutError::NoTimer(error)));
-        }
-        let is_needed = !this.sleep.is_manual();
-        let was_over = was_over || (is_needed && this.sleep.is_proven(looks));
-        ready!(this.pass.decide(was_over, is_needed, cx));
-        Poll::Ready(Err(TimeoutError::Elapsed))
-    }
-}
+/// Gives a future time until a deadline, on any thread; made by [`Handle::timeout`].
+///
+/// It is `Send` and `Sync` if the future is. A value that is ready at the same time as the
+/// deadline wins.
+///
+/// # In time
+///
+/// Data that lies in a socket at the deadline is in time, also where the runtime was held up
+/// and has not looked at the socket. So a deadline that has passed first waits for a *pass*:
+/// the runtime has looked at all its sockets since. Then the future is polled once more, and if
+/// it is pending, its time is up. A poll for another reason decides nothing, so a single poll
+/// of a timeout whose deadline has passed, as by `now_or_never`, may be pending.
+///
+/// A pass is proven in a tokio runtime with I/O, on Unix, with the feature `tokio`, for the
+/// sockets of that runtime. Elsewhere the task is woken once instead, which proves nothing: on
+/// another runtime, in a build whose panics abort, where the process has no descriptor left,
+/// and on a thread that has entered a current-thread runtime and does not run it. A service
+/// with a [`ManualClock`](crate::clock::ManualClock) and a runtime without I/O need no pass.
+///
+/// Where the future waits for another task that reads the socket, that task may not have run
+/// before the decision.
+///
+/// The runtime must run: a timeout that is polled by an executor within one of its tasks, as by
+/// `futures::executor::block_on`, holds the only worker up, and so waits for itself, as one of
+/// tokio's does. A timeout beside workers that are all stuck ends when one of them goes on. Why
+/// no bound on that wait: it would cut clients in a runtime that is held up for longer.
+///
+/// A runtime without I/O is known by a panic of tokio, which is caught. The process's panic
+/// hook runs for it, once for each such runtime.
+pub type Timeout<F> = Guarded<F, Sleep>;
 
 // A test of the nurseries adds what a pending one takes there.
 const _: () = assert!(size_of::<Timeout<()>>() == 48);

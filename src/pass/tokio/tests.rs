@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
 use super::*;
-use crate::pass::Pass;
+use crate::pass::{Pass, looks};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_io().build().unwrap()
@@ -16,7 +16,8 @@ fn runtime() -> Runtime {
 
 fn begin() -> Pass {
     let mut pass = Pass::NONE;
-    assert_eq!(pass.begin(Waker::noop()), Asked::Waits);
+    pass.renew(Waker::noop()).ask();
+    assert!(!pass.is_over());
     pass
 }
 
@@ -43,7 +44,7 @@ async fn check_next_is_right() {
     peer.write_all(b"a").unwrap();
     assert_eq!(read(), Err(ErrorKind::WouldBlock), "the runtime has looked before");
     let mut pass = Pass::NONE;
-    poll_fn(|cx| pass.decide(pass.is_over(), true, cx)).await;
+    poll_fn(|cx| pass.poll_over(cx)).await;
     assert_eq!(read(), Ok(1));
 }
 
@@ -60,7 +61,7 @@ fn pass_after_one_that_was_dropped_before_its_proof_is_right() {
         // A pass beside it goes on.
         let (dropped, mut other) = (begin(), begin());
         drop(dropped);
-        poll_fn(|cx| other.decide(other.is_over(), true, cx)).await;
+        poll_fn(|cx| other.poll_over(cx)).await;
         settle().await;
         check_next_is_right().await;
     });
@@ -107,7 +108,7 @@ fn relay_of_a_worker_wakes_after_a_look_that_proves_the_time_of_its_timers() {
     let worker = runtime.spawn(async {
         assert!(relay_of_thread().is_none(), "no pass has begun");
         let mut pass = Pass::NONE;
-        poll_fn(|cx| pass.decide(pass.is_over(), true, cx)).await;
+        poll_fn(|cx| pass.poll_over(cx)).await;
         let relay = relay_of_thread().expect("the thread is a worker");
         let (sends, woken) = std::sync::mpsc::channel();
         let before = looks();

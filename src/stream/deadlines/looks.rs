@@ -171,21 +171,18 @@ impl<M: Side> Deadlines<M> {
             // The event of a write that is not polled again stays, and bounds nothing.
             self.rated = None;
         }
-        let leaves = direction == Direction::Read && self.leaves_idle_times();
-        let is_left = |kind| leaves && is_idle(kind);
+        // A write that waits may go on after the pass, and then the peer is not idle.
+        let has_write = direction == Direction::Read && (self.writes.waits || self.is_stalled);
+        let looks = if has_write { self.looks.min(self.looks_of_writes) } else { self.looks };
         let asks = Cell::new(false);
         let is_known = |this: &Self, kind| {
             let is_known = this.is_known(direction, kind);
             asks.set(asks.get() || !is_known);
             is_known && this.is_judged_late(kind)
         };
-        let ended = self.take_events(|this, kind| {
-            this.is_wanted(direction, kind) && !is_left(kind) && is_known(this, kind)
+        let ended = self.take_events(looks, |this, kind| {
+            this.is_wanted(direction, kind) && is_known(this, kind)
         });
-        if leaves && ended.is_pending() {
-            self.left_to_write += 1;
-            self.waker.wake_by_ref();
-        }
         self.forget_look(direction);
         if asks.get() && ended.is_pending() {
             self.shared.looks.ask();

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 
 use super::Deadlines;
 use crate::conn::{DeadlineKind, Direction, LOOKS, Side, Transfer};
+use crate::pass;
 
 /// Writes.
 impl<M: Side> Deadlines<M> {
@@ -193,9 +194,9 @@ impl<M: Side> Deadlines<M> {
         // as what is read or written after a limit returns its error.
         if self.shared.is_woken() {
             self.writes.registered = None;
-            self.passes = self.timers.passes();
+            self.looks = pass::looks();
         }
-        self.writes_know_passes();
+        self.looks_of_writes = self.looks;
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
             if !self.is_stalled || self.is_windowed {

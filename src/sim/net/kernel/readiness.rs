@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::task::Waker;
 
 use super::{Entry, Kernel, Looked, READ, READ_CLOSED, Reactor, WRITE, WRITE_CLOSED};
-use crate::pass::looks::{Proof, Written};
-use crate::pass::tokio::prove;
+use crate::pass::looks::{LOOKS, Proof, Written};
 
 /// Readiness.
 impl Kernel {
@@ -117,8 +116,9 @@ impl Kernel {
                         reactor.list.push_back(Entry::Barrier);
                     }
                     let ended = std::mem::replace(&mut reactor.written, written);
+                    let proof = LOOKS.add(ended.until);
                     if ended.until > 0 {
-                        reactor.proof = prove(ended.until);
+                        reactor.proof = proof;
                     }
                     self.ended.extend(ended.waits);
                     self.wakes.extend(ended.due);
