@@ -106,6 +106,15 @@ impl State {
             sleep.reset_to(self.filed);
         }
     }
+
+    /// What is decided about the events that have come.
+    fn judge(&mut self, looks: Option<u64>) -> Verdict {
+        let Self { pass, sleep, last_due, .. } = self;
+        pass.judge(looks, || {
+            let looks = looks.unwrap_or_else(pass::looks);
+            sleep.as_ref().is_some_and(|sleep| sleep.is_proven(looks, *last_due))
+        })
+    }
 }
 
 impl Inner {
@@ -278,7 +287,7 @@ impl Inner {
         if may_be_earlier {
             self.file(state, false);
         }
-        let verdict = if judged == 0 { Verdict::Wait } else { self.judge(state, looks) };
+        let verdict = if judged == 0 { Verdict::Wait } else { state.judge(looks) };
         let is_late = verdict == Verdict::Late;
         let event = self.next_event(state, |kind| wanted(kind) && (is_late || !kind.is_judged()));
         match (event, verdict) {
@@ -287,15 +296,6 @@ impl Inner {
             (None, Verdict::Again) => Found::Again,
             (None, Verdict::Wait | Verdict::Late) => Found::Nothing,
         }
-    }
-
-    /// What is decided about the events that have come.
-    fn judge(&self, state: &mut State, looks: Option<u64>) -> Verdict {
-        let State { pass, sleep, last_due, .. } = state;
-        pass.judge(looks, || {
-            let looks = looks.unwrap_or_else(pass::looks);
-            sleep.as_ref().is_some_and(|sleep| sleep.is_proven(looks, *last_due))
-        })
     }
 
     fn next_event(
