@@ -496,7 +496,6 @@ pub(super) const fn rate(direction: Direction) -> usize {
 }
 
 pub(super) const MAX_AGE: usize = Position::MaxAge as usize;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(super) const AGE_GRACE: usize = Position::AgeGrace as usize;
 pub(super) const HEARTBEAT: usize = Position::Heartbeat as usize;
 pub(super) const WRITES: usize = Position::WriteTimeout as usize;

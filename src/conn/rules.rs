@@ -118,7 +118,6 @@ pub(super) struct Rare {
     /// The kind of the last event that was taken and may end the connection; `None` for a greatest
     /// age, which the flag of a connection that was told to end says.
     ends_by: Option<u8>,
-    /// The polls without a budget that have left an event.
     pub(super) polls: Polls,
     armed: Armed,
     transfers: Transfers,
@@ -316,8 +315,7 @@ pub(super) fn take_due(conn: &mut Facts<'_, impl Place>) -> (KindBits, u64) {
             }
             Rule::Opened { .. } | Rule::Armed | Rule::After => come_once(conn, kind, now),
         }
-        kinds |= 1 << kind;
-        last = due.max(last);
+        (kinds, last) = (kinds | 1 << kind, due.max(last));
     }
     let before = conn.pending();
     conn.mark(|flags| flags.with_pending(before | kinds));

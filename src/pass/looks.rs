@@ -3,15 +3,17 @@
 //! A future decides by a look only if it is polled after that. So it reads how many looks there
 //! were, polls what it guards, and then asks for a [`Proof`] within that number.
 
-#[cfg(feature = "tokio")]
+#![cfg_attr(
+    not(all(feature = "tokio", unix)),
+    allow(dead_code, reason = "there is no runtime whose looks are proven")
+)]
+
 use std::sync::Arc;
-#[cfg(feature = "tokio")]
 use std::task::Waker;
 
 #[cfg(not(all(test, corewheel_loom)))]
 use crossbeam_utils::CachePadded;
 
-#[cfg(feature = "tokio")]
 use super::Wait;
 use crate::link::sync::{AtomicU64, Ordering};
 
@@ -63,7 +65,6 @@ pub(crate) struct Proof {
 
 impl Proof {
     /// There was no look.
-    #[cfg(feature = "tokio")]
     pub(crate) const NONE: Self = Self { look: u64::MAX, until: 0 };
 
     /// Whether the look has handed out what the sockets held at `time`, and was within the first
@@ -74,7 +75,6 @@ impl Proof {
 }
 
 /// What is woken when a look has handed out what sockets held when a host was asked.
-#[cfg(feature = "tokio")]
 #[derive(Default)]
 pub(crate) struct Written {
     pub(crate) waits: Vec<Arc<Wait>>,
@@ -84,7 +84,6 @@ pub(crate) struct Written {
     pub(crate) until: u64,
 }
 
-#[cfg(feature = "tokio")]
 impl Written {
     pub(crate) fn is_empty(&self) -> bool {
         self.waits.is_empty() && self.due.is_empty()

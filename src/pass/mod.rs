@@ -39,8 +39,8 @@
 //! of the task takes the place of the pass, which is no proof.
 //!
 //! What a worker of a multi-thread tokio runtime guards is polled once after its deadline: the
-//! runtime looks at its sockets, and wakes the task then. Any other limit is polled at its deadline,
-//! and again after its pass.
+//! runtime looks at its sockets, and wakes the task then. Any other limit is polled at its
+//! deadline, and again after its pass.
 //!
 //! Invariants: a pass begins after its deadline was found passed. A poll for another reason decides
 //! nothing. What was pending is late only if it was polled after the look that has ended the pass.
