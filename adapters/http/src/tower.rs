@@ -29,8 +29,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Gives each request of a service a time, until its response.
 ///
 /// - [`new`](TimeoutLayer::new): a request whose time is up ends with an error, a
-///   [`TimeoutError`](corewheel::TimeoutError) in a box, as with tower's own layer. In axum a `HandleErrorLayer` makes a
-///   response of it.
+///   [`TimeoutError`](corewheel::TimeoutError) in a box, as with tower's own layer. In axum a
+///   `HandleErrorLayer` makes a response of it.
 /// - [`with_response`](TimeoutLayer::with_response): it ends with a response that a function makes.
 ///   The errors are those of the service, so an axum router takes this layer as it is.
 /// - [`grpc`](TimeoutLayer::grpc): it ends with the status `DEADLINE_EXCEEDED` of gRPC, when the
@@ -90,8 +90,9 @@ pub struct TimeoutLayer<F = (), L = ()> {
 }
 
 impl TimeoutLayer {
-    /// A layer whose services end a request with [`TimeoutError::Elapsed`](corewheel::TimeoutError::Elapsed) in a box when its time
-    /// is up. The service's own errors are put into a box, too.
+    /// A layer whose services end a request with
+    /// [`TimeoutError::Elapsed`](corewheel::TimeoutError::Elapsed) in a box when its time is up.
+    /// The service's own errors are put into a box, too.
     ///
     /// The timers are on the shards of `handle`: [`Handle::on`] chooses one, and with
     /// [`Handle::of_class`] the statistics count the requests for a class. A limit that does not
