@@ -44,14 +44,6 @@ impl<T: 'static> Core<T> {
         assert!(!is_closed || granted == 0, "shard {shard} has ended with {granted} granted keys");
     }
 
-    /// What the shard has counted, as text that depends only on the history.
-    pub(crate) fn describe(&self) -> String {
-        let state = self.state.borrow();
-        let (counters, granted) = (state.counters(), state.wheel.granted());
-        let next = state.wheel.next_deadline().map(Tick::index);
-        format!(" {}: {counters:?} granted {granted} next {next:?}", self.id)
-    }
-
     /// Checks that a shard whose driver sleeps has nothing to do now.
     ///
     /// # Panics

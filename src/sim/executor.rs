@@ -48,8 +48,8 @@ impl ThreadId {
 /// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stepped {
-    /// This task of this thread has run.
-    Ran(u64, ThreadId),
+    /// A task of this thread has run.
+    Ran(ThreadId),
     /// No task could run, so the clock has moved.
     Waited,
     /// No task can run before the limit.
@@ -344,7 +344,7 @@ impl Executor {
     /// next alarm or to the end of a stall, unless that is later than `limit`.
     pub(super) fn step(&self, limit: u64) -> Stepped {
         if let Some((waker, thread)) = self.pick() {
-            let stepped = Stepped::Ran(waker.task, thread);
+            let stepped = Stepped::Ran(thread);
             self.run(waker, thread);
             return stepped;
         }

@@ -288,7 +288,6 @@ pub struct Simulation<T: Send + 'static = Infallible> {
     service: Rc<TimerService<T>>,
     /// What a handler was given that it must not be given; `None` if there was nothing.
     violation: Rc<Cell<Option<String>>>,
-    trace: Option<String>,
     /// How many steps have run since the clock last moved.
     steps: u32,
 }
@@ -368,7 +367,7 @@ impl<T: Send + 'static> Simulation<T> {
             shards.push(Shard { thread, timers });
         }
         executor.begin();
-        Ok(Self { seed, executor, shards, service, violation, trace: None, steps: 0 })
+        Ok(Self { seed, executor, shards, service, violation, steps: 0 })
     }
 
     /// The seed that decides which task runs next.
@@ -513,9 +512,8 @@ impl<T: Send + 'static> Simulation<T> {
 
     fn step_until(&mut self, limit: u64) -> Step {
         let stepped = self.executor.step(limit);
-        self.note(stepped);
         match stepped {
-            Stepped::Ran(_, thread) => {
+            Stepped::Ran(thread) => {
                 self.steps += 1;
                 let (steps, seed) = (self.steps, self.seed);
                 let violation = self.violation.take();

@@ -54,25 +54,37 @@ pub(crate) fn settings(rng: &mut Rng) -> (TimerServiceBuilder, Duration) {
 }
 
 /// Runs the history of a seed, and checks it after every step.
-pub(crate) fn run(seed: u64, commands: &[Command]) -> (u64, String) {
-    run_recorded(seed, commands, false)
+pub(crate) fn run(seed: u64, commands: &[Command]) -> u64 {
+    run_and(seed, commands, |_| ())
 }
 
-/// Like [`run`]. Returns the number of steps, and the record of the simulation if it is wanted.
-pub(crate) fn run_recorded(seed: u64, commands: &[Command], records: bool) -> (u64, String) {
+/// Runs the history of a seed as [`run`] does. Returns a line for each command, of what was done so
+/// far.
+pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
+    let mut record = Vec::new();
+    run_and(seed, commands, |History { sim, world, .. }| {
+        let (elapsed, steps) = (sim.elapsed(), world.time.steps());
+        record.push(format!("{elapsed:?} {steps} {:?}", sim.service().stats()));
+    });
+    record
+}
+
+/// Runs the history of a seed, and calls a function after each command. Returns the number of steps.
+fn run_and(seed: u64, commands: &[Command], mut call: impl FnMut(&History)) -> u64 {
     // What an earlier history has left when it failed.
     WORLD.take();
     Ledger::end();
-    let mut history = History::new(seed, records);
+    let mut history = History::new(seed);
     for command in commands {
         history.execute(command);
         history.world.ledger.check();
+        call(&history);
     }
     history.finish()
 }
 
 impl History {
-    fn new(seed: u64, records: bool) -> Self {
+    fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
         let handler = |shard: ShardId| {
@@ -82,9 +94,6 @@ impl History {
             }
         };
         let mut sim = Simulation::start(seed, builder, handler).expect("the settings are in range");
-        if records {
-            sim.record();
-        }
         let shards: Vec<_> =
             sim.service().shards().map(|shard| sim.timers(shard).clone()).collect();
         let (held, keeps) = (vec![false; shards.len()], rng.bool());
@@ -294,7 +303,7 @@ impl History {
     }
 
     /// Ends the history: every timer gets an outcome, and every reply comes.
-    fn finish(mut self) -> (u64, String) {
+    fn finish(mut self) -> u64 {
         for shard in 0..self.held.len() {
             self.execute(&Command::Hold { shard: shard as u8, holds: false });
         }
@@ -330,7 +339,6 @@ impl History {
         let tangles = self.world.tangles.take();
         drop(tangles);
         let steps = self.world.time.steps();
-        let record = self.sim.recorded().to_owned();
         let ledger = Rc::clone(&self.world.ledger);
         ledger.check();
         WORLD.take();
@@ -341,7 +349,7 @@ impl History {
         drop(self);
         ledger.check();
         Ledger::end();
-        (steps, record)
+        steps
     }
 
     /// The timers of sleeps that were dropped are freed within a second.

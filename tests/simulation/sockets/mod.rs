@@ -158,16 +158,22 @@ struct History {
 
 /// Runs the history of a seed.
 pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
-    run_recorded(seed, commands, false).0
+    let mut history = History::new(seed);
+    commands.iter().for_each(|command| history.execute(command));
+    history.finish()
 }
 
-/// Runs the history of a seed. Returns the record of the simulation, if it is wanted.
-pub(crate) fn run_recorded(seed: u64, commands: &[Command], records: bool) -> (Done, String) {
-    let mut history = History::new(seed, records);
-    for command in commands {
+/// Runs the history of a seed. Returns a line for each command, of what was done so far.
+pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
+    let mut history = History::new(seed);
+    let execute = |command| {
         history.execute(command);
-    }
-    history.finish()
+        let (sim, steps) = (&history.sim, history.world.time.steps());
+        format!("{:?} {steps} {:?}", sim.elapsed(), sim.service().stats())
+    };
+    let record = commands.iter().map(execute).collect();
+    history.finish();
+    record
 }
 
 /// A random one of these values.
@@ -205,14 +211,11 @@ pub(crate) fn runtime_options(rng: &mut Rng) -> RuntimeOptions {
 }
 
 impl History {
-    fn new(seed: u64, records: bool) -> Self {
+    fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
         let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
         let mut sim = sim.expect("the settings are in range");
-        if records {
-            sim.record();
-        }
         let start = sim.now();
         // The service has run for up to a day, or for decades, when the first connection begins.
         let days = one_of(&mut rng, &[1, 1, 30_000]);
@@ -342,7 +345,7 @@ impl History {
     }
 
     /// Lets all connections end, and checks what they leave.
-    fn finish(mut self) -> (Done, String) {
+    fn finish(mut self) -> Done {
         // A client falls silent after so long, each limit is shorter than a second, and at the
         // least rate the longest answer takes less than the rest. So no connection is left that has
         // moved no byte for as long as this.
@@ -368,9 +371,8 @@ impl History {
             ends: self.world.ends.get(),
             steps: self.world.time.steps(),
         };
-        let record = self.sim.recorded().to_owned();
         drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
         self.sim.settle();
-        (done, record)
+        done
     }
 }
