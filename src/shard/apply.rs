@@ -150,43 +150,32 @@ impl<T: 'static> State<T> {
 
     #[inline(never)]
     fn apply_bulk(&mut self, mut bulk: Box<Bulk<T>>, max: usize, now: u64) -> Option<Request<T>> {
-        let is_done = match &mut *bulk {
-            Bulk::Cancel(many) => self.cancel_some(many, max, now),
-            Bulk::Remaining { .. } | Bulk::Message(_) => {
-                // A reply wakes its caller, and a message runs code of a part, so they wait until
-                // nothing is borrowed.
-                self.left.effects.push(match *bulk {
-                    Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
-                    Bulk::Message(message) => Effect::Message(message),
-                    Bulk::Cancel(_) => unreachable!("matched above"),
-                });
-                return None;
+        if let Bulk::Cancel(many) = &mut *bulk {
+            self.cancel_some(many, max, now);
+            if many.keys.len() > 0 {
+                return Some(Request::Bulk(bulk));
             }
-        };
-        (!is_done).then_some(Request::Bulk(bulk))
+        }
+        // A reply wakes its caller, and a message runs code of a part, so they wait until nothing
+        // is borrowed.
+        self.left.effects.push(match *bulk {
+            Bulk::Cancel(many) => Effect::Reply(many.replies),
+            Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
+            Bulk::Message(message) => Effect::Message(message),
+        });
+        None
     }
 
-    /// Cancels up to `max` timers of a bulk request. True if none is left.
-    fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) -> bool {
-        self.inbox.has_freed |= many.replies.is_none();
+    /// Cancels up to `max` timers of a bulk request.
+    fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) {
         for key in many.keys.by_ref().take(max) {
             let outcome = self.cancel(key);
             self.inbox.has_freed |= matches!(outcome, ShardCancel::Overtook);
-            let outcome = self.finish_cancel(outcome, now);
-            let Some(replies) = &mut many.replies else {
-                self.drop_later(outcome.payload());
-                continue;
-            };
-            let (outcome, left) = outcome_into_remote::<T>(outcome);
-            replies.push(outcome);
+            let (outcome, left) = outcome_into_remote::<T>(self.finish_cancel(outcome, now));
+            many.replies.push(outcome);
             // The part of the payload that must not leave this thread is dropped here.
             self.left.effects.extend(left.map(Effect::Drop));
         }
-        if many.keys.len() > 0 {
-            return false;
-        }
-        self.left.effects.extend(many.replies.take().map(Effect::Reply));
-        true
     }
 }
 

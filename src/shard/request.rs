@@ -83,8 +83,7 @@ pub(crate) enum Bulk<T: 'static> {
 
 pub(crate) struct BulkCancel<T: 'static> {
     pub(crate) keys: IntoIter<TimerKey>,
-    /// `None` if no caller waits for the outcomes.
-    pub(crate) replies: Option<CancelReplies<T>>,
+    pub(crate) replies: CancelReplies<T>,
 }
 
 /// The outcomes of a bulk request's commands so far, and the channel to the caller.
@@ -179,13 +178,9 @@ impl<T: 'static> lane::Request for Request<T> {
             | Self::Call { deadline, .. }
             | Self::Reset { reply: None, deadline, .. } => Some(*deadline),
             Self::Cancel { reply: None, .. } => None,
-            Self::Cancel { reply: Some(_), .. } | Self::Reset { reply: Some(_), .. } => {
-                Some(Tick::ZERO)
-            }
-            Self::Bulk(bulk) => match &**bulk {
-                Bulk::Cancel(BulkCancel { replies: None, .. }) => None,
-                _ => Some(Tick::ZERO),
-            },
+            Self::Cancel { reply: Some(_), .. }
+            | Self::Reset { reply: Some(_), .. }
+            | Self::Bulk(_) => Some(Tick::ZERO),
         }
     }
 }

@@ -64,7 +64,7 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
         let outcomes = handle.cancel_many(&[foreign]).wait().unwrap();
         assert!(matches!(outcomes[..], [Ok(CancelOutcome::Foreign)]));
         client.cancel_detached(foreign);
-        client.cancel_many_detached(&[foreign]);
+        client.cancel_many(&[foreign]).detach();
         client.reset_detached(foreign, FAR);
         client
     });

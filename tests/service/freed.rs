@@ -81,9 +81,8 @@ fn check(what: &str, cancel: impl FnOnce(Handle<Option<Guard>>, TimerId)) {
 }
 
 #[test]
-fn each_cancel_without_a_reply_frees_the_payload_of_a_sleeping_shard() {
+fn cancel_without_a_reply_frees_the_payload_of_a_sleeping_shard() {
     check("a cancel", |client, timer| client.cancel_detached(timer));
-    check("many cancels", |client, timer| client.cancel_many_detached(&[timer]));
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn window_grows_with_use_up_to_the_largest_burst() {
             timers.push(timer);
         }
         lab.settle();
-        client.cancel_many_detached(&timers);
+        client.cancel_many(&timers).detach();
         lab.settle();
         timers.len()
     };

@@ -1,4 +1,4 @@
-//! Bulk requests: `cancel_many` and `cancel_many_detached`.
+//! Bulk requests: `cancel_many`.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -61,7 +61,7 @@ fn cancels_of_no_timers_finish_at_once() {
     let client = lab.client();
     let replies = client.cancel_many(&[]);
     assert!(look(&mut replies.into_future()).expect("no shard needs to reply").unwrap().is_empty());
-    client.cancel_many_detached(&[]);
+    client.cancel_many(&[]).detach();
     assert_eq!(lab.counts().requests, 0);
 }
 
@@ -144,7 +144,7 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
             assert_eq!(handle.cancel(own).wait().unwrap_err(), ReplyError::Closed, "{what}");
             assert!(matches!(handle.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)), "{what}");
             handle.cancel_detached(own);
-            handle.cancel_many_detached(&timers);
+            handle.cancel_many(&timers).detach();
         };
         let (lane_open, was_opened) = mpsc::channel();
         let (end, has_ended) = mpsc::channel();
@@ -187,33 +187,12 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
 }
 
 #[test]
-fn cancel_many_detached_drops_the_payloads_and_wakes_no_shard_that_sleeps_for_short() {
-    let mut lab = Lab::new(builder(1));
-    let client = lab.client();
-    let (guard, dropped) = Guard::new();
-    let schedule = |n| client.on(SHARD).schedule(ms(n), guard.clone()).unwrap();
-    let timers: Vec<_> = (0..30).map(schedule).collect();
-    drop(guard);
-    lab.settle();
-    let (alarm, waker) = crate::support::Alarm::new();
-    let turn = lab.turn();
-    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
-    dropped.store(0, Ordering::SeqCst);
-    let pending = lab.counts().pending as usize;
-    client.cancel_many_detached(&timers);
-    assert_eq!(alarm.count(), 0, "the shard sleeps for less than a second");
-    lab.advance(FAR);
-    assert_eq!(dropped.load(Ordering::SeqCst), pending);
-    assert_eq!(lab.counts().cancelled, pending as u64);
-}
-
-#[test]
 fn cancel_many_before_its_timer_reports_overtook() {
     let mut lab = Lab::new(builder(1));
     let (sender, canceller) = (lab.client(), lab.client());
     let (guard, dropped) = Guard::new();
     // The shard receives the requests of the lane that was opened first before the others.
-    canceller.cancel_many_detached(&[lab.timers().schedule(FAR, Guard::new().0).unwrap()]);
+    canceller.cancel_many(&[lab.timers().schedule(FAR, Guard::new().0).unwrap()]).detach();
     lab.settle();
     let timer = sender.on(SHARD).schedule(ms(5), guard).unwrap();
     let mut replies = canceller.cancel_many(&[timer]).into_future();
@@ -241,7 +220,7 @@ fn payloads_of_cancel_many_that_panic_when_dropped_are_counted() {
     let three = || [(); 3].map(|()| timers.schedule(FAR, Bomb).unwrap());
     // The caller does not wait for the reply, so the payloads are dropped on the core.
     drop(client.cancel_many(&three()));
-    client.cancel_many_detached(&three());
+    client.cancel_many(&three()).detach();
     lab.settle();
     assert_eq!((lab.counts().cancelled, lab.counts().panicked), (6, 6));
     check_law(&lab.counts());

@@ -101,7 +101,7 @@ impl History {
         }
         sender.next();
         match mode {
-            Mode::Detached => sender.client.cancel_many_detached(&handles),
+            Mode::Detached => sender.client.cancel_many(&handles).detach(),
             Mode::Dropped => drop(sender.client.cancel_many(&handles)),
             Mode::Awaited => {
                 self.wait_for(sender.client.cancel_many(&handles), move |outcomes| {

@@ -73,26 +73,11 @@ impl<T: Send + 'static> Handle<T> {
         let Ok(lanes) = self.lanes() else { return Reply::gathered(replies) };
         for Part { shard, keys, places } in parts {
             let (sender, receiver) = Replies::new(keys.len());
-            let many = BulkCancel { keys: keys.into_iter(), replies: Some(sender) };
+            let many = BulkCancel { keys: keys.into_iter(), replies: sender };
             lanes.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
             replies.parts.push((places, receiver));
         }
         Reply::gathered(replies)
-    }
-
-    /// Cancels timers of any shards and asks for no reply: one request to each shard that has some
-    /// of them. Each shard drops the payloads within a second, as
-    /// [`cancel_detached`](Self::cancel_detached) says. Timers of other services are left as they
-    /// are.
-    ///
-    /// Cost: three allocations for each shard and some for the whole; a key and an index for each
-    /// timer.
-    pub fn cancel_many_detached(&self, timers: &[TimerId]) {
-        let Ok(lanes) = self.lanes() else { return };
-        for Part { shard, keys, .. } in parts(timers, self.service).0 {
-            let many = BulkCancel { keys: keys.into_iter(), replies: None };
-            lanes.send(shard, Request::Bulk(Box::new(Bulk::Cancel(many))));
-        }
     }
 }
 
