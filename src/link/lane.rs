@@ -20,11 +20,6 @@
 //! many requests wait as the lane's [`Room`] allows, a cancel or a reset never. The ring begins
 //! small, and each time that requests overflow, the thread replaces it by a larger one.
 //!
-//! A future whose request was refused leaves its waker among the lane's
-//! [waiters](super::waiters). The owner wakes it when the thread has a key again, or when the lane
-//! is closed. While other threads hold the last keys, the owner tries again in the next tick, and
-//! wakes each future once in a tick.
-//!
 //! The owner closes a lane when it shuts down, when it dies, when the lane was idle for long, and
 //! for keys that are not used:
 //!
@@ -72,7 +67,6 @@ pub(crate) use self::window::Window;
 use super::gate::Gate;
 use super::overflow::Overflow;
 use super::sync::{AtomicU64 as SharedU64, Ordering, RingBuffer};
-use super::waiters::Waiters;
 use crate::values::refused::RefusedKind;
 
 /// Why a thread cannot send.
@@ -146,7 +140,6 @@ pub(crate) struct LaneShared<R: Request> {
 /// What both ends read for each request or turn, and seldom write.
 struct Beside<R> {
     overflow: Overflow<R, RingReceiver<R>>,
-    waiters: Waiters,
     /// The lane's window. Only the owner writes it. It orders nothing, as `lacks_key`.
     window: AtomicU64,
     /// Whether the thread was refused for want of a key since the owner last looked. If the owner
@@ -215,7 +208,6 @@ pub(crate) fn lane<R: Request>(
         gate: Gate::new(),
         beside: CachePadded::new(Beside {
             overflow: Overflow::new(),
-            waiters: Waiters::new(),
             window: AtomicU64::new(window.size() as u64),
             lacks_key: AtomicBool::new(false),
         }),

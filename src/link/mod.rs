@@ -14,6 +14,5 @@ pub(crate) mod overflow;
 pub(crate) mod owners;
 pub(crate) mod sync;
 pub(crate) mod version;
-pub(crate) mod waiters;
 pub(crate) mod wake_up;
 pub(crate) mod woken;

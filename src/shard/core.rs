@@ -51,9 +51,6 @@ pub(super) struct State<T: 'static> {
 /// The lanes of a shard, and what their requests ask of later turns.
 pub(super) struct Inbox<T: 'static> {
     pub(super) lanes: Vec<LaneReceiver<Request<T>>>,
-    /// When a turn looks again for keys for the futures that lanes hold; `None` if no lane holds
-    /// any.
-    pub(super) keys_retry_at: Option<Tick>,
     /// Until when cancels that no caller waits for may wait, if they have come since the last turn
     /// received requests.
     pub(super) soon: Tick,
@@ -74,7 +71,6 @@ impl<T: 'static> Inbox<T> {
     pub(super) fn new(soon: Tick) -> Self {
         Self {
             lanes: Vec::new(),
-            keys_retry_at: None,
             soon,
             has_freed: false,
             frees_at: None,

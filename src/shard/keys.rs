@@ -4,9 +4,7 @@
 //! lanes for threads that were refused for want of keys, and a command of the shard's own thread
 //! does so for its timer. The thread of a closed lane opens another one when it next sends.
 //!
-//! A lane that the present turn has received from is in use, and no such lane is closed. If only
-//! such lanes hold keys, futures that wait for one stay in their lanes until the next tick, in
-//! which the shard has a turn to look again.
+//! A lane that the present turn has received from is in use, and no such lane is closed.
 
 use corewheel_shard::{Tick, TimerKey};
 

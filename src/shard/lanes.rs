@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::task::Waker;
 
 use corewheel_shard::Tick;
 
@@ -11,10 +10,9 @@ use super::request::{Bulk, Request, freed_by};
 use super::request::{Directory, Post};
 use crate::clock::NearClock;
 use crate::clock::when::When;
-use crate::link::lane::{LaneSender, LeftOver, Refusal};
+use crate::link::lane::{LaneSender, Refusal};
 use crate::link::wake_up::Doorbell;
 use crate::values::class::ClassId;
-use crate::values::contain::each;
 use crate::values::ids::{ServiceId, ShardId, TimerId};
 use crate::values::refused::{Refused, RefusedKind};
 
@@ -165,22 +163,6 @@ impl<T: 'static> Lanes<T> {
         self.send_always((shard, Keys::None), request).map_err(|refused| {
             refused.into_value().into_message().expect("it is the request that was sent")
         })
-    }
-
-    /// Has the waker of a future woken when this thread may send to a shard again, after a refusal
-    /// as busy, or in the next tick, after a refusal as reserved. `Err` if the shard is closed or
-    /// there is no such shard.
-    pub(crate) fn wait_for_room(&self, shard: ShardId, waker: Waker) -> Result<(), RefusedKind> {
-        let LeftOver { missed, unused } = {
-            let mut lanes = self.of_shards.borrow_mut();
-            let (lane, post) = self.lane(&mut lanes, (shard, Keys::Some))?;
-            post.note_waiting(shard);
-            lane.wait_for_room(waker, &post.doorbell)
-        };
-        drop(unused);
-        // The lane is closed, so their futures find that out at once.
-        each(missed, Waker::wake);
-        Ok(())
     }
 
     /// The lane to a shard, opened if there is none.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewheel_shard::Tick;
 
-use super::core::{Core, Effect, State};
+use super::core::{Core, State};
 use super::request::{Control, Request, ShutdownOrder, freed_by};
 use super::timers::{Job, SendCall};
 use crate::link::lane::LaneReceiver;
@@ -53,7 +53,7 @@ impl<T: 'static> Core<T> {
             return None;
         }
         let state = self.state.borrow();
-        state.inbox.keys_retry_at.into_iter().chain(state.inbox.frees_at).min()
+        state.inbox.frees_at
     }
 
     /// Takes the jobs that have come for the driver.
@@ -152,7 +152,6 @@ impl<T: 'static> State<T> {
 
     /// Receives up to `max` requests from the lanes, at least one from each. True if more are left.
     fn receive(&mut self, tick: Tick, now: u64, max: usize) -> bool {
-        let held_waiters = self.inbox.keys_retry_at.take().is_some();
         self.inbox.soon = freed_by(&self.directory.time, now);
         self.inbox.frees_at = self.inbox.frees_at.filter(|at| *at > tick);
         if self.inbox.lanes.is_empty() {
@@ -162,7 +161,7 @@ impl<T: 'static> State<T> {
         // Each lane has an equal share, so that a flooded lane does not starve the others.
         let share = (max / lanes.len()).max(1);
         let mut more = false;
-        let (mut is_short, mut has_waiters) = (false, false);
+        let mut is_short = false;
         for lane in &mut lanes {
             let received =
                 lane.receive(share, |request, how, max| self.apply_some(request, how, max, now));
@@ -173,16 +172,9 @@ impl<T: 'static> State<T> {
                 more |= received == share;
             }
             is_short |= self.grant(lane);
-            has_waiters |= lane.has_waiters();
         }
         if is_short {
             self.grant_reclaimed(&mut lanes, tick, now);
-        }
-        if has_waiters || held_waiters {
-            let woken = lanes.iter_mut().flat_map(|lane| lane.take_waiters(tick));
-            self.left.effects.extend(woken.map(Effect::Wake));
-            let holds_waiters = lanes.iter().any(LaneReceiver::holds_waiters);
-            self.inbox.keys_retry_at = holds_waiters.then(|| tick.saturating_add(1));
         }
         self.inbox.lanes = lanes;
         if std::mem::take(&mut self.inbox.has_freed) {
@@ -233,10 +225,8 @@ impl<T: 'static> State<T> {
 
     /// Closes a lane, receives its last requests and takes its keys back.
     pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<T>>, now: u64) {
-        let waiters = lane.close(|request, how, max| self.apply_some(request, how, max, now));
+        lane.close(|request, how, max| self.apply_some(request, how, max, now));
         self.post().mailbox.forget(lane.shared());
-        // Futures that wait find the lane or the shard closed.
-        self.left.effects.extend(waiters.into_iter().map(Effect::Wake));
         for key in lane.hand_back() {
             self.revoke(key);
         }

@@ -65,17 +65,6 @@ impl<T: 'static> Core<T> {
                 "shard {shard} sleeps until {until:?}, past an act at {act_by:?}"
             );
         }
-        if !self.held_lanes.get() {
-            let lanes = &self.state.borrow().inbox.lanes;
-            let mut waiting = lanes.iter().filter(|lane| lane.has_waiters());
-            let are_held = waiting.all(LaneReceiver::holds_waiters);
-            assert!(are_held, "shard {shard} sleeps beside futures that wait for a lane");
-            let holds_waiters = lanes.iter().any(LaneReceiver::holds_waiters);
-            assert!(
-                !holds_waiters || until <= now.saturating_add(1),
-                "shard {shard} sleeps at {now:?} until {until:?} beside futures that wait for keys"
-            );
-        }
         let earliest = self.state.borrow().wheel.earliest_deadline().unwrap_or(Tick::NEVER);
         assert!(earliest >= until, "shard {shard} sleeps until {until:?}, past {earliest:?}");
         assert!(

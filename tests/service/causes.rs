@@ -7,7 +7,7 @@ use corewheel::class::TimerClass;
 use corewheel::{Fired, Refused, RefusedKind, Runtime, ShutdownPolicy, TimerService, Timers};
 
 use crate::log::logged;
-use crate::support::{FAR, OTHER, SHARD, block_on, builder, look};
+use crate::support::{FAR, OTHER, SHARD, block_on, builder, look, wait_until};
 
 #[test]
 fn shard_that_nothing_has_attached_refuses_with_that_cause() {
@@ -43,8 +43,10 @@ fn futures_wait_for_a_shard_to_be_attached_and_one_warning_says_so() {
 
     let attachment = service.attach(SHARD).unwrap();
     let mut shard = attachment.into_loop(|_: Fired<u8>, _: &Timers<u8>| {}).unwrap();
-    let _next = shard.turn();
-    assert!(look(&mut scheduled).unwrap().is_ok());
+    wait_until("the timer is scheduled", || {
+        let _next = shard.turn();
+        look(&mut scheduled).is_some_and(|scheduled| scheduled.is_ok())
+    });
     assert_eq!(timers.schedule(FAR, 8).map_err(|refused| refused.kind()).err(), None);
 }
 

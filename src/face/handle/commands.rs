@@ -3,9 +3,8 @@
 //! A command goes over the lane of the calling thread to the shard, which the thread opens when it
 //! first needs it. When the thread ends, its lanes do; its timers go on.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use corewheel_shard::Tick;
@@ -97,13 +96,13 @@ impl<T: Send + 'static> Handle<T> {
         lanes.schedule(shard, class, payload, build, Request::into_value)
     }
 
-    /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does, and waits
-    /// while the lane is [`Busy`](Refused::Busy), or the shard
+    /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does, and tries again
+    /// in the next tick while the lane is [`Busy`](Refused::Busy), or the shard
     /// [`NotAttached`](Refused::NotAttached), which is logged once for the shard.
     ///
-    /// The first poll that finds room schedules the timer. The deadline counts from this call; a
-    /// timer whose deadline passes meanwhile fires as soon as it is scheduled. If the future is
-    /// dropped before it is done, no timer is scheduled and the value is dropped with it.
+    /// The deadline counts from this call; a timer whose deadline passes meanwhile fires as soon as
+    /// it is scheduled. If the future is dropped before it is done, no timer is scheduled and the
+    /// value is dropped with it.
     ///
     /// A thread without an executor blocks on the future, as by `futures_lite::future::block_on` or
     /// the `block_on` of a tokio runtime. It must not be a thread that drives the shard, which
@@ -127,42 +126,30 @@ impl<T: Send + 'static> Handle<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Cost: that of `schedule` where there is room. A wait costs a lock and a wake-up of the
-    /// shard.
+    /// Cost: that of `schedule` where there is room, and of a [`sleep`](Self::sleep) for each tick
+    /// of a wait.
     ///
     /// # Errors
     ///
     /// The future returns `Full`, `Reserved`, `Closed` or `NoSuchShard`, with the value.
-    ///
-    /// # Panics
-    ///
-    /// The future panics if it is polled after it has returned.
     pub fn schedule_when_room<W: When>(
         &self,
         when: W,
         payload: T,
     ) -> impl Future<Output = Result<TimerId, Refused<T>>> + use<W, T> {
-        let (handle, deadline) = (*self, self.deadline(when));
-        let mut unsent = Some(payload);
-        poll_fn(move |cx| {
-            let payload = unsent.take().expect("a future that is done is not polled");
-            let sent = handle.schedule(deadline, payload);
-            let Err(Refused::Busy(payload) | Refused::NotAttached(payload)) = sent else {
-                return Poll::Ready(sent);
-            };
-            match handle.wait_for_room(cx) {
-                Ok(()) => {
-                    unsent = Some(payload);
-                    Poll::Pending
+        let (handle, deadline, mut payload) = (*self, self.deadline(when), payload);
+        async move {
+            loop {
+                match handle.schedule(deadline, payload) {
+                    Err(Refused::Busy(back) | Refused::NotAttached(back)) => payload = back,
+                    sent => return sent,
                 }
-                Err(kind) => Poll::Ready(Err(kind.of(payload))),
+                // The refusal has woken the shard, which grants keys in its next turn.
+                if let Err(kind) = handle.sleep(Duration::from_nanos(1)).await {
+                    return Err(kind.of(payload));
+                }
             }
-        })
-    }
-
-    fn wait_for_room(&self, cx: &Context<'_>) -> Result<(), RefusedKind> {
-        let (lanes, shard) = self.shard_lanes()?;
-        lanes.wait_for_room(shard, cx.waker().clone())
+        }
     }
 
     /// Schedules a callback, which is run on the shard of the timer when it is due. It is boxed.

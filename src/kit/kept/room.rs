@@ -3,20 +3,25 @@
 //! Why one lock and not an atomic count: a command is boxed and has a channel for its result, so
 //! the lock is a small part of its cost, and a future that finds no room registers under it.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use crate::link::waiters::Waiters;
 use crate::values::contain::each;
 
 /// The room for commands to one value. Commands that are sent and have not ended take it.
 pub(super) struct Room {
     max: usize,
+    used: Mutex<Used>,
+}
+
+#[derive(Default)]
+struct Used {
     /// How many commands take room; at most `max`.
-    taken: Mutex<usize>,
-    /// Changed under the lock of `taken`.
-    waiters: Waiters,
+    taken: usize,
+    /// The wakers of futures that wait for room, oldest first.
+    waiters: VecDeque<Waker>,
 }
 
 /// The room that one command takes, until this is dropped.
@@ -24,37 +29,36 @@ pub(super) struct Permit(Arc<Room>);
 
 impl Room {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: Mutex::new(0), waiters: Waiters::new() })
+        Arc::new(Self { max, used: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes room for a command. `None` if there is none.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Permit> {
-        self.enter_or(|| {})
+        self.enter_or(&mut self.lock())
     }
 
-    /// Takes room for a command, or else calls `full` under the lock.
-    fn enter_or(self: &Arc<Self>, full: impl FnOnce()) -> Option<Permit> {
-        let mut taken = self.lock();
-        if *taken == self.max {
-            full();
-            return None;
-        }
-        *taken += 1;
-        Some(Permit(Arc::clone(self)))
+    fn enter_or(self: &Arc<Self>, used: &mut Used) -> Option<Permit> {
+        let has_room = used.taken < self.max;
+        used.taken += usize::from(has_room);
+        has_room.then(|| Permit(Arc::clone(self)))
     }
 
     /// Waits until there is room, and takes it.
     pub(super) async fn enter_when_free(self: &Arc<Self>) -> Permit {
         poll_fn(|cx| {
             // Cloned and dropped without the lock, since both run code of the user.
-            let waker = cx.waker().clone();
-            let mut unused = None;
-            let permit = self.enter_or(|| unused = self.waiters.register(waker));
-            drop(unused);
+            let mut waker = Some(cx.waker().clone());
+            let mut used = self.lock();
+            let permit = self.enter_or(&mut used);
+            let is_known = || used.waiters.back().is_some_and(|last| last.will_wake(cx.waker()));
+            if permit.is_none() && !is_known() {
+                used.waiters.extend(waker.take());
+            }
+            drop(used);
             permit.map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -64,12 +68,12 @@ impl Room {
 impl Drop for Permit {
     fn drop(&mut self) {
         let woken = {
-            let mut taken = self.0.lock();
-            *taken -= 1;
+            let mut used = self.0.lock();
+            used.taken -= 1;
             // Half of the room is free when the futures are woken, so that a crowd of them is woken
             // a few times and not once for each command. Each command ends, so half will be free.
-            let wakes = *taken <= self.0.max / 2 && !self.0.waiters.is_empty();
-            if wakes { self.0.waiters.take(usize::MAX) } else { Vec::new() }
+            let wakes = used.taken <= self.0.max / 2;
+            if wakes { std::mem::take(&mut used.waiters) } else { VecDeque::new() }
         };
         each(woken, Waker::wake);
     }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::task::Waker;
 
 use corewheel_shard::Tick;
 
@@ -11,7 +10,7 @@ use super::super::overflow::Waiting;
 use super::super::sync::{Ordering, Producer};
 use super::ring::RingReceiver;
 use super::{Exhausted, LaneShared, Request, Window};
-use crate::values::contain::{drop_each, each};
+use crate::values::contain::drop_each;
 
 /// The most requests of a lane that an owner looks at before it falls asleep. Beside more requests
 /// it takes another turn.
@@ -53,9 +52,6 @@ pub(crate) struct LaneReceiver<R: Request> {
     is_short: bool,
     /// Whether the owner has granted keys since the last [`shrink`](Self::shrink).
     was_granted: bool,
-    /// Since when the lane holds futures that wait for keys of other threads; `None` if the next
-    /// turn may wake futures that wait.
-    held_since: Option<Tick>,
     shared: Arc<LaneShared<R>>,
     /// When a turn last received a request from this lane, or took the lane over.
     pub(crate) used_at: Tick,
@@ -82,18 +78,15 @@ impl<R: Request> LaneReceiver<R> {
             lacks_key: false,
             is_short: false,
             was_granted: false,
-            held_since: None,
             shared,
             used_at: Tick::ZERO,
             is_in_use: false,
         }
     }
 
-    /// Whether the lane holds requests, or futures wait for room in it that a turn may wake now, or
-    /// the thread is gone.
+    /// Whether the lane holds requests, or the thread is gone.
     pub(crate) fn has_news(&self) -> bool {
-        let may_wake = self.has_waiters() && !self.holds_waiters();
-        self.has_requests() || may_wake || self.requests.is_abandoned()
+        self.has_requests() || self.requests.is_abandoned()
     }
 
     /// Whether the lane holds news that cannot wait until the tick `until`. An owner that falls
@@ -106,11 +99,9 @@ impl<R: Request> LaneReceiver<R> {
         if !self.has_news() {
             return false;
         }
-        let may_wake = self.has_waiters() && !self.holds_waiters();
         let waiting = self.requests.slots();
         let is_filling = waiting * 2 >= self.window.size();
-        may_wake
-            || is_filling
+        is_filling
             || waiting > LOOKED_AT_MAX
             || self.has_requests_beside()
             || self.requests.is_abandoned()
@@ -123,49 +114,6 @@ impl<R: Request> LaneReceiver<R> {
             let needed_by = request.needed_by().unwrap_or(soon);
             needed_by < until || is_cancelled && soon < until
         })
-    }
-
-    /// Whether futures wait for room in the lane.
-    #[inline]
-    pub(crate) fn has_waiters(&self) -> bool {
-        !self.shared.beside.waiters.is_empty()
-    }
-
-    /// Whether futures that wait stay asleep until a turn in a later tick, if they get no key. The
-    /// owner must take a turn in the next tick.
-    #[inline]
-    pub(crate) fn holds_waiters(&self) -> bool {
-        self.held_since.is_some()
-    }
-
-    /// Takes the wakers of as many futures, oldest first, as the thread has unused keys. The owner
-    /// must wake them, with nothing borrowed. A turn at `tick` calls it after it has received and
-    /// granted keys.
-    ///
-    /// A future that gets no key tries again and finds out why, so that none waits for ever. It
-    /// takes the waker of one such future, too, where keys come in the next turn, and of all where
-    /// all slots hold timers. Where other threads hold the last keys, keys may come back in the
-    /// next tick: it takes the wakers of all futures once in each tick, and holds those that come
-    /// later.
-    pub(crate) fn take_waiters(&mut self, tick: Tick) -> Vec<Waker> {
-        self.held_since = self.held_since.filter(|since| *since >= tick);
-        if !self.has_waiters() {
-            return Vec::new();
-        }
-        let keys_unused = self.window.max() - self.grants.slots();
-        let exhausted = Exhausted::unpack(self.shared.exhausted.load(Ordering::Relaxed));
-        let held_since = match exhausted {
-            Some(Exhausted { keys: 1.., .. }) => Some(tick),
-            _ => None,
-        };
-        let are_held = held_since.is_some() && self.held_since.is_some();
-        self.held_since = held_since;
-        let count = match exhausted {
-            None => keys_unused.max(1),
-            Some(_) if are_held => keys_unused,
-            Some(_) => usize::MAX,
-        };
-        self.shared.beside.waiters.take(count)
     }
 
     /// How many requests wait.
@@ -266,11 +214,9 @@ impl<R: Request> LaneReceiver<R> {
         self.window.size().saturating_sub(held).min(self.grants.slots())
     }
 
-    /// Whether the thread has no key, and was refused for want of one since the last turn or a
-    /// future waits.
+    /// Whether the thread has no key, and was refused for want of one since the last turn.
     pub(crate) fn lacks_key(&self) -> bool {
-        let needs_key = self.lacks_key || self.has_waiters();
-        needs_key && self.granted.is_empty()
+        self.lacks_key && self.granted.is_empty()
     }
 
     /// The keys that the thread holds or has used in requests not yet received.
@@ -287,7 +233,7 @@ impl<R: Request> LaneReceiver<R> {
     /// before `tick`.
     pub(crate) fn is_idle(&self, tick: Tick) -> bool {
         let is_in_use = self.is_in_use && self.used_at == tick;
-        !self.granted.is_empty() && !is_in_use && !self.has_requests() && !self.has_waiters()
+        !self.granted.is_empty() && !is_in_use && !self.has_requests()
     }
 
     /// Notes that the owner could not grant all keys that the thread should have.
@@ -352,30 +298,24 @@ impl<R: Request> LaneReceiver<R> {
         &self.shared
     }
 
-    /// The owner's column of the closing: closes the lane, receives all requests that it holds, and
-    /// takes the wakers of all futures that wait for room in it. The owner must wake them, with
-    /// nothing borrowed, and must call [`hand_back`](Self::hand_back) next.
-    #[must_use = "the owner wakes the futures"]
+    /// The owner's column of the closing: closes the lane, and receives all requests that it holds.
+    /// The owner must call [`hand_back`](Self::hand_back) next.
     pub(crate) fn close(
         &mut self,
         mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
-    ) -> Vec<Waker> {
+    ) {
         self.shared.gate.close();
         while self.has_requests() {
             self.receive(usize::MAX, &mut apply);
         }
-        // After the close: a future that registers later sees that the lane is closed.
-        self.shared.beside.waiters.take(usize::MAX)
     }
 
     /// Closes a lane from which no shard has received. Its thread has no keys. The requests are
-    /// dropped, so that callers that wait for a reply get an error, and futures that wait for room
-    /// are woken.
+    /// dropped, so that callers that wait for a reply get an error.
     pub(crate) fn close_unread(mut self) {
         let mut requests = Vec::new();
-        let waiters = self.close(|place, _, _| requests.extend(place.take()));
+        self.close(|place, _, _| requests.extend(place.take()));
         self.hand_back();
-        each(waiters, Waker::wake);
         // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
         // once take back requests of this lane.
         drop_each(requests);

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::task::Waker;
 
 use corewheel_shard::Tick;
 
@@ -54,15 +53,6 @@ impl<R: Request> Slot<'_, R> {
         lane.push(build(&key), in_ring, doorbell, timed)?;
         Ok(key)
     }
-}
-
-/// The wakers that are left over when a future waits for room.
-#[must_use = "the caller wakes and drops them"]
-pub(crate) struct LeftOver {
-    /// The wakers of a lane that is closed. The caller must wake them.
-    pub(crate) missed: Vec<Waker>,
-    /// A waker that was registered before. The caller must drop it.
-    pub(crate) unused: Option<Waker>,
 }
 
 impl<R: Request> LaneSender<R> {
@@ -136,21 +126,6 @@ impl<R: Request> LaneSender<R> {
         }
         let in_ring = self.has_slot();
         self.push(request, in_ring, doorbell, soon)
-    }
-
-    /// Registers the waker of a future whose request was refused as busy or reserved, and wakes the
-    /// owner if it sleeps. The owner wakes the future when the thread has a key, or finds out that
-    /// there is none, or closes the lane; if other threads hold the last keys, in the next tick.
-    ///
-    /// The wakers run code of the user, so the caller deals with those that are left over, with
-    /// nothing borrowed.
-    pub(crate) fn wait_for_room(&mut self, waker: Waker, doorbell: &Doorbell) -> LeftOver {
-        let waiters = &self.shared.beside.waiters;
-        let unused = waiters.register(waker);
-        // It issues the fence, as after a push.
-        let _wake_up = doorbell.wake();
-        let missed = if self.is_closed() { waiters.take(usize::MAX) } else { Vec::new() };
-        LeftOver { missed, unused }
     }
 
     /// Whether the owner has closed the lane.
