@@ -4,7 +4,6 @@
 use corewheel_shard::Tick;
 
 use super::core::Core;
-use crate::link::lane::LaneReceiver;
 
 impl<T: 'static> Core<T> {
     /// Whether the turns of the shard leave requests in their lanes from now on, as if the requests

@@ -2,7 +2,6 @@
 
 
 use corewheel_shard::Tick;
-use loom::future::block_on;
 use loom::sync::Arc;
 use loom::thread;
 
