@@ -17,8 +17,6 @@
 //!
 //! // `TimerService::shutdown` does this for all shards.
 //! let report = shard.shutdown(ShutdownPolicy::Return);
-//! let line = report.to_string();
-//! assert_eq!(line, "shard 0: 1 timer fired, 0 cancelled, 1 returned, 0 dropped");
 //! assert_eq!((report.counts.fired, report.counts.returned), (1, 1));
 //! for Returned { payload, .. } in report.returned {
 //!     assert_eq!(payload.into_value(), Some("a long timer"));
@@ -29,7 +27,6 @@
 //! Every timer that the service has accepted is accounted for: it has fired, was cancelled, or is
 //! returned or dropped by the [`ShutdownPolicy`](crate::ShutdownPolicy) and counted.
 
-use std::fmt;
 use std::time::Instant;
 
 use crate::clock::Timeline;
@@ -86,44 +83,6 @@ impl<T: 'static> ShardReport<T> {
     }
 }
 
-/// `shard 0: 12 timers fired, 3 cancelled, 1 returned, 0 dropped`.
-impl<T: 'static> fmt::Display for ShardReport<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "shard {}: {}", self.shard, Ends::of([&self.counts]))
-    }
-}
-
-/// How the timers of shards have ended.
-#[derive(Default)]
-struct Ends {
-    fired: u64,
-    cancelled: u64,
-    returned: u64,
-    dropped: u64,
-}
-
-impl Ends {
-    fn of<'a>(shards: impl IntoIterator<Item = &'a ShardCounts>) -> Self {
-        shards.into_iter().fold(Self::default(), |sum, counts| Self {
-            fired: sum.fired + counts.fired,
-            cancelled: sum.cancelled + counts.cancelled,
-            returned: sum.returned + counts.returned,
-            dropped: sum.dropped + counts.dropped,
-        })
-    }
-}
-
-impl fmt::Display for Ends {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fired, cancelled, returned, dropped } = self;
-        let timers = if *fired == 1 { "timer" } else { "timers" };
-        write!(
-            f,
-            "{fired} {timers} fired, {cancelled} cancelled, {returned} returned, {dropped} dropped"
-        )
-    }
-}
-
 /// How a service ended.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -151,20 +110,5 @@ impl<T> ShutdownReport<T> {
     /// All timers that the shutdown returns.
     pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
         self.shards.into_iter().flat_map(|shard| shard.returned)
-    }
-}
-
-/// One line for a log: `2 shards ended: 12 timers fired, 3 cancelled, 1 returned, 0 dropped`, and
-/// the shards without a report.
-impl<T: 'static> fmt::Display for ShutdownReport<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shards = |count| if count == 1 { "shard" } else { "shards" };
-        let ends = Ends::of(self.shards.iter().map(|shard| &shard.counts));
-        write!(f, "{} {} ended: {ends}", self.shards.len(), shards(self.shards.len()))?;
-        if self.dead.is_empty() {
-            return Ok(());
-        }
-        let dead: Vec<_> = self.dead.iter().map(ToString::to_string).collect();
-        write!(f, "; no report of {} {}", shards(dead.len()), dead.join(", "))
     }
 }

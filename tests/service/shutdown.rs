@@ -325,36 +325,6 @@ fn attachment_dropped_unused_closes_its_shard() {
 }
 
 #[test]
-fn report_of_a_shutdown_shows_the_ends_of_its_timers_in_one_line() {
-    let mut lab = Lab::<u8>::new(builder(1));
-    let timers = lab.timers().clone();
-    for n in [1, 2, 3, 60] {
-        timers.schedule(ms(n), n as u8).unwrap();
-    }
-    let fourth = timers.schedule(ms(4), 4).unwrap();
-    assert!(timers.cancel(fourth).won());
-    lab.advance(ms(3));
-    let report = lab.end(ShutdownPolicy::Return);
-    let expected = "shard 0: 3 timers fired, 1 cancelled, 1 returned, 0 dropped";
-    assert_eq!(report.to_string(), expected);
-
-    let service: TimerService<u8> =
-        builder(2).runtime(Runtime::Thread).start_with(|_| |_, _: &_| {}).unwrap();
-    let client = corewheel::sim::Thread::of(&service);
-    client.on(SHARD).schedule(FAR, 1).unwrap();
-    client.on(OTHER).schedule(FAR, 2).unwrap();
-    let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
-    let expected = "2 shards ended: 0 timers fired, 0 cancelled, 0 returned, 2 dropped";
-    assert_eq!(report.to_string(), expected);
-
-    let service = attached();
-    drop(service.attach(SHARD).unwrap());
-    let report = service.shutdown(ShutdownPolicy::Return).unwrap();
-    let ends = "0 timers fired, 0 cancelled, 0 returned, 0 dropped";
-    assert_eq!(report.to_string(), format!("1 shard ended: {ends}; no report of shard 0"));
-}
-
-#[test]
 fn attach_succeeds_once_and_not_after_shutdown() {
     let service = attached();
     let first = service.attach(SHARD).unwrap();
