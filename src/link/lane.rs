@@ -62,7 +62,7 @@ use crossbeam_utils::CachePadded;
 pub(crate) use self::receiver::{Arrival, LaneReceiver};
 pub(crate) use self::request::{About, Request};
 use self::ring::RingReceiver;
-pub(crate) use self::sender::{LaneSender, LeftOver};
+pub(crate) use self::sender::LaneSender;
 pub(crate) use self::window::Window;
 use super::gate::Gate;
 use super::overflow::Overflow;

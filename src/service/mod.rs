@@ -10,7 +10,7 @@ mod loom_tests;
 mod options;
 pub(crate) mod start;
 #[cfg(all(test, not(corewheel_loom)))]
-mod wait_tests;
+mod table_tests;
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};

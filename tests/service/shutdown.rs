@@ -11,8 +11,7 @@ use corewheel::attach::Turn;
 use corewheel::shutdown::ShutdownReport;
 use corewheel::stats::ShardState;
 use corewheel::{
-    Fired, Refused, RefusedKind, ReplyError, Runtime, ShardError, ShutdownPolicy, TimerService,
-    Timers,
+    Fired, Refused, RefusedKind, ReplyError, ShardError, ShutdownPolicy, TimerService, Timers,
 };
 
 use crate::support::{

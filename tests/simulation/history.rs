@@ -93,7 +93,7 @@ impl History {
                 deliver(job, usize::from(shard.number()), Some(deadline), timers);
             }
         };
-        let mut sim = Simulation::start(seed, builder, handler).expect("the settings are in range");
+        let sim = Simulation::start(seed, builder, handler).expect("the settings are in range");
         let shards: Vec<_> =
             sim.service().shards().map(|shard| sim.timers(shard).clone()).collect();
         let (held, keeps) = (vec![false; shards.len()], rng.bool());

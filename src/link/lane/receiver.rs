@@ -300,10 +300,7 @@ impl<R: Request> LaneReceiver<R> {
 
     /// The owner's column of the closing: closes the lane, and receives all requests that it holds.
     /// The owner must call [`hand_back`](Self::hand_back) next.
-    pub(crate) fn close(
-        &mut self,
-        mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
-    ) {
+    pub(crate) fn close(&mut self, mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize)) {
         self.shared.gate.close();
         while self.has_requests() {
             self.receive(usize::MAX, &mut apply);

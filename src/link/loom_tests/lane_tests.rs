@@ -1,6 +1,5 @@
 //! Tests of lanes under the model checker: closing, overflow, grants, and threads that go.
 
-
 use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;

@@ -159,7 +159,9 @@ struct History {
 /// Runs the history of a seed.
 pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
     let mut history = History::new(seed);
-    commands.iter().for_each(|command| history.execute(command));
+    for command in commands {
+        history.execute(command);
+    }
     history.finish()
 }
 
