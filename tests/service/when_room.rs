@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use corewheel::{Fired, RefusedKind, ShardId, ShutdownPolicy};
+use corewheel::{Fired, Handle, RefusedKind, ShardId, ShutdownPolicy};
 use corewheel_glommio::Runtime;
 
 use crate::support::{
@@ -115,7 +115,7 @@ fn drop_of_a_schedule_that_waits_drops_its_value_and_schedules_nothing() {
 }
 
 #[test]
-fn schedule_that_waits_in_vain_returns_its_value() {
+fn schedule_without_room_returns_its_value() {
     let mut lab = Lab::new(builder(1).capacity(2));
     let client = lab.client();
     let there = client.on(SHARD);
@@ -124,17 +124,24 @@ fn schedule_that_waits_in_vain_returns_its_value() {
     assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::NoSuchShard, 1));
     while lab.timers().schedule(FAR, 0).is_ok() {}
     let mut schedule = Box::pin(there.schedule_when_room(FAR, 2));
-    assert_eq!(look(&mut schedule), None);
-    lab.settle();
     let refused = look(&mut schedule).unwrap().unwrap_err();
     assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::Full, 2));
-    // A shard that ends while a schedule waits.
-    let other = lab.client();
-    let mut schedule = Box::pin(other.on(SHARD).schedule_when_room(FAR, 3));
+}
+
+#[test]
+fn schedule_that_waits_for_a_shard_that_ends_returns_its_value() {
+    let mut lab = Lab::new(builder(1).capacity(1_024));
+    let clients: Vec<_> = (0..40).map(|_| lab.client()).collect();
     let (woken, waker) = Alarm::new();
-    assert!(schedule.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut cx = Context::from_waker(&waker);
+    let schedule = |client: &Handle<u32>| Box::pin(client.on(SHARD).schedule_when_room(FAR, 3));
+    let mut waiting: Vec<_> = clients.iter().map(|client| schedule(client)).collect();
+    waiting.retain_mut(|schedule| schedule.as_mut().poll(&mut cx).is_pending());
+    assert!(!waiting.is_empty());
     drop(lab.end(ShutdownPolicy::Drop));
     assert!(woken.count() >= 1);
-    let refused = look(&mut schedule).unwrap().unwrap_err();
-    assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::Closed, 3));
+    for schedule in &mut waiting {
+        let refused = look(schedule).unwrap().unwrap_err();
+        assert_eq!((refused.kind(), refused.into_value()), (RefusedKind::Closed, 3));
+    }
 }
