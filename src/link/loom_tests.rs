@@ -14,6 +14,7 @@ mod mailbox_tests;
 mod marks_tests;
 mod nursery_tests;
 mod owners_tests;
+pub(crate) mod ring;
 mod woken_tests;
 
 use std::future::poll_fn;

@@ -3,9 +3,6 @@
 //!
 //! An atomic outside of this module that the model checker is to see is imported from here.
 
-#[cfg(all(test, corewheel_loom))]
-mod ring;
-
 #[cfg(not(all(test, corewheel_loom)))]
 pub(crate) use {
     atomic_waker::AtomicWaker,
@@ -25,6 +22,7 @@ pub(crate) use atomic_waker::AtomicWaker as MaybeWaker;
 
 #[cfg(all(test, corewheel_loom))]
 pub(crate) use {
+    super::loom_tests::ring::{Consumer, Producer, RingBuffer, any_of},
     loom::{
         // A word whose plain store stays one: a store comes after all accesses of the value that it
         // replaces, by the rings of a lane.
@@ -33,7 +31,6 @@ pub(crate) use {
         thread::yield_now,
     },
     modelled::{AtomicU64, AtomicWaker, Backoff, MaybeWaker, zeros},
-    ring::{Consumer, Producer, RingBuffer, any_of},
 };
 
 #[cfg(not(all(test, corewheel_loom)))]
