@@ -9,7 +9,7 @@ use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{Warning, WarningKind};
 use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
-use corewheel_stats::watchdog::{Stuck, ThreadState, Watchdog, watch};
+use corewheel_stats::watchdog::{Stuck, Watchdog, watch};
 
 use crate::support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
 
@@ -238,8 +238,6 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
     assert!(first.since > ms(100) && second.since > ms(400), "{first:?} {second:?}");
     for stuck in [first, second] {
         assert!(stuck.is_in_turn && stuck.class == Some("request"), "{stuck:?}");
-        let expected = [ThreadState::Blocked, ThreadState::Unknown];
-        assert!(expected.contains(&stuck.thread), "{stuck:?}");
     }
     let warnings = service.stats().warnings;
     let stuck = warnings.iter().find(|one| one.kind == WarningKind::ShardStuck).unwrap();

@@ -1,7 +1,7 @@
 //! A thread that sees a stuck shard from outside it.
 //!
 //! For servers that would rather abort, or write a backtrace, than stand still. By hand it is a
-//! thread that reads the statistics, at the same cost, and the work of telling why.
+//! thread that reads the statistics, at the same cost.
 //!
 //! ```
 //! use corewheel::TimerService;
@@ -32,7 +32,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use corewheel::ShardId;
 use corewheel::settings::WarningLimits;
@@ -41,60 +41,13 @@ use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource};
 /// How often it looks: ten times before a shard is stuck, within these bounds.
 const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(100);
 
-/// What the thread of a stuck shard has done since the look before, as far as the system tells.
-///
-/// ```
-/// use corewheel_stats::watchdog::ThreadState;
-///
-/// fn advice(state: ThreadState) -> &'static str {
-///     match state {
-///         ThreadState::Runs => "find the handler that does not return",
-///         ThreadState::Starves => "give the process more processor time",
-///         _ => "see a core dump",
-///     }
-/// }
-/// assert_eq!(advice(ThreadState::Starves), "give the process more processor time");
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum ThreadState {
-    /// It has run: a handler or a task does not return.
-    Runs,
-    /// It was ready, and waited for a processor: the host gives it too little time.
-    Starves,
-    /// It was stopped, by a signal or a debugger.
-    Stopped,
-    /// It has waited for something else: a lock, a file, a sleep.
-    Blocked,
-    /// The system does not say it.
-    Unknown,
-}
-
-impl ThreadState {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Runs => "runs",
-            Self::Starves => "starves",
-            Self::Stopped => "stopped",
-            Self::Blocked => "blocked",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-impl fmt::Display for ThreadState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// A shard that is stuck, for the function of [`watch`].
 ///
 /// ```
 /// use corewheel_stats::watchdog::Stuck;
 ///
 /// fn tell(stuck: &Stuck) {
-///     eprintln!("{:?} is stuck for {:?}: {}", stuck.shard, stuck.since, stuck.thread);
+///     eprintln!("{:?} is stuck for {:?}", stuck.shard, stuck.since);
 /// }
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,94 +65,37 @@ pub struct Stuck {
     pub is_in_turn: bool,
     /// The class of the timer that is delivered, if a turn runs and the timer has one.
     pub class: Option<&'static str>,
-    /// What the shard's thread does.
-    pub thread: ThreadState,
-}
-
-/// What the watchdog knows of a shard from the look before.
-#[derive(Clone, Copy, Debug, Default)]
-struct Last {
-    /// Whether it was hung; `None` if it was not stuck.
-    is_hung: Option<bool>,
-    /// For how long the thread had run and waited; `None` if the system did not say it.
-    thread: Option<(u64, u64)>,
 }
 
 /// The looks of the watchdog.
 #[derive(Default)]
 struct Looks {
-    shards: Vec<Last>,
+    /// Whether each shard was hung at the look before; `None` if it was not stuck.
+    shards: Vec<Option<bool>>,
 }
 
 impl Looks {
-    /// Finds the shards that have passed a threshold since the look before, which was `elapsed`
-    /// ago.
-    fn look(&mut self, stats: &ServiceStats, elapsed: Duration) -> Vec<Stuck> {
+    /// Finds the shards that have passed a threshold since the look before.
+    fn look(&mut self, stats: &ServiceStats) -> Vec<Stuck> {
         let WarningLimits { stuck, hung, .. } = stats.warning_limits;
-        self.shards.resize(stats.shards.len(), Last::default());
+        self.shards.resize(stats.shards.len(), None);
         let mut found = Vec::new();
-        for (last, shard) in self.shards.iter_mut().zip(&stats.shards) {
+        for (was_hung, shard) in self.shards.iter_mut().zip(&stats.shards) {
             let since = shard.stuck_for();
-            let is_hung = match since {
-                since if since > hung => Some(true),
-                since if since > stuck => Some(false),
-                _ => None,
-            };
-            let before = std::mem::replace(&mut last.thread, times_of(shard));
-            if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > last.is_hung) {
-                let thread = thread_state(before, shard, elapsed, state_of);
+            let is_hung = (since > stuck).then_some(since > hung);
+            if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > *was_hung) {
                 found.push(Stuck {
                     shard: shard.shard,
                     is_hung,
                     since,
                     is_in_turn: shard.turn_ns.is_some(),
                     class: shard.delivering,
-                    thread,
                 });
             }
-            last.is_hung = is_hung;
+            *was_hung = is_hung;
         }
         found
     }
-}
-
-/// For how long the thread of a shard has run and waited, in nanoseconds.
-fn times_of(shard: &ShardStats) -> Option<(u64, u64)> {
-    shard.thread_ran_ns.zip(shard.thread_waited_ns)
-}
-
-/// What the thread of a shard has done since the look before. `state_of` gives the letter of the
-/// state of a thread.
-fn thread_state(
-    before: Option<(u64, u64)>,
-    shard: &ShardStats,
-    elapsed: Duration,
-    state_of: impl Fn(u32) -> Option<char>,
-) -> ThreadState {
-    let (Some(before), Some(now)) = (before, times_of(shard)) else { return ThreadState::Unknown };
-    let (ran, waited) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
-    let half = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX) / 2;
-    if waited > half {
-        return ThreadState::Starves;
-    }
-    if ran > half / 2 {
-        // It runs, if a little less than it could.
-        return ThreadState::Runs;
-    }
-    match shard.thread_id.and_then(state_of) {
-        // The system counts a wait for a processor when it is over.
-        Some('R') => ThreadState::Starves,
-        Some('T' | 't') => ThreadState::Stopped,
-        _ => ThreadState::Blocked,
-    }
-}
-
-/// The letter that the system has for the state of a thread of this process; `None` if it does not
-/// say it. A thread that waits for a processor has the letter of a thread that runs.
-fn state_of(thread: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-    // The name of the thread stands in parentheses and may contain any character.
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
 }
 
 /// The thread of a watchdog, which ends when this is dropped; made by [`watch`].
@@ -269,7 +165,7 @@ pub fn watch(
                 );
                 continue;
             }
-            looks.look(&stats, elapsed).iter().for_each(|stuck| tell(stuck, &on_stuck));
+            looks.look(&stats).iter().for_each(|stuck| tell(stuck, &on_stuck));
             let is_over =
                 |shard: &ShardStats| matches!(shard.state, ShardState::Closed | ShardState::Dead);
             if stats.shards.iter().all(is_over) {
@@ -283,8 +179,8 @@ pub fn watch(
 
 /// Logs a shard that is stuck, and calls the function of the user.
 fn tell(stuck: &Stuck, on_stuck: &impl Fn(&Stuck)) {
-    let Stuck { shard, is_hung, since, is_in_turn, class, thread } = *stuck;
-    let (shard, thread) = (shard.number(), thread.name());
+    let Stuck { shard, is_hung, since, is_in_turn, class } = *stuck;
+    let shard = shard.number();
     tracing::error!(
         name: "shard-stuck",
         target: "corewheel::watchdog",
@@ -293,7 +189,6 @@ fn tell(stuck: &Stuck, on_stuck: &impl Fn(&Stuck)) {
         ?since,
         is_in_turn,
         class,
-        thread,
         "a shard is stuck"
     );
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_stuck(stuck))) {
@@ -320,8 +215,6 @@ mod tests {
 
     use super::*;
 
-    const LOOK: Duration = Duration::from_millis(100);
-
     /// Looks at a shard for which a turn has been due for so many milliseconds at each look.
     fn found(overdue: &[u64]) -> Vec<Option<bool>> {
         let builder = TimerService::builder().shards(1).capacity(64);
@@ -333,7 +226,7 @@ mod tests {
         let mut looks = Looks::default();
         let look = |overdue: &u64| {
             stats.shards[0].overdue_ns = overdue * 1_000_000;
-            let stuck = looks.look(&stats, LOOK);
+            let stuck = looks.look(&stats);
             stuck.first().map(|stuck| stuck.is_hung)
         };
         overdue.iter().map(look).collect()
@@ -346,37 +239,5 @@ mod tests {
         let expected = [None, None, None, stuck, None, None, hung, None, None];
         assert_eq!(found[..9], expected);
         assert_eq!(found[9..], [stuck, hung], "it is told again after it has run");
-    }
-
-    #[test]
-    fn thread_of_a_stuck_shard_is_told_by_the_times_of_the_system() {
-        let builder = TimerService::builder().shards(1).capacity(64);
-        let service = builder.start_attached().expect("an attached service starts");
-        let mut shard = service.stats().shards.swap_remove(0);
-        let times = |ran: u64, waited: u64| {
-            let ms = 1_000_000;
-            Some((ran * ms, waited * ms))
-        };
-        shard.thread_id = Some(1);
-        let mut check = |ran: u64, waited: u64, state: char, expected| {
-            (shard.thread_ran_ns, shard.thread_waited_ns) = times(500 + ran, 700 + waited).unzip();
-            let state = thread_state(times(500, 700), &shard, LOOK, |_| Some(state));
-            assert_eq!(state, expected, "{ran} {waited}");
-        };
-        check(99, 0, 'R', ThreadState::Runs);
-        check(40, 50, 'R', ThreadState::Runs);
-        check(10, 90, 'R', ThreadState::Starves);
-        check(0, 0, 'R', ThreadState::Starves);
-        check(0, 0, 'T', ThreadState::Stopped);
-        check(1, 2, 'S', ThreadState::Blocked);
-        let state = thread_state(None, &shard, LOOK, |_| Some('T'));
-        assert_eq!(state, ThreadState::Unknown);
-    }
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn thread_that_computes_has_the_letter_of_one_that_runs() {
-        let thread = fs::read_link("/proc/thread-self").unwrap();
-        let thread = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
-        assert_eq!(state_of(thread), Some('R'));
     }
 }
