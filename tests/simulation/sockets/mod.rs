@@ -170,8 +170,10 @@ pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
     let mut history = History::new(seed);
     let execute = |command| {
         history.execute(command);
-        let (sim, steps) = (&history.sim, history.world.time.steps());
-        format!("{:?} {steps} {:?}", sim.elapsed(), sim.service().stats())
+        let (elapsed, steps) = (history.sim.elapsed(), history.world.time.steps());
+        let shards = history.sim.service().stats().shards;
+        let counts: Vec<_> = shards.iter().map(|shard| shard.counts).collect();
+        format!("{elapsed:?} {steps} {counts:?}")
     };
     let record = commands.iter().map(execute).collect();
     history.finish();
