@@ -63,7 +63,7 @@ fn handle_of_a_future_is_finished_when_its_output_is_there() {
     let task = sim.spawn(async move { time.sleep(SECOND).await });
     sim.run_for(SECOND / 2);
     assert!(!task.is_finished());
-    assert_eq!(format!("{task:?}"), "JoinHandle { finished: false }");
+    assert_eq!(format!("{task:?}"), "JoinHandle { finished: false, .. }");
     sim.run_for(SECOND);
     assert!(task.is_finished());
     sim.run(task);
