@@ -116,7 +116,7 @@ fn drop_of_a_schedule_that_waits_drops_its_value_and_schedules_nothing() {
 
 #[test]
 fn schedule_without_room_returns_its_value() {
-    let mut lab = Lab::new(builder(1).capacity(2));
+    let lab = Lab::new(builder(1).capacity(2));
     let client = lab.client();
     let there = client.on(SHARD);
     let nowhere = client.on(ShardId::new(9));
