@@ -237,7 +237,7 @@ fn service_uses_only_the_exports_of_the_shard_crate() {
 
 #[test]
 fn model_checked_protocols_use_only_sync() {
-    let names = ["wake_up", "gate", "overflow", "waiters", "version"];
+    let names = ["wake_up", "gate", "overflow", "version"];
     let paths = names.map(|name| format!("src/link/{name}.rs"));
     let sources = sources(&[SERVICE]);
     let protocols: Vec<_> =

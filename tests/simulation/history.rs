@@ -71,7 +71,7 @@ pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
     record
 }
 
-/// Runs the history of a seed, and calls a function after each command. Returns the number of steps.
+/// Runs the history of a seed, and calls a function after each command; returns how many steps.
 fn run_and(seed: u64, commands: &[Command], mut call: impl FnMut(&History)) -> u64 {
     // What an earlier history has left when it failed.
     WORLD.take();

@@ -93,9 +93,8 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
         ],
     ),
     (
-        "a kept value has as much room as a lane, futures wait for it in the same list, and panics \
-         of its callbacks count",
-        &[("kit/kept", "shard::Core"), ("kit/kept/room", "link::waiters::Waiters")],
+        "a kept value has as much room as a lane, and panics of its callbacks count",
+        &[("kit/kept", "shard::Core")],
     ),
     (
         "a value is made on its shard by a callback that goes by the mailbox, and has a reply",

@@ -96,9 +96,9 @@ impl<T: Send + 'static> Handle<T> {
         lanes.schedule(shard, class, payload, build, Request::into_value)
     }
 
-    /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does, and tries again
-    /// in the next tick while the lane is [`Busy`](Refused::Busy), or the shard
-    /// [`NotAttached`](Refused::NotAttached), which is logged once for the shard.
+    /// Schedules a timer that carries a value, as [`schedule`](Self::schedule) does. While the lane
+    /// is [`Busy`](Refused::Busy) or the shard is [`NotAttached`](Refused::NotAttached), which is
+    /// logged once for the shard, it tries again in the next tick.
     ///
     /// The deadline counts from this call; a timer whose deadline passes meanwhile fires as soon as
     /// it is scheduled. If the future is dropped before it is done, no timer is scheduled and the
