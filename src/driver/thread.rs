@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_utils::sync::{Parker, Unparker};
 
@@ -79,12 +79,8 @@ fn park(shard: &dyn Turns, until: Tick, parker: &Parker, waker: &Waker) {
     let wait = Duration::from_nanos(due.saturating_sub(base.nanos()));
     // A point in time that the system cannot represent is as good as never.
     match base.time().now().checked_add(wait).filter(|_| until < Tick::NEVER) {
-        Some(at) => park_until(parker, at),
+        Some(at) => parker.park_deadline(at),
         None => parker.park(),
     }
     shard.wake_up();
-}
-
-fn park_until(parker: &Parker, at: Instant) {
-    parker.park_deadline(at);
 }

@@ -4,7 +4,6 @@ pub(crate) mod builder;
 mod cpus;
 #[cfg(all(test, feature = "tokio", not(corewheel_loom)))]
 mod driver_tests;
-mod events;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
 mod options;
@@ -20,8 +19,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use crossbeam_utils::atomic::AtomicCell;
 
 use crate::conn::KIND_NAMES;
 use crate::directory::here::is_shard_thread;
@@ -98,10 +95,6 @@ impl<R> PanicReporter<R> {
     }
 }
 
-/// How many services live in this process.
-static ALIVE: AtomicCell<usize> = AtomicCell::new(0);
-/// The most services of a process for which no warning is logged.
-const ALIVE_MAX: usize = 64;
 
 /// The cpus whose workers one shard serves, beside a multi-thread runtime.
 const CPUS_PER_SHARD: usize = 8;
@@ -150,9 +143,6 @@ impl<T: Send + 'static> TimerService<T> {
         unattached: Vec<bool>,
     ) -> Self {
         // The message comes once, when the number is passed for the first time.
-        if ALIVE.fetch_add(1) == ALIVE_MAX {
-            events::many_services(ALIVE_MAX + 1);
-        }
         directory.name_deadlines(&KIND_NAMES);
         registry::enter(&directory);
         let (threads, unattached) = (Mutex::new(threads), Mutex::new(unattached.into()));
@@ -494,23 +484,23 @@ impl<T: Send + 'static> TimerService<T> {
 
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
-        ALIVE.fetch_sub(1);
         let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
-        let name = &self.directory.settings.name;
-        if is_shard_thread() || self.directory.runtime.is_none() {
+        let lost: u64 = if is_shard_thread() || self.directory.runtime.is_none() {
             // It cannot be waited for here. The shards see the order in their next turn.
-            let pending: u64 = self.stats().shards.iter().map(|shard| shard.counts.pending).sum();
-            if pending > 0 {
-                events::dropped_with_pending(name, pending);
-            }
-            return;
-        }
-        let Ok(report) = Reply::gathered(reports).wait() else { return };
-        let lost: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
+            self.stats().shards.iter().map(|shard| shard.counts.pending).sum()
+        } else {
+            let Ok(report) = Reply::gathered(reports).wait() else { return };
+            self.join();
+            report.shards.iter().map(|shard| shard.unfired).sum()
+        };
         if lost > 0 {
-            events::dropped_with_loss(name, lost);
+            tracing::warn!(
+                name: "dropped-with-loss",
+                target: "corewheel::service",
+                name = %self.directory.settings.name, lost,
+                "a timer service was dropped without a shutdown"
+            );
         }
-        self.join();
     }
 }
 

@@ -60,11 +60,6 @@ impl ClassStats {
         (ended > 0).then(|| self.cancelled as f64 / ended as f64)
     }
 
-    /// The mean lateness of the measured deliveries; zero if there are none.
-    pub fn mean_lateness(&self) -> Duration {
-        Duration::from_nanos(self.lateness_ns.checked_div(self.measured).unwrap_or(0))
-    }
-
     /// Measures the lateness of a delivery.
     pub(crate) fn measure(&mut self, nanos: u64) {
         self.measured += 1;

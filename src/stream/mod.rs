@@ -461,11 +461,6 @@ impl<S, M: Side> TimedIo<S, M> {
         &mut self.io
     }
 
-    /// The stream, pinned; see [`get_ref`](Self::get_ref).
-    pub fn get_pin_mut(self: Pin<&mut Self>) -> Pin<&mut S> {
-        self.project().io
-    }
-
     /// The stream without its timeouts. Its timers are closed.
     pub fn into_inner(self) -> S {
         self.io
