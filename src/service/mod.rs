@@ -95,7 +95,6 @@ impl<R> PanicReporter<R> {
     }
 }
 
-
 /// The cpus whose workers one shard serves, beside a multi-thread runtime.
 const CPUS_PER_SHARD: usize = 8;
 

@@ -1,6 +1,5 @@
 //! How late the timers of each class were delivered.
 
-
 use corewheel::ShutdownPolicy;
 use corewheel::stats::ClassStats;
 use corewheel_kit::TimersExt;
