@@ -146,9 +146,7 @@ impl Repeat {
     /// The period is zero.
     #[doc(alias = "schedule_at_fixed_rate")]
     pub fn at_fixed_rate(period: Duration) -> Result<Self, ConfigError> {
-        ConfigError::if_zero("period", period)?;
-        let behavior = Some(MissedTickBehavior::default());
-        Ok(Self { period, behavior, first: period, jitter: Jitter::even(Duration::ZERO) })
+        Self::new("period", period, Some(MissedTickBehavior::default()))
     }
 
     /// A run `delay` after the end of the run before. The first run is due in `delay`, unless
@@ -159,13 +157,16 @@ impl Repeat {
     /// The delay is zero.
     #[doc(alias = "schedule_with_fixed_delay")]
     pub fn with_fixed_delay(delay: Duration) -> Result<Self, ConfigError> {
-        ConfigError::if_zero("delay", delay)?;
-        Ok(Self {
-            period: delay,
-            behavior: None,
-            first: delay,
-            jitter: Jitter::even(Duration::ZERO),
-        })
+        Self::new("delay", delay, None)
+    }
+
+    fn new(
+        field: &'static str,
+        period: Duration,
+        behavior: Option<MissedTickBehavior>,
+    ) -> Result<Self, ConfigError> {
+        ConfigError::if_zero(field, period)?;
+        Ok(Self { period, behavior, first: period, jitter: Jitter::even(Duration::ZERO) })
     }
 
     /// When the first run is due, from when the callback is handed over.

@@ -145,17 +145,15 @@ impl<V> ScaledTimeouts<V> {
     ///
     /// `Full` or `Closed`, with the value.
     pub fn start(&self, value: V) -> Result<ScaledTimeout, Refused<V>> {
-        let (index, serial) = self.0.start(value)?;
-        Ok(ScaledTimeout { serial, index })
+        self.0.start(value)
     }
 
     /// Starts a timeout again, from now. False if it has ended.
     ///
     /// A clock reading and a few stores: the wheel is not touched.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
-        let ScaledTimeout { serial, index } = timeout;
         let now = self.0.shard.since_start();
-        let is_reset = self.0.queue.borrow_mut().restart(index, serial, now);
+        let is_reset = self.0.queue.borrow_mut().restart(timeout, now);
         self.0.note_first();
         is_reset
     }
@@ -163,8 +161,7 @@ impl<V> ScaledTimeouts<V> {
     /// Cancels a timeout and returns its value. A timeout that is due and not delivered can still
     /// be cancelled. `None` if it has ended.
     pub fn cancel(&self, timeout: ScaledTimeout) -> Option<V> {
-        let ScaledTimeout { serial, index } = timeout;
-        let value = self.0.queue.borrow_mut().remove(index, serial)?;
+        let value = self.0.queue.borrow_mut().remove(timeout)?;
         self.0.note_cancelled(1);
         Some(value)
     }
@@ -180,7 +177,7 @@ impl<V> ScaledTimeouts<V> {
     /// How much time is left of a timeout by the present scale; zero if it is due. `None` if it has
     /// ended.
     pub fn remaining(&self, timeout: ScaledTimeout) -> Option<Duration> {
-        let start = self.0.queue.borrow().get(timeout.index, timeout.serial)?;
+        let start = self.0.queue.borrow().get(timeout)?;
         Some(self.0.shard.time_left(self.0.deadline(start)))
     }
 

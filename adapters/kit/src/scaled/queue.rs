@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::ScaledTimeout;
 use crate::ages::Ages;
 
 pub(super) struct Queue<V> {
@@ -26,29 +27,29 @@ impl<V> Queue<V> {
         Self { values: Slab::new(), starts: Ages::default(), serial: 0 }
     }
 
-    /// Adds a value at the end. Returns its index and serial.
-    pub(super) fn push(&mut self, value: V, now: Duration) -> (u32, u64) {
+    /// Adds a value at the end.
+    pub(super) fn push(&mut self, value: V, now: Duration) -> ScaledTimeout {
         let serial = self.serial;
         self.serial += 1;
         let index = self.values.insert((serial, value)) as u32;
         self.starts.reserve(self.values.capacity());
         self.starts.begin(index, now);
-        (index, serial)
+        ScaledTimeout { serial, index }
     }
 
     /// Puts a value at the end. False if it is not in the queue.
-    pub(super) fn restart(&mut self, index: u32, serial: u64, now: Duration) -> bool {
-        let is_there = self.has(index, serial);
+    pub(super) fn restart(&mut self, timeout: ScaledTimeout, now: Duration) -> bool {
+        let is_there = self.has(timeout);
         if is_there {
-            self.starts.end(index);
-            self.starts.begin(index, now);
+            self.starts.end(timeout.index);
+            self.starts.begin(timeout.index, now);
         }
         is_there
     }
 
     /// Takes a value out.
-    pub(super) fn remove(&mut self, index: u32, serial: u64) -> Option<V> {
-        self.has(index, serial).then(|| self.take(index).1)
+    pub(super) fn remove(&mut self, timeout: ScaledTimeout) -> Option<V> {
+        self.has(timeout).then(|| self.take(timeout.index).1)
     }
 
     /// Takes the first value out, with its start.
@@ -75,12 +76,13 @@ impl<V> Queue<V> {
     }
 
     /// The start of a value. `None` if it is not in the queue.
-    pub(super) fn get(&self, index: u32, serial: u64) -> Option<Duration> {
-        self.has(index, serial).then(|| self.starts.since(index))
+    pub(super) fn get(&self, timeout: ScaledTimeout) -> Option<Duration> {
+        self.has(timeout).then(|| self.starts.since(timeout.index))
     }
 
-    fn has(&self, index: u32, serial: u64) -> bool {
-        self.values.get(index as usize).is_some_and(|(known, _)| *known == serial)
+    fn has(&self, timeout: ScaledTimeout) -> bool {
+        let value = self.values.get(timeout.index as usize);
+        value.is_some_and(|(serial, _)| *serial == timeout.serial)
     }
 
     pub(super) fn len(&self) -> usize {

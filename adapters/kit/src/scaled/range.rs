@@ -18,7 +18,7 @@ use corewheel::settings::Scale;
 use corewheel::{Deadline, Refused};
 use corewheel_shard::Tick;
 
-use super::ScaledTimeouts;
+use super::{ScaledTimeout, ScaledTimeouts};
 use super::queue::Queue;
 
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
@@ -64,25 +64,22 @@ impl<V: 'static> Inner<V> {
         }
     }
 
-    /// Starts a timeout. Returns its index and serial.
-    pub(super) fn start(&self, value: V) -> Result<(u32, u64), Refused<V>> {
+    pub(super) fn start(&self, value: V) -> Result<ScaledTimeout, Refused<V>> {
         if self.shard.is_closed() {
             return Err(self.shard.why_closed().of(value));
         }
-        let now = self.shard.since_start();
-        let (index, serial) = {
-            let mut queue = self.queue.borrow_mut();
-            if queue.len() >= self.capacity {
-                drop(queue);
-                return Err(self.refuse(value));
-            }
-            queue.push(value, now)
-        };
+        if self.queue.borrow().len() >= self.capacity {
+            return Err(self.refuse(value));
+        }
+        let timeout = self.queue.borrow_mut().push(value, self.shard.since_start());
         let is_first = self.timer.get().is_none();
         // The driver is woken when the timeout is counted.
         let _compound = is_first.then(|| self.shard.compound());
-        if is_first && !self.set_timer() {
-            let value = self.queue.borrow_mut().remove(index, serial);
+        if is_first {
+            self.timer.set(self.first_deadline().and_then(|deadline| self.schedule(deadline)));
+        }
+        if self.timer.get().is_none() {
+            let value = self.queue.borrow_mut().remove(timeout);
             return Err(self.refuse(value.expect("nothing has run since it was put in")));
         }
         self.shard.count(|counts| {
@@ -91,7 +88,7 @@ impl<V: 'static> Inner<V> {
         });
         self.shard.publish();
         self.note_first();
-        Ok((index, serial))
+        Ok(timeout)
     }
 
     /// The first timeout may be another one.
@@ -137,14 +134,6 @@ impl<V: 'static> Inner<V> {
     fn schedule(&self, deadline: Deadline) -> Option<PartTimer> {
         // The timeouts count for the class, and not their timer.
         self.shard.schedule_uncounted(deadline, 0).ok()
-    }
-
-    /// Schedules the timer of the first timeout. False if the shard has no room for it.
-    fn set_timer(&self) -> bool {
-        let Some(deadline) = self.first_deadline() else { return true };
-        let timer = self.schedule(deadline);
-        self.timer.set(timer);
-        timer.is_some()
     }
 
     /// The timer has fired.
