@@ -18,8 +18,8 @@ use corewheel::settings::Scale;
 use corewheel::{Deadline, Refused};
 use corewheel_shard::Tick;
 
-use super::{ScaledTimeout, ScaledTimeouts};
 use super::queue::Queue;
+use super::{ScaledTimeout, ScaledTimeouts};
 
 pub(super) type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
