@@ -100,6 +100,15 @@ impl Progress {
         bounded != bytes
     }
 
+    /// The transfer that runs is due later by this time, in nanoseconds. True if the timer is to
+    /// be filed for it.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(super) fn put_off(&self, time: u64, now: u64) -> bool {
+        // Relaxed: see `pause`.
+        let start = self.start.load(Ordering::Relaxed);
+        self.go_on(start.saturating_add(time), now)
+    }
+
     /// What is left of so many bytes where the transfer that runs is due no later than `longest`
     /// after `now`. The beginning fits what is left: it cannot be moved back by more than the time
     /// since the clock's epoch, and the bytes may be worth more.

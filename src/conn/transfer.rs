@@ -39,7 +39,7 @@ impl<S: Side> Transfer<S> {
         transfer
     }
 
-    pub(super) fn begin_again(&mut self, now: u64, wakes: Wakes) {
+    pub(crate) fn begin_again(&mut self, now: u64, wakes: Wakes) {
         let (kind, is_only, parts) = (self.kind, self.is_only, self.parts);
         self.progress =
             self.conn.change(wakes, |facts| rules::begin(facts, (kind, is_only), parts, now));

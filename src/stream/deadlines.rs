@@ -98,8 +98,8 @@ pub(super) struct Deadlines<M: Side> {
     /// The looks of runtimes that were counted when the stream was last woken, as the end of a pass
     /// does, before what is read or written next; 0 if that decides nothing.
     looks: u64,
-    /// Those of the last write, flush or shutdown.
-    looks_of_writes: u64,
+    /// Those of the last read, and of the last write, flush or shutdown.
+    looks_of: [u64; 2],
     /// Whether the last write was put off so that other tasks of the shard run. What it was given
     /// is not accepted, though nothing waits.
     is_put_off: bool,
@@ -147,7 +147,7 @@ impl<M: Side> Deadlines<M> {
         let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };
         Self {
             looks: 0,
-            looks_of_writes: 0,
+            looks_of: [0; 2],
             timers,
             shared,
             waker,
@@ -200,9 +200,7 @@ impl<M: Side> Deadlines<M> {
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         self.check()?;
-        if direction == Direction::Write {
-            self.looks_of_writes = self.looks;
-        }
+        self.looks_of[direction as usize] = self.looks;
         let is_first = !self.way(direction).waits;
         let begins = self.timers.begin_poll(is_first, cx);
         if direction == Direction::Write {

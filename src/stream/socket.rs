@@ -156,6 +156,9 @@ pub(super) struct Acknowledged {
     pub(super) counted_at: u64,
     /// Whether nothing was acknowledged for the whole limit, as of the last look.
     pub(super) is_late: bool,
+    /// How many bytes there were, acknowledged or not, when the peer was first below the least rate
+    /// and was given [`ACK_DELAY`]; `None` if it is not.
+    doubted: Option<u64>,
     /// For each direction, whether a look has come since its events were last judged. Not for a
     /// poll only: the look may be that of a flush, after which the read is polled that has asked.
     pub(super) has_looked: [bool; 2],
@@ -163,6 +166,20 @@ pub(super) struct Acknowledged {
     waits_since: u64,
     /// The bound that the stream is to set.
     unset_bound: Option<u32>,
+}
+
+/// For how long the kernel of a peer keeps an acknowledgement back at most, in nanoseconds:
+/// `TCP_DELACK_MAX` of Linux. Small responses, each acknowledged so late, are below a rate whose
+/// peer takes all at once.
+pub(super) const ACK_DELAY: u64 = 200_000_000;
+
+/// Whether a peer is below the least rate because its kernel acknowledges late.
+pub(super) enum Doubt {
+    /// It may be: the peer has [`ACK_DELAY`] more.
+    Begins,
+    /// It was: all that was left when the doubt began is acknowledged.
+    Refuted,
+    Stays,
 }
 
 /// What a look has found.
@@ -187,6 +204,7 @@ impl Acknowledged {
             left: sent.left,
             counted_at: 0,
             is_late: false,
+            doubted: None,
             has_looked: [false; 2],
             waits_since: 0,
             unset_bound: (unsent_max > 0).then_some(unsent_max),
@@ -232,6 +250,20 @@ impl Acknowledged {
         self.unset_bound.take()
     }
 
+    /// What the last look says of a peer that is below the least rate, or was before.
+    pub(super) fn doubt(&mut self, is_below: bool) -> Doubt {
+        let (acknowledged, left) = self.bytes();
+        if self.doubted.is_some_and(|all| all <= acknowledged) {
+            self.doubted = None;
+            return Doubt::Refuted;
+        }
+        if is_below && self.doubted.is_none() {
+            self.doubted = Some(acknowledged + left);
+            return Doubt::Begins;
+        }
+        Doubt::Stays
+    }
+
     /// A wait begins.
     pub(super) fn begin(&mut self, now: u64) {
         (self.known.progress_at, self.is_late) = (now, false);
@@ -253,7 +285,7 @@ impl Acknowledged {
 
 #[cfg(test)]
 mod tests {
-    use super::{Acknowledged, QUICK};
+    use super::{Acknowledged, Doubt, QUICK};
     use crate::conn::Sent;
 
     #[test]
@@ -269,5 +301,19 @@ mod tests {
         known.look_at_write(QUICK + 1);
         known.end_write(|| QUICK + 1);
         assert_eq!(known.take_bound(), Some(LEAST));
+    }
+
+    #[test]
+    fn peer_below_the_rate_is_in_time_once_what_was_left_is_acknowledged() {
+        let sent = |acknowledged, left| Sent { acknowledged, left, busy: 0, quiet: 0 };
+        let mut known = Acknowledged::new(sent(0, 0), 0);
+        assert!(matches!(known.doubt(false), Doubt::Stays));
+        let _look = known.look(sent(10, 5), 0, 1);
+        assert!(matches!(known.doubt(true), Doubt::Begins));
+        let _look = known.look(sent(14, 9), 0, 1);
+        assert!(matches!(known.doubt(true), Doubt::Stays), "a byte is left of those before");
+        let _look = known.look(sent(15, 8), 0, 1);
+        assert!(matches!(known.doubt(true), Doubt::Refuted));
+        assert!(matches!(known.doubt(true), Doubt::Begins));
     }
 }

@@ -33,8 +33,8 @@ QUICK_S = 0.25
 KIB = 1 << 10
 
 # How many bytes, and when: "start" from the accept on; "lifted" until a wait of a write was quick;
-# "doubles" with each wait that was quick, and begins anew after another; "late" once a write has
-# waited for LATE_S.
+# "doubles" or "fourfold" with each wait that was quick, and begins anew after another; "late" once
+# a write has waited for LATE_S.
 CANDIDATES = {
     "none": ("start", 0),
     "64K": ("start", 64 * KIB),
@@ -45,8 +45,11 @@ CANDIDATES = {
     "64K-doubles": ("doubles", 64 * KIB),
     "128K-doubles": ("doubles", 128 * KIB),
     "256K-doubles": ("doubles", 256 * KIB),
+    "256K-fourfold": ("fourfold", 256 * KIB),
     "64K-late": ("late", 64 * KIB),
 }
+# By how much a quick wait multiplies the bound.
+FACTORS = {"doubles": 2, "fourfold": 4}
 LATE_S = 0.25
 # A bound that would be larger is none.
 BOUND_MAX = 4 << 20
@@ -69,10 +72,11 @@ class Sender:
     def was_quick(self, is_quick):
         if self.kind == "lifted" and is_quick:
             self.bound(0)
-        elif self.kind == "doubles" and not is_quick:
+        elif self.kind in FACTORS and not is_quick:
             self.bound(self.unsent_max)
-        elif self.kind == "doubles" and self.present > 0:
-            self.bound(self.present * 2 if self.present * 2 <= BOUND_MAX else 0)
+        elif self.kind in FACTORS and self.present > 0:
+            bound = self.present * FACTORS[self.kind]
+            self.bound(bound if bound <= BOUND_MAX else 0)
 
     def send(self, held_up_s):
         """Sends until the socket is full. False if the client has left."""

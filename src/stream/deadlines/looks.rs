@@ -16,7 +16,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::super::limits::{ends, no_timer};
-use super::super::socket::Acknowledged;
+use super::super::socket::{ACK_DELAY, Acknowledged, Doubt};
 use super::{Deadlines, is_idle};
 use crate::clock::saturating_nanos;
 use crate::conn::{DeadlineKind, Direction, Ends, LUMP_MAX, Sent, Side, Transfer, Wakes};
@@ -58,7 +58,7 @@ impl<M: Side> Deadlines<M> {
         }
         let waits = self.is_stalled || known.has_left;
         let mut is_filed = false;
-        if let Some(transfer) = &self.writes.transfer {
+        if let Some(transfer) = &mut self.writes.transfer {
             transfer.count(look.bytes);
             if !self.is_windowed {
                 // In the rest of the time, the peer had nothing to take.
@@ -66,6 +66,16 @@ impl<M: Side> Deadlines<M> {
             }
             is_filed = transfer.resume_at(now, Wakes::Nothing);
             transfer.bound(now, LUMP_MAX);
+            if !self.is_windowed {
+                is_filed |= match known.doubt(self.timers.is_off(DeadlineKind::WriteRate)) {
+                    Doubt::Begins => transfer.put_off(ACK_DELAY, now),
+                    Doubt::Refuted => {
+                        transfer.begin_again(now, Wakes::Nothing);
+                        true
+                    }
+                    Doubt::Stays => false,
+                };
+            }
             if !waits {
                 transfer.pause_at(now);
             }
@@ -171,9 +181,14 @@ impl<M: Side> Deadlines<M> {
             // The event of a write that is not polled again stays, and bounds nothing.
             self.rated = None;
         }
-        // A write that waits may go on after the pass, and then the peer is not idle.
-        let has_write = direction == Direction::Read && (self.writes.waits || self.is_stalled);
-        let looks = if has_write { self.looks.min(self.looks_of_writes) } else { self.looks };
+        // After the pass, a write that waits may go on, and its peer is not idle then. A read may
+        // bring the window that a write waits for.
+        let (may_refute, other) = match direction {
+            Direction::Read => (self.writes.waits || self.is_stalled, Direction::Write),
+            Direction::Write => (self.is_windowed, Direction::Read),
+        };
+        let others = if may_refute { self.looks_of[other as usize] } else { self.looks };
+        let looks = self.looks.min(others);
         let asks = Cell::new(false);
         let is_known = |this: &Self, kind| {
             let is_known = this.is_known(direction, kind);

@@ -196,7 +196,7 @@ impl<M: Side> Deadlines<M> {
             self.writes.registered = None;
             self.looks = pass::looks();
         }
-        self.looks_of_writes = self.looks;
+        self.looks_of[Direction::Write as usize] = self.looks;
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
             if !self.is_stalled || self.is_windowed {

@@ -185,15 +185,18 @@ pub(crate) async fn silent(world: &World, seen: &Seen, mut stream: Stream, mut r
 pub(crate) async fn trickling(world: &World, seen: &Seen, mut stream: Stream, mut rng: Rng) {
     // Small buffers do not take what is sent while the server is held up.
     let is_slow = !seen.is_patient() && (rng.bool() || !world.has_large_buffers());
-    let rate = if is_slow { BODY_RATE / 4 } else { 2 * BODY_RATE };
-    let pause = seen.limits.limit / 40;
-    let part = (u128::from(rate) * pause.as_nanos()).div_ceil(1_000_000_000).max(1) as usize;
-    let pause = if is_slow { pause.max(Duration::from_millis(1_000 / rate)) } else { pause };
-    let parts = if is_slow { 10_000 } else { 80 };
+    let (part, pause, parts) = if is_slow {
+        (1, Duration::from_millis(4_000 / BODY_RATE), 10_000)
+    } else {
+        let pause = seen.limits.limit / 40;
+        let part = (u128::from(2 * BODY_RATE) * pause.as_nanos()).div_ceil(1_000_000_000);
+        (part.max(1) as usize, pause, 80)
+    };
     let head = format!("POST /1 HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", part * parts);
     let (before, mut sent) = (seen.requests(), stream.write_all(head.as_bytes()).await);
     if is_slow {
         seen.fall_silent(world);
+        seen.is_slow.set(true);
     }
     for _ in 0..parts {
         if sent.is_err() {
