@@ -30,71 +30,51 @@ impl Runtime {
     /// Its name: that of [`TimerService::runtime`](crate::TimerService::runtime) and of the
     /// statistics.
     pub const fn name(self) -> &'static str {
-        self.row().0
-    }
-
-    /// The name and the engine of each runtime.
-    const fn row(self) -> (&'static str, &'static dyn Engine) {
         match self {
-            Self::Thread => (thread::NAME, &thread::ThreadEngine),
-            #[cfg(feature = "tokio")]
-            Self::Tokio => (tokio::NAME, &tokio::TokioEngine),
-            #[cfg(not(feature = "tokio"))]
-            Self::Tokio => ("tokio", &Absent("tokio")),
+            Self::Thread => "thread",
+            Self::Tokio => "tokio",
         }
     }
 }
 
+#[cfg(not(feature = "tokio"))]
+const ABSENT: &str = "it needs the feature `tokio` of this crate";
+
 impl Engine for Runtime {
     fn name(&self) -> &'static str {
-        self.row().0
+        Self::name(*self)
     }
 
     fn has_executor(&self) -> bool {
-        self.row().1.has_executor()
+        *self == Self::Tokio
     }
 
     fn needs(&self) -> Needs {
-        self.row().1.needs()
+        match self {
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::NEEDS,
+            _ => Needs::default(),
+        }
     }
 
     fn probe(&self) -> Result<String, String> {
-        self.row().1.probe()
-    }
-
-    fn make(&self, thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
-        self.row().1.make(thread)
-    }
-}
-
-/// The engine of a runtime whose feature is off: the name of both.
-#[cfg(not(feature = "tokio"))]
-#[derive(Debug)]
-struct Absent(&'static str);
-
-#[cfg(not(feature = "tokio"))]
-impl Absent {
-    fn why(&self) -> String {
-        format!("it needs the feature `{}` of this crate", self.0)
-    }
-}
-
-#[cfg(not(feature = "tokio"))]
-impl Engine for Absent {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
-    }
-
-    fn probe(&self) -> Result<String, String> {
-        Err(self.why())
+        match self {
+            Self::Thread => Ok("threads work everywhere".to_owned()),
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::probe(),
+            #[cfg(not(feature = "tokio"))]
+            Self::Tokio => Err(ABSENT.to_owned()),
+        }
     }
 
     fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
-        Err(self.why())
+        match self {
+            Self::Thread => Ok(Box::new(thread::run)),
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::make(),
+            #[cfg(not(feature = "tokio"))]
+            Self::Tokio => Err(ABSENT.to_owned()),
+        }
     }
 }
 

@@ -11,38 +11,10 @@ use std::time::Duration;
 use crossbeam_utils::sync::{Parker, Unparker};
 
 use super::executor::Turns;
-use super::host::{Engine, Needs, Shard};
+use super::host::Shard;
 use crate::shard::turn::Next;
 
 use corewheel_shard::Tick;
-
-pub(super) const NAME: &str = "thread";
-
-/// A plain thread for each shard, which needs no more than a thread.
-#[derive(Debug)]
-pub(super) struct ThreadEngine;
-
-impl Engine for ThreadEngine {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn has_executor(&self) -> bool {
-        false
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
-    }
-
-    fn probe(&self) -> Result<String, String> {
-        Ok("threads work everywhere".to_owned())
-    }
-
-    fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
-        Ok(Box::new(|shard| run(shard.into_turns())))
-    }
-}
 
 struct Unpark(Unparker);
 
@@ -57,7 +29,8 @@ impl Wake for Unpark {
 }
 
 /// Runs a shard on this thread until it is shut down.
-fn run(mut shard: Box<dyn Turns>) {
+pub(super) fn run(shard: Shard) {
+    let mut shard = shard.into_turns();
     let _here = shard.enter();
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));

@@ -29,47 +29,33 @@ use tokio::time::Sleep;
 #[cfg(target_os = "linux")]
 use self::kernel::KernelTimer;
 use self::last_wakes::LastWakes;
-use super::host::{Engine, Host, Needs, Shard};
+use super::host::{Host, Needs, Shard};
 use super::limits;
 use crate::shard::timers::LocalFuture;
 use crate::values::contain::attempt;
 
-pub(super) const NAME: &str = "tokio";
+/// The files of a runtime, and of the kernel's timer. Once, files for signals, where the process
+/// uses them, and two to spare.
+pub(super) const NEEDS: Needs = Needs { files: 5, files_once: 4, threads: 1, memory: 0 };
 
-/// A current-thread runtime with a `LocalSet` for each shard.
-#[derive(Debug)]
-pub(super) struct TokioEngine;
-
-impl Engine for TokioEngine {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    /// The files of a runtime, and of the kernel's timer. Once, files for signals, where the
-    /// process uses them, and two to spare.
-    fn needs(&self) -> Needs {
-        Needs { files: 5, files_once: 4, threads: 1, memory: 0 }
-    }
-
-    /// Tries a runtime.
-    fn probe(&self) -> Result<String, String> {
-        match attempt(runtime)? {
-            Ok(runtime) => {
-                // The caller may be a task of another runtime. There a drop, which waits for the
-                // threads of the runtime, panics. This runtime has no threads yet.
-                runtime.shutdown_background();
-                Ok("a runtime can be made".to_owned())
-            }
-            Err(error) => Err(no_runtime(&error)),
+/// Tries a runtime.
+pub(super) fn probe() -> Result<String, String> {
+    match attempt(runtime)? {
+        Ok(runtime) => {
+            // The caller may be a task of another runtime. There a drop, which waits for the
+            // threads of the runtime, panics. This runtime has no threads yet.
+            runtime.shutdown_background();
+            Ok("a runtime can be made".to_owned())
         }
+        Err(error) => Err(no_runtime(&error)),
     }
+}
 
-    /// A runtime of a shard's own, with all descriptors that the shard holds.
-    fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
-        let runtime = runtime().map_err(|error| no_runtime(&error))?;
-        let host = TokioHost::own(&runtime);
-        Ok(Box::new(move |shard| LocalSet::new().block_on(&runtime, shard.drive(host))))
-    }
+/// A current-thread runtime with a `LocalSet` for a shard, with all descriptors that it holds.
+pub(super) fn make() -> Result<Box<dyn FnOnce(Shard)>, String> {
+    let runtime = runtime().map_err(|error| no_runtime(&error))?;
+    let host = TokioHost::own(&runtime);
+    Ok(Box::new(move |shard| LocalSet::new().block_on(&runtime, shard.drive(host))))
 }
 
 /// How many events tokio takes from `epoll` at a time by default.
