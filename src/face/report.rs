@@ -94,19 +94,6 @@ pub struct ShutdownReport<T: 'static> {
 }
 
 impl<T> ShutdownReport<T> {
-    pub(crate) fn new(
-        answers: impl IntoIterator<Item = (ShardId, Option<ShardReport<T>>)>,
-    ) -> Self {
-        let mut report = Self { shards: Vec::new(), dead: Vec::new() };
-        for (shard, answer) in answers {
-            match answer {
-                Some(answer) => report.shards.push(answer),
-                None => report.dead.push(shard),
-            }
-        }
-        report
-    }
-
     /// All timers that the shutdown returns.
     pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
         self.shards.into_iter().flat_map(|shard| shard.returned)

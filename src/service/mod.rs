@@ -31,7 +31,6 @@ use crate::face::report::{ShardReport, ShutdownReport};
 use crate::face::timers::Timers;
 use crate::service::builder::TimerServiceBuilder;
 use crate::shard::Directory;
-use crate::shard::request::Report;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::timers::{Job, LocalFuture};
 use crate::stats::{ServiceStats, StatsSource};
@@ -458,16 +457,18 @@ impl<T: Send + 'static> TimerService<T> {
                 };
                 ended.push((shard, report));
             }
-            ShutdownReport::new(ended.into_iter().map(|(shard, report)| {
-                let report = report.map(|driven: Option<Box<Report<T>>>| {
-                    if let Some(report) = driven {
-                        return ShardReport::new(*report, &directory.time);
+            let (mut shards, mut dead) = (Vec::new(), Vec::new());
+            for (shard, report) in ended {
+                match report {
+                    Some(Some(report)) => shards.push(ShardReport::new(*report, &directory.time)),
+                    Some(None) => {
+                        let classes = directory.shard_stats(shard).map(|stats| stats.classes);
+                        shards.push(ShardReport::empty(shard, classes.unwrap_or_default()));
                     }
-                    let classes = directory.shard_stats(shard).map(|stats| stats.classes);
-                    ShardReport::empty(shard, classes.unwrap_or_default())
-                });
-                (shard, report)
-            }))
+                    None => dead.push(shard),
+                }
+            }
+            ShutdownReport { shards, dead }
         })
     }
 

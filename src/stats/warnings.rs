@@ -11,21 +11,12 @@ use crate::values::ids::ShardId;
 /// What the guide says of the statistics.
 const GUIDE: &str = include_str!("../guide/statistics.md");
 
-/// What comes before a warning that is active, where what needs attention is listed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Urgency {
-    /// Nothing: it comes before all that only makes timers late.
-    Now,
-    /// Warnings that explain more of the lateness of the last minute.
-    ByLateness,
-}
-
 /// Defines the warnings once, the most urgent first. A row has its threshold: the setting, and how
 /// the setting is read in words.
 macro_rules! warnings {
     ($(
         $kind:ident $id:literal, limit $limit:literal $(= |$stats:ident| $threshold:expr)?,
-        $urgency:ident: $($about:literal)+;
+        $($about:literal)+;
         remedy $($remedy:literal)+;
         consequences [$($consequence:ident),*]
     )*) => {
@@ -89,10 +80,7 @@ macro_rules! warnings {
             /// is listed. The others come by how much of the lateness of the last minute they
             /// explain.
             pub fn is_urgent(self) -> bool {
-                let urgency = match self {
-                    $(Self::$kind => Urgency::$urgency,)*
-                };
-                urgency == Urgency::Now
+                matches!(self, Self::ShardDead | Self::ShardStuck)
             }
 
             /// The value of the setting that is its threshold, in words; `None` if it needs none.
@@ -110,54 +98,54 @@ macro_rules! warnings {
 
 warnings! {
     ShardDead "shard-dead", limit "none",
-        Now: "the driver of the shard ended without a shutdown";
+        "the driver of the shard ended without a shutdown";
         remedy "Its driver ended or panicked: see the log, and start the service again.";
         consequences []
     ShardStuck "shard-stuck",
         limit "warning_limits.stuck" = |stats| time(stats.warning_limits.stuck),
-        Now: "a turn has been due, or has been running, for long";
+        "a turn has been due, or has been running, for long";
         remedy "A handler has not returned, or its thread does not run: see the watchdog's event.";
         consequences [ExecutorStalled, BudgetExhausted, LaneFlooded]
     HostOvercommitted "host-overcommitted",
         limit "warning_limits.host_wait_percent"
             = |stats| percent(stats.warning_limits.host_wait_percent),
-        ByLateness: "the thread of the shard waited for a processor";
+        "the thread of the shard waited for a processor";
         remedy "Other threads or processes take the cores: give the shards their own.";
         consequences [ExecutorStalled, HandlerSlow, BudgetExhausted, LaneFlooded]
     ExecutorStalled "executor-stalled",
         limit "warning_limits.executor_stall" = |stats| time(stats.warning_limits.executor_stall),
-        ByLateness: "a turn began long after it was due, since the executor ran other tasks";
+        "a turn began long after it was due, since the executor ran other tasks";
         remedy "A task on the shard's executor did not yield: look there for a call that blocks or"
             " a long computation. A thread that runs no tasks was stopped, or had no core.";
         consequences [BudgetExhausted, LaneFlooded]
     HandlerSlow "handler-slow",
         limit "overrun" = |stats| brief(stats.overrun_ns),
-        ByLateness: "deliveries took longer than the limit";
+        "deliveries took longer than the limit";
         remedy "A handler or callback takes the shard's time: move its work elsewhere. Where a"
             " shard only wakes tasks, its thread is interrupted: give it a core of its own.";
         consequences [ExecutorStalled, BudgetExhausted, LaneFlooded]
     BudgetExhausted "budget-exhausted",
         limit "warning_limits.exhausted_turns"
             = |stats| format!("{} turns", stats.warning_limits.exhausted_turns),
-        ByLateness: "many turns in a row used up their budget for expired timers";
+        "many turns in a row used up their budget for expired timers";
         remedy "More timers are due than a turn may deliver: spread the deadlines, raise the budget"
             " or add shards.";
         consequences [LaneFlooded]
     LaneFlooded "lane-flooded",
         limit "warning_limits.lane_percent" = |stats| percent(stats.warning_limits.lane_percent),
-        ByLateness: "a thread sends requests faster than the shard receives them";
+        "a thread sends requests faster than the shard receives them";
         remedy "A thread sends faster than the shard receives: look for a loop that schedules,"
             " cancels or resets; if the rate is meant, raise the budget for requests.";
         consequences []
     ShardNearCapacity "shard-near-capacity",
         limit "warning_limits.capacity_percent"
             = |stats| percent(stats.warning_limits.capacity_percent),
-        ByLateness: "the shard holds nearly as many timers as it can";
+        "the shard holds nearly as many timers as it can";
         remedy "At its capacity the shard refuses timers: raise it or add shards.";
         consequences []
     ClassLeaks "class-leaks",
         limit "warning_limits.class_age" = |stats| time(stats.warning_limits.class_age),
-        ByLateness: "the oldest timer of a class is far older than timers of the class should be";
+        "the oldest timer of a class is far older than timers of the class should be";
         remedy "Timers of the class are neither cancelled nor due: look for a missing cancel.";
         consequences []
 }
