@@ -71,22 +71,7 @@ impl ClassStats {
     fn add(&mut self, other: &Self) {
         // None is less than any.
         self.oldest = self.oldest.max(other.oldest);
-        self.lateness_max_ns = self.lateness_max_ns.max(other.lateness_max_ns);
-        for (sum, more) in [
-            (&mut self.pending, other.pending),
-            (&mut self.scheduled, other.scheduled),
-            (&mut self.fired, other.fired),
-            (&mut self.cancelled, other.cancelled),
-            (&mut self.returned, other.returned),
-            (&mut self.dropped, other.dropped),
-            (&mut self.late, other.late),
-            (&mut self.refused, other.refused),
-            (&mut self.overrun, other.overrun),
-            (&mut self.measured, other.measured),
-            (&mut self.lateness_ns, other.lateness_ns),
-        ] {
-            *sum += more;
-        }
+        self.add_counts(other);
     }
 
     /// Adds up the classes of several shards, which are those of one service.

@@ -109,8 +109,16 @@ macro_rules! counts {
                     value: |counts: &Self| counts.$name,
                 },)*].into_iter()
             }
+
+            /// Adds the counts of another shard.
+            #[allow(dead_code, reason = "nothing adds the counts of shards up")]
+            fn add_counts(&mut self, other: &Self) {
+                $(counts!(@add $kind self.$name, other.$name);)*
+            }
         }
     };
+    (@add maximum $sum:expr, $more:expr) => { $sum = $sum.max($more) };
+    (@add $kind:ident $sum:expr, $more:expr) => { $sum += $more };
     (@is_gauge sum) => { false };
     (@is_gauge gauge) => { true };
     (@is_gauge maximum) => { true };
