@@ -56,22 +56,6 @@ enum Next<V> {
     Empty,
 }
 
-/// The result of waiting.
-pub(super) enum Waited<V> {
-    Due(Expired<V>),
-    Empty,
-    Closed,
-}
-
-impl<V> Waited<V> {
-    pub(super) fn into_due(self) -> Option<Expired<V>> {
-        match self {
-            Self::Due(expired) => Some(expired),
-            Self::Empty | Self::Closed => None,
-        }
-    }
-}
-
 impl<V> Inner<V> {
     pub(super) fn new(shard: PartHandle, mut values: Shard<V>) -> Self {
         // The wheel comes to the present, as long as it is empty.
@@ -102,7 +86,7 @@ impl<V> Inner<V> {
         // value is in the queue.
         let is_first = self.alarm.get().is_none();
         let _compound = is_first.then(|| self.shard.compound());
-        if is_first && !self.note_deadline(deadline) {
+        if is_first && !self.aim(deadline) {
             self.count(|counts| counts.refused += 1);
             return Err(Refused::Full(value));
         }
@@ -207,7 +191,7 @@ impl<V> Inner<V> {
         place: usize,
         waits_while_empty: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Waited<V>> {
+    ) -> Poll<Option<Expired<V>>> {
         if self.taken.get() >= TAKEN_MAX {
             return self.pause(cx);
         }
@@ -215,11 +199,11 @@ impl<V> Inner<V> {
         let waited = match self.next() {
             Next::Due(expired) => {
                 self.taken.set(self.taken.get() + 1);
-                Waited::Due(expired)
+                Some(expired)
             }
             Next::Busy => return self.pause(cx),
-            Next::NotDue | Next::Empty if closed => Waited::Closed,
-            Next::Empty if !waits_while_empty => Waited::Empty,
+            Next::NotDue | Next::Empty if closed => None,
+            Next::Empty if !waits_while_empty => None,
             Next::NotDue | Next::Empty => return self.wait(place, waits_while_empty, cx),
         };
         self.waiters.unregister(place, &self.shard);
@@ -228,13 +212,13 @@ impl<V> Inner<V> {
     }
 
     /// Ends a poll early; the task is polled again after the shard's other tasks.
-    fn pause(&self, cx: &mut Context<'_>) -> Poll<Waited<V>> {
+    fn pause(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
         self.taken.set(0);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    fn wait(&self, place: usize, waits_while_empty: bool, cx: &mut Context<'_>) -> Poll<Waited<V>> {
+    fn wait(&self, place: usize, waits_while_empty: bool, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
         self.taken.set(0);
         self.waiters.register(place, cx.waker(), &self.shard);
         // After the registration, since cloning a waker runs code of the user, which may have
@@ -247,17 +231,11 @@ impl<V> Inner<V> {
         if is_waiting { Poll::Pending } else { self.pause(cx) }
     }
 
-    /// A value is due at `deadline`. False if the shard refuses the alarm.
-    #[inline]
-    fn note_deadline(&self, deadline: Deadline) -> bool {
-        self.aim(deadline)
-    }
-
     /// A value is due at `deadline`. If the shard refuses the alarm, the waiting tasks look for
     /// themselves.
     #[inline]
     fn aim_or_wake(&self, deadline: Deadline) {
-        if !self.note_deadline(deadline) {
+        if !self.aim(deadline) {
             self.wake_all();
         }
     }

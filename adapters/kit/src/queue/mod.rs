@@ -160,7 +160,7 @@ use corewheel::{ConfigError, Deadline, Refused, Timers, When};
 use corewheel_shard::{Shard, ShardConfig, TimerKey};
 use futures_core::Stream;
 
-use self::inner::{Inner, Waited};
+use self::inner::Inner;
 use crate::capacity::{check, no_memory};
 
 /// Names one value in a [`DelayQueue`].
@@ -308,19 +308,18 @@ impl<V> DelayQueue<V> {
 
     async fn wait_for_due(&self, waits_while_empty: bool) -> Option<Expired<V>> {
         let place = Place::new(&self.inner);
-        let waited = poll_fn(|cx| self.inner.poll(place.index, waits_while_empty, cx)).await;
-        waited.into_due()
+        poll_fn(|cx| self.inner.poll(place.index, waits_while_empty, cx)).await
     }
 
     /// Polls for what [`next`](Self::next) waits for. The task that has polled last is woken.
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
-        self.inner.poll(self.place, false, cx).map(Waited::into_due)
+        self.inner.poll(self.place, false, cx)
     }
 
     /// Polls for what [`recv`](Self::recv) waits for, also while the queue is empty. The task that
     /// has polled last, by this method or by [`poll_expired`](Self::poll_expired), is woken.
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
-        self.inner.poll(self.place, true, cx).map(Waited::into_due)
+        self.inner.poll(self.place, true, cx)
     }
 }
 
