@@ -1,6 +1,5 @@
 //! Why a server is not ready to get connections, as the server itself says it.
 
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,22 +19,22 @@ impl Reasons {
     /// The present reasons, in the order of their functions. A function that panics is one.
     pub(super) fn now(&self) -> impl Iterator<Item = String> {
         let said = |reason: &Reason| {
-            catch_unwind(AssertUnwindSafe(|| reason())).unwrap_or_else(|panic| {
-                let message = message_of(&*panic);
-                // Its drop may panic, too.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
-                Some(format!("a function of the server panicked: {message}"))
-            })
+            let panicked = |text| Some(format!("a function of the server panicked: {text}"));
+            attempt(|| reason()).unwrap_or_else(panicked)
         };
         self.0.iter().filter_map(said)
     }
 }
 
-/// What a panic says, if it says a text.
-fn message_of(panic: &(dyn Any + Send)) -> String {
-    let of_literal = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = panic.downcast_ref::<String>().cloned().or_else(of_literal);
-    text.unwrap_or_else(|| "(not a message)".to_owned())
+/// Calls a function of the user. Returns what its panic says.
+pub(super) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let of_literal = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = panic.downcast_ref::<String>().cloned().or_else(of_literal);
+        // Its drop may panic, too.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        text.unwrap_or_else(|| "(not a message)".to_owned())
+    })
 }
 
 impl fmt::Debug for Reasons {

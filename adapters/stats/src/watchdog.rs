@@ -26,9 +26,7 @@
 //!
 //! Cost: a reading of the statistics at each look.
 
-use std::any::Any;
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -37,6 +35,8 @@ use std::{fmt, io};
 use corewheel::ShardId;
 use corewheel::settings::WarningLimits;
 use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource};
+
+use super::reasons::attempt;
 
 /// How often it looks: ten times before a shard is stuck, within these bounds.
 const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(100);
@@ -191,22 +191,13 @@ fn tell(stuck: &Stuck, on_stuck: &impl Fn(&Stuck)) {
         class,
         "a shard is stuck"
     );
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_stuck(stuck))) {
-        let reason = text_of(&*panic).to_owned();
-        // It may panic when it is dropped.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+    if let Err(reason) = attempt(|| on_stuck(stuck)) {
         tracing::error!(
             name: "hook-panicked",
             target: "corewheel::watchdog",
             reason, "the hook panicked"
         );
     }
-}
-
-/// The text of a panic.
-fn text_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
 #[cfg(test)]
