@@ -218,7 +218,12 @@ impl<V> Inner<V> {
         Poll::Pending
     }
 
-    fn wait(&self, place: usize, waits_while_empty: bool, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
+    fn wait(
+        &self,
+        place: usize,
+        waits_while_empty: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Expired<V>>> {
         self.taken.set(0);
         self.waiters.register(place, cx.waker(), &self.shard);
         // After the registration, since cloning a waker runs code of the user, which may have
