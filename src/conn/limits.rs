@@ -114,7 +114,9 @@ fn span_of(limit: Duration) -> u64 {
 /// Where a socket is asked what its peer has acknowledged, by a stream or by
 /// [`race_write`](crate::ConnTimers::race_write), the bytes are those, which come in lumps: what a
 /// kernel takes for a peer that reads nothing is a lump, too. So they give no more time in advance
-/// than [`LUMP_MAX`](Self::LUMP_MAX).
+/// than [`LUMP_MAX`](Self::LUMP_MAX). A peer's kernel may acknowledge small writes late, and all
+/// of them together below the rate. So a stream whose peer is too slow by its socket looks again
+/// 200 ms later, and measures anew if all that was left before is acknowledged by then.
 ///
 /// ```
 /// use corewheel::ConnLimits;
