@@ -100,6 +100,12 @@ impl Progress {
         bounded != bytes
     }
 
+    /// Whether the transfer that runs is too slow by `now`.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        self.due() <= now
+    }
+
     /// The transfer that runs is due later by this time, in nanoseconds. True if the timer is to
     /// be filed for it.
     #[cfg(any(feature = "hyper", feature = "tokio"))]

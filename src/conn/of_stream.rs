@@ -139,6 +139,11 @@ impl<S: Side> Transfer<S> {
         self.progress.is_some()
     }
 
+    /// Whether the transfer that runs is too slow by `now`.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.is_due(now))
+    }
+
     /// The transfer that runs is due later by this time, in nanoseconds. True if the caller is to
     /// poll for events.
     pub(crate) fn put_off(&self, time: u64, now: u64) -> bool {

@@ -255,7 +255,7 @@ impl Acknowledged {
         let (acknowledged, left) = self.bytes();
         if self.doubted.is_some_and(|all| all <= acknowledged) {
             self.doubted = None;
-            return Doubt::Refuted;
+            return if is_below { Doubt::Refuted } else { Doubt::Stays };
         }
         if is_below && self.doubted.is_none() {
             self.doubted = Some(acknowledged + left);
@@ -314,6 +314,9 @@ mod tests {
         assert!(matches!(known.doubt(true), Doubt::Stays), "a byte is left of those before");
         let _look = known.look(sent(15, 8), 0, 1);
         assert!(matches!(known.doubt(true), Doubt::Refuted));
+        assert!(matches!(known.doubt(true), Doubt::Begins));
+        let _look = known.look(sent(23, 0), 0, 1);
+        assert!(matches!(known.doubt(false), Doubt::Stays), "it keeps what it has done");
         assert!(matches!(known.doubt(true), Doubt::Begins));
     }
 }

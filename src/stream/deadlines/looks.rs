@@ -67,7 +67,7 @@ impl<M: Side> Deadlines<M> {
             is_filed = transfer.resume_at(now, Wakes::Nothing);
             transfer.bound(now, LUMP_MAX);
             if !self.is_windowed {
-                is_filed |= match known.doubt(self.timers.is_off(DeadlineKind::WriteRate)) {
+                is_filed |= match known.doubt(transfer.is_due(now)) {
                     Doubt::Begins => transfer.put_off(ACK_DELAY, now),
                     Doubt::Refuted => {
                         transfer.begin_again(now, Wakes::Nothing);
