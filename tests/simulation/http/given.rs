@@ -1,5 +1,5 @@
-//! Servers on a simulated network, with given histories. In those of HTTP/1, the driver of the server
-//! is held while its client sends the rest of a body in time.
+//! Servers on a simulated network, with given histories. In those of HTTP/1, the driver of the
+//! server is held while its client sends the rest of a body in time.
 
 use std::io;
 use std::net::SocketAddr;

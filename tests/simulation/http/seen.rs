@@ -266,8 +266,8 @@ impl Seen {
         let rated = Duration::from_millis(world.buffers.min(62_000) * 1_000 / WRITE_RATE);
         let bound = bound + if self.has_write_rate() { rated } else { Duration::ZERO };
         let held_until = held_until();
-        // What a slow body has brought while the server was held up is read at once, and lasts for
-        // a quarter of that time, in which a quarter as much comes, and so on.
+        // What a slow body has brought while the server was held up is read at once. It lasts for a
+        // quarter of that time, in which a quarter as much comes, and so on.
         let brought = held_until.saturating_sub(since) / 3;
         let bound = bound + if self.is_slow.get() { brought } else { Duration::ZERO };
         if now > since + bound && now > held_until + bound {
