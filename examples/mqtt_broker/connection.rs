@@ -24,8 +24,9 @@ pub(crate) async fn serve(
     socket: TcpStream,
 ) -> Result<(), Failed> {
     let seconds = Duration::from_secs;
-    let limits = ConnLimits::default().handshake(seconds(10)).write_timeout(seconds(30));
-    let conn = timers.connection(limits);
+    // Not a value that the task would hold.
+    let limits = || ConnLimits::default().handshake(seconds(10)).write_timeout(seconds(30));
+    let conn = timers.connection(limits());
     let (reader, mut writer) = socket.into_split();
     let mut input = FramedRead::with_capacity(reader, CODEC, 512);
     let Raced::Done(Some(Ok(Packet::Connect(hello)))) = conn.race(input.next()).await? else {
@@ -33,7 +34,7 @@ pub(crate) async fn serve(
     };
     conn.disarm(DeadlineKind::Handshake)?;
     // The protocol gives a client half of its keep-alive more.
-    conn.set_limits(limits.read_idle(seconds(hello.keep_alive.into()) * 3 / 2));
+    conn.set_limits(limits().read_idle(seconds(hello.keep_alive.into()) * 3 / 2));
     let is_clean = hello.clean_session;
     let (session, is_known) = broker.connect(hello);
     let (number, mut pending) = session.begin();

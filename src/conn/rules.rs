@@ -550,18 +550,18 @@ pub(super) fn end(
     is_in_time
 }
 
-/// Ends a write. Returns what [`end`] does, and whether the write has held back an idle time of
-/// reads that was over by `now`, so that this time begins again. One that was over before the write
-/// began was not held back: a heartbeat that is sent at that moment says nothing of the peer.
+/// Ends a write. Returns what [`end`] does; whether an idle time of reads that it has held back was
+/// over by `now`, and so begins again; and when the first idle time is due. One that was over before
+/// was not held back: a heartbeat that is sent at that moment says nothing of the peer.
 pub(super) fn end_write(
     conn: &mut Facts<'_, impl Place>,
     progress: &Arc<Progress>,
     now: u64,
-) -> (bool, bool) {
+) -> (bool, bool, u64) {
     let held_since = conn.rare().map_or(NEVER, |rare| rare.transfers.first_start());
     let is_in_time = end(conn, progress, false);
-    let idle_at = idle_at(conn, IDLE.start);
-    (is_in_time, held_since < idle_at && idle_at <= now)
+    let (idle_at, idle) = (idle_at(conn, IDLE.start), IDLE.map(|kind| due(conn, kind)));
+    (is_in_time, held_since < idle_at && idle_at <= now, idle.min().unwrap_or(NEVER))
 }
 
 /// The transfers of a connection; `None` if it has had none.

@@ -123,11 +123,11 @@ impl<S: Side> Transfer<S> {
         let Some(progress) = self.progress.take() else { return true };
         let (conn, now, stamp) = (&self.conn, self.conn.now(), self.conn.stamp_now());
         conn.change(Wakes::Task, |facts| {
-            let (is_in_time, is_over) = rules::end_write(facts, &progress, now);
+            let (is_in_time, is_over, first_idle) = rules::end_write(facts, &progress, now);
             if is_over {
                 conn.stamp(Direction::Read, stamp);
             }
-            (is_in_time, 0)
+            (is_in_time, if is_over { 0 } else { first_idle })
         })
     }
 

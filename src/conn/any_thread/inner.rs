@@ -12,7 +12,7 @@
 //! lock is held. A connection that is closed has no timer.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
@@ -73,6 +73,8 @@ pub(in crate::conn) struct Inner {
     group: Option<Arc<Group>>,
     /// The place among the members of the group.
     place: AtomicU32,
+    /// Before this time no event has come. Changed under the lock of the state.
+    quiet_until: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -142,11 +144,13 @@ impl Inner {
             task: AtomicWaker::new(),
             group: handle.group(),
             place: AtomicU32::new(0),
+            quiet_until: AtomicU64::new(0),
             state: Mutex::new(state),
         };
         if let Some(time) = &inner.time {
             let mut state = inner.lock();
-            state.filed = time.round_up(rules::first_due(&inner.facts(&mut state)));
+            let first = rules::first_due(&inner.facts(&mut state));
+            inner.file_at(&mut state, time.round_up(first));
             let mut sleep = Sleep::new(handle, state.filed);
             sleep.guard();
             state.sleep = Some(sleep);
@@ -188,7 +192,6 @@ impl Inner {
     /// Files an open connection for its first deadline: if that is earlier now, or `anew`, after
     /// what was due was taken. True if it is filed for another tick.
     fn file(&self, state: &mut State, anew: bool) -> bool {
-        let (Some(time), true) = (&self.time, state.sleep.is_some()) else { return false };
         let facts = self.facts(state);
         let first = if anew {
             if let Some(event_at) = facts.place.rare().and_then(rules::last_idle_event) {
@@ -198,12 +201,29 @@ impl Inner {
         } else {
             rules::first_due(&facts)
         };
+        self.file_for(state, first, anew)
+    }
+
+    /// Files an open connection for its first deadline, as [`file`](Self::file) does.
+    fn file_for(&self, state: &mut State, first: u64, anew: bool) -> bool {
+        let (Some(time), true) = (&self.time, state.sleep.is_some()) else { return false };
         let filed = time.round_up(first);
         let is_changed = anew || filed < state.filed;
         if is_changed {
-            state.filed = filed;
+            self.file_at(state, filed);
         }
         is_changed
+    }
+
+    fn file_at(&self, state: &mut State, filed: u64) {
+        state.filed = filed;
+        self.set_quiet(state);
+    }
+
+    /// Relaxed: a poll that waits takes the lock.
+    fn set_quiet(&self, state: &State) {
+        let is_quiet = state.flags.get().pending() == 0;
+        self.quiet_until.store(if is_quiet { state.filed } else { 0 }, Ordering::Relaxed);
     }
 
     /// `Err` where the poll returns nothing, with what it is to do.
@@ -438,8 +458,12 @@ impl Connection for Arc<Inner> {
     ) -> R {
         let mut state = self.lock();
         let (result, earliest) = change(&mut self.facts(&mut state));
-        let may_be_earlier = earliest < state.filed;
-        if may_be_earlier && self.file(&mut state, false) && wakes == Wakes::Task {
+        let is_filed = earliest < state.filed
+            && match earliest {
+                0 => self.file(&mut state, false),
+                first => self.file_for(&mut state, first, false),
+            };
+        if is_filed && wakes == Wakes::Task {
             state.reset_sleep();
         }
         result
@@ -461,6 +485,10 @@ impl Connection for Arc<Inner> {
     }
 
     fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
+        // Relaxed: see `set_quiet`.
+        if self.now() < self.quiet_until.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut state = self.lock();
         state.sleep.as_ref()?;
         self.take_due(&mut state);
@@ -478,6 +506,7 @@ impl Connection for Arc<Inner> {
         let mut state = self.lock();
         let before = state.flags.get().pending();
         let polled = self.poll_locked(&mut state, looks, wanted);
+        self.set_quiet(&state);
         // The end of a pass wakes the task for all events that wait for it.
         let asked = if state.pass.has_begun() { JUDGED } else { 0 };
         let is_left = state.flags.get().pending() & !before & !asked != 0;
