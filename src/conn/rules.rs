@@ -551,8 +551,8 @@ pub(super) fn end(
 }
 
 /// Ends a write. Returns what [`end`] does; whether an idle time of reads that it has held back was
-/// over by `now`, and so begins again; and when the first idle time is due. One that was over before
-/// was not held back: a heartbeat that is sent at that moment says nothing of the peer.
+/// over by `now`, and so begins again; and when the first idle time is due. One that was over then
+/// already was not held back: a heartbeat that is sent at that moment says nothing of the peer.
 pub(super) fn end_write(
     conn: &mut Facts<'_, impl Place>,
     progress: &Arc<Progress>,
