@@ -19,7 +19,8 @@ pub trait AttachGlommio<T: Send + 'static> {
     /// the shard by 100 ms and multiples.
     ///
     /// Leave the preempt timer at 100 ms: the shorter it is, the more often glommio goes to
-    /// sleep with tasks that are ready to run, on a busy machine, until something else happens.
+    /// sleep with tasks that are ready to run, on a busy machine, until something else happens. The
+    /// shard wakes it a second later if it has woken the driver or a future of `spawn_on`.
     ///
     /// Call it in the task queue that the connections run in, so that after a stall they read the
     /// data in their sockets before the shard delivers their idle events. It takes two descriptors.

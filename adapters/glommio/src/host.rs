@@ -20,7 +20,7 @@
 //! does. All that takes is that the thread loses its cpu there for the length of the period. The
 //! system call that starts the timer is where threads lose it. See [`PREEMPT`].
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -36,6 +36,8 @@ use glommio::{Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle}
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
+use crate::wake_again::Watched;
+
 /// The executor that a driver is made in.
 pub(crate) struct GlommioHost {
     alarm: Option<Registered<Timer>>,
@@ -43,12 +45,17 @@ pub(crate) struct GlommioHost {
     request: Option<PollRequest>,
     /// Where futures go that are spawned from outside.
     queue: TaskQueueHandle,
+    mark: Watched,
+    /// Wakes the driver from any thread, and leaves the mark. Made once, as the task of a driver
+    /// has one waker.
+    waker: OnceCell<Waker>,
 }
 
 impl GlommioHost {
     pub(crate) fn new() -> Self {
         let queue = glommio::executor().current_task_queue();
-        Self { alarm: None, request: PollRequest::new(), queue }
+        let (mark, waker) = (Watched::new(), OnceCell::new());
+        Self { alarm: None, request: PollRequest::new(), queue, mark, waker }
     }
 }
 
@@ -65,11 +72,16 @@ impl Host for GlommioHost {
 
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(alarm) = &mut self.alarm else { return Poll::Pending };
-        let poll = alarm.poll(cx);
+        let waker = self.waker.get_or_init(|| self.mark.waker(cx.waker()));
+        let poll = alarm.poll(&Context::from_waker(waker));
         if poll.is_ready() {
             self.alarm = None;
         }
         poll.map(drop)
+    }
+
+    fn waker<'a>(&'a mut self, cx: &'a Context<'_>) -> &'a Waker {
+        self.waker.get_or_init(|| self.mark.waker(cx.waker()))
     }
 
     async fn step_aside(&mut self) {
@@ -83,6 +95,7 @@ impl Host for GlommioHost {
     }
 
     fn keep_poll_request(&mut self, cx: &mut Context<'_>) {
+        self.mark.driver_runs(cx.waker());
         drop(self.request.take_if(|request| request.poll(cx).is_err()));
     }
 
@@ -101,7 +114,13 @@ impl Host for GlommioHost {
         }
     }
 
-    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+    fn spawn(&self, mut future: Pin<Box<dyn Future<Output = ()>>>) {
+        let (mark, mut waker) = (Arc::clone(&self.mark), None);
+        let future = poll_fn(move |cx| {
+            // A task has one waker.
+            let waker = waker.get_or_insert_with(|| mark.waker(cx.waker()));
+            future.as_mut().poll(&mut Context::from_waker(waker))
+        });
         match glommio::spawn_local_into(future, self.queue) {
             Ok(task) => drop(task.detach()),
             Err(error) => tracing::error!(

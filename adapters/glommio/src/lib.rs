@@ -44,6 +44,8 @@ mod runtime;
 mod socket_of;
 #[cfg(target_os = "linux")]
 mod task_queue;
+#[cfg(target_os = "linux")]
+mod wake_again;
 
 #[cfg(target_os = "linux")]
 pub use self::attach::AttachGlommio;

@@ -1,18 +1,24 @@
-//! Glommio passes the tests of a host.
+//! Glommio passes the tests of a host, and goes on where it has gone to sleep with ready tasks.
 
 #![cfg(target_os = "linux")]
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use corewheel::ConnTimers;
 use corewheel::conn::Raced;
 use corewheel::host::Engine;
-use corewheel_glommio::{Runtime, SocketOf};
+use corewheel::{ConnTimers, ShutdownPolicy, TimerService};
+use corewheel_glommio::{AttachGlommio, Runtime, SocketOf};
 use corewheel_host_tests::{Sockets, check};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::TcpStream;
+use glommio::{Latency, LocalExecutorBuilder, Shares};
+use tokio::sync::mpsc::unbounded_channel;
 
 #[derive(Clone, Copy)]
 struct OfGlommio;
@@ -39,11 +45,80 @@ impl Sockets for OfGlommio {
     }
 }
 
+fn works() -> bool {
+    let probed = Runtime::Glommio.probe();
+    if let Err(why) = &probed {
+        #[allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
+        {
+            println!("skipped: {why}");
+        }
+    }
+    probed.is_ok()
+}
+
 #[test]
 fn host_of_glommio_passes() {
-    match Runtime::Glommio.probe() {
-        Ok(_) => check(Runtime::Glommio, OfGlommio),
-        #[allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
-        Err(why) => println!("skipped: {why}"),
+    if works() {
+        check(Runtime::Glommio, OfGlommio);
+    }
+}
+
+/// Wakes a future, beside which the preempt timer has this period, up to 300 times from another
+/// thread, until its executor takes long to run it. Whether it did.
+fn oversleeps(preempt: Duration) -> bool {
+    // Its end would wait for a shard whose executor sleeps.
+    let service = ManuallyDrop::new(TimerService::builder().shards(1).start_attached().unwrap());
+    let shard = service.shard_for(0);
+    let attachment = service.attach(shard).unwrap();
+    let (ready, attached) = mpsc::channel();
+    let executor = thread::spawn(move || {
+        // Glommio's own period for its first task, which nothing would wake again.
+        LocalExecutorBuilder::default().make().unwrap().run(async move {
+            let (shares, latency) = (Shares::default(), Latency::Matters(preempt));
+            let queue = glommio::executor().create_task_queue(shares, latency, "connections");
+            let attached = async move {
+                let timers = attachment.attach_glommio(|_, _| {}).unwrap();
+                ready.send(()).unwrap();
+                // Until the service ends.
+                timers.sleep(Duration::from_hours(1)).await
+            };
+            let _closed = glommio::spawn_local_into(attached, queue).unwrap().await;
+        });
+    });
+    attached.recv().unwrap();
+    let (ask, mut asked) = unbounded_channel::<mpsc::Sender<()>>();
+    let answers = service.spawn_on(shard, |_| async move {
+        while let Some(answer) = asked.recv().await {
+            answer.send(()).unwrap();
+        }
+    });
+    let answers = answers.unwrap();
+    let long = (0..300).any(|_| {
+        let (answer, answered) = mpsc::channel();
+        let start = Instant::now();
+        ask.send(answer).unwrap();
+        answered.recv_timeout(Duration::from_mins(1)).expect("a future that was woken runs");
+        start.elapsed() > Duration::from_millis(900)
+    });
+    drop(ask);
+    answers.wait().unwrap();
+    ManuallyDrop::into_inner(service).shutdown(ShutdownPolicy::Drop).unwrap();
+    executor.join().unwrap();
+    long
+}
+
+/// Glommio goes to sleep beside tasks that are ready to run, where its preempt timer has gone off
+/// before the first of them. The shorter its period, the more often it does; how short it must be
+/// depends on the machine.
+#[test]
+fn future_that_is_woken_runs_although_glommio_has_gone_to_sleep() {
+    if works() {
+        let mut preempt = Duration::from_micros(100);
+        // A busy machine may look like it once.
+        let mut times = 0;
+        while times < 3 {
+            times += u32::from(oversleeps(preempt));
+            preempt = preempt * 9 / 10;
+        }
     }
 }
