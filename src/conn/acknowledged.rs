@@ -198,21 +198,21 @@ impl UnsentBound {
 }
 
 /// What the looks at a socket have found.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Acknowledged {
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Acknowledged {
     /// The bytes that the peer had acknowledged at the last look.
-    pub(crate) bytes: u64,
-    /// When a look last found progress, in nanoseconds.
-    pub(crate) progress_at: u64,
+    pub(super) bytes: u64,
+    /// When a look last found progress, in nanoseconds, or a stream the peer with all.
+    pub(super) progress_at: u64,
     /// When the last look was.
-    pub(crate) looked_at: u64,
+    pub(super) looked_at: u64,
     /// How much the system accepts and has not sent.
-    pub(crate) bound: UnsentBound,
+    pub(super) bound: UnsentBound,
 }
 
 impl Acknowledged {
     /// A look at `now`. Returns how many bytes were acknowledged since the last one.
-    pub(crate) fn look(&mut self, bytes: u64, now: u64) -> u64 {
+    pub(super) fn look(&mut self, bytes: u64, now: u64) -> u64 {
         let newly = bytes.saturating_sub(self.bytes);
         (self.bytes, self.looked_at) = (bytes, now);
         if newly > 0 {

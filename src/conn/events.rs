@@ -234,7 +234,7 @@ impl<S: Side> ConnTimers<S> {
         let bound = self.conn().change(Wakes::Nothing, |facts| {
             let Some(transfers) = rules::transfers(facts) else { return (None, NEVER) };
             bytes.map(|bytes| transfers.look(bytes, now));
-            transfers.ask(now);
+            transfers.ask(|_| true, now);
             (transfers.bound().and_then(|bound| bound.begin(unsent_max)), 0)
         });
         bound.map(|bound| socket.set_unsent_max(bound));

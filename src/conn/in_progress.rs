@@ -40,12 +40,12 @@ impl<S: Side> InProgress<S> {
     }
 
     pub(super) fn write(conn: &S::Conn) -> Self {
-        let write = Transfer::begin(conn, (WRITES, false), 1, conn.now(), Wakes::Task);
+        let write = Transfer::begin(conn, (WRITES, false), conn.now(), Wakes::Task);
         Self { kind: Kind::Write(write) }
     }
 
     pub(super) fn measured(conn: &S::Conn, direction: Direction) -> Self {
-        let transfer = Transfer::begin(conn, (rate(direction), true), 1, conn.now(), Wakes::Task);
+        let transfer = Transfer::begin(conn, (rate(direction), true), conn.now(), Wakes::Task);
         Self { kind: Kind::Measured(transfer) }
     }
 

@@ -243,7 +243,7 @@ impl Measured {
     fn due_running(&self) -> u64 {
         match self.asked.get() {
             Asked::Nothing => self.progress.due(),
-            Asked::Again(at) => at,
+            Asked::Again(at) => at.max(self.first_look()),
             Asked::Bytes(bytes) => self.progress.due_of(bytes),
         }
     }

@@ -142,7 +142,7 @@ mod transfer;
 #[cfg(unix)]
 pub use self::acknowledged::acknowledged_bytes;
 #[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::acknowledged::{Acknowledged, LOOKS, LUMP_MAX, QUICK, Sent, UnsentBound};
+pub(crate) use self::acknowledged::{LUMP_MAX, QUICK, Sent, UnsentBound};
 pub use self::acknowledged::{PeerSocket, UNSENT_MAX};
 #[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
 pub(crate) use self::acknowledged::{reset_at_close, sent};

@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll};
 
-use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE};
+use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE, WRITES};
 pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
 use super::limits::{ConnEvent, NEVER};
 pub(crate) use super::measured::Direction;
@@ -118,11 +118,31 @@ impl<S: Side> ConnTimers<S> {
         conn.change(Wakes::Nothing, |facts| rules::withdraw_idle(facts));
     }
 
-    /// Begins a transfer that is measured by the deadline of a kind. The time of a write is one of
-    /// so many equal parts of its limit.
-    pub(crate) fn measure(&self, kind: DeadlineKind, parts: u32, now: u64) -> Transfer<S> {
+    /// Begins a transfer that is measured by the deadline of a kind.
+    pub(crate) fn measure(&self, kind: DeadlineKind, now: u64) -> Transfer<S> {
         let kind = kind.index().expect("the kind is one of the table");
-        Transfer::begin(self.conn(), (kind, true), parts, now, Wakes::Nothing)
+        Transfer::begin(self.conn(), (kind, true), now, Wakes::Nothing)
+    }
+
+    /// The time of writes counts from `now` on. If it is judged by a socket, whose peer had
+    /// acknowledged so many bytes, it begins again with what the peer acknowledges.
+    pub(crate) fn judge_writes(&self, bytes: u64, is_by_socket: bool, now: u64) {
+        self.conn().change(Wakes::Nothing, |facts| {
+            let asked = rules::transfers(facts).map(|all| {
+                all.begin_looks(bytes, now);
+                if is_by_socket {
+                    all.ask(|kind| kind == WRITES, now);
+                }
+            });
+            ((), if asked.is_some() { 0 } else { NEVER })
+        });
+    }
+
+    /// A look at the socket has found so many bytes acknowledged.
+    pub(crate) fn look_at_writes(&self, bytes: u64, now: u64) {
+        self.conn().change(Wakes::Nothing, |facts| {
+            (rules::transfers(facts).map(|all| all.look(bytes, now)), 0)
+        });
     }
 }
 

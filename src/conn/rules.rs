@@ -507,12 +507,11 @@ pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) ->
 }
 
 /// A write whose time is limited, or a measured transfer, begins at `now`. If it is the only one of
-/// its kind, the others end, and their event is withdrawn. The time of a write is one of so many
-/// equal parts of its limit. `None` if the limits say nothing of it. Beside it, when it is due.
+/// its kind, the others end, and their event is withdrawn. `None` if the limits say nothing of it.
+/// Beside it, when it is due.
 pub(super) fn begin(
     conn: &mut Facts<'_, impl Place>,
     (kind, is_only): (usize, bool),
-    parts: u32,
     now: u64,
 ) -> (Option<Arc<Progress>>, u64) {
     if is_only && conn.rare().is_some() {
@@ -526,7 +525,7 @@ pub(super) fn begin(
         // A byte, in the end.
         _ => {
             let is_on = !limits.write_timeout.is_zero();
-            DataRate::new(u64::from(is_on), limits.write_timeout / parts)
+            DataRate::new(u64::from(is_on), limits.write_timeout)
         }
     };
     let is_limited = rate.bytes_per_second > 0;

@@ -18,8 +18,6 @@ pub(crate) struct Transfer<S: Side = Timers> {
     kind: usize,
     /// Whether it is the only one of its kind, whose event is withdrawn when it ends.
     is_only: bool,
-    /// The time of a write is one of so many equal parts of its limit.
-    parts: u32,
     /// `None` if there is no limit.
     pub(super) progress: Option<Arc<Progress>>,
 }
@@ -30,19 +28,17 @@ impl<S: Side> Transfer<S> {
     pub(super) fn begin(
         conn: &S::Conn,
         (kind, is_only): (usize, bool),
-        parts: u32,
         now: u64,
         wakes: Wakes,
     ) -> Self {
-        let mut transfer = Self { conn: conn.clone(), kind, is_only, parts, progress: None };
+        let mut transfer = Self { conn: conn.clone(), kind, is_only, progress: None };
         transfer.begin_again(now, wakes);
         transfer
     }
 
     pub(crate) fn begin_again(&mut self, now: u64, wakes: Wakes) {
-        let (kind, is_only, parts) = (self.kind, self.is_only, self.parts);
-        self.progress =
-            self.conn.change(wakes, |facts| rules::begin(facts, (kind, is_only), parts, now));
+        let kind = (self.kind, self.is_only);
+        self.progress = self.conn.change(wakes, |facts| rules::begin(facts, kind, now));
     }
 
     /// Counts as a read or a write.

@@ -59,6 +59,7 @@ pub(crate) mod tokio;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 pub use self::guarded::Guarded;
 pub(crate) use self::guarded::Limit;
@@ -70,6 +71,11 @@ use crate::link::sync::{AtomicU32, AtomicU64, MaybeWaker, Ordering};
 /// before it is decided that the time of what it waits for is up. A task that always does so must
 /// not hold its limits back.
 pub const POLLS_MAX: u32 = 250;
+
+/// How long a task is waited for that is to act before a decision, and may be about to run: one
+/// that reads a socket, or that takes what has come. It is more than the time for which a system
+/// with too few processors lets a thread wait.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How many polls pass between the first one after a pass and a decision by code that does not know
 /// what it guards. A task polls the guarded future between two of them, but not always between the

@@ -80,10 +80,22 @@ impl<M: Side> Way<M> {
         if let Some(transfer) = &self.transfer {
             return transfer.resume_at(now, Wakes::Nothing);
         }
-        let transfer = self.transfer.insert(timers.measure(kind, 1, now));
+        let transfer = self.transfer.insert(timers.measure(kind, now));
         transfer.count(before);
         true
     }
+}
+
+/// For what a write, a flush or a shutdown waits, which is a stall.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// None waits.
+    Nothing,
+    /// The stream.
+    Stream,
+    /// The stream has accepted all, and pieces of responses wait for a window. So many bytes of
+    /// pieces were taken when that was last looked at.
+    Window { taken: u64 },
 }
 
 pub(super) struct Deadlines<M: Side> {
@@ -106,24 +118,18 @@ pub(super) struct Deadlines<M: Side> {
     /// When the stream last accepted bytes at once; `None` if something has waited since. A
     /// response whose flush follows has ended then.
     written: Option<Moment>,
-    /// Whether a write, flush or shutdown waits.
-    is_stalled: bool,
+    sending: Sending,
     /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
     /// or if the event of the last may have come.
     stall: Option<Transfer<M>>,
-    /// The stall is measured in so many parts of its limit.
-    stall_parts: u32,
+    /// Whether that time is one for a window.
+    is_for_window: bool,
     /// What the peer has acknowledged; `None` of a stream without a socket.
     acknowledged: Option<Acknowledged>,
     /// The least bound of what the system accepts and has not sent; zero for none.
     unsent_max: u32,
     /// While a write waits that only its rate bounds, it holds the idle times back.
     rated: Option<InProgress<M>>,
-    /// Whether pieces of responses wait for a window, and the stream has accepted all else. Such a
-    /// wait is a stall as well.
-    is_windowed: bool,
-    /// How many bytes of pieces were taken when that was last looked at.
-    taken: u64,
     /// Why the look of this poll has found no timer. Another look would ask the shard again, and
     /// wait for it.
     refused: Option<RefusedKind>,
@@ -156,14 +162,12 @@ impl<M: Side> Deadlines<M> {
             unstamped: 0,
             is_put_off: false,
             written: None,
-            is_stalled: false,
+            sending: Sending::Nothing,
             stall: None,
-            stall_parts: 1,
+            is_for_window: false,
             acknowledged: None,
             unsent_max: limits.unsent_max,
             rated: None,
-            is_windowed: false,
-            taken: 0,
             refused: None,
             head_due: None,
             message: None,
@@ -179,6 +183,14 @@ impl<M: Side> Deadlines<M> {
 
     pub(super) fn control(&self) -> StreamControl<M> {
         StreamControl::new(self.timers.clone(), Arc::clone(&self.shared))
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.sending != Sending::Nothing
+    }
+
+    fn is_windowed(&self) -> bool {
+        matches!(self.sending, Sending::Window { .. })
     }
 
     fn way(&mut self, direction: Direction) -> &mut Way<M> {
@@ -232,7 +244,7 @@ impl<M: Side> Deadlines<M> {
             self.shared.reads.set_waits(false);
         }
         // A wait for a window goes on.
-        let goes_on = direction == Direction::Write && self.is_windowed;
+        let goes_on = direction == Direction::Write && self.is_windowed();
         if !goes_on {
             if let (Some(at), Some(transfer)) = (counted_until, &self.way(direction).transfer) {
                 transfer.pause_at(at);
@@ -283,7 +295,7 @@ impl<M: Side> Deadlines<M> {
         if direction == Direction::Read && self.question.is_some() {
             self.answer();
         }
-        let has_accepted = !self.is_stalled && !self.is_put_off;
+        let has_accepted = !self.is_stalled() && !self.is_put_off;
         if direction == Direction::Read && self.shared.unsent.has_ends() && has_accepted {
             // The framework has not flushed, as it waits for more to answer.
             let (ends, _) = self.shared.unsent.take_ends();
@@ -334,7 +346,7 @@ impl<M: Side> Deadlines<M> {
         }
         self.unstamped += 1;
         // A wait that is in progress would count from an older stamp.
-        if has_waited || self.is_stalled || self.unstamped == UNSTAMPED_MAX {
+        if has_waited || self.is_stalled() || self.unstamped == UNSTAMPED_MAX {
             let at = self.stamp_read(now);
             self.shared.set_moved(at);
         }
@@ -547,8 +559,8 @@ impl<M: Side> Deadlines<M> {
         };
         let timeout = *self.shared.timeout.get_or_init(|| timeout);
         // A shutdown that waits afterwards has a time of its own.
-        (self.stall, self.is_stalled, self.writes.transfer) = (None, false, None);
-        (self.rated, self.is_windowed) = (None, false);
+        self.sending = Sending::Nothing;
+        (self.stall, self.writes.transfer, self.rated) = (None, None, None);
         if let Some(known) = &mut self.acknowledged {
             known.has_left = false;
         }

@@ -351,7 +351,7 @@ impl<S, M: Side> TimedIo<S, M> {
     /// [`write_stall`](StreamLimits::write_stall), or less than
     /// [`min_write_rate`](StreamLimits::min_write_rate) with room for a lump, see
     /// [`DataRate`](crate::conn::DataRate). The socket is looked at four times in the stall, so a
-    /// peer that takes nothing is cut up to half a stall after it. Its close resets the connection
+    /// peer that takes nothing is cut up to a quarter of it later. Its close resets the connection
     /// then, and the system forgets what the peer has not taken.
     ///
     /// Bytes that are not acknowledged are a write that waits, although the system has accepted

@@ -22,16 +22,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use super::control::Shared;
 use crate::conn::Direction;
 use crate::face::handle::sleep::Sleep;
 use crate::link::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
-use crate::pass::Pass;
-
-/// How long a read of another task that does not come is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+use crate::pass::{PATIENCE, Pass};
 
 /// The tasks that ask for a read, and what the task that reads has answered.
 pub(super) struct Reads {

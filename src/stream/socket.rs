@@ -142,20 +142,19 @@ impl Looks {
     }
 }
 
-/// What is known of the peer of a stream with a socket.
+/// What is known of the peer of a stream with a socket. Whether its time is up is decided by the
+/// [timers](conn).
 pub(super) struct Acknowledged {
-    /// Its progress is not before the beginning of the present wait.
-    known: conn::Acknowledged,
+    /// How many bytes the last look has found acknowledged.
+    bytes: u64,
+    /// How many bytes the last look has found that were accepted and not acknowledged.
+    left: u64,
     /// For how long there had been bytes to acknowledge, at the last look.
     busy: u64,
     /// Whether bytes were accepted since a look found all acknowledged.
     pub(super) has_left: bool,
-    /// How many bytes the last look has found that were accepted and not acknowledged.
-    left: u64,
     /// Since when the least rate counts what was not looked at.
     pub(super) counted_at: u64,
-    /// Whether nothing was acknowledged for the whole limit, as of the last look.
-    pub(super) is_late: bool,
     /// How many bytes there were, acknowledged or not, when the peer was first below the least rate
     /// and was given [`ACK_DELAY`]; `None` if it is not.
     doubted: Option<u64>,
@@ -164,6 +163,7 @@ pub(super) struct Acknowledged {
     pub(super) has_looked: [bool; 2],
     /// When a write last began to wait.
     waits_since: u64,
+    bound: UnsentBound,
     /// The bound that the stream is to set.
     unset_bound: Option<u32>,
 }
@@ -195,25 +195,23 @@ pub(super) struct Look {
 impl Acknowledged {
     /// `unsent_max` is the least bound of what the system accepts and has not sent; zero for none.
     pub(super) fn new(sent: Sent, unsent_max: u32) -> Self {
-        let bound = UnsentBound::new(unsent_max);
-        let bytes = sent.acknowledged;
         Self {
-            known: conn::Acknowledged { bytes, progress_at: 0, looked_at: 0, bound },
+            bytes: sent.acknowledged,
+            left: sent.left,
             busy: sent.busy,
             has_left: false,
-            left: sent.left,
             counted_at: 0,
-            is_late: false,
             doubted: None,
             has_looked: [false; 2],
             waits_since: 0,
+            bound: UnsentBound::new(unsent_max),
             unset_bound: (unsent_max > 0).then_some(unsent_max),
         }
     }
 
     /// How many bytes the last look has found acknowledged, and how many left.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        (self.known.bytes, self.left)
+        (self.bytes, self.left)
     }
 
     /// A write begins to wait.
@@ -224,9 +222,9 @@ impl Acknowledged {
     /// The socket has accepted bytes of a write that has waited.
     #[inline]
     pub(super) fn end_write(&mut self, now: impl FnOnce() -> u64) {
-        if self.known.bound.present() > 0 {
+        if self.bound.present() > 0 {
             let is_quick = now().saturating_sub(self.waits_since) <= QUICK;
-            let bound = self.known.bound.end_wait(is_quick);
+            let bound = self.bound.end_wait(is_quick);
             self.note_bound(bound);
         }
     }
@@ -234,7 +232,7 @@ impl Acknowledged {
     /// A look has come while a write waits.
     pub(super) fn look_at_write(&mut self, now: u64) {
         if now.saturating_sub(self.waits_since) > QUICK {
-            let bound = self.known.bound.begin_anew();
+            let bound = self.bound.begin_anew();
             self.note_bound(bound);
         }
     }
@@ -264,21 +262,15 @@ impl Acknowledged {
         Doubt::Stays
     }
 
-    /// A wait begins.
-    pub(super) fn begin(&mut self, now: u64) {
-        (self.known.progress_at, self.is_late) = (now, false);
-    }
-
-    /// Looks at the socket at `now`. `limit` is the time without progress, in nanoseconds.
-    pub(super) fn look(&mut self, sent: Sent, now: u64, limit: u64) -> Look {
+    /// Looks at the socket at `now`.
+    pub(super) fn look(&mut self, sent: Sent, now: u64) -> Look {
         let look = Look {
-            bytes: self.known.look(sent.acknowledged, now),
+            bytes: sent.acknowledged.saturating_sub(self.bytes),
             busy: sent.busy.saturating_sub(self.busy),
             busy_until: now.saturating_sub(if sent.left == 0 { sent.quiet } else { 0 }),
         };
-        (self.busy, self.has_left, self.left) = (sent.busy, sent.left > 0, sent.left);
-        self.has_looked = [true; 2];
-        self.is_late = now.saturating_sub(self.known.progress_at) >= limit;
+        (self.bytes, self.left, self.busy) = (sent.acknowledged, sent.left, sent.busy);
+        (self.has_left, self.has_looked) = (sent.left > 0, [true; 2]);
         look
     }
 }
@@ -308,14 +300,14 @@ mod tests {
         let sent = |acknowledged, left| Sent { acknowledged, left, busy: 0, quiet: 0 };
         let mut known = Acknowledged::new(sent(0, 0), 0);
         assert!(matches!(known.doubt(false), Doubt::Stays));
-        let _look = known.look(sent(10, 5), 0, 1);
+        let _look = known.look(sent(10, 5), 0);
         assert!(matches!(known.doubt(true), Doubt::Begins));
-        let _look = known.look(sent(14, 9), 0, 1);
+        let _look = known.look(sent(14, 9), 0);
         assert!(matches!(known.doubt(true), Doubt::Stays), "a byte is left of those before");
-        let _look = known.look(sent(15, 8), 0, 1);
+        let _look = known.look(sent(15, 8), 0);
         assert!(matches!(known.doubt(true), Doubt::Refuted));
         assert!(matches!(known.doubt(true), Doubt::Begins));
-        let _look = known.look(sent(23, 0), 0, 1);
+        let _look = known.look(sent(23, 0), 0);
         assert!(matches!(known.doubt(false), Doubt::Stays), "it keeps what it has done");
         assert!(matches!(known.doubt(true), Doubt::Begins));
     }

@@ -20,13 +20,19 @@ use super::{Direction, Measured, NEVER, Ordering, Transfers};
 pub(super) enum Asked {
     /// No socket was given: what its owner says counts.
     Nothing,
-    /// Of a write whose time is limited: it is looked at at this time.
+    /// Of a write whose time is limited: it is looked at at this time, and not before the first
+    /// part of its limit has passed.
     Again(u64),
     /// Of a rate: the peer has acknowledged so many bytes.
     Bytes(u64),
 }
 
 impl Measured {
+    /// When a write is looked at first.
+    pub(super) fn first_look(&self) -> u64 {
+        self.counts_from(None).saturating_add(self.progress.grace / u64::from(LOOKS))
+    }
+
     /// The time of a write counts from its beginning, and from the last progress of its peer that
     /// is known, if its socket is asked.
     fn counts_from(&self, known: Option<&Acknowledged>) -> u64 {
@@ -145,18 +151,24 @@ impl Transfers {
         (wants_socket, wants_socket && wants_bytes)
     }
 
-    /// The transfers of writes that go on are judged by a socket from `now` on.
-    pub(in crate::conn) fn ask(&self, now: u64) {
-        for transfer in self.unasked() {
-            let progress = &transfer.progress;
+    /// The transfers of writes that go on, of the wanted kinds, are judged by a socket from `now`
+    /// on.
+    pub(in crate::conn) fn ask(&self, is_wanted: impl Fn(usize) -> bool, now: u64) {
+        for transfer in self.unasked().filter(|transfer| is_wanted(transfer.kind)) {
             if transfer.kind == WRITES {
-                let part = progress.grace / u64::from(LOOKS);
-                transfer.asked.set(Asked::Again(transfer.counts_from(None).saturating_add(part)));
+                transfer.asked.set(Asked::Again(0));
             } else {
-                progress.restart(now);
+                transfer.progress.restart(now);
                 transfer.asked.set(Asked::Bytes(0));
             }
         }
+    }
+
+    /// A peer that had acknowledged so many bytes has something to take from `now` on.
+    #[cfg(any(feature = "hyper", feature = "tokio"))]
+    pub(in crate::conn) fn begin_looks(&mut self, bytes: u64, now: u64) {
+        let first = || Box::new(Acknowledged { bytes, ..Acknowledged::default() });
+        self.known.get_or_insert_with(first).progress_at = now;
     }
 
     /// A look at the socket at `now`. True if the peer has made progress.

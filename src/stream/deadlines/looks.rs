@@ -17,8 +17,7 @@ use std::task::{Context, Poll};
 
 use super::super::limits::{ends, no_timer};
 use super::super::socket::{ACK_DELAY, Acknowledged, Doubt};
-use super::{Deadlines, is_idle};
-use crate::clock::saturating_nanos;
+use super::{Deadlines, Sending, is_idle};
 use crate::conn::{DeadlineKind, Direction, Ends, LUMP_MAX, Sent, Side, Transfer, Wakes};
 
 /// What the peer has acknowledged, of a stream with a socket.
@@ -49,52 +48,41 @@ impl<M: Side> Deadlines<M> {
     #[cold]
     fn look_at(&mut self, sent: Sent) {
         let Some(known) = &mut self.acknowledged else { return };
-        let (now, limit) = (self.timers.now(), self.timers.limits().write_timeout);
-        let look = known.look(sent, now, saturating_nanos(limit));
-        let (counted_at, is_late) = (known.counted_at, known.is_late);
-        known.counted_at = now;
-        if self.writes.waits && !self.is_windowed {
+        let now = self.timers.now();
+        let look = known.look(sent, now);
+        let counted_at = std::mem::replace(&mut known.counted_at, now);
+        if self.writes.waits && !matches!(self.sending, Sending::Window { .. }) {
             known.look_at_write(now);
         }
-        let waits = self.is_stalled || known.has_left;
-        let mut is_filed = false;
+        let waits = self.sending != Sending::Nothing || known.has_left;
         if let Some(transfer) = &mut self.writes.transfer {
             transfer.count(look.bytes);
-            if !self.is_windowed {
+            let is_windowed = matches!(self.sending, Sending::Window { .. });
+            if !is_windowed {
                 // In the rest of the time, the peer had nothing to take.
                 transfer.pause_at(now.min(counted_at.saturating_add(look.busy)));
             }
-            is_filed = transfer.resume_at(now, Wakes::Nothing);
+            let _is_filed = transfer.resume_at(now, Wakes::Nothing);
             transfer.bound(now, LUMP_MAX);
-            if !self.is_windowed {
-                is_filed |= match known.doubt(transfer.is_due(now)) {
-                    Doubt::Begins => transfer.put_off(ACK_DELAY, now),
-                    Doubt::Refuted => {
-                        transfer.begin_again(now, Wakes::Nothing);
-                        true
-                    }
-                    Doubt::Stays => false,
-                };
+            if !is_windowed {
+                match known.doubt(transfer.is_due(now)) {
+                    Doubt::Begins => _ = transfer.put_off(ACK_DELAY, now),
+                    Doubt::Refuted => transfer.begin_again(now, Wakes::Nothing),
+                    Doubt::Stays => {}
+                }
             }
             if !waits {
                 transfer.pause_at(now);
             }
         }
-        let has_come = self.timers.is_off(DeadlineKind::WriteTimeout);
-        if !waits {
-            if self.stall.as_ref().is_some_and(Transfer::stop) {
-                self.stall = None;
-            }
-        } else if has_come && !is_late && !self.is_windowed {
-            // The event of a part that is over is withdrawn with it.
+        self.timers.look_at_writes(sent.acknowledged, now);
+        if !waits && self.stall.as_ref().is_some_and(Transfer::stop) {
             self.stall = None;
-            is_filed |= self.measure_stall(now);
         }
         if self.timers.bounds_writes() {
             self.timers.was_busy(look.busy, look.busy_until);
-            is_filed = true;
         }
-        self.unwatch(is_filed);
+        self.unwatch(true);
         self.shared.looks.set_needed(waits);
         self.shared.looks.answer();
         self.shared.request_idle.wake();
@@ -108,11 +96,10 @@ impl<M: Side> Deadlines<M> {
         self.shared.looks.set_needed(true);
         if let Some(known) = &mut self.acknowledged {
             known.has_left = true;
-            // A write that has waited meanwhile has not waited for the peer, which had all.
-            known.begin(now);
         }
-        if self.is_stalled {
-            return;
+        if self.is_stalled() {
+            // The write that has waited has not waited for the peer, which had all.
+            return self.judge_writes(now);
         }
         self.resume_rate(now);
         self.measure_stall(now);
@@ -138,22 +125,24 @@ impl<M: Side> Deadlines<M> {
 
     /// Whether bytes are left, and no write waits.
     pub(super) fn has_only_left(&self) -> bool {
-        self.has_left() && !self.is_stalled && !self.writes.waits
+        self.has_left() && !self.is_stalled() && !self.writes.waits
     }
 
     /// Whether nothing is to be asked of the socket before an event is judged.
     pub(super) fn is_known(&self, direction: Direction, kind: DeadlineKind) -> bool {
         let Some(known) = &self.acknowledged else { return true };
-        let is_asked = known.has_left || self.is_stalled;
-        let is_of_window = kind == DeadlineKind::WriteTimeout && self.is_windowed;
+        let is_asked = known.has_left || self.is_stalled();
+        let is_of_window = kind == DeadlineKind::WriteTimeout && self.is_windowed();
         let is_about_peer = ends(kind) == Ends::Writes || is_idle(kind);
         known.has_looked[direction as usize] || !is_asked || is_of_window || !is_about_peer
     }
 
-    /// Whether the event of a write that waits is true, as of the look.
-    pub(super) fn is_judged_late(&self, kind: DeadlineKind) -> bool {
-        let Some(known) = &self.acknowledged else { return true };
-        kind != DeadlineKind::WriteTimeout || self.is_windowed || known.is_late
+    /// The time of a write counts from `now` on, by what the peer acknowledges, unless it waits for
+    /// a window.
+    pub(super) fn judge_writes(&self, now: u64) {
+        if let Some(known) = &self.acknowledged {
+            self.timers.judge_writes(known.bytes().0, !self.is_windowed(), now);
+        }
     }
 
     /// Resets the connection at its close if a limit of writing has ended it.
@@ -184,8 +173,8 @@ impl<M: Side> Deadlines<M> {
         // After the pass, a write that waits may go on, and its peer is not idle then. A read may
         // bring the window that a write waits for.
         let (may_refute, other) = match direction {
-            Direction::Read => (self.writes.waits || self.is_stalled, Direction::Write),
-            Direction::Write => (self.is_windowed, Direction::Read),
+            Direction::Read => (self.writes.waits || self.is_stalled(), Direction::Write),
+            Direction::Write => (self.is_windowed(), Direction::Read),
         };
         let others = if may_refute { self.looks_of[other as usize] } else { self.looks };
         let looks = self.looks.min(others);
@@ -193,7 +182,7 @@ impl<M: Side> Deadlines<M> {
         let is_known = |this: &Self, kind| {
             let is_known = this.is_known(direction, kind);
             asks.set(asks.get() || !is_known);
-            is_known && this.is_judged_late(kind)
+            is_known
         };
         let ended = self.take_events(looks, |this, kind| {
             this.is_wanted(direction, kind) && is_known(this, kind)

@@ -13,8 +13,8 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use super::Deadlines;
-use crate::conn::{DeadlineKind, Direction, LOOKS, Side, Transfer};
+use super::{Deadlines, Sending};
+use crate::conn::{DeadlineKind, Direction, Side, Transfer};
 use crate::pass;
 
 /// Writes.
@@ -24,8 +24,8 @@ impl<M: Side> Deadlines<M> {
         if self.acknowledged.as_ref().is_some_and(|known| !known.has_left) {
             self.leave_unacknowledged();
         }
-        let is_of_response = self.shared.unsent.accept(count, self.is_windowed);
-        let counts = !self.is_stalled || self.ends_stall(count, is_of_response);
+        let is_of_response = self.shared.unsent.accept(count, self.is_windowed());
+        let counts = !self.is_stalled() || self.ends_stall(count, is_of_response);
         if !has_waited {
             self.written = Some(self.timers.stamp_write());
             return;
@@ -64,7 +64,7 @@ impl<M: Side> Deadlines<M> {
     /// The stream has accepted bytes in a wait, which ends if they may be bytes of responses. True
     /// if they are to be counted.
     fn ends_stall(&mut self, count: u64, is_of_response: bool) -> bool {
-        if self.is_windowed {
+        if self.is_windowed() {
             if is_of_response {
                 self.window_comes(count);
             }
@@ -72,24 +72,24 @@ impl<M: Side> Deadlines<M> {
             return false;
         }
         if !is_of_response {
-            self.taken = self.shared.unsent.taken();
-            self.is_windowed = self.shared.unsent.await_window();
+            let taken = self.shared.unsent.taken();
+            let is_windowed = self.shared.unsent.await_window();
+            self.sending = if is_windowed { Sending::Window { taken } } else { Sending::Stream };
         }
-        if !self.is_windowed {
+        if !self.is_windowed() {
             self.stall_ends();
         }
-        !self.is_windowed
+        !self.is_windowed()
     }
 
     /// A write begins to wait.
     pub(super) fn write_waits(&mut self) {
         self.shared.unsent.begin_sending();
         // A peer without a window that lets other frames fill the socket begins no other wait.
-        if self.is_windowed && self.shared.unsent.taken() == self.taken {
-            return;
-        }
-        if self.is_windowed {
-            self.window_comes(self.newly_taken());
+        match self.newly_taken() {
+            Some(0) => return,
+            Some(taken) => self.window_comes(taken),
+            None => {}
         }
         self.measure_writes();
     }
@@ -138,8 +138,8 @@ impl<M: Side> Deadlines<M> {
                 Poll::Pending => Poll::Ready(Ok(())),
             };
         }
-        if self.is_windowed {
-            self.window_comes(self.newly_taken());
+        if let Some(taken) = self.newly_taken() {
+            self.window_comes(taken);
             self.timers.touch();
         }
         Poll::Ready(Ok(()))
@@ -150,25 +150,25 @@ impl<M: Side> Deadlines<M> {
     fn wait_for_window(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
         self.register(Direction::Write, cx);
         let taken = self.shared.unsent.taken();
-        if self.is_windowed && taken != self.taken {
-            self.window_comes(self.newly_taken());
+        if let Some(newly @ 1..) = self.newly_taken() {
+            self.window_comes(newly);
         }
-        if !self.is_windowed {
-            (self.is_windowed, self.taken) = (true, taken);
+        if !self.is_windowed() {
+            self.sending = Sending::Window { taken };
             self.measure_writes();
         }
         self.poll(Direction::Write)
     }
 
-    /// How many bytes of responses were taken in the wait for a window.
-    fn newly_taken(&self) -> u64 {
-        self.shared.unsent.taken() - self.taken
+    /// How many bytes of responses were taken in the wait for a window; `None` if there is none.
+    fn newly_taken(&self) -> Option<u64> {
+        let Sending::Window { taken } = self.sending else { return None };
+        Some(self.shared.unsent.taken() - taken)
     }
 
     /// The wait for a window is over: the peer has taken so many bytes of responses, or none is
     /// left.
     fn window_comes(&mut self, taken: u64) {
-        self.is_windowed = false;
         self.stall_ends();
         let has_left = self.has_left();
         let Some(transfer) = &self.writes.transfer else { return };
@@ -199,16 +199,16 @@ impl<M: Side> Deadlines<M> {
         self.looks_of[Direction::Write as usize] = self.looks;
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
-            if !self.is_stalled || self.is_windowed {
+            if !self.is_stalled() || self.is_windowed() {
                 self.shared.unsent.begin_sending();
             }
-            if !self.is_stalled {
+            if !self.is_stalled() {
                 self.stall(self.timers.now());
             }
             return self.poll(Direction::Write).map(Err);
         };
         // A flush may be done while a write waits.
-        if self.is_stalled && !self.writes.waits && !self.is_windowed {
+        if self.is_stalled() && !self.writes.waits && !self.is_windowed() {
             self.stall_ends();
             // What comes after a limit was reached is no activity.
             if self.shared.timeout.get().is_none() {
@@ -225,12 +225,10 @@ impl<M: Side> Deadlines<M> {
         if !self.reads.waits && self.shared.timeout.get().is_none() {
             self.stamp_read(None);
         }
-        self.is_stalled = true;
-        let has_left = self.has_left();
-        if let (Some(known), false) = (&mut self.acknowledged, has_left) {
-            known.begin(now);
+        if !self.is_windowed() {
+            self.sending = Sending::Stream;
         }
-        let is_filed = if has_left && !self.is_windowed {
+        let is_filed = if self.has_left() && !self.is_windowed() {
             // Its time goes on.
             self.presume();
             false
@@ -245,19 +243,19 @@ impl<M: Side> Deadlines<M> {
         self.unwatch(is_filed);
     }
 
-    /// The time of the wait, or the part of it until the next look, begins at `now`. True if it is
-    /// to be filed.
+    /// The time of the wait begins at `now`. True if it is to be filed.
     pub(super) fn measure_stall(&mut self, now: u64) -> bool {
-        let is_looked_at = self.acknowledged.is_some() && !self.is_windowed;
-        let parts = if is_looked_at { LOOKS } else { 1 };
-        let is_same = std::mem::replace(&mut self.stall_parts, parts) == parts;
+        // What was judged by the socket is measured anew for a window, which says nothing of it.
+        let is_windowed = self.is_windowed();
+        let was_windowed = std::mem::replace(&mut self.is_for_window, is_windowed);
         let is_filed = match &mut self.stall {
-            Some(stall) if is_same => stall.restart(now),
+            Some(stall) if was_windowed == is_windowed => stall.restart(now),
             stall => {
-                *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, parts, now));
+                *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
                 true
             }
         };
+        self.judge_writes(now);
         self.presume();
         is_filed
     }
@@ -265,21 +263,20 @@ impl<M: Side> Deadlines<M> {
     /// Bytes that are left hold no idle time back by themselves.
     fn presume(&self) {
         if let Some(stall) = &self.stall {
-            stall.presume(!self.is_stalled);
+            stall.presume(!self.is_stalled());
         }
     }
 
     /// A byte was accepted, or a flush is done.
     fn stall_ends(&mut self) {
-        self.is_stalled = false;
+        self.sending = Sending::Nothing;
         self.rated = None;
         if self.has_left() {
-            if self.stall_parts == LOOKS {
-                self.presume();
-            } else {
-                // The wait was one for a window.
+            if self.is_for_window {
                 let is_filed = self.measure_stall(self.timers.now());
                 self.unwatch(is_filed);
+            } else {
+                self.presume();
             }
             return;
         }

@@ -32,15 +32,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::fallback::InfallibleSleep;
+use corewheel::pass::PATIENCE;
 use hyper::body::{Body, Buf, Frame, SizeHint};
 
 pub(super) use self::owners::share;
 use super::exchange::{BodySide, Core, Member};
 use super::limits::{Awaited, BodyError, NEVER, allowance, saturating_nanos};
-
-/// How much longer a response has whose consumer may be about to run. It is more than the time
-/// for which a system with too few processors lets a thread wait.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type PolledFrame<D> = Poll<Option<Result<Frame<D>, BoxError>>>;
