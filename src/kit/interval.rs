@@ -162,31 +162,20 @@ enum Kind {
     },
 }
 
-impl Interval {
-    fn new(sleep: Sleep, clock: Clock, start: Instant, period: Duration, kind: Kind) -> Self {
-        Self { sleep, clock, due: start, period, kind, missed: 0 }
-    }
+const RATE: Kind = Kind::Rate(MissedTickBehavior::Burst);
+const DELAY: Kind = Kind::Delay { seen: false };
 
-    fn at_rate(
+impl Interval {
+    fn new(
         sleep: Sleep,
         clock: Clock,
         start: Instant,
         period: Duration,
+        kind: Kind,
     ) -> Result<Self, ConfigError> {
-        let kind = Kind::Rate(MissedTickBehavior::default());
-        ConfigError::if_zero("period", period)?;
-        Ok(Self::new(sleep, clock, start, period, kind))
-    }
-
-    fn with_delay(
-        sleep: Sleep,
-        clock: Clock,
-        start: Instant,
-        delay: Duration,
-    ) -> Result<Self, ConfigError> {
-        let kind = Kind::Delay { seen: false };
-        ConfigError::if_zero("delay", delay)?;
-        Ok(Self::new(sleep, clock, start, delay, kind))
+        let field = if matches!(kind, Kind::Rate(_)) { "period" } else { "delay" };
+        ConfigError::if_zero(field, period)?;
+        Ok(Self { sleep, clock, due: start, period, kind, missed: 0 })
     }
 
     /// Waits for the next tick, and returns when it was due. A future that is dropped before it is
@@ -349,7 +338,7 @@ impl<T: Send + 'static> Timers<T> {
     ) -> Result<Interval, ConfigError> {
         let start = self.time().instant_due(first);
         let clock = self.time().clock().clone();
-        Interval::at_rate(self.sleep(start), clock, start, period)
+        Interval::new(self.sleep(start), clock, start, period, RATE)
     }
 
     /// A tick in `delay` from now. Each later tick is due `delay` after a future begins to wait for
@@ -361,7 +350,7 @@ impl<T: Send + 'static> Timers<T> {
     pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
         let clock = self.time().clock().clone();
         let start = clock.after(self.now(), delay);
-        Interval::with_delay(self.sleep(start), clock, start, delay)
+        Interval::new(self.sleep(start), clock, start, delay, DELAY)
     }
 }
 
@@ -387,7 +376,7 @@ impl<T: 'static> Handle<T> {
         period: Duration,
     ) -> Result<Interval, ConfigError> {
         let start = self.instant_of(first);
-        Interval::at_rate(self.sleep(start), self.clock(), start, period)
+        Interval::new(self.sleep(start), self.clock(), start, period, RATE)
     }
 
     /// A tick in `delay` from now. Each later tick is due `delay` after a future begins to wait for
@@ -399,6 +388,6 @@ impl<T: 'static> Handle<T> {
     pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
         let clock = self.clock();
         let start = clock.after(clock.now(), delay);
-        Interval::with_delay(self.sleep(start), clock, start, delay)
+        Interval::new(self.sleep(start), clock, start, delay, DELAY)
     }
 }

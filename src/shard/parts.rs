@@ -62,7 +62,7 @@ struct Known {
     serial: u64,
     of: TypeId,
     /// `None` while the part is made, and when it has left.
-    part: Option<(Weak<dyn Part>, Weak<dyn Any>)>,
+    part: Option<Weak<dyn Part>>,
     has_left: bool,
     takes_turns: bool,
     /// How many of its timers are pending.
@@ -98,14 +98,13 @@ impl Parts {
 
     /// Puts a part into its place.
     pub(super) fn place<P: Part>(&self, entry: Entry, part: &Rc<P>, takes_turns: bool) {
-        let any: Weak<dyn Any> = Rc::downgrade(part) as _;
         let part: Weak<dyn Part> = Rc::downgrade(part) as _;
         if takes_turns && !self.ended.get() {
             Rc::make_mut(&mut *self.turning.borrow_mut()).push((entry, Weak::clone(&part)));
         }
         if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number()) {
             if known.serial == entry.serial {
-                (known.part, known.takes_turns) = (Some((part, any)), takes_turns);
+                (known.part, known.takes_turns) = (Some(part), takes_turns);
             }
         }
     }
@@ -146,12 +145,7 @@ impl Parts {
 
     /// A part of a type. `None` if it has left, or is of another type.
     pub(crate) fn find<P: Part>(&self, entry: Entry) -> Option<Rc<P>> {
-        let part = {
-            let known = self.known.borrow();
-            let known = known.get(entry.id.number())?;
-            let (_, any) = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
-            any.upgrade()?
-        };
+        let part: Rc<dyn Any> = self.at(entry)?;
         part.downcast().ok()
     }
 
@@ -159,8 +153,7 @@ impl Parts {
     pub(super) fn at(&self, entry: Entry) -> Option<Rc<dyn Part>> {
         let known = self.known.borrow();
         let known = known.get(entry.id.number())?;
-        let (part, _) = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
-        part.upgrade()
+        known.part.as_ref().filter(|_| known.serial == entry.serial)?.upgrade()
     }
 
     /// The part of a type that the shard keeps.
@@ -317,7 +310,7 @@ impl Parts {
         let part = {
             let known = self.known.borrow();
             let known = known.get(part.number()).filter(|known| known.takes_turns)?;
-            known.part.as_ref()?.0.upgrade()?
+            known.part.as_ref()?.upgrade()?
         };
         let mut postponed = None;
         contain(self.shard, || postponed = part.postpone(index));
@@ -331,7 +324,7 @@ impl Parts {
         let part = {
             let mut places = self.known.borrow_mut();
             let known = end_timer(&mut places, (timer >> 32) as usize);
-            known.and_then(|known| known.part.as_ref()?.0.upgrade())
+            known.and_then(|known| known.part.as_ref()?.upgrade())
         };
         if let Some(part) = part {
             self.ask_again();
@@ -346,7 +339,7 @@ impl Parts {
         let known = self.known.borrow();
         let mut parts: Vec<_> = known
             .iter()
-            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.0.upgrade()?)))
+            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.upgrade()?)))
             .collect();
         drop(known);
         parts.sort_by_key(|(serial, part)| (part.runs_futures(), *serial));
