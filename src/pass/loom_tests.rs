@@ -5,7 +5,7 @@ use loom::thread;
 use super::looks::{FIRST, Looks};
 use super::*;
 use crate::link::loom_tests::check;
-use crate::link::sync::Mutex;
+use crate::link::sync::{AtomicBool, Mutex};
 
 #[test]
 fn task_that_finds_the_pass_over_finds_what_was_handed_out_before() {
