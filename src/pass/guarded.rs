@@ -55,7 +55,7 @@ impl Pass {
         is_proven: impl FnOnce() -> bool,
         cx: &Context<'_>,
     ) -> Poll<()> {
-        let is_proven = || if is_needed { is_proven() } else { !is_simulated() };
+        let is_proven = || !is_needed && !is_simulated() || is_proven();
         self.poll(Some(looks), is_proven, cx)
     }
 }

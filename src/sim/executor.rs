@@ -412,7 +412,7 @@ impl Executor {
         Some((waker, thread))
     }
 
-    /// Runs a task that was woken. What it calls may let others run beside it: [`run_others`].
+    /// Runs a task that was woken. What it calls may let others run beside it: [`preempt`].
     fn run(&self, waker: Arc<TaskWaker>, thread: ThreadId) {
         let home = &waker.home;
         let running = || (self.clone(), Arc::clone(&home.threads), thread);
@@ -531,10 +531,12 @@ thread_local! {
     static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
 }
 
-/// Called where a task is in a call of the system: at times, other threads of its runtime run some
-/// tasks meanwhile.
+/// Called where the thread of a task may lose its processor: at times, other threads of its runtime
+/// run some tasks meanwhile. Each read of a [`Stream`](super::net::Stream) is such a place, if the
+/// [options](super::net::RuntimeOptions::reads_long) of the runtime say so, and code that is tested
+/// may have others.
 #[cfg(all(feature = "tokio", unix))]
-pub(super) fn run_others() {
+pub fn preempt() {
     let Some((executor, threads, busy)) = RUNNING.take() else { return };
     let count = executor.0.rng.borrow_mut().u8(..32);
     // None in most calls.

@@ -292,7 +292,8 @@ impl<M: Side> Deadlines<M> {
         } else if direction == Direction::Read {
             self.wait_for_message(false);
         }
-        if direction == Direction::Read && self.question.is_some() {
+        // Without a budget, the stream may have more.
+        if direction == Direction::Read && self.question.is_some() && pass::has_budget() {
             self.answer();
         }
         let has_accepted = !self.is_stalled() && !self.is_put_off;

@@ -14,7 +14,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::behind::MessageEnd;
 use super::control::{Shared, StreamControl};
@@ -251,12 +251,15 @@ impl SharedControl {
         self.stream.has_moved_since(self.stream.handle.clock().nanos_at(at))
     }
 
-    /// For how long the server itself has kept the client of an HTTP/2 connection from sending, so
-    /// far: its window for the connection was used up. A request waits for that without a fault of
-    /// its client, where the body of another one is not consumed. Zero for a stream with hyper's
-    /// traits, or below TLS.
-    pub fn window_shut(&self) -> Duration {
-        self.stream.streams.shut_for(|| self.stream.handle.nanos())
+    /// Until when the server itself has last kept the client of an HTTP/2 connection from sending:
+    /// its window for the connection was used up. That is now if it is. A request waits for that
+    /// without a fault of its client, where the body of another one is not consumed. `None` if it
+    /// never was, and of a stream with hyper's traits, or below TLS.
+    ///
+    /// Not since when: a server that was held up has read the last bytes of the window late.
+    pub fn window_shut_until(&self) -> Option<Instant> {
+        let until = self.stream.streams.shut_until(|| self.stream.handle.nanos())?;
+        Some(self.stream.handle.clock().instant(until))
     }
 
     /// Ends a request whose response was cut, where no poll of the library's does that: the task

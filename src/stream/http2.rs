@@ -15,10 +15,8 @@
 //! stream.
 
 use std::mem;
-use std::sync::PoisonError;
-use std::time::Duration;
 
-use crate::link::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
+use crate::link::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// With these bytes a connection of HTTP/2 begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -253,7 +251,7 @@ impl Connection {
         }
         let is_shut = self.window <= 0;
         if is_shut != was_shut {
-            known.set_shut(is_shut.then(&now), now());
+            known.set_shut_until(if is_shut { SHUT } else { now() });
         }
         known.set_open(self.streams.len()) && has_data
     }
@@ -265,23 +263,17 @@ pub(super) struct Streams {
     open: AtomicU32,
     /// Whether one of them may be a tunnel.
     has_tunnel: AtomicBool,
-    /// Whether the window was ever shut.
-    was_shut: AtomicBool,
-    shut: Mutex<Shut>,
+    /// Until when the window was last shut, in nanoseconds: `SHUT` while it is, 0 if it never was.
+    shut_until: AtomicU64,
 }
 
-/// How long the window was shut, in nanoseconds, and since when it is; `None` if it is open.
-#[derive(Default)]
-struct Shut {
-    before: u64,
-    since: Option<u64>,
-}
+/// The window is shut.
+const SHUT: u64 = u64::MAX;
 
 impl Streams {
     pub(super) fn new() -> Self {
         let no = || AtomicBool::new(false);
-        let (open, shut) = (AtomicU32::new(0), Mutex::new(Shut::default()));
-        Self { open, has_tunnel: no(), was_shut: no(), shut }
+        Self { open: AtomicU32::new(0), has_tunnel: no(), shut_until: AtomicU64::new(0) }
     }
 
     /// A stream has become a tunnel.
@@ -303,27 +295,18 @@ impl Streams {
         has_tunnel
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shut> {
-        self.shut.lock().unwrap_or_else(PoisonError::into_inner)
+    fn set_shut_until(&self, until: u64) {
+        self.shut_until.store(until, Ordering::Relaxed);
     }
 
-    fn set_shut(&self, since: Option<u64>, now: u64) {
-        let mut shut = self.lock();
-        if let Some(since) = shut.since {
-            shut.before += now.saturating_sub(since);
+    /// Until when the window was last shut, in nanoseconds, which is now if it is; `None` if it
+    /// never was.
+    pub(super) fn shut_until(&self, now: impl FnOnce() -> u64) -> Option<u64> {
+        match self.shut_until.load(Ordering::Relaxed) {
+            0 => None,
+            SHUT => Some(now()),
+            until => Some(until),
         }
-        shut.since = since;
-        self.was_shut.store(true, Ordering::Relaxed);
-    }
-
-    /// For how long the window was shut until now.
-    pub(super) fn shut_for(&self, now: impl FnOnce() -> u64) -> Duration {
-        if !self.was_shut.load(Ordering::Relaxed) {
-            return Duration::ZERO;
-        }
-        let shut = self.lock();
-        let present = shut.since.map_or(0, |since| now().saturating_sub(since));
-        Duration::from_nanos(shut.before + present)
     }
 }
 
@@ -424,8 +407,8 @@ mod tests {
         ];
         // Shut from 20 to 40.
         known(7, &sides, &streams);
-        assert_eq!(streams.shut_for(|| 90), Duration::from_nanos(20));
+        assert_eq!(streams.shut_until(|| 90), Some(40));
         known(usize::MAX, &sides[..3], &streams);
-        assert_eq!(streams.shut_for(|| 50), Duration::from_nanos(20 + 30));
+        assert_eq!(streams.shut_until(|| 50), Some(50));
     }
 }

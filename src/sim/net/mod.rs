@@ -82,6 +82,7 @@ pub use self::runtime::Runtime;
 pub use self::stream::{Listener, Socket, Stream};
 pub use self::witness::{Progress, Witness};
 use super::Simulation;
+pub use super::executor::preempt;
 use super::executor::{Alarm, Executor};
 use crate::values::ids::ShardId;
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::super::executor::run_others;
+use super::super::executor::preempt;
 use super::kernel::{Kernel, READ, READ_CLOSED, WRITE, WRITE_CLOSED, World};
 use super::runtime::{give_back, here, takes_budget};
 use super::witness::Witness;
@@ -149,7 +149,7 @@ impl Stream {
         }
         if bits & READ != 0 {
             // Not in a write, which libraries make under locks of theirs.
-            run_others();
+            preempt();
         }
         done.map_or(Poll::Pending, |done| Poll::Ready(done.map_err(io::Error::from)))
     }

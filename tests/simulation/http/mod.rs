@@ -9,6 +9,7 @@ mod clients;
 mod given;
 mod seen;
 mod servers;
+pub(crate) mod tunnels;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;

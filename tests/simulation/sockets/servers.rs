@@ -202,7 +202,7 @@ fn judged<S: AsRef<Stream>, M: Side>(stream: TimedIo<S, M>, seen: &Seen) -> Time
 }
 
 /// The end of a wait: how many bytes, or the end of the connection.
-pub(super) type Waited = Result<usize, End>;
+pub(crate) type Waited = Result<usize, End>;
 
 pub(super) struct Served<'a> {
     pub(super) world: &'a World,
@@ -248,7 +248,7 @@ fn of_event(event: ConnEvent) -> End {
 }
 
 /// What both sides return from a wait for events.
-pub(super) trait Events: Side {
+pub(crate) trait Events: Side {
     fn raced(raced: Self::Polled<Raced<io::Result<usize>>>) -> Waited;
     fn next(event: Self::Polled<Option<ConnEvent>>) -> End;
 }

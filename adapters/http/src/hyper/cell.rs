@@ -93,8 +93,6 @@ struct State<B: Body> {
     /// nanoseconds.
     waited: [u64; 2],
     bytes: u64,
-    /// For how long the server's window was shut when that was last looked at.
-    shut: Duration,
     /// How much of such time did not count.
     excused: Duration,
     /// The consumer has the last frame.
@@ -171,7 +169,6 @@ impl<B: Body> Cell<B> {
             patience: None,
             waited: [0; 2],
             bytes: 0,
-            shut: Duration::ZERO,
             excused: Duration::ZERO,
             has_last: false,
             waker: None,
@@ -187,9 +184,6 @@ impl<B: Body> Cell<B> {
     /// A wait begins now. True if the alarm is to be armed for it, without the lock.
     fn begin_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) -> bool {
         (state.since, state.patience) = (core.begin_wait(self.side, awaited), None);
-        if self.is_of_client(awaited) {
-            state.shut = core.connection.shared().window_shut();
-        }
         state.since.is_some() && self.needs_alarm(core, state, awaited)
     }
 

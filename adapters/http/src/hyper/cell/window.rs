@@ -19,15 +19,14 @@ impl<B: Body> Cell<B> {
         self.side == BodySide::Request && awaited == Awaited::Frame
     }
 
-    /// The time of a wait in which the server's own window was shut does not count. It is bounded:
-    /// a client could keep the window shut by a request whose handler does not read.
+    /// A wait counts from the last moment at which the server's own window was shut. A server that
+    /// was held up does not know since when it was. The time before that is excused, and is
+    /// bounded: a client could keep the window shut by a request whose handler does not read.
     pub(super) fn excuse(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) {
-        if !self.is_of_client(awaited) {
-            return;
-        }
-        let shut = core.connection.shared().window_shut();
-        let time = shut.saturating_sub(state.shut).min(EXCUSE_MAX.saturating_sub(state.excused));
-        (state.shut, state.excused) = (shut, state.excused + time);
-        state.since = state.since.and_then(|since| since.checked_add(time));
+        let Some(since) = state.since.filter(|_| self.is_of_client(awaited)) else { return };
+        let Some(until) = core.connection.shared().window_shut_until() else { return };
+        let time = until.saturating_duration_since(since);
+        let time = time.min(EXCUSE_MAX.saturating_sub(state.excused));
+        (state.since, state.excused) = (since.checked_add(time), state.excused + time);
     }
 }

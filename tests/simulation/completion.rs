@@ -1,0 +1,384 @@
+//! Random histories of reads by completion, as a host with `io_uring` has them: the kernel puts
+//! what comes into the buffer of a read that waits, and a read that is dropped takes it along.
+//!
+//! A server lends its read to each race, and no byte is lost by a heartbeat between two of them. No
+//! connection ends as idle whose byte was in the buffer of its read in time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use corewheel::conn::ConnTimers;
+use corewheel::sim::net::{Listener, Net, NetOptions, Runtime, RuntimeOptions, Stream};
+use corewheel::sim::{Simulation, Time};
+use corewheel::{ConnLimits, Fired, ShardId, Timers};
+use fastrand::Rng;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::sockets::laws::End;
+use crate::sockets::servers::Events;
+use crate::sockets::{one_of, settings};
+
+/// No fault lasts longer.
+const FAULT_MAX: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    Open { on_shard: bool, seed: u64 },
+    Run(Duration),
+    HoldDriver(Duration),
+    Stall { on_shard: bool, time: Duration },
+    WakeSome { on_shard: bool },
+}
+
+pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
+    let command = |rng: &mut Rng| {
+        let (time, on_shard) = (FAULT_MAX.mul_f64(rng.f64()), rng.bool());
+        match rng.u8(..10) {
+            0..=2 => Command::Open { on_shard, seed: rng.u64(..) },
+            3..=5 => Command::Run(time),
+            6..=7 => Command::HoldDriver(time),
+            8 => Command::Stall { on_shard, time },
+            _ => Command::WakeSome { on_shard },
+        }
+    };
+    (0..rng.usize(5..30)).map(|_| command(rng)).collect()
+}
+
+/// How much the histories have done.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Done {
+    connections: u64,
+    bytes: u64,
+    beats: u64,
+}
+
+impl Done {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.bytes += other.bytes;
+        self.beats += other.beats;
+    }
+}
+
+struct World {
+    time: Time,
+    start: Instant,
+    violation: RefCell<Option<String>>,
+    done: Cell<Done>,
+    left: Cell<u32>,
+}
+
+impl World {
+    fn now(&self) -> Duration {
+        self.time.now() - self.start
+    }
+
+    fn violate(&self, text: String) {
+        self.violation.borrow_mut().get_or_insert(text);
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Done)) {
+        let mut done = self.done.get();
+        count(&mut done);
+        self.done.set(done);
+    }
+}
+
+/// A read that the kernel has done.
+struct Completed {
+    number: u64,
+    bytes: Vec<u8>,
+    at: Duration,
+}
+
+/// What a runtime and the kernel share for the reads of a socket.
+#[derive(Default)]
+struct Ring {
+    /// The read that waits, by its number, and its room.
+    waits: Cell<Option<(u64, usize)>>,
+    last: Cell<u64>,
+    /// What the runtime has not looked at, each with a byte in its stream.
+    completed: RefCell<VecDeque<Completed>>,
+    kernel: RefCell<Option<Waker>>,
+    is_closed: Cell<bool>,
+}
+
+impl Ring {
+    fn wake(&self) {
+        if let Some(kernel) = self.kernel.take() {
+            kernel.wake();
+        }
+    }
+
+    /// Does the reads: from the socket into their buffers. Each completion is told by a byte.
+    async fn complete(&self, world: &World, mut socket: Stream, mut told: Stream) {
+        poll_fn(|cx| {
+            self.kernel.replace(Some(cx.waker().clone()));
+            if self.is_closed.get() {
+                return Poll::Ready(());
+            }
+            while let Some((number, room)) = self.waits.get() {
+                let mut bytes = vec![0; room];
+                let mut part = ReadBuf::new(&mut bytes);
+                let _ = ready!(Pin::new(&mut socket).poll_read(cx, &mut part));
+                let bytes = part.filled().to_vec();
+                self.waits.set(None);
+                let at = world.now();
+                self.completed.borrow_mut().push_back(Completed { number, bytes, at });
+                // Its buffer has room.
+                let _ = Pin::new(&mut told).poll_write(cx, b"c");
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// A socket that is read by completion.
+struct Socket {
+    ring: Rc<Ring>,
+    /// Ready when the runtime has looked at completions.
+    told: RefCell<Stream>,
+    /// What the last read that is done has brought.
+    brought: RefCell<Vec<u8>>,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.ring.is_closed.set(true);
+        self.ring.wake();
+    }
+}
+
+impl Socket {
+    fn read(&self, room: usize) -> Read<'_> {
+        let number = self.ring.last.get() + 1;
+        self.ring.last.set(number);
+        self.ring.waits.set(Some((number, room)));
+        self.ring.wake();
+        Read { socket: self, number }
+    }
+}
+
+/// A read that the kernel does. Dropped, it takes along what the kernel has put into its buffer.
+struct Read<'a> {
+    socket: &'a Socket,
+    number: u64,
+}
+
+impl Future for Read<'_> {
+    type Output = io::Result<usize>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Socket { ring, told, brought } = self.socket;
+        loop {
+            let mut byte = [0];
+            let mut part = ReadBuf::new(&mut byte);
+            let _ = ready!(Pin::new(&mut *told.borrow_mut()).poll_read(cx, &mut part));
+            let completed = ring.completed.borrow_mut().pop_front().expect("it is told of");
+            // That of a read that was dropped is lost.
+            if completed.number == self.number {
+                brought.replace(completed.bytes);
+                return Poll::Ready(Ok(brought.borrow().len()));
+            }
+        }
+    }
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        let waits = &self.socket.ring.waits;
+        waits.set(waits.get().filter(|(number, _)| *number != self.number));
+    }
+}
+
+/// Reads until the client ends, or is idle.
+async fn serve<M: Events>(
+    world: Rc<World>,
+    socket: Socket,
+    conn: ConnTimers<M>,
+    limit: Duration,
+    mut rng: Rng,
+) {
+    let mut next = 0_u8;
+    loop {
+        conn.touch_read();
+        let due = world.now() + limit;
+        let room = rng.usize(1..=16);
+        let mut read = Box::pin(socket.read(room));
+        let waited = loop {
+            match M::raced(conn.race(read.as_mut()).await) {
+                Err(End::Beat) => {
+                    conn.touch_write();
+                    world.count(|done| done.beats += 1);
+                }
+                waited => break waited,
+            }
+        };
+        drop(read);
+        match waited {
+            Ok(0) => return,
+            Ok(count) => {
+                for byte in socket.brought.borrow().iter() {
+                    if *byte != next {
+                        world.violate(format!("a byte {byte} in place of {next}"));
+                    }
+                    next = byte.wrapping_add(1);
+                }
+                world.count(|done| done.bytes += count as u64);
+            }
+            Err(End::Idle) => {
+                let now = world.now();
+                let completed = socket.ring.completed.borrow();
+                let came = completed.front().map(|one| one.at).filter(|at| *at < due);
+                if now < due || came.is_some() {
+                    let text =
+                        format!("idle at {now:?}, due at {due:?}, its byte came at {came:?}");
+                    world.violate(text);
+                }
+                return;
+            }
+            Err(end) => return world.violate(format!("it ends by {end:?}")),
+        }
+    }
+}
+
+/// Sends bytes that count, with pauses of about the time of a heartbeat or of the limit.
+async fn client(
+    world: Rc<World>,
+    mut stream: Stream,
+    limit: Duration,
+    beat: Duration,
+    mut rng: Rng,
+) {
+    let mut next = 0_u8;
+    for _ in 0..rng.u32(1..30) {
+        let count = rng.u8(1..20);
+        let bytes: Vec<_> = (0..count).map(|at| next.wrapping_add(at)).collect();
+        next = next.wrapping_add(count);
+        if stream.write_all(&bytes).await.is_err() {
+            return;
+        }
+        let about = one_of(&mut rng, &[beat, beat, 2 * beat, limit]).as_micros() as u64;
+        let random = rng.u64(..=about);
+        let micros = one_of(&mut rng, &[about - 1, about, about.saturating_sub(500), random]);
+        world.time.sleep(Duration::from_micros(micros)).await;
+    }
+}
+
+type Handler = fn(Fired<u8>, &Timers<u8>);
+
+struct History {
+    sim: Simulation<u8>,
+    net: Net,
+    world: Rc<World>,
+    /// That of any thread, and that of the first shard.
+    runtimes: [Runtime; 2],
+}
+
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
+    let mut history = History::new(seed);
+    for command in commands {
+        history.execute(*command);
+    }
+    history.run_for(Duration::from_secs(60));
+    assert_eq!(history.world.left.get(), 0, "connections have not ended");
+    assert_eq!(history.net.sockets(), 0, "sockets are left");
+    history.world.done.get()
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (builder, _) = settings(&mut rng);
+        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
+        let sim = sim.expect("the settings are in range");
+        let net = sim.net(NetOptions::default());
+        let mut options =
+            || RuntimeOptions { workers: rng.usize(1..=3), ..RuntimeOptions::default() };
+        let of_any = net.runtime(options());
+        let of_shard = sim.runtime_of(ShardId::new(0), &net, options());
+        let world = Rc::new(World {
+            time: sim.time(),
+            start: sim.now(),
+            violation: RefCell::default(),
+            done: Cell::default(),
+            left: Cell::new(0),
+        });
+        Self { sim, net, world, runtimes: [of_any, of_shard] }
+    }
+
+    fn execute(&mut self, command: Command) {
+        let runtime = |on_shard: bool| &self.runtimes[usize::from(on_shard)];
+        match command {
+            Command::Open { on_shard, seed } => self.open(on_shard, Rng::with_seed(seed)),
+            Command::Run(time) => self.run_for(time),
+            Command::HoldDriver(time) => self.runtimes[0].hold_driver(time),
+            Command::Stall { on_shard, time } => runtime(on_shard).stall(time),
+            Command::WakeSome { on_shard } => runtime(on_shard).wake_some(),
+        }
+    }
+
+    /// A listener with an address of its own, and the side that has connected to it.
+    fn pair(&self, number: u16, of: u8) -> (Listener, Stream) {
+        let address = SocketAddr::from(([10, 0, 0, of], number + 1));
+        let listener = self.net.listen(address).expect("each has an address of its own");
+        let stream = self.net.connect(address).expect("it listens");
+        (listener, stream)
+    }
+
+    fn open(&mut self, on_shard: bool, mut rng: Rng) {
+        let world = &self.world;
+        let number = world.done.get().connections as u16;
+        world.count(|done| done.connections += 1);
+        world.left.set(world.left.get() + 1);
+        let (at_kernel, of_client) = self.pair(number, 1);
+        let (at_runtime, told) = self.pair(number, 2);
+        let beat = Duration::from_micros(rng.u64(2_000..20_000));
+        let limit = beat * rng.u32(2..5);
+        let reads = Rc::<Ring>::default();
+        let (shared, of_kernel) = (Rc::clone(world), Rc::clone(&reads));
+        drop(self.sim.spawn(async move {
+            let socket = at_kernel.accept().await;
+            of_kernel.complete(&shared, socket, told).await;
+        }));
+        let client = client(Rc::clone(world), of_client, limit, beat, rng.fork());
+        drop(self.sim.spawn(client));
+        let limits = ConnLimits::default().read_idle(limit).heartbeat(beat);
+        let handle = self.sim.service().handle();
+        let timers = on_shard.then(|| self.sim.timers(ShardId::new(0)).clone());
+        let shared = Rc::clone(world);
+        drop(self.runtimes[usize::from(on_shard)].spawn(async move {
+            let told = RefCell::new(at_runtime.accept().await);
+            let socket = Socket { ring: reads, told, brought: RefCell::default() };
+            let world = Rc::clone(&shared);
+            match timers {
+                Some(timers) => {
+                    let conn = timers.connection(limits).expect("there is room");
+                    serve(world, socket, conn, limit, rng).await;
+                }
+                None => serve(world, socket, handle.connection(limits), limit, rng).await,
+            }
+            shared.left.set(shared.left.get() - 1);
+        }));
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = self.sim.elapsed() + time;
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.sim.step();
+            if let Some(violation) = self.world.violation.take() {
+                panic!("{violation}");
+            }
+        }
+        self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
+    }
+}

@@ -1,0 +1,613 @@
+//! Random histories of connections with tunnels, and of HTTP/2 connections whose requests share the
+//! window of the connection, while some handlers do not read their bodies yet.
+//!
+//! A tunnel with traffic is not idle, nor told to end as the idlest, and a drain leaves it its
+//! window. A client that waits for the server's window gets its answer.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream};
+use corewheel::sim::{Simulation, Time};
+use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
+use corewheel::{AnyHandle, Fired, ShutdownPolicy, Timers};
+use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
+use fastrand::Rng;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::server::conn::{http1 as server1, http2 as server2};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::servers::{Failed, InRuntime};
+use crate::sockets::{one_of, settings};
+
+/// No fault lasts longer.
+const FAULT_MAX: Duration = Duration::from_millis(400);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    Open { seed: u64 },
+    Run(Duration),
+    HoldDriver(Duration),
+    Stall(Duration),
+    StallWorker(Duration),
+    WakeSome,
+    CloseIdlest,
+    Drain(Duration),
+}
+
+pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
+    let has_faults = rng.bool();
+    let command = |rng: &mut Rng| {
+        let time = FAULT_MAX.mul_f64(rng.f64());
+        match rng.u8(..10) {
+            0..=2 => Command::Open { seed: rng.u64(..) },
+            3..=5 => Command::Run(time),
+            6 => Command::CloseIdlest,
+            7 => Command::HoldDriver(time),
+            8 if has_faults => one_of(rng, &[Command::Stall(time), Command::StallWorker(time)]),
+            _ => Command::WakeSome,
+        }
+    };
+    let mut commands: Vec<_> = (0..rng.usize(4..30)).map(|_| command(rng)).collect();
+    if rng.bool() {
+        commands.push(Command::Drain(Duration::from_millis(rng.u64(..1_000))));
+    }
+    commands
+}
+
+/// How much the histories have done.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Done {
+    connections: u64,
+    /// Bytes of tunnels in both directions.
+    bytes: u64,
+    uploads: u64,
+}
+
+impl Done {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.bytes += other.bytes;
+        self.uploads += other.uploads;
+    }
+}
+
+struct World {
+    time: Time,
+    start: Instant,
+    slack: Duration,
+    /// When threads of the server were last kept from running, until when.
+    stalled_until: Cell<Duration>,
+    /// When the last fault ends.
+    held_until: Cell<Duration>,
+    ordered_at: Cell<Option<Duration>>,
+    drained_at: Cell<Option<Duration>>,
+    conns: RefCell<Vec<Rc<Seen>>>,
+    violation: RefCell<Option<String>>,
+    done: Cell<Done>,
+}
+
+impl World {
+    fn now(&self) -> Duration {
+        self.time.now() - self.start
+    }
+
+    fn violate(&self, text: String) {
+        self.violation.borrow_mut().get_or_insert(text);
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Done)) {
+        let mut done = self.done.get();
+        count(&mut done);
+        self.done.set(done);
+    }
+}
+
+/// What a tunnel carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Traffic {
+    /// The server sends back what it receives.
+    Echo,
+    FromClient,
+    FromServer,
+}
+
+/// A connection, as its client knows it.
+#[derive(Debug)]
+struct Seen {
+    #[expect(dead_code, reason = "it is printed")]
+    number: u16,
+    is_http2: bool,
+    limit: Duration,
+    began: Duration,
+    /// When it was last active: a byte of a tunnel was sent, or a request has begun or ended.
+    last: Cell<Duration>,
+    /// It was not active for its limit.
+    was_idle: Cell<bool>,
+    /// Requests that are not answered.
+    requests: Cell<u32>,
+    /// When the idlest were last told, when it had last been active; `None` if it was busy.
+    last_at_order: Cell<Option<Duration>>,
+    /// The client has done all that it does.
+    is_done: Cell<bool>,
+    is_served: Cell<bool>,
+    /// Whether its socket is asked what the client has acknowledged.
+    asks: bool,
+    told_at: Cell<Option<Duration>>,
+    ended_at: Cell<Option<Duration>>,
+}
+
+impl Seen {
+    fn moves(&self, world: &World) {
+        let (now, last) = (world.now(), self.last.get());
+        if self.requests.get() == 0 && now >= last + self.limit {
+            self.was_idle.set(true);
+        }
+        self.last.set(now);
+    }
+
+    fn may_be_idle(&self, world: &World) -> bool {
+        let is_over = self.requests.get() == 0 && world.now() >= self.last.get() + self.limit;
+        self.was_idle.get() || is_over
+    }
+
+    /// The owner is told that it is idle.
+    fn is_idle(&self, world: &World) {
+        self.told_at.set(Some(world.now()));
+        if !self.may_be_idle(world) {
+            world.violate(format!("idle at {:?}: {self:?}", world.now()));
+        }
+    }
+
+    /// The owner is told that the connection is to end.
+    fn is_ordered(&self, world: &World) {
+        self.told_at.set(Some(world.now()));
+        if world.drained_at.get().is_some() {
+            return;
+        }
+        let Some(at) = world.ordered_at.get() else { return };
+        let Some(own) = self.last_at_order.get() else { return };
+        // What comes while the server is held up comes for it when that is over.
+        let held_until = world.held_until.get();
+        let conns = world.conns.borrow();
+        let idler = conns.iter().find(|other| {
+            let last = other.last_at_order.get();
+            let stays = last == Some(other.last.get()) && other.requests.get() == 0;
+            // One that asks its socket knows later that the peer has all.
+            let stays = stays && other.is_served.get() && !other.asks;
+            stays
+                && other.told_at.get().is_none()
+                && other.ended_at.get().is_none()
+                && last.is_some_and(|last| held_until < last && last + world.slack < own)
+                && at + world.slack < other.last.get() + other.limit
+        });
+        if let Some(idler) = idler {
+            world.violate(format!("{self:?} is told as the idlest, beside {idler:?}"));
+        }
+    }
+
+    /// The client finds a tunnel or a request broken off.
+    fn is_cut(&self, world: &World, what: &str, error: &dyn std::fmt::Debug) {
+        let now = world.now();
+        let is_drained = world.drained_at.get().is_some_and(|end| now >= end);
+        if !is_drained && !self.may_be_idle(world) {
+            world.violate(format!("{what} is cut at {now:?} by {error:?}: {self:?}"));
+        }
+    }
+}
+
+/// What the server does with a tunnel.
+async fn tunnel_of_server(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    (traffic, gap): (Traffic, Duration),
+    tunnel: hyper::upgrade::OnUpgrade,
+) {
+    let Ok(tunnel) = tunnel.await else { return };
+    let mut tunnel = TokioIo::new(tunnel);
+    if traffic != Traffic::FromServer {
+        let mut byte = [0];
+        while tunnel.read(&mut byte).await.is_ok_and(|count| count > 0) {
+            if traffic == Traffic::Echo && tunnel.write_all(&byte).await.is_err() {
+                break;
+            }
+        }
+        return;
+    }
+    // The client ends it.
+    loop {
+        world.time.sleep(gap).await;
+        if tunnel.write_all(b"p").await.is_err() || tunnel.flush().await.is_err() {
+            break;
+        }
+        seen.moves(&world);
+    }
+}
+
+async fn handle(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    runtime: Runtime,
+    mut request: Request<TimedBody<Incoming>>,
+) -> Result<Response<Full<Bytes>>, Failed> {
+    let micros = |text: &str| text.parse().map(Duration::from_micros);
+    if request.method() == Method::CONNECT {
+        let header = |name: &str| request.headers()[name].to_str();
+        let traffic = match header("traffic")? {
+            "Echo" => Traffic::Echo,
+            "FromClient" => Traffic::FromClient,
+            _ => Traffic::FromServer,
+        };
+        let gap = micros(header("gap")?)?;
+        let tunnel = hyper::upgrade::on(&mut request);
+        drop(runtime.spawn(tunnel_of_server(world, seen, (traffic, gap), tunnel)));
+        return Ok(Response::new(Full::default()));
+    }
+    world.time.sleep(micros(&request.uri().path()[1..])?).await;
+    let body = request.into_body().collect().await?.to_bytes();
+    Ok(Response::new(Full::new(Bytes::from(body.len().to_string()))))
+}
+
+/// Drives a connection of hyper until it ends, and lets it end when it is told to.
+async fn is_told(world: &World, seen: &Seen, control: &StreamControl) {
+    tokio::select! {
+        biased;
+        Ok(()) = control.max_age_reached() => seen.is_ordered(world),
+        Ok(()) = control.request_idle() => seen.is_idle(world),
+        else => std::future::pending().await,
+    }
+}
+
+async fn serve(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    runtime: Runtime,
+    (stream, timers): (Stream, AnyHandle),
+    mut rng: Rng,
+) {
+    seen.is_served.set(true);
+    seen.moves(&world);
+    let limit = seen.limit;
+    let limits = StreamLimits::default().first_byte(limit).head(limit).write_stall(limit);
+    let limits = limits.max_age_grace(Duration::from_hours(1));
+    let limits = if rng.bool() { limits.request_idle(limit) } else { limits.idle(limit) };
+    let stream = TimedIo::new(stream, timers, limits);
+    let stream = if seen.asks { stream.with_simulated_socket() } else { stream };
+    let control = stream.control();
+    let (shared, known, on) = (Rc::clone(&world), Rc::clone(&seen), runtime.clone());
+    let service = service_fn(move |request| {
+        handle(Rc::clone(&shared), Rc::clone(&known), on.clone(), request)
+    });
+    let service =
+        TimedHttp::new(service, control.clone()).request(BodyLimits::default().next_frame(limit));
+    let io = TokioIo::new(stream);
+    macro_rules! drive {
+        ($serving:expr) => {{
+            let mut serving = pin!($serving);
+            let told = pin!(is_told(&world, &seen, &control));
+            let ended = tokio::select! {
+                biased;
+                _ = &mut serving => true,
+                () = told => false,
+            };
+            if !ended {
+                serving.as_mut().graceful_shutdown();
+                drop(serving.await);
+            }
+        }};
+    }
+    if seen.is_http2 {
+        let mut server = server2::Builder::new(InRuntime(runtime));
+        let stream_window = one_of(&mut rng, &[65_535, 1 << 20]);
+        server.initial_connection_window_size(65_535).initial_stream_window_size(stream_window);
+        drive!(server.serve_connection(io, service));
+    } else {
+        drive!(server1::Builder::new().serve_connection(io, service).with_upgrades());
+    }
+    seen.ended_at.set(Some(world.now()));
+}
+
+/// A client's way to send a request.
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Sender {
+    async fn new(stream: Stream, is_http2: bool, runtime: &Runtime) -> hyper::Result<Self> {
+        let io = TokioIo::new(stream);
+        if is_http2 {
+            let (sender, conn) = http2::handshake(InRuntime(runtime.clone()), io).await?;
+            drop(runtime.spawn(conn));
+            return Ok(Self::Http2(sender));
+        }
+        let (sender, conn) = http1::handshake(io).await?;
+        drop(runtime.spawn(conn.with_upgrades()));
+        Ok(Self::Http1(sender))
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Self::Http1(sender) => sender.send_request(request).await,
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+}
+
+/// Opens a tunnel and uses it for a while.
+async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender, mut rng: Rng) {
+    let traffic = one_of(&mut rng, &[Traffic::Echo, Traffic::FromClient, Traffic::FromServer]);
+    // Shorter than the limit, which a turn of the shard may let end a tick earlier or later.
+    let longest = (seen.limit.as_micros() as u64).saturating_sub(11_000);
+    let gap = one_of(&mut rng, &[longest, longest / 2]);
+    let request = Request::connect("a:1")
+        .header("host", "a:1")
+        .header("traffic", format!("{traffic:?}"))
+        .header("gap", gap.to_string());
+    let request = request.body(Full::default()).expect("the request is valid");
+    seen.moves(world);
+    let opened = match sender.send(request).await {
+        Ok(response) => hyper::upgrade::on(response).await,
+        Err(error) => Err(error),
+    };
+    let opened = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            if seen.told_at.get().is_none() {
+                seen.is_cut(world, "a CONNECT", &error);
+            }
+            return;
+        }
+    };
+    seen.moves(world);
+    let mut tunnel = TokioIo::new(opened);
+    let rounds = rng.u32(1..20);
+    for _ in 0..rounds {
+        let mut byte = [0];
+        let mut moved = Ok(0);
+        if traffic != Traffic::FromServer {
+            world.time.sleep(Duration::from_micros(rng.u64(gap / 2..=gap))).await;
+            seen.moves(world);
+            moved = match tunnel.write_all(b"c").await {
+                Ok(()) => tunnel.flush().await.map(|()| 1),
+                Err(error) => Err(error),
+            };
+        }
+        if moved.is_ok() && traffic != Traffic::FromClient {
+            moved = tunnel.read_exact(&mut byte).await;
+            if traffic == Traffic::Echo {
+                seen.moves(world);
+            }
+        }
+        if let Err(error) = moved {
+            // A server that is kept from running sends late.
+            let is_late = traffic != Traffic::FromClient && world.stalled_until.get() >= seen.began;
+            if !is_late {
+                seen.is_cut(world, &format!("a tunnel {traffic:?}"), &error);
+            }
+            return;
+        }
+        world.count(|done| done.bytes += 1);
+    }
+    // The last byte goes before the end.
+    world.time.sleep(Duration::from_millis(1)).await;
+}
+
+/// Sends a body as fast as the server's windows let it.
+async fn upload(world: &World, seen: &Seen, mut sender: Sender, mut rng: Rng) {
+    let length = one_of(&mut rng, &[1, 20_000, 70_000, 150_000]);
+    let longest = 4 * seen.limit.as_micros() as u64;
+    let random = rng.u64(..longest);
+    let hold = one_of(&mut rng, &[0, 0, random]);
+    let request =
+        Request::post(format!("http://a/{hold}")).body(Full::new(vec![b'a'; length].into()));
+    seen.moves(world);
+    seen.requests.set(seen.requests.get() + 1);
+    let answered = sender.send(request.expect("the request is valid")).await;
+    let answered = match answered {
+        Ok(response) => {
+            response.into_body().collect().await.map(http_body_util::Collected::to_bytes)
+        }
+        Err(error) => Err(error),
+    };
+    match answered {
+        Ok(body) if body == length.to_string().as_bytes() => {
+            world.count(|done| done.uploads += 1);
+        }
+        Ok(body) => world.violate(format!("{body:?} in place of {length}: {seen:?}")),
+        Err(error) if seen.told_at.get().is_none() => seen.is_cut(world, "an upload", &error),
+        Err(_) => {}
+    }
+    seen.moves(world);
+    seen.requests.set(seen.requests.get() - 1);
+}
+
+async fn client(world: Rc<World>, seen: Rc<Seen>, runtime: Runtime, stream: Stream, mut rng: Rng) {
+    let mut sender = match Sender::new(stream, seen.is_http2, &runtime).await {
+        Ok(sender) => sender,
+        Err(error) => return seen.is_cut(&world, "a connection", &error),
+    };
+    seen.moves(&world);
+    if let Sender::Http2(of_all) = &sender {
+        let tasks: Vec<_> = (0..rng.u32(1..5))
+            .map(|_| {
+                let (world, seen, mut rng) = (Rc::clone(&world), Rc::clone(&seen), rng.fork());
+                let mut sender = Sender::Http2(of_all.clone());
+                runtime.spawn(async move {
+                    if rng.bool() {
+                        tunnel(&world, &seen, &mut sender, rng).await;
+                    } else {
+                        upload(&world, &seen, sender, rng).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+    } else {
+        tunnel(&world, &seen, &mut sender, rng).await;
+    }
+    seen.is_done.set(true);
+    // The server ends it as idle.
+    while seen.ended_at.get().is_none() {
+        world.time.sleep(seen.limit).await;
+    }
+}
+
+type Handler = fn(Fired<u8>, &Timers<u8>);
+
+struct History {
+    sim: Simulation<u8>,
+    net: Net,
+    world: Rc<World>,
+    server: Runtime,
+    clients: Runtime,
+}
+
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
+    let mut history = History::new(seed);
+    for command in commands {
+        history.execute(*command);
+    }
+    history.finish()
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (builder, tick) = settings(&mut rng);
+        // The idlest of each shard are told to end.
+        let builder = builder.shards(1);
+        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
+        let sim = sim.expect("the settings are in range");
+        let net = sim.net(NetOptions {
+            segment: one_of(&mut rng, &[1_448, 65_483]),
+            ack_delay: Duration::from_millis(one_of(&mut rng, &[0, 40])),
+            ..NetOptions::default()
+        });
+        let server = net.runtime(RuntimeOptions {
+            workers: rng.usize(1..=3),
+            events_max: one_of(&mut rng, &[1, 2, 1_024]),
+            reads_long: rng.bool(),
+            ..RuntimeOptions::default()
+        });
+        let clients = net.runtime(RuntimeOptions::default());
+        let world = Rc::new(World {
+            time: sim.time(),
+            start: sim.now(),
+            slack: 2 * tick,
+            stalled_until: Cell::default(),
+            held_until: Cell::default(),
+            ordered_at: Cell::new(None),
+            drained_at: Cell::new(None),
+            conns: RefCell::default(),
+            violation: RefCell::default(),
+            done: Cell::default(),
+        });
+        Self { sim, net, world, server, clients }
+    }
+
+    fn execute(&mut self, command: Command) {
+        let world = &self.world;
+        if let Command::Stall(time) | Command::StallWorker(time) = command {
+            world.stalled_until.set(world.stalled_until.get().max(world.now() + time));
+        }
+        if let Command::Stall(time) | Command::StallWorker(time) | Command::HoldDriver(time) =
+            command
+        {
+            world.held_until.set(world.held_until.get().max(world.now() + time));
+        }
+        match command {
+            Command::Open { seed } => self.open(Rng::with_seed(seed)),
+            Command::Run(time) => self.run_for(time),
+            Command::HoldDriver(time) => self.server.hold_driver(time),
+            Command::Stall(time) => self.server.stall(time),
+            Command::StallWorker(time) => self.server.stall_worker(time),
+            Command::WakeSome => self.server.wake_some(),
+            Command::CloseIdlest => {
+                world.ordered_at.set(Some(world.now()));
+                for seen in world.conns.borrow().iter() {
+                    let is_free = seen.requests.get() == 0;
+                    seen.last_at_order.set(is_free.then_some(seen.last.get()));
+                }
+                self.sim.service().close_idlest(1);
+                // The shards carry it out before the next.
+                self.run_for(Duration::from_millis(40));
+            }
+            Command::Drain(window) => {
+                world.drained_at.set(Some(world.now() + window));
+                self.sim.service().drain(window);
+            }
+        }
+    }
+
+    fn open(&mut self, mut rng: Rng) {
+        let world = &self.world;
+        let number = world.conns.borrow().len() as u16;
+        let address = SocketAddr::from(([10, 0, 0, 1], number + 1));
+        let listener = self.net.listen(address).expect("each has an address of its own");
+        let stream = self.net.connect(address).expect("the listener is there");
+        let now = world.now();
+        let seen = Rc::new(Seen {
+            number,
+            is_http2: rng.u8(..4) > 0,
+            limit: Duration::from_millis(rng.u64(50..200)),
+            began: now,
+            last: Cell::new(now),
+            was_idle: Cell::new(false),
+            requests: Cell::new(0),
+            last_at_order: Cell::new(None),
+            is_done: Cell::new(false),
+            is_served: Cell::new(false),
+            asks: rng.bool(),
+            told_at: Cell::new(None),
+            ended_at: Cell::new(None),
+        });
+        world.conns.borrow_mut().push(Rc::clone(&seen));
+        world.count(|done| done.connections += 1);
+        let timers = self.sim.service().handle().untyped();
+        let (shared, known, runtime) = (Rc::clone(world), Rc::clone(&seen), self.server.clone());
+        let of_server = rng.fork();
+        drop(self.server.spawn(async move {
+            let stream = listener.accept().await;
+            serve(shared, known, runtime, (stream, timers), of_server).await;
+        }));
+        let (shared, runtime) = (Rc::clone(world), self.clients.clone());
+        drop(self.clients.spawn(client(shared, seen, runtime, stream, rng)));
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = self.sim.elapsed() + time;
+        while self.sim.next_at().is_some_and(|at| at <= end) {
+            self.sim.step();
+            if let Some(violation) = self.world.violation.take() {
+                panic!("{violation}");
+            }
+        }
+        self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
+    }
+
+    fn finish(mut self) -> Done {
+        self.run_for(Duration::from_secs(60));
+        for seen in self.world.conns.borrow().iter() {
+            assert!(seen.ended_at.get().is_some(), "it has not ended: {seen:?}");
+        }
+        assert_eq!(self.net.sockets(), 0, "sockets are left");
+        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
+        self.sim.settle();
+        self.world.done.get()
+    }
+}
