@@ -3,16 +3,22 @@
 //! What a socket says before its runtime has looked is deterministic in both. Where the system may
 //! need time, the script waits.
 
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 
 use corewheel::TimerService;
 use corewheel::conn::PeerSocket;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read as _, Write as _};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
@@ -312,13 +318,30 @@ where
     lines
 }
 
+/// Connects from another namespace of the network, if the file of one is given.
+fn connect_from(namespace: Option<&OsStr>, address: SocketAddr) -> std::net::TcpStream {
+    let connect = || std::net::TcpStream::connect(address).unwrap();
+    let Some(namespace) = namespace else { return connect() };
+    // The thread ends there, and the socket stays.
+    let from_there = || {
+        let namespace = File::open(namespace).unwrap();
+        let kind = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(namespace.as_fd(), kind).unwrap();
+        connect()
+    };
+    thread::scope(|scope| scope.spawn(from_there).join().unwrap())
+}
+
 fn with_tokio() -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peers = env::var_os("COREWHEEL_SIM_PEERS");
+        // Of the device between the two namespaces.
+        let own = if peers.is_some() { "10.1.1.1:0" } else { "127.0.0.1:0" };
+        let listener = TcpListener::bind(own).unwrap();
         let address = listener.local_addr().unwrap();
         let connect = |_| {
-            let peer = std::net::TcpStream::connect(address).unwrap();
+            let peer = connect_from(peers.as_deref(), address);
             peer.set_nodelay(true).unwrap();
             let (stream, _) = listener.accept().unwrap();
             stream.set_nonblocking(true).unwrap();
