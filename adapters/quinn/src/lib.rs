@@ -76,8 +76,8 @@ use self::reader::{Readers, Socket};
 /// `QuinnRuntime` read theirs first.
 ///
 /// That holds on Unix, by the system's clock, and for idle times of more than 100 ms. It holds for
-/// the sockets that [`Endpoint::new`](quinn::Endpoint::new) and `rebind` take from this runtime.
-/// A socket of the caller's own, for `new_with_abstract_socket`, may not be read before.
+/// the sockets that [`Endpoint::new`](quinn::Endpoint::new) and `rebind` take from this runtime,
+/// and for those of [`wrap_socket`](Self::wrap_socket). Another one may not be read before.
 ///
 /// A silent connection ends then, too. Beside an endpoint whose socket is never empty, it ends when
 /// the endpoint has read 250 times.
@@ -118,6 +118,22 @@ impl QuinnRuntime {
     pub fn new<T: 'static>(timers: Handle<T>) -> Self {
         Self { timers: timers.untyped(), clock: timers.clock(), readers: Arc::default() }
     }
+
+    /// A socket of the caller's own, for
+    /// [`new_with_abstract_socket`](quinn::Endpoint::new_with_abstract_socket), that is read before
+    /// a connection ends as idle.
+    pub fn wrap_socket(&self, inner: Arc<dyn AsyncUdpSocket>) -> Arc<dyn AsyncUdpSocket> {
+        Arc::new(Socket { inner, clock: self.clock.clone() })
+    }
+
+    /// A task of quinn that is held back at its deadlines. A runtime that is built on this one
+    /// spawns it, in a tokio runtime's context.
+    pub fn hold_back(
+        &self,
+        task: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        Driver::new(task, self.clock.clone(), Arc::clone(&self.readers))
+    }
 }
 
 impl Runtime for QuinnRuntime {
@@ -132,12 +148,11 @@ impl Runtime for QuinnRuntime {
             // No runtime holds a clock up that a test moves.
             return TokioRuntime.spawn(future);
         }
-        tokio::spawn(Driver::new(future, self.clock.clone(), Arc::clone(&self.readers)));
+        tokio::spawn(self.hold_back(future));
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let inner = TokioRuntime.wrap_udp_socket(socket)?;
-        Ok(Arc::new(Socket { inner, clock: self.clock.clone() }))
+        Ok(self.wrap_socket(TokioRuntime.wrap_udp_socket(socket)?))
     }
 
     fn now(&self) -> Instant {
