@@ -28,6 +28,8 @@ struct Pair {
     has_rates: bool,
     transfers: Vec<(InProgress, InProgress<Handle>)>,
     events: usize,
+    /// The scale of the limits.
+    factor: f64,
 }
 
 impl Pair {
@@ -52,6 +54,7 @@ impl Pair {
             has_rates,
             transfers: Vec::new(),
             events: 0,
+            factor: 1.0,
         }
     }
 
@@ -97,6 +100,13 @@ impl Pair {
                 let factor = f64::from(self.rng.u32(..5)) / 4.0;
                 self.lab.service.set_scale(Scale::new(factor).unwrap());
                 self.poll();
+                if factor > std::mem::replace(&mut self.factor, factor) {
+                    // No connection is visited. Each has longer limits when it next looks at its
+                    // deadlines, which are both looked at now.
+                    let limits = self.here.limits();
+                    self.here.set_limits(limits);
+                    self.shared.set_limits(limits);
+                }
             }
             // Both are told at the beginning of the window, as there is no other connection.
             21 if self.rng.u32(..40) == 0 => {
