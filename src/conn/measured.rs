@@ -109,7 +109,7 @@ impl Progress {
     /// The transfer that runs is due later by this time, in nanoseconds. True if the timer is to
     /// be filed for it.
     #[cfg(any(feature = "hyper", feature = "tokio"))]
-    pub(super) fn put_off(&self, time: u64, now: u64) -> bool {
+    pub(super) fn extend(&self, time: u64, now: u64) -> bool {
         // Relaxed: see `pause`.
         let start = self.start.load(Ordering::Relaxed);
         self.go_on(start.saturating_add(time), now)

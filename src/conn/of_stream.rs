@@ -164,14 +164,11 @@ impl<S: Side> Transfer<S> {
         self.progress.as_ref().is_some_and(|progress| progress.is_due(now))
     }
 
-    /// The transfer that runs is due later by this time, in nanoseconds. True if the caller is to
-    /// poll for events.
-    pub(crate) fn put_off(&self, time: u64, now: u64) -> bool {
-        let is_to_file = self.progress.as_ref().is_some_and(|progress| progress.put_off(time, now));
-        if is_to_file {
+    /// The transfer that runs is due later by this time, in nanoseconds.
+    pub(crate) fn extend(&self, time: u64, now: u64) {
+        if self.progress.as_ref().is_some_and(|progress| progress.extend(time, now)) {
             S::Conn::change(&self.conn, Wakes::Nothing, |_| ((), 0));
         }
-        is_to_file
     }
 
     /// What was counted gives the transfer no more time from `now` on than `longest`, in

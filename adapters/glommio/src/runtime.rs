@@ -13,10 +13,9 @@ use crate::host;
 ///
 /// A shard takes seven open files, two threads and 6 MiB of address space on glommio, five open
 /// files and a thread on tokio, and a thread without an executor. All shards on glommio share one
-/// more thread. `Auto` and `GlommioOrTokio` try
-/// the next runtime where a limit of the process or the container does not leave as much for all
-/// shards. They decide once, at the start, and log the runtime with the reason. Tokio is there if
-/// the feature `tokio` of `corewheel` is on.
+/// more thread. `Auto` and `GlommioOrTokio` try the next runtime where a limit of the process or
+/// the container does not leave as much for all shards. They decide once, at the start, and log the
+/// runtime with the reason. Tokio is there if the feature `tokio` of `corewheel` is on.
 ///
 /// ```
 /// use corewheel::{ShutdownPolicy, TimerService};

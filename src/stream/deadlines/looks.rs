@@ -66,7 +66,7 @@ impl<M: Side> Deadlines<M> {
             transfer.bound(now, LUMP_MAX);
             if !is_windowed {
                 match known.doubt(transfer.is_due(now)) {
-                    Doubt::Begins => _ = transfer.put_off(ACK_DELAY, now),
+                    Doubt::Begins => transfer.extend(ACK_DELAY, now),
                     Doubt::Refuted => transfer.begin_again(now, Wakes::Nothing),
                     Doubt::Stays => {}
                 }

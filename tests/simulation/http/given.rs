@@ -1,5 +1,5 @@
-//! Servers on a simulated network, with given histories. In those of HTTP/1, the driver of the
-//! server is held while its client sends the rest of a body in time.
+//! Servers of HTTP/1 on a simulated network, each with one given history: the driver of the server
+//! is held while its client sends the rest of a body in time.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,6 @@ use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, TimerService};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
-use fastrand::Rng;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -23,7 +22,6 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::servers::Failed;
-use super::{plan, run};
 
 const LIMIT: Duration = Duration::from_millis(200);
 /// What a client is answered whose body comes in two parts. The second one is in time, and the
@@ -95,14 +93,4 @@ fn router_of_axum_serves_a_simulated_client_as_the_service_of_hyper() {
             drop(http1::Builder::new().serve_connection(io, service).await);
         })
     });
-}
-
-/// In the first, the window of a response came while the process was stopped, and a write took the
-/// stall before the next read. In the other, the client's kernel acknowledged each of some small
-/// responses late, which together were below the least rate.
-#[test]
-fn random_histories_in_which_honest_clients_were_cut_obey_the_laws() {
-    for seed in [6_497, 8_880] {
-        let _done = run(seed, &plan(&mut Rng::with_seed(seed)));
-    }
 }
