@@ -187,7 +187,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     accepting.schedule_fn(Duration::ZERO, move |timers| pack(timers, &handed_over))?;
     let served = service.spawn_on(ShardId::new(1), move |timers| serve(timers, accepted))?;
 
-    // Every third connection is closed, with one message to each core that has its timers.
+    // Every third connection is closed, and its timers are cancelled on the cores that have them.
     let mut cancelled = 0;
     let mut fired_before = 0;
     for connection in connections.extract_if(.., |connection| connection.number % 3 == 1) {

@@ -75,7 +75,7 @@ fn heartbeat(shard: Handle) -> Outcome {
     let begin = move |timers: &Timers| {
         let heart = timers.repeat(repeat, move |run| {
             // The receiver is gone when this function has returned.
-            let _ = sender.send((run.due(), run.timers().now(), run.missed()));
+            let _ = sender.send((run.due, run.timers.now(), run.missed));
         });
         heart.expect("there is room")
     };
@@ -107,11 +107,11 @@ fn poller(shard: Handle) -> Outcome {
     let repeat = Repeat::with_fixed_delay(ms(15))?.first(Duration::ZERO);
     let look = move |timers: &Timers| {
         let looking = timers.repeat(repeat, move |run| {
-            let begun = run.timers().now();
-            if run.number() == 4 {
+            let begun = run.timers.now();
+            if run.number == 4 {
                 run.stop();
             }
-            let _ = sender.send((begun, run.timers().now()));
+            let _ = sender.send((begun, run.timers.now()));
         });
         looking.expect("there is room")
     };
@@ -141,7 +141,7 @@ fn backoff(shard: Handle) -> Outcome {
     let first = start + wait;
     let attempt = move |timers: &Timers| {
         let attempts = timers.repeat_by_plan(first, plan, move |run| {
-            let _ = sender.send((run.due(), run.timers().now() >= run.due()));
+            let _ = sender.send((run.due, run.timers.now() >= run.due));
         });
         attempts.expect("there is room")
     };

@@ -55,14 +55,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
     let spinning = if trouble == "busy-host" { take_cores()? } else { Vec::new() };
-    let limits = WarningLimits { stuck: ms(1_000), ..WarningLimits::default() };
+    let limits =
+        WarningLimits { stuck: ms(1_000), class_age: LEASE_AGE_MAX, ..WarningLimits::default() };
     let builder = TimerService::builder()
         .name("trouble")
         .shards(2)
         .runtime(Runtime::Tokio)
         .unpinned()
         .classes([REQUEST, REPORT, LEASE])
-        .class_age(LEASE, LEASE_AGE_MAX)
         .lane_capacity(4_096)
         .overrun(ms(20))
         .warning_limits(limits);

@@ -93,7 +93,7 @@
 //! | a structure of your own with many timers | [`part`] |
 //! | handlers whose work is long | [a channel](guide::choosing#handlers-whose-work-is-long) |
 //! | deadlines that must not come together, as a thundering herd | `corewheel-kit`: `Jitter` |
-//! | deadlines that may come together | [`deadline_with_slack`](Timers::deadline_with_slack) |
+//! | deadlines that may come together | [`deadline_with_slack`](Handle::deadline_with_slack) |
 //! | many timers at once | [`cancel_many`](Handle::cancel_many) |
 //! | a thread that sees a stuck shard | `corewheel-kit`: `watch` |
 //! | connections that go to another core | [`ConnTimers::pack`](conn::ConnTimers::pack) |
@@ -115,8 +115,8 @@
 //!
 //! - A **refusal returns the value**: [`Refused`] is `Full(value)` where there is no room,
 //!   `Busy(value)` where the lane is full for a moment, `Closed(value)` after the end. Its
-//!   [`kind`](Refused::kind) is an error without the value. A callback comes back in a
-//!   [`RefusedCall`], which `?` converts into every boxed error.
+//!   [`kind`](Refused::kind) is an error without the value, into which `?` converts it for a boxed
+//!   error.
 //! - An **outcome tells the truth**: [`CancelOutcome`], [`ResetOutcome`]. After `Cancelled` the
 //!   timer has not fired and will not. A [`TimerId`] whose timer is gone does no harm: a cancel or
 //!   reset by it returns `Stale`.
@@ -255,7 +255,7 @@ pub use crate::shard::timers::Payload;
 pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, TimeoutError};
 pub use crate::values::ids::{ShardId, TimerId};
 pub use crate::values::outcome::{CancelOutcome, ResetOutcome};
-pub use crate::values::refused::{Refused, RefusedCall, RefusedKind};
+pub use crate::values::refused::{Refused, RefusedKind};
 pub use crate::values::shutdown::ShutdownPolicy;
 pub use crate::values::{class, settings};
 

@@ -10,10 +10,6 @@
 //! * `COREWHEEL_SEED` repeats the random choices of an earlier run. The order of the threads may
 //!   differ.
 
-#[path = "service/support/mod.rs"]
-#[allow(dead_code, reason = "the tests of the service use the rest")]
-mod support;
-
 use std::env;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +24,7 @@ use corewheel::{
 };
 use fastrand::Rng;
 
-use support::{Host, Running, check_law, ms, seeds};
+use corewheel_test_support::{Host, Running, check_law, ms, seeds};
 
 const THREADS: u64 = 4;
 const SHARDS: u16 = 2;
@@ -285,7 +281,7 @@ impl Worker {
         let (shard, id) = (ShardId::new(self.rng.u16(..SHARDS)), job.id);
         let call = move |timers: &Timers<Job>| job.fire(timers.now());
         let scheduled = self.client.on(shard).schedule_fn(delay, call);
-        self.note(scheduled.map_err(|error| end_refused(error.into(), drop)), id);
+        self.note(scheduled.map_err(|error| end_refused(error, drop)), id);
     }
 
     fn note(&mut self, scheduled: Result<TimerId, RefusedKind>, id: u32) {
@@ -331,7 +327,7 @@ fn check(host: Host, commands: u64, shuts_down_early: bool) {
     seeds::note(seed);
     // The limits are so low that the threads reach each of them.
     let lane_capacity = if shuts_down_early { 2 } else { 256 };
-    let builder = support::builder(usize::from(SHARDS)).capacity(1 << 14);
+    let builder = corewheel_test_support::builder(usize::from(SHARDS)).capacity(1 << 14);
     let builder = builder.lane_capacity(lane_capacity);
     let ledger = Ledger::new(commands, Instant::now(), seed);
     let known = Arc::clone(&ledger);
@@ -373,7 +369,7 @@ fn check(host: Host, commands: u64, shuts_down_early: bool) {
     };
     let (outcomes, report) = if shuts_down_early {
         let third = (commands / 3) as u32;
-        support::wait_until("a third of the commands is executed", || {
+        corewheel_test_support::wait_until("a third of the commands is executed", || {
             ledger.next.load(Ordering::SeqCst) > third
                 || threads.iter().all(thread::JoinHandle::is_finished)
         });

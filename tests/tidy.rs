@@ -2,10 +2,14 @@
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/events.rs"]
+mod events;
 #[path = "tidy/evidence.rs"]
 mod evidence;
 #[path = "tidy/examples.rs"]
 mod examples;
+#[path = "tidy/guarantees.rs"]
+mod guarantees;
 #[path = "tidy/interface.rs"]
 mod interface;
 #[path = "tidy/least_rust.rs"]

@@ -1,5 +1,4 @@
-//! What does it cost to touch a connection, to open and close it, and to visit it when the pressure
-//! rises?
+//! What does it cost to touch a connection, and to open and close it?
 //!
 //! The other rows are a bare store into a record of the same size, and resets of a timer by a delay
 //! and to a known deadline. A server without connection timers would use these resets. Connections
@@ -14,40 +13,23 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::attach::ShardLoop;
-use corewheel::attach::Turn;
-use corewheel::settings::Scale;
-use corewheel::{ConnLimits, ConnTimers, Fired, Handle, ResetOutcome};
-use corewheel::{TimerId, TimerService, Timers};
-use corewheel_bench::{Payload, pin_to_one_core, random_order};
+use corewheel::{ConnLimits, ConnTimers, Handle, ResetOutcome, TimerId};
+use corewheel_bench::{Home, Payload, pin_to_one_core, random_order};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
 use criterion::{criterion_group, criterion_main};
 
 const CONNECTIONS: [usize; 2] = [1_000, 100_000];
 const TOUCHES: u64 = 1_000;
-
-type Deliver = fn(Fired<Payload>, &Timers<Payload>);
-
-/// A shard in this loop.
-struct Home {
-    shard: ShardLoop<Payload, Deliver>,
-    // The drop of the service closes the shard.
-    service: TimerService<Payload>,
-}
+const IDLE: Duration = Duration::from_mins(30);
 
 fn home() -> Home {
-    let builder = TimerService::builder().shards(1).capacity(1 << 18);
-    let service: TimerService<Payload> = builder.start_attached_with().expect("it starts");
-    let shard = service.shards().next().expect("it has one");
-    let deliver: Deliver = |_, _| unreachable!("nothing is due");
-    let attachment = service.attach(shard).expect("it is free");
-    Home { shard: attachment.into_loop(deliver).expect("there is memory"), service }
+    Home::new(1 << 19)
 }
 
 fn limits() -> ConnLimits {
     ConnLimits {
-        read_idle: Duration::from_mins(30),
+        read_idle: IDLE,
         write_idle: Duration::from_mins(20),
         all_idle: Duration::from_mins(40),
         heartbeat: Duration::from_mins(15),
@@ -74,15 +56,8 @@ fn connections_of_any_thread(home: &Home, count: usize) -> Vec<ConnTimers<Handle
     (0..count).map(open).collect()
 }
 
-/// A record of a connection that contains only a time.
-#[derive(Default, Clone)]
-#[repr(C)]
-struct Bare {
-    read: Cell<u64>,
-    _others: [u64; 5],
-}
-
 /// Ready at the second poll.
+#[derive(Default)]
 struct Packet {
     was_polled: bool,
 }
@@ -95,177 +70,96 @@ impl Future for Packet {
     }
 }
 
-fn touch_any_thread(group: &mut BenchmarkGroup<'_, WallTime>, home: &mut Home, count: usize) {
-    let others = connections_of_any_thread(home, count);
-    let mut next = random_order(count);
-    group.bench_function(BenchmarkId::new("touch_read on any thread", count), |bencher| {
-        bencher.iter(|| {
-            for _ in 0..TOUCHES {
-                black_box(&others[next()]).touch_read();
-            }
-            let _ = black_box(home.shard.turn());
-        });
-    });
+fn group<'a>(criterion: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
+    pin_to_one_core();
+    let mut group = criterion.benchmark_group(name);
+    group.sample_size(30).warm_up_time(Duration::from_millis(300));
+    group.measurement_time(Duration::from_secs(1));
+    group
 }
 
-fn resets(group: &mut BenchmarkGroup<'_, WallTime>, home: &mut Home, count: usize) {
-    let timers = home.shard.timers().clone();
-    let idle = Duration::from_mins(30);
-    let schedule = |_| timers.schedule(idle, Payload::MIN).expect("there is room");
-    let handles: Vec<TimerId> = (0..count).map(schedule).collect();
+/// A row: a thousand packets of connections in random order, and a turn.
+fn row(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    count: usize,
+    mut each: impl FnMut(usize),
+    mut turn: impl FnMut(),
+) {
     let mut next = random_order(count);
-    group.bench_function(BenchmarkId::new("reset of a timer", count), |bencher| {
+    group.bench_function(BenchmarkId::new(name, count), |bencher| {
         bencher.iter(|| {
             for _ in 0..TOUCHES {
-                let outcome = timers.reset(black_box(handles[next()]), idle);
-                assert_eq!(outcome, ResetOutcome::Reset);
+                each(black_box(next()));
             }
-            let _ = black_box(home.shard.turn());
+            turn();
         });
     });
-    let mut next = random_order(count);
-    group.bench_function(
-        BenchmarkId::new("reset of a timer to a known deadline", count),
-        |bencher| {
-            bencher.iter(|| {
-                let deadline = timers.deadline(idle);
-                for _ in 0..TOUCHES {
-                    let outcome = timers.reset(black_box(handles[next()]), deadline);
-                    assert_eq!(outcome, ResetOutcome::Reset);
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        },
-    );
 }
 
 fn touch(criterion: &mut Criterion) {
-    pin_to_one_core();
-    let mut group = criterion.benchmark_group("a thousand packets");
-    group.throughput(Throughput::Elements(TOUCHES)).sample_size(30);
-    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    let mut group = group(criterion, "a thousand packets");
+    group.throughput(Throughput::Elements(TOUCHES));
     for count in CONNECTIONS {
         // A server that reads a packet touches the memory of its connection anyway. Here, that is a
         // reference to a record.
-        let bare = vec![Bare::default(); count];
-        let handles: Vec<&Bare> = bare.iter().collect();
-        let mut next = random_order(count);
-        let mut now = 1;
-        group.bench_function(BenchmarkId::new("a bare store", count), |bencher| {
-            bencher.iter(|| {
-                now += 1;
-                for _ in 0..TOUCHES {
-                    black_box(handles[next()]).read.set(black_box(now));
-                }
-            });
-        });
+        let bare: Vec<[Cell<u64>; 6]> = vec![<[Cell<u64>; 6]>::default(); count];
+        let handles: Vec<_> = bare.iter().collect();
+        row(&mut group, "a bare store", count, |n| handles[n][0].set(black_box(n as u64)), || {});
 
         let mut home = home();
-        let connections = connections(&home, count);
-        for (name, turns) in [("touch_read", true), ("touch_read, no turns", false)] {
-            let mut next = random_order(count);
-            group.bench_function(BenchmarkId::new(name, count), |bencher| {
-                bencher.iter(|| {
-                    for _ in 0..TOUCHES {
-                        black_box(&connections[next()]).touch_read();
-                    }
-                    if turns {
-                        let _ = black_box(home.shard.turn());
-                    }
-                });
-            });
-        }
-        let mut next = random_order(count);
-        group.bench_function(BenchmarkId::new("touch", count), |bencher| {
-            bencher.iter(|| {
-                for _ in 0..TOUCHES {
-                    black_box(&connections[next()]).touch();
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        });
-        touch_any_thread(&mut group, &mut home, count);
-        let mut next = random_order(count);
+        let conns = connections(&home, count);
+        let others = connections_of_any_thread(&home, count);
+        let timers = home.shard.timers().clone();
+        let schedule = |_| timers.schedule(IDLE, Payload::MIN).expect("there is room");
+        let handles: Vec<TimerId> = (0..count).map(schedule).collect();
         let cx = &mut Context::from_waker(Waker::noop());
-        group.bench_function(BenchmarkId::new("race that waits", count), |bencher| {
-            bencher.iter(|| {
-                for _ in 0..TOUCHES {
-                    let mut packet = pin!(connections[next()].race(Packet { was_polled: false }));
-                    assert!(packet.as_mut().poll(cx).is_pending());
-                    assert!(packet.as_mut().poll(cx).is_ready());
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        });
-        let mut next = random_order(count);
-        group.bench_function(BenchmarkId::new("touch_read_at", count), |bencher| {
-            bencher.iter(|| {
-                let now = home.shard.timers().now();
-                for _ in 0..TOUCHES {
-                    black_box(&connections[next()]).touch_read_at(now);
-                }
-                let _ = black_box(home.shard.turn());
-            });
-        });
-        drop(connections);
-
-        resets(&mut group, &mut home, count);
+        row(&mut group, "touch_read, no turns", count, |n| conns[n].touch_read(), || {});
+        let mut turn = || {
+            let _ = black_box(home.shard.turn());
+        };
+        row(&mut group, "touch_read", count, |n| conns[n].touch_read(), &mut turn);
+        row(&mut group, "touch", count, |n| conns[n].touch(), &mut turn);
+        let others = |n: usize| others[n].touch_read();
+        row(&mut group, "touch_read on any thread", count, others, &mut turn);
+        let race = |n: usize| {
+            let mut packet = pin!(conns[n].race(Packet::default()));
+            assert!(packet.as_mut().poll(cx).is_pending());
+            assert!(packet.as_mut().poll(cx).is_ready());
+        };
+        row(&mut group, "race that waits", count, race, &mut turn);
+        let now = timers.now();
+        row(&mut group, "touch_read_at", count, |n| conns[n].touch_read_at(now), &mut turn);
+        let reset = |n: usize| assert_eq!(timers.reset(handles[n], IDLE), ResetOutcome::Reset);
+        row(&mut group, "reset of a timer", count, reset, &mut turn);
+        let deadline = timers.deadline(IDLE);
+        let reset = |n: usize| assert_eq!(timers.reset(handles[n], deadline), ResetOutcome::Reset);
+        row(&mut group, "reset of a timer to a known deadline", count, reset, &mut turn);
     }
     group.finish();
 }
 
 fn open(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("beside 1000 connections");
-    group.sample_size(30);
-    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
+    let mut group = group(criterion, "beside 1000 connections");
     let home = home();
     let _others = connections(&home, 1_000);
     let timers = home.shard.timers();
-    group.bench_function("schedule and cancel a timer", |bencher| {
-        bencher.iter(|| {
-            let timer = timers.schedule(Duration::from_mins(30), Payload::MIN);
-            timers.cancel(timer.expect("there is room"))
+    for minutes in [&[30][..], &[30, 20, 40, 15, 720]] {
+        let name = format!("schedule and cancel timers, {}", minutes.len());
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                for minutes in minutes {
+                    let timer = timers.schedule(Duration::from_mins(*minutes), Payload::MIN);
+                    let _ = black_box(timers.cancel(timer.expect("there is room")));
+                }
+            });
         });
-    });
-    group.bench_function("schedule and cancel five", |bencher| {
-        bencher.iter(|| {
-            for minutes in [30, 20, 40, 15, 720] {
-                let timer = timers.schedule(Duration::from_mins(minutes), Payload::MIN);
-                let _ = black_box(timers.cancel(timer.expect("there is room")));
-            }
-        });
-    });
+    }
     group.bench_function("open and close a connection", |bencher| {
         bencher.iter(|| timers.connection(limits()).expect("there is room").close());
     });
     group.finish();
 }
 
-/// The pressure ends and rises again. The shard visits each connection, whose deadline is early
-/// enough after the first time.
-fn visit(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("pressure that rises, for each connection");
-    group.sample_size(10).warm_up_time(Duration::from_millis(300));
-    for count in CONNECTIONS {
-        group.throughput(Throughput::Elements(count as u64));
-        for any_thread in [false, true] {
-            let mut home = home();
-            let on_shard = connections(&home, if any_thread { 0 } else { count });
-            let others = connections_of_any_thread(&home, if any_thread { count } else { 0 });
-            let name = if any_thread { "on any thread" } else { "on a shard" };
-            group.bench_function(BenchmarkId::new(name, count), |bencher| {
-                bencher.iter(|| {
-                    for scale in [Scale::ONE, Scale::ZERO] {
-                        home.service.set_scale(scale);
-                        while home.shard.turn() == Turn::More {}
-                    }
-                });
-            });
-            drop((on_shard, others));
-        }
-    }
-    group.finish();
-}
-
-criterion_group!(benches, touch, open, visit);
+criterion_group!(benches, touch, open);
 criterion_main!(benches);

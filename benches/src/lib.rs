@@ -1,34 +1,27 @@
-//! The cost of corewheel and of its peers: the contenders, the workloads, and a check that each
-//! contender works correctly.
+//! What corewheel costs beside its peers: the workloads, the contenders in turns, and from one
+//! place the tables, the plots and the targets.
 //!
 //! Why a crate of its own: only this crate depends on the peers, so users of corewheel do not
 //! download them.
 //!
-//! Invariants: time is simulated, a tick is a number; all contenders get the same operations,
-//! generated before the clock is started; a contender is timed only after [`verify`] has passed.
-//! Absent by design: a figure from another run. Absolute figures differ between machines;
+//! Invariants: all contenders of a row get the same operations, and a contender is timed only after
+//! [`verify`](verify::verify) has passed. A row of the wheel has simulated time: a tick is a
+//! number. Absent by design: a figure from another run. Absolute figures differ between machines;
 //! ratios within a run can be compared.
 
-pub mod figure;
-mod memory;
+pub mod cells;
+pub mod judges;
 pub mod peers;
 pub mod plot;
-pub mod sections;
-pub mod verdict;
-mod verify;
-mod workload;
+pub mod report;
+pub mod rows;
+pub mod targets;
+pub mod verify;
 
-use std::hint;
 use std::num::NonZeroU64;
-use std::thread;
 
-use core_affinity::CoreId;
-use corewheel::attach::Turn;
-use corewheel::{Fired, TimerService};
-pub use corewheel_timeouts::process::resident_bytes;
-pub use memory::{Held, resident_bytes_per_timer};
-pub use verify::verify;
-pub use workload::{Case, Row, Sample, case, only_tested, sizes};
+use corewheel::attach::ShardLoop;
+use corewheel::{Fired, TimerService, TimerServiceBuilder};
 
 /// The payload of a timer: eight bytes with a niche, like a box.
 pub type Payload = NonZeroU64;
@@ -69,41 +62,36 @@ pub trait Timers: Sized + 'static {
     fn pending(&self) -> usize;
 }
 
-/// A contender, whose type is erased.
-#[derive(Clone, Copy, Debug)]
-pub struct Contender {
-    /// The name in tables.
-    pub name: &'static str,
-    /// Populates the contender for a row of the table, with a number of timers.
-    pub case: fn(Row, usize) -> Box<dyn Case>,
-    /// Checks that the contender works correctly.
-    pub verify: fn(),
-    /// Measures how many bytes each of a number of timers takes from the system.
-    pub resident_bytes_per_timer: fn(usize, Held) -> f64,
+/// What takes the timers of a [`Home`] that fire.
+pub type Deliver = fn(Fired<Payload>, &corewheel::Timers<Payload>);
+
+/// A service with one shard, which is driven by the calling thread.
+pub struct Home {
+    /// Dropped before its service, whose drop closes the shard.
+    pub shard: ShardLoop<Payload, Deliver>,
+    /// The service.
+    pub service: TimerService<Payload>,
 }
 
-impl Contender {
-    fn of<T: Timers>() -> Self {
-        Self {
-            name: T::NAME,
-            case: case::<T>,
-            verify: verify::<T>,
-            resident_bytes_per_timer: resident_bytes_per_timer::<T>,
-        }
+impl std::fmt::Debug for Home {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Home").field(&self.shard.timers().len()).finish()
     }
 }
 
-/// All contenders. The others are compared with the first.
-pub fn contenders() -> Vec<Contender> {
-    vec![
-        Contender::of::<peers::hierarchical::Hierarchical>(),
-        Contender::of::<peers::hashed::Hashed>(),
-        Contender::of::<peers::nexus::Nexus>(),
-        Contender::of::<peers::hash_wheel::HashWheel>(),
-        Contender::of::<peers::delay_queue::TokioQueue>(),
-        Contender::of::<peers::heap::Heap>(),
-        Contender::of::<peers::btree::BTree>(),
-    ]
+impl Home {
+    /// A shard for so many timers.
+    pub fn new(capacity: usize) -> Self {
+        Self::with(TimerService::builder().capacity(capacity as u32), |_, _| {})
+    }
+
+    /// A shard with other settings.
+    pub fn with(builder: TimerServiceBuilder, deliver: Deliver) -> Self {
+        let service = builder.shards(1).start_attached_with().expect("it starts");
+        let shard = service.shards().next().expect("it has one");
+        let attachment = service.attach(shard).expect("it is free");
+        Self { shard: attachment.into_loop(deliver).expect("there is memory"), service }
+    }
 }
 
 /// Keeps this thread on one core, so that no figure contains a migration.
@@ -123,37 +111,5 @@ pub fn random_order(count: usize) -> impl FnMut() -> usize {
     move || {
         at = (at + 1) % order.len();
         order[at] as usize
-    }
-}
-
-/// A service with one shard for values that never fire. A loop on this core takes its turns without
-/// a pause, so that figures of its lanes contain no sleep of the operating system.
-///
-/// # Panics
-///
-/// If the service does not start.
-pub fn polled_service<T: Send + 'static>(home: CoreId, capacity: u32) -> TimerService<T> {
-    let builder = TimerService::builder().shards(1).capacity(capacity);
-    let service = builder.start_attached_with::<T>().expect("the service starts");
-    let shard = service.shards().next().expect("it has a shard");
-    let attachment = service.attach(shard).expect("no thread drives the shard");
-    thread::spawn(move || {
-        core_affinity::set_for_current(home);
-        let handler = |_: Fired<T>, _: &corewheel::Timers<T>| unreachable!("nothing is due");
-        let mut shard = attachment.into_loop(handler).expect("the service has not ended");
-        while shard.turn() != Turn::Closed {
-            hint::spin_loop();
-        }
-    });
-    service
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_contender_does_what_it_is_timed_for() {
-        for contender in super::contenders() {
-            (contender.verify)();
-        }
     }
 }

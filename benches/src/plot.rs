@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use crate::figure::Figure;
+use crate::report::{Figure, distinct};
 use plotters::prelude::*;
 use plotters::style::full_palette::{BLUEGREY, BROWN, CYAN, ORANGE, PINK, PURPLE, TEAL};
 
@@ -13,18 +13,19 @@ const TEXT: u32 = 22;
 /// The colours of the contenders. The first is corewheel's.
 const COLOURS: [RGBColor; 9] = [RED, BLUE, ORANGE, TEAL, PURPLE, BROWN, PINK, BLUEGREY, CYAN];
 
-/// Draws one row of the table: a line for each contender through its medians. `counted` says what
-/// the counts of the figures are.
+/// Draws one row of a table: a line for each contender through its medians.
 ///
 /// # Errors
 ///
 /// If the file cannot be written.
-pub fn draw(path: &Path, counted: &str, figures: &[&Figure]) -> Result<(), Box<dyn Error>> {
+pub fn draw(path: &Path, figures: &[&Figure]) -> Result<(), Box<dyn Error>> {
     let Some(first) = figures.first() else { return Ok(()) };
     let counts = figures.iter().map(|figure| figure.count as f64);
     let (from, to) = (counts.clone().fold(f64::MAX, f64::min), counts.fold(1.0, f64::max));
-    let medians = figures.iter().map(|figure| figure.median());
+    let median = |figure: &Figure| figure.range().map_or(0.0, |[_, median, _]| median);
+    let medians = figures.iter().map(|figure| median(figure));
     let (least, most) = (medians.clone().fold(f64::MAX, f64::min), medians.fold(0.0, f64::max));
+    let names = distinct(figures.iter().map(|figure| &figure.contender));
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&area)
@@ -38,27 +39,19 @@ pub fn draw(path: &Path, counted: &str, figures: &[&Figure]) -> Result<(), Box<d
         )?;
     chart
         .configure_mesh()
-        .x_desc(counted)
-        .y_desc(format!("{} an operation", first.unit))
+        .x_desc("count")
+        .y_desc(&first.table)
         .x_label_formatter(&|count| format!("{count:.0}"))
         // Plots are read on phones, too.
         .label_style(("sans-serif", TEXT))
         .axis_desc_style(("sans-serif", TEXT))
         .light_line_style(BLACK.mix(0.05))
         .draw()?;
-    let mut names: Vec<_> = figures.iter().map(|figure| figure.contender).collect();
-    let mut seen = Vec::new();
-    names.retain(|name| {
-        !seen.contains(name) && {
-            seen.push(*name);
-            true
-        }
-    });
     for (name, colour) in names.into_iter().zip(COLOURS.iter().cycle()) {
-        let width = if name == first.contender { 4 } else { 2 };
+        let width = if *name == first.contender { 4 } else { 2 };
         let style = colour.stroke_width(width);
-        let of_this = figures.iter().filter(|figure| figure.contender == name);
-        let points: Vec<_> = of_this.map(|figure| (figure.count as f64, figure.median())).collect();
+        let of_this = figures.iter().filter(|figure| figure.contender == *name);
+        let points: Vec<_> = of_this.map(|figure| (figure.count as f64, median(figure))).collect();
         chart
             .draw_series(LineSeries::new(points.clone(), style))?
             .label(name)

@@ -1,99 +1,65 @@
-//! The check that a contender works correctly.
+//! The check that a contender works correctly: it does what an ordered map does.
 
+use std::collections::HashSet;
+
+use crate::peers::BTree;
 use crate::{Payload, Timers};
 
-const TIMERS: usize = 20_000;
+const TIMERS: u64 = 20_000;
 const DELAY_MAX: u64 = 60_000;
-/// At this tick some timers are reset and cancelled once more.
+/// After this tick, and after the first, some timers are reset and others cancelled.
 const MIDWAY: u64 = 10_000;
 
-/// The expected outcome of a timer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
-    Fires { at: u64, was_reset: bool },
-    IsCancelled,
-    HasFired,
-}
-
-/// Schedules, cancels, resets to earlier and later deadlines, and advances tick by tick.
+/// Schedules, cancels, resets to earlier and later deadlines, and advances tick by tick, beside an
+/// ordered map.
 ///
 /// # Panics
 ///
-/// If a timer does not fire in its tick exactly once; if a cancelled timer fires; or if the order
-/// within a tick is not the one that the contender claims.
+/// If a timer does not fire in its tick exactly once; if a cancelled timer fires; if the order
+/// within a tick is not the one that the contender claims; or if the contender would sleep past a
+/// deadline.
 pub fn verify<T: Timers>() {
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0001);
-    let mut timers = T::with_capacity(TIMERS);
-    let mut fates = Vec::with_capacity(TIMERS);
-    let mut handles = Vec::with_capacity(TIMERS);
-    for number in 0..TIMERS {
+    let capacity = TIMERS as usize;
+    let (mut timers, mut map) = (T::with_capacity(capacity), BTree::with_capacity(capacity));
+    let mut handles = Vec::new();
+    for number in 1..=TIMERS {
+        let payload = Payload::new(number).expect("it is counted from one");
         let at = rng.u64(1..=DELAY_MAX);
-        handles.push(Some(timers.schedule(at, payload(number))));
-        fates.push(Fate::Fires { at, was_reset: false });
+        handles.push((payload, timers.schedule(at, payload), map.schedule(at, payload)));
     }
-    disturb(&mut timers, &mut fates, &mut handles, 0, &mut rng);
+    let mut were_reset = HashSet::new();
     for now in 1..=DELAY_MAX {
-        if let Some(next) = timers.next_deadline() {
-            let first = fates.iter().filter_map(|fate| match fate {
-                Fate::Fires { at, .. } => Some(*at),
-                _ => None,
-            });
-            // A search through all timers is slow, so not at every tick.
-            if now % 512 == 0 {
-                let first = first.min().expect("something is pending");
-                assert!(next <= first, "{}: sleeps until {next}, past {first}", T::NAME);
-            }
+        assert_eq!(timers.pending(), map.pending(), "{}: pending before {now}", T::NAME);
+        let first = map.next_deadline().unwrap_or(u64::MAX);
+        let next = timers.next_deadline().unwrap_or(first);
+        assert!(next <= first, "{}: sleeps until {next}, past {first}", T::NAME);
+        let (mut fired, mut expected) = (Vec::new(), Vec::new());
+        timers.advance(now, |payload| fired.push(payload));
+        map.advance(now, |payload| expected.push(payload));
+        let in_order = fired.iter().filter(|payload| !were_reset.contains(*payload)).is_sorted();
+        assert!(in_order || !T::FIFO, "{}: the order of tick {now}", T::NAME);
+        fired.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(fired, expected, "{}: fired in tick {now}", T::NAME);
+        if now != 1 && now != MIDWAY {
+            continue;
         }
-        let mut last = 0;
-        timers.advance(now, |payload| {
-            let number = payload.get() as usize - 1;
-            let Fate::Fires { at, was_reset } = fates[number] else {
-                panic!("{}: timer {number} fired at {now}: {:?}", T::NAME, fates[number]);
-            };
-            assert_eq!(at, now, "{}: timer {number} fires in its tick", T::NAME);
-            fates[number] = Fate::HasFired;
-            if T::FIFO && !was_reset {
-                assert!(number >= last, "{}: {number} after {last} in tick {now}", T::NAME);
-                last = number;
+        for (payload, handle, key) in std::mem::take(&mut handles) {
+            match rng.u32(..6) {
+                _ if key.0 <= now => {}
+                0 => {
+                    assert_eq!(timers.cancel(handle), payload, "{}", T::NAME);
+                    map.cancel(key);
+                }
+                1 | 2 => {
+                    let at = rng.u64(now + 1..=DELAY_MAX);
+                    handles.push((payload, timers.reset(handle, at), map.reset(key, at)));
+                    were_reset.insert(payload);
+                }
+                _ => handles.push((payload, handle, key)),
             }
-        });
-        if now == MIDWAY {
-            disturb(&mut timers, &mut fates, &mut handles, now, &mut rng);
         }
     }
     assert_eq!(timers.pending(), 0, "{}: all have fired or are cancelled", T::NAME);
-    let left = fates.iter().position(|fate| matches!(fate, Fate::Fires { .. }));
-    assert_eq!(left, None, "{}: this timer did not fire", T::NAME);
-}
-
-fn disturb<T: Timers>(
-    timers: &mut T,
-    fates: &mut [Fate],
-    handles: &mut [Option<T::Handle>],
-    now: u64,
-    rng: &mut fastrand::Rng,
-) {
-    for number in 0..TIMERS {
-        let Fate::Fires { .. } = fates[number] else { continue };
-        match rng.u32(..6) {
-            0 => {
-                let handle = handles[number].take().expect("a pending timer has its handle");
-                assert_eq!(timers.cancel(handle), payload(number), "{}", T::NAME);
-                fates[number] = Fate::IsCancelled;
-            }
-            1 | 2 => {
-                let handle = handles[number].take().expect("a pending timer has its handle");
-                let at = rng.u64(now + 1..=DELAY_MAX);
-                handles[number] = Some(timers.reset(handle, at));
-                fates[number] = Fate::Fires { at, was_reset: true };
-            }
-            _ => {}
-        }
-    }
-    let pending = fates.iter().filter(|fate| matches!(fate, Fate::Fires { .. })).count();
-    assert_eq!(timers.pending(), pending, "{}: pending", T::NAME);
-}
-
-fn payload(number: usize) -> Payload {
-    Payload::new(number as u64 + 1).expect("one more than a number is not zero")
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use corewheel::Timers;
+use corewheel::{RefusedKind, Timers};
 
 /// Sleeps; false if the shard takes no timers any more, as it has ended.
 ///
@@ -11,7 +11,7 @@ use corewheel::Timers;
 pub(crate) async fn pause<T: Send + 'static>(timers: &Timers<T>, length: Duration) -> bool {
     match timers.sleep(length).await {
         Ok(()) => true,
-        Err(refused) if refused.is_closed() => false,
+        Err(RefusedKind::Closed) => false,
         Err(_) => {
             tokio::task::yield_now().await;
             true

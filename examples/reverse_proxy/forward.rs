@@ -80,10 +80,15 @@ impl<B: Asked> Forwarder<B> {
         }
         let (mut connector, mut time) = (HttpConnector::new(), Duration::ZERO);
         connector.set_nodelay(true);
+        let idle = unless_off(limits.upstream_idle).filter(|_| timer != TimerKind::None);
+        builder.pool_idle_timeout(idle);
         match timer {
             TimerKind::Corewheel => {
                 time = limits.connect;
-                builder.pool_timer(HyperTimer::new(timers));
+                // Without a limit, no connection of the pool asks for the time.
+                if idle.is_some() {
+                    builder.pool_timer(HyperTimer::new(timers));
+                }
             }
             TimerKind::Tokio => {
                 connector.set_connect_timeout(unless_off(limits.connect));
@@ -91,8 +96,6 @@ impl<B: Asked> Forwarder<B> {
             }
             TimerKind::None => {}
         }
-        let idle = unless_off(limits.upstream_idle).filter(|_| timer != TimerKind::None);
-        builder.pool_idle_timeout(idle);
         let client = builder.build(TimedConnector::new(connector, timers, time));
         let upstream = upstream.to_string().parse().expect("an address is an authority");
         let response = limits.response;

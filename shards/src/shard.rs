@@ -388,11 +388,6 @@ impl<T> Shard<T> {
         }
     }
 
-    /// Whether `key` is granted, and its timer has not come yet.
-    pub fn is_granted(&self, key: TimerKey) -> bool {
-        matches!(self.slab.state(key), State::Granted | State::GrantCancelled)
-    }
-
     /// The payload of a pending timer; `None` if `key` names none.
     pub fn payload(&self, key: TimerKey) -> Option<&T> {
         match self.slab.state(key) {

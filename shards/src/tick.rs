@@ -6,7 +6,6 @@
 
 use core::fmt;
 use core::num::NonZeroU64;
-use core::time::Duration;
 
 /// A point in time, counted in ticks from the epoch that the caller chooses.
 ///
@@ -118,11 +117,6 @@ impl TickLength {
     #[inline]
     pub const fn nanos(self) -> u64 {
         self.nanos.get()
-    }
-
-    /// The length of one tick.
-    pub const fn duration(self) -> Duration {
-        Duration::from_nanos(self.nanos.get())
     }
 
     /// Rounds down: the tick that has begun and not ended `nanos` nanoseconds after the epoch.

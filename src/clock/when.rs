@@ -15,10 +15,6 @@ use super::Timeline;
 /// | `Instant` | at that time, rounded up to a tick | no |
 /// | [`Deadline`] | at that tick | no, and nothing is converted |
 ///
-/// With the feature `tokio`, the `Instant` of the module `time` and that of tokio are the same as
-/// an `Instant`. One of tokio's that was taken while a test had paused tokio's clock names the
-/// moment that the paused clock showed; the service goes by the system's clock.
-///
 /// A duration of zero, and a time that has passed, are due in the next turn.
 ///
 /// A duration that does not fit (584 years) means never. The trait is sealed.

@@ -10,6 +10,8 @@
 #[cfg(unix)]
 use std::os::fd::AsFd;
 
+#[cfg(unix)]
+pub(crate) use self::system::{reset_at_close, sent};
 use super::limits::DataRate;
 
 /// The time of a write that waits has so many looks at its socket.
@@ -19,26 +21,8 @@ pub(crate) const LOOKS: u32 = 4;
 /// progress, in nanoseconds: see [`DataRate`].
 pub(crate) const LUMP_MAX: u64 = DataRate::LUMP_MAX.as_nanos() as u64;
 
-/// How many bytes the peer of a TCP socket has acknowledged since the connection began. `None` of
-/// another socket, and on systems that do not say.
-///
-/// A peer's kernel acknowledges what its buffers take, so a peer that reads slowly shows its
-/// progress in lumps: of a segment, of half its receive buffer, or of a buffer that has grown.
-/// The count is of what lies on the wire, also above TLS.
-///
-/// On Linux it is `tcpi_bytes_acked` of `TCP_INFO`. The answer is `None` before Linux 4.19, and in
-/// a process whose system calls qemu emulates. Costs a system call.
-#[cfg(unix)]
-pub fn acknowledged_bytes(socket: &impl AsFd) -> Option<u64> {
-    system::sent(socket).map(|sent| sent.acknowledged)
-}
-
 /// What the system says of what was written to a TCP socket.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(any(feature = "hyper", feature = "tokio")),
-    expect(dead_code, reason = "streams use the others")
-)]
 pub(crate) struct Sent {
     /// How many bytes the peer has acknowledged since the connection began.
     pub(crate) acknowledged: u64,
@@ -48,19 +32,6 @@ pub(crate) struct Sent {
     pub(crate) busy: u64,
     /// How long ago the peer last acknowledged anything, in nanoseconds.
     pub(crate) quiet: u64,
-}
-
-/// `None` of another socket, and where the system does not say.
-#[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
-pub(crate) fn sent(socket: &impl AsFd) -> Option<Sent> {
-    system::sent(socket)
-}
-
-/// The close of the socket resets the connection: what its peer has not acknowledged is dropped,
-/// and the system keeps no memory for it.
-#[cfg(unix)]
-pub(crate) fn reset_at_close(socket: &impl AsFd) {
-    system::reset_at_close(socket);
 }
 
 /// A socket that [`ConnTimers::race_write`](super::ConnTimers::race_write) asks how much its peer
@@ -123,10 +94,16 @@ pub trait PeerSocket {
     }
 }
 
+/// A peer's kernel acknowledges what its buffers take, so a peer that reads slowly shows its
+/// progress in lumps: of a segment, of half its receive buffer, or of a buffer that has grown.
+/// The count is of what lies on the wire, also above TLS.
+///
+/// On Linux it is `tcpi_bytes_acked` of `TCP_INFO`. The answer is `None` before Linux 4.19, in a
+/// process whose system calls qemu emulates, and of a socket that is not of TCP.
 #[cfg(unix)]
 impl<F: AsFd> PeerSocket for F {
     fn acknowledged(&self) -> Option<u64> {
-        acknowledged_bytes(self)
+        sent(self).map(|sent| sent.acknowledged)
     }
 
     fn reset_at_close(&self) {
@@ -134,7 +111,7 @@ impl<F: AsFd> PeerSocket for F {
     }
 
     fn left(&self) -> Option<u64> {
-        system::sent(self).map(|sent| sent.left)
+        sent(self).map(|sent| sent.left)
     }
 
     fn set_unsent_max(&self, bytes: u32) -> bool {
@@ -163,7 +140,6 @@ pub(crate) struct UnsentBound {
 }
 
 impl UnsentBound {
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(crate) fn new(least: u32) -> Self {
         Self { least, present: least }
     }
@@ -314,7 +290,8 @@ mod system {
         next().zip(next()).is_some_and(|version| version >= (4, 19))
     }
 
-    pub(super) fn sent(socket: &impl AsFd) -> Option<Sent> {
+    /// `None` of another socket, and where the system does not say.
+    pub(crate) fn sent(socket: &impl AsFd) -> Option<Sent> {
         if !is_known(socket) {
             return None;
         }
@@ -336,7 +313,9 @@ mod system {
         setsockopt(socket, UnsentMax, &bytes).is_ok()
     }
 
-    pub(super) fn reset_at_close(socket: &impl AsFd) {
+    /// The close of the socket resets the connection: what its peer has not acknowledged is
+    /// dropped, and the system keeps no memory for it.
+    pub(crate) fn reset_at_close(socket: &impl AsFd) {
         let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
         // An error says that the connection has ended.
         let _ = setsockopt(socket, sockopt::Linger, &at_once);
@@ -347,11 +326,11 @@ mod system {
 mod system {
     use std::os::fd::AsFd;
 
-    pub(super) fn sent(_socket: &impl AsFd) -> Option<super::Sent> {
+    pub(crate) fn sent(_socket: &impl AsFd) -> Option<super::Sent> {
         None
     }
 
-    pub(super) fn reset_at_close(_socket: &impl AsFd) {}
+    pub(crate) fn reset_at_close(_socket: &impl AsFd) {}
 
     pub(super) fn set_unsent_max(_socket: &impl AsFd, _bytes: u32) -> bool {
         false
@@ -385,16 +364,16 @@ mod tests {
     use std::fs::File;
     use std::net::{TcpListener, TcpStream};
 
-    use super::acknowledged_bytes;
+    use super::PeerSocket;
     use super::system::has_all_fields;
 
     #[test]
     fn file_has_no_peer_and_leaves_sockets_as_they_are() {
-        assert_eq!(acknowledged_bytes(&File::open("/dev/null").unwrap()), None);
+        assert_eq!(PeerSocket::acknowledged(&File::open("/dev/null").unwrap()), None);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         // An emulator of ARM, in `.ci/run arm`, may know no socket, but does not panic.
-        let is_known = acknowledged_bytes(&client).is_some();
+        let is_known = PeerSocket::acknowledged(&client).is_some();
         assert!(is_known || cfg!(not(target_arch = "x86_64")));
     }
 

@@ -5,8 +5,6 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use futures_core::Stream;
-
 use super::acknowledged::{PeerSocket, UnsentBound};
 use super::kinds::DeadlineKind;
 use super::limits::{ConnEvent, NEVER};
@@ -16,10 +14,10 @@ use super::side::{Connection, Sealed, Side, Wakes};
 use super::timers::ConnTimers;
 use crate::pass::looks;
 
-/// Events. There are six ways to them, and an event goes to the first that takes it. `next` is for
+/// Events. There are five ways to them, and an event goes to the first that takes it. `next` is for
 /// a task that only waits, `race` for a task that reads meanwhile, and `race_write` for a task that
-/// writes. `poll_next` is for a future of the caller's own, and the `Stream` for its combinators.
-/// On a shard, `on_event` is for a loop without tasks.
+/// writes. `poll_next` is for a future of the caller's own. On a shard, `on_event` is for a loop
+/// without tasks.
 impl<S: Side> ConnTimers<S> {
     /// Waits for the next event; `None` when the connection is closed.
     ///
@@ -30,7 +28,7 @@ impl<S: Side> ConnTimers<S> {
     /// # Errors
     ///
     /// On any thread, the errors of a [`Sleep`](crate::Sleep): `Full` if the shard has no room for
-    /// the connection's timer, `Closed` or `Dropped` if the service has ended, `NoSuchShard`; see
+    /// the connection's timer, `Closed` if the service has ended, `NoSuchShard`; see
     /// [above](Self#on-any-thread-when-there-is-no-timer).
     pub async fn next(&self) -> S::Polled<Option<ConnEvent>> {
         poll_fn(|cx| self.poll_next(cx)).await
@@ -42,7 +40,10 @@ impl<S: Side> ConnTimers<S> {
     ///
     /// The errors of [`next`](Self::next).
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<S::Polled<Option<ConnEvent>>> {
-        self.poll_any(cx).map(S::polled)
+        if let Some(shard) = self.conn().budget() {
+            shard.count_poll();
+        }
+        self.conn().poll(cx, None, |_, _| true).map(S::polled)
     }
 
     /// Waits for a future, such as a read, or for the next event. A write to a socket is for
@@ -95,7 +96,7 @@ impl<S: Side> ConnTimers<S> {
         let mut is_first = true;
         poll_fn(|cx| {
             self.poll_race(&mut is_first, &mut future, cx, |cx, looks| {
-                self.conn().poll(cx, Some(looks), |_| true)
+                self.conn().poll(cx, Some(looks), |_, _| true)
             })
         })
         .await
@@ -124,7 +125,7 @@ impl<S: Side> ConnTimers<S> {
     /// socket.
     ///
     /// Where the system does not say what was acknowledged, the limits are those of a `race`: see
-    /// [`acknowledged_bytes`](super::acknowledged_bytes).
+    /// [`PeerSocket::acknowledged`].
     ///
     /// A write that is ready at once costs as much as a `race`. A write that waits takes the
     /// connection's lock once more on any thread, and the first of a connection asks the socket,
@@ -194,7 +195,7 @@ impl<S: Side> ConnTimers<S> {
     ) -> Poll<S::Polled<Raced<F::Output>>> {
         let at_once = std::mem::replace(is_first, false);
         ready!(self.begin_poll(at_once, cx));
-        if let Some(age) = self.conn().take(DeadlineKind::is_of_age) {
+        if let Some(age) = self.conn().take(|kind, _| kind.is_of_age()) {
             return Poll::Ready(S::polled(Ok(Raced::Event(age))));
         }
         let looks = looks();
@@ -264,7 +265,7 @@ impl<S: Side> ConnTimers<S> {
     ) -> Polled<S> {
         // The kinds of writes come before those that a write holds back.
         let passed = Cell::new(0);
-        let event = self.conn().poll(cx, Some(looks), |kind| {
+        let event = self.conn().poll(cx, Some(looks), |kind, _| {
             passed.set(passed.get() | kind.bit_of_writing());
             passed.get() == 0
         });
@@ -289,7 +290,7 @@ impl<S: Side> ConnTimers<S> {
             }
         }
         // One that has passed since is left to the next poll, which asks again.
-        let event = self.conn().poll(cx, Some(looks), |kind| {
+        let event = self.conn().poll(cx, Some(looks), |kind, _| {
             let bit = kind.bit_of_writing();
             bit & passed.get() == bit
         });
@@ -317,26 +318,8 @@ pub enum Raced<V> {
     Closed,
 }
 
-impl<S: Side> Stream for ConnTimers<S> {
-    type Item = S::Polled<ConnEvent>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_any(cx).map(|event| event.transpose().map(S::polled))
-    }
-}
-
 /// The budget of polls of a shard.
 impl<S: Side> ConnTimers<S> {
-    fn poll_any(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<ConnEvent>, <S::Conn as Connection>::Error>> {
-        if let Some(shard) = self.conn().budget() {
-            shard.count_poll();
-        }
-        self.conn().poll(cx, None, |_| true)
-    }
-
     /// Begins a poll for a result, `is_first` if it is the first for that result. Pending if the
     /// task must return to its executor first; its waker has been woken then.
     #[inline]

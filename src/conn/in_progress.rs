@@ -1,17 +1,16 @@
-//! Reads, writes and requests that are in progress.
+//! Reads, writes and requests that are in progress, and transfers whose rate is measured.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::kinds::{WRITES, rate};
-use super::measured::Direction;
-use super::rules::Held;
+use super::kinds::{DeadlineKind, WRITES, rate};
+use super::measured::{Direction, Progress};
+use super::rules::{self, Held};
 use super::side::{Connection, Side, Wakes};
-use super::transfer::Transfer;
 use crate::face::timers::Timers;
 
 /// A read, a write or a request that is in progress; it ends when this is dropped. Made by
 /// [`ConnTimers::begin_read`](super::ConnTimers::begin_read),
-/// [`pause_reads`](super::ConnTimers::pause_reads),
 /// [`begin_write`](super::ConnTimers::begin_write),
 /// [`begin_request`](super::ConnTimers::begin_request), and, for a transfer whose rate is measured,
 /// [`begin_measured_read`](super::ConnTimers::begin_measured_read) and
@@ -29,8 +28,8 @@ pub struct InProgress<S: Side = Timers> {
 
 enum Kind<S: Side> {
     Held(S::Conn, Held),
-    Write(Transfer<S>),
-    Measured(Transfer<S>),
+    /// A write whose time is limited, or a measured transfer.
+    Transfer(Transfer<S>),
 }
 
 impl<S: Side> InProgress<S> {
@@ -39,14 +38,16 @@ impl<S: Side> InProgress<S> {
         Self { kind: Kind::Held(conn.clone(), held) }
     }
 
-    pub(super) fn write(conn: &S::Conn) -> Self {
-        let write = Transfer::begin(conn, (WRITES, false), conn.now(), Wakes::Task);
-        Self { kind: Kind::Write(write) }
+    pub(super) fn transfer(conn: &S::Conn, kind: usize) -> Self {
+        let transfer = Transfer::begin(conn, (kind, kind != WRITES), conn.now(), Wakes::Task);
+        Self { kind: Kind::Transfer(transfer) }
     }
 
-    pub(super) fn measured(conn: &S::Conn, direction: Direction) -> Self {
-        let transfer = Transfer::begin(conn, (rate(direction), true), conn.now(), Wakes::Task);
-        Self { kind: Kind::Measured(transfer) }
+    fn measured(&self) -> Option<&Transfer<S>> {
+        match &self.kind {
+            Kind::Transfer(transfer) if transfer.kind != WRITES => Some(transfer),
+            _ => None,
+        }
     }
 
     /// Some bytes of a measured transfer were transferred. Counts as a read or a write, as
@@ -57,7 +58,7 @@ impl<S: Side> InProgress<S> {
     /// Cost: one addition beside what a touch costs, which is atomic on any thread; no lock.
     #[inline]
     pub fn add(&self, bytes: u64) {
-        if let Kind::Measured(transfer) = &self.kind {
+        if let Some(transfer) = self.measured() {
             transfer.add(bytes);
         }
     }
@@ -69,7 +70,7 @@ impl<S: Side> InProgress<S> {
     ///
     /// Cost: a reading of the clock; no lock. One task at a time pauses and resumes a transfer.
     pub fn pause(&self) {
-        if let Kind::Measured(transfer) = &self.kind {
+        if let Some(transfer) = self.measured() {
             transfer.pause();
         }
     }
@@ -80,7 +81,7 @@ impl<S: Side> InProgress<S> {
     /// Cost: a reading of the clock. On any thread, the connection's lock, only where the timer has
     /// expired since the transfer was last resumed.
     pub fn resume(&self) {
-        if let Kind::Measured(transfer) = &self.kind {
+        if let Some(transfer) = self.measured() {
             transfer.resume();
         }
     }
@@ -91,8 +92,7 @@ impl<S: Side> InProgress<S> {
     /// for a measured transfer in whose place another one has begun.
     pub fn finish(mut self) -> bool {
         match &mut self.kind {
-            Kind::Write(write) => write.end_write(),
-            Kind::Measured(transfer) => transfer.end(),
+            Kind::Transfer(transfer) => transfer.finish(),
             Kind::Held(..) => true,
         }
     }
@@ -102,22 +102,150 @@ impl<S: Side> Drop for InProgress<S> {
     fn drop(&mut self) {
         match &mut self.kind {
             Kind::Held(conn, held) => conn.end(*held, None),
-            Kind::Write(write) => {
-                write.end_write();
-            }
-            // Ends by its own drop.
-            Kind::Measured(_) => {}
+            Kind::Transfer(transfer) => _ = transfer.finish(),
         }
     }
 }
 
 impl<S: Side> fmt::Debug for InProgress<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(transfer) = self.measured() {
+            return write!(f, "InProgress({})", DeadlineKind::at(transfer.kind));
+        }
         f.write_str(match &self.kind {
             Kind::Held(_, Held::Read) => "InProgress(read)",
             Kind::Held(_, Held::Request) => "InProgress(request)",
-            Kind::Write(_) => "InProgress(write)",
-            Kind::Measured(transfer) => return write!(f, "InProgress({})", transfer.kind()),
+            Kind::Transfer(_) => "InProgress(write)",
         })
+    }
+}
+
+/// A read or a write whose rate or time is limited; it ends when this is dropped. Users have it as
+/// an [`InProgress`](super::InProgress), whose methods say more.
+#[must_use = "the transfer ends when this is dropped"]
+pub(crate) struct Transfer<S: Side = Timers> {
+    pub(super) conn: S::Conn,
+    /// The kind of its deadline.
+    kind: usize,
+    /// Whether it is the only one of its kind, whose event is withdrawn when it ends.
+    is_only: bool,
+    /// `None` if there is no limit.
+    pub(super) progress: Option<Arc<Progress>>,
+}
+
+impl<S: Side> Transfer<S> {
+    /// Begins at `now`: beside others of its kind, or in the place of the one before, as the only
+    /// one.
+    pub(super) fn begin(
+        conn: &S::Conn,
+        (kind, is_only): (usize, bool),
+        now: u64,
+        wakes: Wakes,
+    ) -> Self {
+        let mut transfer = Self { conn: conn.clone(), kind, is_only, progress: None };
+        transfer.begin_again(now, wakes);
+        transfer
+    }
+
+    pub(crate) fn begin_again(&mut self, now: u64, wakes: Wakes) {
+        let kind = (self.kind, self.is_only);
+        self.progress = self.conn.change(wakes, |facts| rules::begin(facts, kind, now));
+    }
+
+    /// Counts as a read or a write.
+    fn touch(&self) {
+        let is_read = self.kind == rate(Direction::Read);
+        let direction = if is_read { Direction::Read } else { Direction::Write };
+        self.conn.stamp(direction, self.conn.stamp_now());
+    }
+
+    /// Some bytes were transferred, which counts as a read or a write.
+    #[inline]
+    fn add(&self, bytes: u64) {
+        self.count(bytes);
+        self.touch();
+    }
+
+    /// Some bytes were transferred, which does not count as a read or a write.
+    #[inline]
+    pub(crate) fn count(&self, bytes: u64) {
+        if let Some(progress) = &self.progress {
+            S::Conn::add(progress, bytes);
+        }
+    }
+
+    /// The time from now does not count, until the transfer is resumed.
+    fn pause(&self) {
+        if let (Some(progress), Some(time)) = (&self.progress, self.conn.time()) {
+            // The near clock may be ahead, and would count too little time as a pause.
+            progress.pause(time.nanos());
+        }
+    }
+
+    /// A wait for the peer has ended, and what came with it is not counted yet. Returns until when
+    /// the wait counts: for half of its time, if the server was late to see its end.
+    #[inline]
+    pub(crate) fn counted_until(&self) -> Option<u64> {
+        let (progress, time) = (self.progress.as_ref()?, self.conn.time()?);
+        Some(progress.counted_until(time.nanos(), |due| time.round_up(due)))
+    }
+
+    /// As [`pause`](Self::pause), by a time that has passed.
+    #[inline]
+    pub(crate) fn pause_at(&self, now: u64) {
+        if let Some(progress) = &self.progress {
+            progress.pause(now);
+        }
+    }
+
+    /// The time counts again. A transfer that is not paused goes on.
+    fn resume(&self) {
+        self.resume_at(self.conn.now(), Wakes::Task);
+    }
+
+    /// True if the timer had to be filed.
+    #[inline]
+    pub(crate) fn resume_at(&self, now: u64, wakes: Wakes) -> bool {
+        let is_to_file = self.progress.as_ref().is_some_and(|progress| progress.resume(now));
+        if is_to_file {
+            self.conn.change(wakes, |_| ((), 0));
+        }
+        is_to_file
+    }
+
+    /// Ends a write, which counts as one. The idle time of reads begins again if the write has held
+    /// it back and it would be over; otherwise it goes on, as a write that is accepted at once says
+    /// nothing of the peer.
+    ///
+    /// All stamps come before the task is woken, which would find the connection idle otherwise.
+    fn end_write(&mut self) -> bool {
+        self.touch();
+        let Some(progress) = self.progress.take() else { return true };
+        let (conn, now, stamp) = (&self.conn, self.conn.now(), self.conn.stamp_now());
+        conn.change(Wakes::Task, |facts| {
+            let (is_in_time, is_over, first_idle) = rules::end_write(facts, &progress, now);
+            if is_over {
+                conn.stamp(Direction::Read, stamp);
+            }
+            (is_in_time, if is_over { 0 } else { first_idle })
+        })
+    }
+
+    /// Ends a transfer of a user.
+    fn finish(&mut self) -> bool {
+        if self.kind == WRITES { self.end_write() } else { self.end() }
+    }
+
+    /// Ends the transfer. False if its time was up before, as of the shard's last turn or, on any
+    /// thread, the last poll for events, or if another transfer has taken its place.
+    fn end(&mut self) -> bool {
+        let end = |progress| self.conn.look(|facts| rules::end(facts, &progress, self.is_only));
+        self.progress.take().is_none_or(end)
+    }
+}
+
+impl<S: Side> Drop for Transfer<S> {
+    fn drop(&mut self) {
+        self.end();
     }
 }

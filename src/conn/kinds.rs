@@ -39,7 +39,6 @@ pub(super) enum Rule {
 }
 
 /// Which waits of a stream a deadline ends.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     Reads,

@@ -87,6 +87,14 @@ pub(super) struct Spans {
 }
 
 impl Spans {
+    /// Whether nothing comes of the limits, unless the connection is told to end.
+    pub(super) fn is_off(&self) -> bool {
+        let rates = [self.limits.min_read_rate, self.limits.min_write_rate];
+        let mut spans = self.by_kind.iter().enumerate();
+        spans.all(|(kind, span)| kind == super::kinds::AGE_GRACE || *span == NEVER)
+            && rates.iter().all(|rate| rate.bytes_per_second == 0)
+    }
+
     /// The time of a kind that is not custom, at a scale.
     #[inline]
     pub(super) fn at(&self, kind: usize, scale: Scale) -> u64 {

@@ -31,8 +31,10 @@ use self::by_socket::Asked;
 pub(super) use self::by_socket::BoundWait;
 use super::acknowledged::Acknowledged;
 pub(crate) use super::kinds::Direction;
-use super::kinds::WRITES;
+use super::kinds::{IDLE, Rule, WRITES, rule};
 use super::limits::{DataRate, NEVER};
+use super::moment::Moment;
+use super::rules::Rare;
 use crate::clock::saturating_nanos;
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 
@@ -83,7 +85,6 @@ impl Progress {
     }
 
     /// Sets whether the transfer holds no idle time back.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn presume(&self, is_presumed: bool) {
         // Relaxed: the flag carries no other data.
         self.is_presumed.store(is_presumed, Ordering::Relaxed);
@@ -91,7 +92,6 @@ impl Progress {
 
     /// Takes bytes off, where the transfer that runs is due later than `longest` after `now`. True
     /// if it has become earlier.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn bound(&self, now: u64, longest: u64) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let bounded = self.bounded(bytes, now, longest);
@@ -101,14 +101,12 @@ impl Progress {
     }
 
     /// Whether the transfer that runs is too slow by `now`.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.due() <= now
     }
 
     /// The transfer that runs is due later by this time, in nanoseconds. True if the timer is to
     /// be filed for it.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(super) fn extend(&self, time: u64, now: u64) -> bool {
         // Relaxed: see `pause`.
         let start = self.start.load(Ordering::Relaxed);
@@ -151,7 +149,6 @@ impl Progress {
     ///
     /// The time from the deadline to its timer counts: otherwise a peer whose bytes always come
     /// between the two would never be cut.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     pub(super) fn counted_until(&self, now: u64, timer: impl FnOnce(u64) -> u64) -> u64 {
         // Without the division, in most cases.
@@ -159,7 +156,6 @@ impl Progress {
         if now <= start.saturating_add(self.grace) { now } else { self.counted_late(now, timer) }
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[cold]
     fn counted_late(&self, now: u64, timer: impl FnOnce(u64) -> u64) -> u64 {
         let resumed = self.resumed.load(Ordering::Relaxed);
@@ -398,6 +394,12 @@ impl Transfers {
         is_any
     }
 
+    /// When the last event of a kind came; `None` if none is left.
+    pub(super) fn came_at(&self, kind: usize) -> Option<Moment> {
+        let events = self.of(kind).map(|transfer| transfer.event_at.get());
+        events.filter(|at| *at != NEVER).max().map(Moment::at)
+    }
+
     /// Whether an event of a rate that was not taken is still true.
     pub(super) fn keep_event(&self, kind: usize) -> bool {
         let known = self.known.as_deref();
@@ -413,6 +415,15 @@ impl Transfers {
                 transfer.unwatch_paused();
             }
         }
+    }
+}
+
+/// When an event came that a look at the socket may refute; `None` of another one.
+pub(super) fn came_at(rare: Option<&Rare>, kind: usize) -> Option<Moment> {
+    match rule(kind) {
+        Rule::Idle { .. } => rare?.event_at[kind - IDLE.start],
+        Rule::Writes | Rule::Rate(_) => rare?.transfers.came_at(kind),
+        Rule::Opened { .. } | Rule::After | Rule::Armed => None,
     }
 }
 

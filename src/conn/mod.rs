@@ -62,8 +62,8 @@
 //!
 //! - A byte is read, [`touch_read`]: read idle and all idle begin again.
 //! - A write is accepted, [`touch_write`]: write idle, all idle and the heartbeat begin again.
-//! - A read takes long, [`begin_read`]: read idle and all idle are held back.
-//! - The server pauses its reads, [`pause_reads`]: read idle and all idle are held back.
+//! - A read takes long, or the server pauses its reads, [`begin_read`]: read idle and all idle are
+//!   held back.
 //! - A request is in progress, [`begin_request`]: read idle, write idle, all idle and request idle
 //!   are held back.
 //! - A write waits that has a limit, [`begin_write`] with [`ConnLimits::write_timeout`]: read idle,
@@ -93,7 +93,6 @@
 //! [`touch_read`]: ConnTimers::touch_read
 //! [`touch_write`]: ConnTimers::touch_write
 //! [`begin_read`]: ConnTimers::begin_read
-//! [`pause_reads`]: ConnTimers::pause_reads
 //! [`begin_request`]: ConnTimers::begin_request
 //! [`begin_write`]: ConnTimers::begin_write
 //! [`race_write`]: ConnTimers::race_write
@@ -122,6 +121,11 @@
 //! The semantics are those of Netty's `IdleStateHandler` and of its read and write timeouts, and of
 //! Kestrel's least data rates. Cost: see [`ConnTimers`].
 
+#![cfg_attr(
+    not(any(feature = "hyper", feature = "tokio")),
+    allow(dead_code, unused_imports, reason = "without streams, nothing uses what they need")
+)]
+
 mod acknowledged;
 mod any_thread;
 mod events;
@@ -131,30 +135,23 @@ mod limits;
 mod marks;
 mod measured;
 mod moment;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 mod of_stream;
 mod on_shard;
 mod rules;
 mod side;
 mod timers;
-mod transfer;
 
-#[cfg(unix)]
-pub use self::acknowledged::acknowledged_bytes;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::acknowledged::{LUMP_MAX, QUICK, Sent, UnsentBound};
 pub use self::acknowledged::{PeerSocket, UNSENT_MAX};
-#[cfg(all(unix, any(feature = "hyper", feature = "tokio")))]
+#[cfg(unix)]
 pub(crate) use self::acknowledged::{reset_at_close, sent};
 pub use self::events::Raced;
 pub use self::in_progress::InProgress;
+pub(crate) use self::in_progress::Transfer;
 pub use self::kinds::DeadlineKind;
 pub(crate) use self::kinds::NAMES as KIND_NAMES;
 pub use self::limits::{ConnEvent, ConnLimits, DataRate};
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(crate) use self::of_stream::{Direction, Ends, Moment, Wakes, deadline_kinds, limits_struct};
 pub use self::on_shard::PackedConn;
 pub use self::side::Side;
 pub use self::timers::ConnTimers;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-pub(crate) use self::transfer::Transfer;

@@ -15,7 +15,7 @@ const _: () = assert!(size_of::<Option<Moment>>() == 8);
 impl Moment {
     /// The last nanosecond of the clock counts as the one before.
     #[inline]
-    pub(super) fn at(nanos: u64) -> Self {
+    pub(crate) fn at(nanos: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 

@@ -3,6 +3,7 @@
 
 use std::task::{Context, Poll};
 
+use super::in_progress::Transfer;
 use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE, WRITES};
 pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
 use super::limits::{ConnEvent, NEVER};
@@ -12,7 +13,6 @@ use super::rules::{self, Held};
 pub(crate) use super::side::Wakes;
 use super::side::{Connection, Side};
 use super::timers::ConnTimers;
-use super::transfer::Transfer;
 use crate::values::refused::RefusedKind;
 
 impl<S: Side> ConnTimers<S> {
@@ -36,20 +36,20 @@ impl<S: Side> ConnTimers<S> {
         })
     }
 
-    /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed, and
-    /// `Dropped` if its service was dropped. The waker is woken for events of other kinds too: they
-    /// stay, and another poll takes them.
+    /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
+    /// waker is woken for events of other kinds too: they stay, and another poll takes them.
     ///
-    /// The caller has polled what these kinds guard since there were so many
+    /// `wanted` is told when an event came that a look at the socket may refute. The caller has
+    /// polled what these kinds guard since there were so many
     /// [`looks`](crate::pass::looks); `None` if it does not know what they guard.
     pub(crate) fn poll_kinds(
         &self,
         cx: &mut Context<'_>,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Poll<Result<ConnEvent, RefusedKind>> {
         let event = self.conn().poll(cx, looks, wanted);
-        event.map(|event| event.map_err(Into::into)?.ok_or_else(|| self.conn().why_closed()))
+        event.map(|event| event.map_err(Into::into)?.ok_or(RefusedKind::Closed))
     }
 
     /// The present in nanoseconds since the clock's epoch, or a little later.
@@ -67,6 +67,12 @@ impl<S: Side> ConnTimers<S> {
         let stamp = now.map_or_else(|| conn.stamp_now(), |now| conn.stamp_of(now));
         conn.stamp(Direction::Read, stamp);
         stamp
+    }
+
+    /// Whether no limit is set, no deadline is armed and no event has come, and the task that has
+    /// polled for events is woken when that changes. False on a shard.
+    pub(crate) fn leave_unwatched(&self) -> bool {
+        self.conn().leave_unwatched()
     }
 
     /// Whether the limits bound a write that waits.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, WRITES, rate, rule};
 use super::limits::{ConnEvent, DataRate, NEVER, Spans};
 use super::marks::{Flags, KindBits};
-use super::measured::{Direction, Progress, Transfers};
+use super::measured::{Direction, Progress, Transfers, came_at};
 use super::moment::Moment;
 use crate::clock::saturating_nanos;
 use crate::directory::orders::{Terms, Visit};
@@ -112,7 +112,7 @@ pub(super) type InProgressCounts = [u32; 2];
 #[derive(Debug, Default)]
 pub(super) struct Rare {
     /// When the last idle event of each kind came; `None` if none has come.
-    event_at: [Option<Moment>; IDLE.end - IDLE.start],
+    pub(super) event_at: [Option<Moment>; IDLE.end - IDLE.start],
     /// The kinds whose event that was not delivered is the first, as bits.
     first: KindBits,
     /// The kind of the last event that was taken and may end the connection; `None` for a greatest
@@ -120,7 +120,7 @@ pub(super) struct Rare {
     ends_by: Option<u8>,
     pub(super) polls: Polls,
     armed: Armed,
-    transfers: Transfers,
+    pub(super) transfers: Transfers,
 }
 
 const _: () = assert!(size_of::<Rare>() <= 192);
@@ -405,13 +405,13 @@ fn is_true(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
 /// earlier now.
 pub(super) fn judged(
     conn: &Facts<'_, impl Place>,
-    wanted: impl Fn(DeadlineKind) -> bool,
+    wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
 ) -> (KindBits, bool) {
     let pending = conn.pending();
     let mut judged = 0;
     for kind in (0..KINDS).filter(|kind| pending & 1 << kind != 0) {
         let named = DeadlineKind::at(kind);
-        if !named.is_judged() || !wanted(named) {
+        if !named.is_judged() || !wanted(named, came_at(conn.rare(), kind)) {
             continue;
         }
         if is_true(conn, kind) {
@@ -427,14 +427,15 @@ pub(super) fn judged(
 /// be earlier now.
 pub(super) fn next_event(
     conn: &mut Facts<'_, impl Place>,
-    wanted: impl Fn(DeadlineKind) -> bool,
+    wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
 ) -> (Option<ConnEvent>, bool) {
     let pending = conn.pending();
     if pending == 0 {
         return (None, false);
     }
     let is_next = |kind: &usize| {
-        if pending & 1 << kind == 0 || !wanted(DeadlineKind::at(*kind)) {
+        if pending & 1 << kind == 0 || !wanted(DeadlineKind::at(*kind), came_at(conn.rare(), *kind))
+        {
             return false;
         }
         conn.withdraw(*kind);
@@ -465,7 +466,6 @@ pub(super) fn ended_by(conn: &Facts<'_, impl Place>) -> Option<usize> {
 /// When the connection counts as active, in the order of [`Stamps`]: later than its stamps by the
 /// time for which its peer had something to take, and no later than `until`. `None` where a stamp
 /// stays.
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(super) fn later_by(conn: &Facts<'_, impl Place>, busy: u64, until: u64) -> Stamps {
     conn.stamps.map(|stamp| {
         let before = stamp.map_or(conn.opened, Moment::nanos);
@@ -478,7 +478,6 @@ pub(super) fn later_by(conn: &Facts<'_, impl Place>, busy: u64, until: u64) -> S
 /// for.
 ///
 /// [`Connection::change`]: super::side::Connection::change
-#[cfg(any(feature = "hyper", feature = "tokio"))]
 pub(super) fn withdraw_idle(conn: &Facts<'_, impl Place>) -> ((), u64) {
     for kind in IDLE.filter(|kind| conn.pending() & 1 << kind != 0) {
         if !is_true(conn, kind) {

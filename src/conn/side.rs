@@ -64,10 +64,6 @@ pub(super) trait Connection: Clone + 'static {
     fn drop_owner(&self);
     /// False if the connection was closed before.
     fn close(&self) -> bool;
-    /// Why the connection, which is closed, has no timer.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn why_closed(&self) -> RefusedKind;
-
     /// `None` if the service had ended when the connection began.
     fn time(&self) -> Option<&Timeline>;
     /// The present in nanoseconds since the clock's epoch, or a little later.
@@ -76,7 +72,6 @@ pub(super) trait Connection: Clone + 'static {
     /// The activity stamp of what happens now.
     fn stamp_now(&self) -> Moment;
     /// The activity stamp of what has happened before [`now`](Self::now) has returned this.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     fn stamp_of(&self, now: u64) -> Moment;
     /// Stamps the connection with what [`stamp_now`](Self::stamp_now) has returned.
     fn stamp(&self, direction: Direction, stamp: Moment);
@@ -84,7 +79,6 @@ pub(super) trait Connection: Clone + 'static {
     fn stamp_at(&self, direction: Direction, at: Instant);
     /// Sets the stamps that are given, in their order. Each is later than the one before,
     /// and not later than the present.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     fn stamp_all(&self, stamps: rules::Stamps);
     /// Something has begun that holds idle deadlines back.
     fn begin(&self, held: Held);
@@ -102,6 +96,11 @@ pub(super) trait Connection: Clone + 'static {
     ) -> R;
     fn with_limits<R>(&self, look: impl FnOnce(&ConnLimits) -> R) -> R;
     fn store_limits(&self, limits: ConnLimits);
+    /// Whether there is nothing to wait for. Then the task that has polled for events need not
+    /// look, and is woken when a limit is set or a deadline is armed.
+    fn leave_unwatched(&self) -> bool {
+        false
+    }
     /// When a deadline of an open connection is due.
     fn due(&self, kind: usize) -> u64 {
         self.look(|facts| rules::open_due(facts, kind))
@@ -111,8 +110,8 @@ pub(super) trait Connection: Clone + 'static {
     fn with_tally(&self, count: impl FnOnce(&Tally));
 
     /// Takes the next event that has come and is wanted, of a kind that data in a socket does not
-    /// refute.
-    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent>;
+    /// refute. `wanted` is told when it came, if a look at the socket may refute it.
+    fn take(&self, wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool) -> Option<ConnEvent>;
     /// Takes the next event that has come and is wanted; `None` if the connection is closed.
     /// Otherwise the task waits, for events of all kinds, and so it may be several tasks that wait
     /// for different kinds through one waker.
@@ -123,7 +122,7 @@ pub(super) trait Connection: Clone + 'static {
         &self,
         cx: &mut Context<'_>,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Self::Error>>;
 
     /// The budget of polls, if the side has one; on any thread, the task's runtime has its own.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::kinds::DeadlineKind;
+use super::kinds::{DeadlineKind, WRITES, rate};
 use super::limits::{ConnLimits, NEVER};
 use super::measured::Direction;
 use super::rules::{self, Held};
@@ -41,7 +41,7 @@ use crate::values::error::ConfigError;
 ///
 /// - `Full`: the shard has no room. The deadlines stay, and the next poll tries again. A server
 ///   closes the connection, or pauses and goes on. `NoSuchShard` is such an error, too.
-/// - `Closed` or `Dropped`: the service has ended. The connection is closed, and the error comes
+/// - `Closed`: the service has ended. The connection is closed, and the error comes
 ///   once.
 ///
 /// # How late
@@ -272,31 +272,18 @@ impl<S: Side> ConnTimers<S> {
         self.conn.stamp_at(Direction::Write, now);
     }
 
-    /// A read is in progress until the returned guard is dropped. Meanwhile neither
+    /// A read is in progress until the returned guard is dropped, or the server does not read until
+    /// then, because it is busy or its buffers are full. Meanwhile neither
     /// [`ReadIdle`](DeadlineKind::ReadIdle) nor [`AllIdle`](DeadlineKind::AllIdle) comes, however
-    /// long the read takes. Its end counts as a read.
+    /// long it takes. The end counts as a read.
     ///
-    /// Any number may be in progress at a time.
-    ///
-    /// # Panics
-    ///
-    /// There are 2³² guards, of which nearly all were forgotten.
-    pub fn begin_read(&self) -> InProgress<S> {
-        InProgress::begin(&self.conn, Held::Read)
-    }
-
-    /// The server does not read until the returned guard is dropped, because it is busy or its
-    /// buffers are full: it cannot see whether the peer is silent. Meanwhile neither
-    /// [`ReadIdle`](DeadlineKind::ReadIdle) nor [`AllIdle`](DeadlineKind::AllIdle) comes, and both
-    /// idle times begin again at the end.
-    ///
-    /// Any number may be held at a time. A measured read is paused by its own
+    /// Any number may be in progress at a time. A measured read is paused by its own
     /// [`pause`](InProgress::pause).
     ///
     /// # Panics
     ///
     /// There are 2³² guards, of which nearly all were forgotten.
-    pub fn pause_reads(&self) -> InProgress<S> {
+    pub fn begin_read(&self) -> InProgress<S> {
         InProgress::begin(&self.conn, Held::Read)
     }
 
@@ -316,7 +303,7 @@ impl<S: Side> ConnTimers<S> {
     /// O(1); where there is such a limit, O(writes in progress), and the first write of a
     /// connection allocates.
     pub fn begin_write(&self) -> InProgress<S> {
-        InProgress::write(&self.conn)
+        InProgress::transfer(&self.conn, WRITES)
     }
 
     /// A request is in flight until the returned guard is dropped: the server works, and the peer
@@ -415,7 +402,7 @@ impl<S: Side> ConnTimers<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin_measured_read(&self) -> InProgress<S> {
-        InProgress::measured(&self.conn, Direction::Read)
+        InProgress::transfer(&self.conn, rate(Direction::Read))
     }
 
     /// A write whose rate is measured, until the returned guard is dropped: the peer must take the
@@ -424,7 +411,7 @@ impl<S: Side> ConnTimers<S> {
     /// peer takes is what the socket accepts, which lies far ahead of what the peer has read, or
     /// what the peer acknowledges, by [`race_write`](Self::race_write).
     pub fn begin_measured_write(&self) -> InProgress<S> {
-        InProgress::measured(&self.conn, Direction::Write)
+        InProgress::transfer(&self.conn, rate(Direction::Write))
     }
 }
 

@@ -24,15 +24,13 @@ pub(crate) mod here;
 pub(crate) mod orders;
 pub(crate) mod post;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use corewheel_shard::TimerKey;
 
 use self::orders::Orders;
-pub(crate) use self::post::Post;
+pub(crate) use self::post::{Front, Post};
 use crate::clock::{Clock, Timeline, saturating_nanos};
 use crate::link::lane::{LaneSender, Request, Room};
 use crate::link::sync::AtomicBool;
@@ -47,11 +45,6 @@ use crate::values::settings::{STAMP_SPAN, Settings};
 /// The name of the runtime of a service that starts no threads.
 const ATTACHED: &str = "attached";
 
-/// Why a closed service takes no timer.
-pub(crate) fn closed_kind(is_dropped: bool) -> RefusedKind {
-    if is_dropped { RefusedKind::Dropped } else { RefusedKind::Closed }
-}
-
 /// The data that all threads of a service share. Its lanes carry `R`, its mailboxes `C`.
 pub(crate) struct Directory<R: Request, C> {
     /// The number of the service in the process.
@@ -63,9 +56,7 @@ pub(crate) struct Directory<R: Request, C> {
     /// Why it is that runtime.
     pub(crate) runtime_reason: String,
     /// Whether a shutdown has begun. A second one is refused.
-    pub(crate) shut_down: AtomicBool,
-    /// Whether the shutdown was the drop of the service. Set before the first shard closes.
-    pub(crate) dropped: Arc<AtomicBool>,
+    pub(crate) shut_down: Arc<AtomicBool>,
     posts: Box<[Post<R, C>]>,
     /// Finds the warnings in the readings.
     monitor: Mutex<Monitor>,
@@ -87,7 +78,6 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             warnings: settings.warnings,
             overrun: settings.overrun,
             lane_capacity: settings.lane_capacity,
-            class_ages: settings.class_ages.clone(),
         }));
         Self {
             monitor,
@@ -96,8 +86,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
             settings,
             runtime,
             runtime_reason,
-            shut_down: AtomicBool::new(false),
-            dropped: Arc::new(AtomicBool::new(false)),
+            shut_down: Arc::new(AtomicBool::new(false)),
             posts,
             deadlines: OnceLock::new(),
         }
@@ -109,26 +98,19 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         self.posts.get(shard.index())
     }
 
-    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<R, C> {
-        (0..self.settings.shards as u16).map(ShardId::new)
+    /// What all threads know of each shard.
+    pub(crate) fn fronts(&self) -> Vec<Arc<Front>> {
+        self.posts.iter().map(|post| Arc::clone(post.front())).collect()
     }
 
-    pub(crate) fn shard_count(&self) -> usize {
-        self.settings.shards
+    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<R, C> {
+        (0..self.settings.shards as u16).map(ShardId::new)
     }
 
     /// The shard to which a hash belongs.
     pub(crate) fn shard_for(&self, hash: u64) -> ShardId {
         // The remainder is less than the count of shards, which fits.
         ShardId::new((hash % self.settings.shards as u64) as u16)
-    }
-
-    /// Why a shard that is closed takes no timer.
-    #[cold]
-    pub(crate) fn why_closed(&self) -> RefusedKind {
-        // Relaxed: a thread that finds the shard closed has learned so from its mailbox, or from
-        // the shard, which has received the order.
-        closed_kind(self.dropped.load(Ordering::Relaxed))
     }
 
     /// A lane to a shard, with keys if the shard's key pool has any, and with `keys_first` at most.
@@ -142,7 +124,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
         let room = Room::new(lane_capacity);
         let (mailbox, doorbell) = (&post.mailbox, &post.doorbell);
         let lane = mailbox.connect(room, grant_share, keys_first, grant_window, doorbell);
-        lane.ok_or_else(|| self.why_closed())
+        lane.ok_or(RefusedKind::Closed)
     }
 
     /// Gives an order to a shard, which takes it over in its next turn. `order` returns whether it
@@ -154,7 +136,7 @@ impl<R: Request<Key = TimerKey>, C> Directory<R, C> {
     ) -> Result<(), RefusedKind> {
         let post = self.post(shard).ok_or(RefusedKind::NoSuchShard)?;
         if post.mailbox.is_closed() {
-            return Err(self.why_closed());
+            return Err(RefusedKind::Closed);
         }
         if order(post.orders()) {
             post.mailbox.notify(&post.doorbell);

@@ -11,8 +11,8 @@ use crossbeam_utils::CachePadded;
 use super::orders::Orders;
 use crate::link::lane::{LaneCounts, Request};
 use crate::link::mailbox::Mailbox;
-use crate::link::nursery::{self, Nursery, Table};
 use crate::link::sync::AtomicU64;
+use crate::link::thread_timers::{self, Table, ThreadTimers};
 use crate::link::wake_up::Doorbell;
 use crate::stats::host::times_of;
 use crate::stats::publish::{ClassReading, Published, Reading};
@@ -27,6 +27,15 @@ use crate::values::state::ShardState;
 pub(crate) struct Post<R: Request, C> {
     front: Arc<Front>,
     pub(crate) mailbox: Mailbox<R, C>,
+}
+
+/// The half of a post that does not depend on what requests carry.
+pub(crate) struct Front {
+    pub(crate) doorbell: Doorbell,
+    pub(crate) published: Published,
+    /// The timers of the threads whose futures wait for this shard.
+    pub(crate) threads: Table<Waker>,
+    orders: Arc<Orders>,
     /// Whether the shard runs in an executor, so that futures can be spawned on it.
     has_executor: AtomicBool,
     /// Whether the shard has ended.
@@ -36,73 +45,14 @@ pub(crate) struct Post<R: Request, C> {
     refused: Box<[AtomicU64]>,
 }
 
-/// The half of a post that does not depend on what requests carry.
-pub(crate) struct Front {
-    pub(crate) doorbell: Doorbell,
-    pub(crate) published: Published,
-    /// The timers of the threads whose futures wait for this shard.
-    pub(crate) nurseries: Table<Waker>,
-    orders: Arc<Orders>,
-}
-
 impl Front {
     /// What the shard and its connections are told.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         &self.orders
     }
-}
-
-impl<R: Request, C> Deref for Post<R, C> {
-    type Target = Front;
-
-    #[inline]
-    fn deref(&self) -> &Front {
-        &self.front
-    }
-}
-
-/// Data that is rarely written and that any thread reads.
-struct Notes {
-    state: ShardState,
-    /// Whether it was logged that a future waits for the shard to be attached.
-    is_wait_logged: bool,
-}
-
-/// The alignment keeps the fields of two posts on separate cache lines.
-const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
-
-impl<R: Request, C> Post<R, C> {
-    pub(super) fn new(classes: usize, capacity: u32) -> Self {
-        let notes = Notes { state: ShardState::Waiting, is_wait_logged: false };
-        let front = Front {
-            doorbell: Doorbell::new(),
-            published: Published::new(classes),
-            nurseries: Table::new(u64::from(capacity)),
-            orders: Arc::new(Orders::new()),
-        };
-        Self {
-            front: Arc::new(front),
-            mailbox: Mailbox::new(),
-            has_executor: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
-            notes: Mutex::new(notes),
-            refused: (0..classes).map(|_| AtomicU64::new(0)).collect(),
-        }
-    }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the calling thread the driver of the shard. False if the shard was closed before.
-    pub(crate) fn open(&self, has_executor: bool) -> bool {
-        // Relaxed: the mailbox's lock orders it.
-        self.has_executor.store(has_executor, Ordering::Relaxed);
-        let is_open = self.mailbox.open();
-        if is_open {
-            self.notes().state = ShardState::Running;
-        }
-        is_open
     }
 
     /// Notes that the shard has ended.
@@ -117,18 +67,6 @@ impl<R: Request, C> Post<R, C> {
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
-    }
-
-    /// Closes the post of a shard that no thread drives. False if a thread drives or drove it, or
-    /// if it was closed before.
-    pub(crate) fn close_unowned(&self) -> bool {
-        let was_unowned = self.mailbox.close_unowned();
-        if was_unowned {
-            self.notes().state = ShardState::Closed;
-            self.has_ended.store(true, Ordering::Relaxed);
-            each(self.nurseries.close_unowned(), Waker::wake);
-        }
-        was_unowned
     }
 
     /// The refusal of a command for which the lane has no room: where no thread has driven the
@@ -162,10 +100,6 @@ impl<R: Request, C> Post<R, C> {
         self.has_executor.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn front(&self) -> &Arc<Front> {
-        &self.front
-    }
-
     /// Counts a timer of a class that a thread could not send, if it has a class.
     #[cold]
     pub(crate) fn note_refused(&self, class: ClassId) {
@@ -174,14 +108,77 @@ impl<R: Request, C> Post<R, C> {
             refused.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+impl<R: Request, C> Deref for Post<R, C> {
+    type Target = Front;
+
+    #[inline]
+    fn deref(&self) -> &Front {
+        &self.front
+    }
+}
+
+/// Data that is rarely written and that any thread reads.
+struct Notes {
+    state: ShardState,
+    /// Whether it was logged that a future waits for the shard to be attached.
+    is_wait_logged: bool,
+}
+
+/// The alignment keeps the fields of two posts on separate cache lines.
+const _: () = assert!(align_of::<Doorbell>() >= align_of::<CachePadded<u8>>());
+
+impl<R: Request, C> Post<R, C> {
+    pub(super) fn new(classes: usize, capacity: u32) -> Self {
+        let notes = Notes { state: ShardState::Waiting, is_wait_logged: false };
+        let front = Front {
+            doorbell: Doorbell::new(),
+            published: Published::new(classes),
+            threads: Table::new(u64::from(capacity)),
+            orders: Arc::new(Orders::new()),
+            has_executor: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+            notes: Mutex::new(notes),
+            refused: (0..classes).map(|_| AtomicU64::new(0)).collect(),
+        };
+        Self { front: Arc::new(front), mailbox: Mailbox::new() }
+    }
+
+    /// Makes the calling thread the driver of the shard. False if the shard was closed before.
+    pub(crate) fn open(&self, has_executor: bool) -> bool {
+        // Relaxed: the mailbox's lock orders it.
+        self.has_executor.store(has_executor, Ordering::Relaxed);
+        let is_open = self.mailbox.open();
+        if is_open {
+            self.notes().state = ShardState::Running;
+        }
+        is_open
+    }
+
+    /// Closes the post of a shard that no thread drives. False if a thread drives or drove it, or
+    /// if it was closed before.
+    pub(crate) fn close_unowned(&self) -> bool {
+        let was_unowned = self.mailbox.close_unowned();
+        if was_unowned {
+            self.notes().state = ShardState::Closed;
+            self.has_ended.store(true, Ordering::Relaxed);
+            each(self.threads.close_unowned(), Waker::wake);
+        }
+        was_unowned
+    }
+
+    pub(crate) fn front(&self) -> &Arc<Front> {
+        &self.front
+    }
 
     /// The statistics of the shard. The age of timers is counted at `now`, in nanoseconds.
     pub(super) fn stats(&self, shard: ShardId, classes: &Classes, now: u64) -> ShardStats {
         let lanes = self.mailbox.lane_counts();
         let (state, terms) = (self.notes().state, self.orders.terms());
-        let nurseries: Vec<_> = self.nurseries.all().0.into_iter().flatten().collect();
+        let threads: Vec<_> = self.threads.all().0.into_iter().flatten().collect();
         let (reading, unseen) =
-            self.published.load_with(|| Unseen::of(&nurseries, classes.list().len()));
+            self.published.load_with(|| Unseen::of(&threads, classes.list().len()));
         let live = &self.front.published.live;
         let Reading { counts, classes: read, lateness, ring_delay, turn_time, parts, late } =
             reading;
@@ -195,7 +192,7 @@ impl<R: Request, C> Post<R, C> {
             is_draining: terms.is_draining(),
             scale: terms.scale,
             counts: ShardCounts {
-                nurseries: nurseries.len() as u64,
+                threads: threads.len() as u64,
                 ..self.counts_with(counts, lanes, &unseen)
             },
             classes: self.classes_with(classes, read, unseen.of_classes, now / 1_000),
@@ -217,7 +214,7 @@ impl<R: Request, C> Post<R, C> {
 
     /// The counts of the shard, with those of the lanes and of the threads' timers.
     fn counts_with(&self, counts: ShardCounts, lanes: LaneCounts, unseen: &Unseen) -> ShardCounts {
-        let [made, saved, refused] = self.nurseries.counts();
+        let [made, saved, refused] = self.threads.counts();
         let [remote, local] = unseen.of_all;
         let mut threads = local;
         threads.add(remote);
@@ -242,7 +239,7 @@ impl<R: Request, C> Post<R, C> {
         &self,
         classes: &Classes,
         read: Vec<ClassReading>,
-        unseen: Vec<(nursery::Counts, Option<u64>)>,
+        unseen: Vec<(thread_timers::Counts, Option<u64>)>,
         now: u64,
     ) -> Vec<ClassStats> {
         let all = classes.list().iter().zip(read).zip(&self.refused).zip(unseen);
@@ -266,23 +263,23 @@ impl<R: Request, C> Post<R, C> {
 /// What the threads' timers have counted and the shard does not know yet.
 struct Unseen {
     /// Of threads elsewhere, and of the shard's own.
-    of_all: [nursery::Counts; 2],
+    of_all: [thread_timers::Counts; 2],
     /// For each class, its counts and since when its oldest timer is armed, in microseconds.
-    of_classes: Vec<(nursery::Counts, Option<u64>)>,
+    of_classes: Vec<(thread_timers::Counts, Option<u64>)>,
 }
 
 impl Unseen {
-    fn of(nurseries: &[Arc<Nursery<Waker>>], class_count: usize) -> Self {
-        let mut of_classes = vec![(nursery::Counts::default(), None); class_count];
-        let mut of_all = [nursery::Counts::default(); 2];
-        for nursery in nurseries {
-            let all = nursery.unseen(|class, counts, since| {
+    fn of(threads: &[Arc<ThreadTimers<Waker>>], class_count: usize) -> Self {
+        let mut of_classes = vec![(thread_timers::Counts::default(), None); class_count];
+        let mut of_all = [thread_timers::Counts::default(); 2];
+        for thread_timers in threads {
+            let all = thread_timers.unseen(|class, counts, since| {
                 let (sum, oldest) = &mut of_classes[usize::from(class) - 1];
                 sum.add(counts);
                 let micros = since.map(|since| since / 1_000);
                 *oldest = oldest.iter().copied().chain(micros).min();
             });
-            of_all[usize::from(nursery.is_local)].add(all);
+            of_all[usize::from(thread_timers.is_local)].add(all);
         }
         Self { of_all, of_classes }
     }

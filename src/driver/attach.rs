@@ -53,11 +53,6 @@ impl<T: Send + 'static> Attachment<T> {
         Self { directory, shard, used: false }
     }
 
-    /// Which shard it is.
-    pub fn shard_id(&self) -> ShardId {
-        self.shard
-    }
-
     /// Drives the shard in the tokio `LocalSet` or `LocalRuntime` that this is called in.
     ///
     /// ```
@@ -170,7 +165,7 @@ impl<T: Send + 'static> Attachment<T> {
         host: X,
         handler: H,
     ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
-        let driven = self.open()?;
+        let driven = self.open(true)?;
         let timers = driven.timers().clone();
         Ok((timers, drive(Box::new(WithHandler::new(driven, handler)), host)))
     }
@@ -183,11 +178,11 @@ impl<T: Send + 'static> Attachment<T> {
     ///
     /// There is no memory for the shard's timers.
     pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
-        Ok(ShardLoop::new(self.open()?, handler))
+        Ok(ShardLoop::new(self.open(false)?, handler))
     }
 
-    fn open(mut self) -> Result<Driven<T>, StartError> {
-        let core = Core::open(Arc::clone(&self.directory), self.shard, true)?;
+    fn open(mut self, has_executor: bool) -> Result<Driven<T>, StartError> {
+        let core = Core::open(Arc::clone(&self.directory), self.shard, has_executor)?;
         self.used = true;
         Ok(Driven::new(core))
     }

@@ -40,10 +40,6 @@ pub(crate) trait Turns {
     fn connections(&self) -> u64;
     /// See [`Core::fall_asleep`](crate::shard::Core::fall_asleep).
     fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick>;
-    /// Replaces the waker of a sleep that goes on. False if the shard was woken meanwhile.
-    fn stay_asleep(&self, waker: &Waker) -> bool;
-    /// The driver has stopped sleeping.
-    fn wake_up(&self);
 }
 
 /// A shard and the handler of its values.
@@ -82,34 +78,21 @@ impl<T: Send + 'static, H: Handler<T>> Turns for WithHandler<T, H> {
     fn fall_asleep(&self, latest: Tick, waker: &Waker) -> Option<Tick> {
         self.driven.timers().core().fall_asleep(latest, waker)
     }
-
-    fn stay_asleep(&self, waker: &Waker) -> bool {
-        self.driven.timers().core().post().doorbell.stay_asleep(waker)
-    }
-
-    fn wake_up(&self) {
-        self.driven.timers().core().wake_up();
-    }
 }
 
 /// The longest that an alarm is set for; it is then set again.
 const ALARM_MAX: Duration = Duration::from_secs(86_400);
 
 /// Starts the futures that other threads have sent to a shard. False if there are none.
-pub(super) fn start_futures<T: Send + 'static>(
-    timers: &Timers<T>,
-    spawn: impl Fn(LocalFuture),
-) -> bool {
+pub(super) fn start_futures<T: Send + 'static>(timers: &Timers<T>, spawn: impl Fn(LocalFuture)) {
     let core = timers.core();
     let jobs = core.take_jobs();
-    let starts = !jobs.is_empty();
     for job in jobs {
         let spawn = || spawn(Box::pin(Running::new(timers.clone(), job(timers.clone()))));
         if !core.contain(spawn) {
             core.publish();
         }
     }
-    starts
 }
 
 /// Runs a shard until it is shut down. The thread counts as the shard's from this call on.
@@ -196,8 +179,8 @@ async fn sleep(
         let until;
         if let Some(known) = asleep_until {
             until = known;
-            if !shard.stay_asleep(host.waker(cx)) {
-                shard.wake_up();
+            if !base.stay_asleep(host.waker(cx)) {
+                base.wake_up();
                 if armed_for.is_some_and(|at| at <= base.nanos()) {
                     // A task has woken the driver, which the alarm should have done.
                     host.request_poll();
@@ -220,7 +203,7 @@ async fn sleep(
             }
         }
         if armed_for.is_some() && host.poll_alarm(cx).is_ready() {
-            shard.wake_up();
+            base.wake_up();
             return Poll::Ready(Some(Slept { until, alarm: armed_for.take() }));
         }
         Poll::Pending

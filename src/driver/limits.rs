@@ -12,9 +12,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use crossbeam_utils::sync::WaitGroup;
 
 use super::host::Needs;
 use crate::stats::host;
@@ -50,16 +53,48 @@ impl Taken {
     /// Starts threads with stacks of the usual size, which take their memory themselves: an
     /// allocator may have some for one thread and not for another.
     fn try_threads(self) -> Result<(), String> {
-        let mut threads = Threads::default();
-        for started in 0..self.threads {
-            let bytes = if started < self.memories { self.memory_each } else { 0 };
-            threads.start(bytes).map_err(|error| {
-                let needed = self.threads;
-                let of = of_threads();
-                format!("{needed} more threads are needed and {started} can be had ({error}); {of}")
-            })?;
-        }
-        if threads.have_memory() {
+        // The threads keep what they have taken until this is unlocked.
+        let (gate, is_refused) = (Mutex::new(()), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let closed = gate.lock();
+            let (tried, mut started, mut outcome) = (WaitGroup::new(), Vec::new(), Ok(()));
+            for count in 0..self.threads {
+                let bytes = if count < self.memories { self.memory_each } else { 0 };
+                let (tried, gate, is_refused) = (tried.clone(), &gate, &is_refused);
+                let run = move || {
+                    let mut memory = Vec::<u8>::new();
+                    if memory.try_reserve_exact(bytes).is_err() {
+                        // Relaxed: the end of the thread orders it.
+                        is_refused.store(true, Ordering::Relaxed);
+                    }
+                    drop(tried);
+                    drop(gate.lock());
+                    drop(memory);
+                    host::this_thread()
+                };
+                match thread::Builder::new().spawn_scoped(scope, run) {
+                    Ok(thread) => started.push(thread),
+                    Err(error) => {
+                        let (needed, of) = (self.threads, of_threads());
+                        outcome = Err(format!(
+                            "{needed} more threads are needed and {count} can be had ({error}); \
+                             {of}"
+                        ));
+                        break;
+                    }
+                }
+            }
+            tried.wait();
+            drop(closed);
+            for thread in started {
+                // It does nothing that could panic.
+                if let Ok(Some(number)) = thread.join() {
+                    await_end(number);
+                }
+            }
+            outcome
+        })?;
+        if !is_refused.into_inner() {
             return Ok(());
         }
         let Self { memories, memory_each, .. } = self;
@@ -84,86 +119,6 @@ fn has_memory(bytes: usize) -> bool {
 /// An error of the kind `OutOfMemory`, with the limit of address space and the remedy.
 pub(crate) fn no_memory(problem: impl fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, format!("{problem}; {}", of_memory()))
-}
-
-/// Threads that keep the memory that they have taken until this is dropped.
-#[derive(Default)]
-struct Threads {
-    trial: Arc<Trial>,
-    /// Each thread returns its number in the system.
-    started: Vec<thread::JoinHandle<Option<u32>>>,
-}
-
-/// What the threads of a trial report, and when they end. Why not channels: they take longer to
-/// compile than all other code of a start.
-#[derive(Default)]
-struct Trial {
-    reports: Mutex<Reports>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Reports {
-    /// How many threads have their memory.
-    had: usize,
-    /// Whether a thread cannot have its memory.
-    is_refused: bool,
-    is_over: bool,
-}
-
-impl Trial {
-    fn reports(&self) -> MutexGuard<'_, Reports> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits while this is so.
-    fn wait(&self, is_so: impl Fn(&Reports) -> bool) -> MutexGuard<'_, Reports> {
-        let mut reports = self.reports();
-        while is_so(&reports) {
-            reports = self.changed.wait(reports).unwrap_or_else(PoisonError::into_inner);
-        }
-        reports
-    }
-}
-
-impl Threads {
-    /// Starts a thread that takes so many bytes.
-    fn start(&mut self, bytes: usize) -> io::Result<()> {
-        let trial = Arc::clone(&self.trial);
-        let run = move || {
-            let mut memory = Vec::<u8>::new();
-            let is_had = memory.try_reserve_exact(bytes).is_ok();
-            let mut reports = trial.reports();
-            reports.had += usize::from(is_had);
-            reports.is_refused |= !is_had;
-            drop(reports);
-            trial.changed.notify_all();
-            drop(trial.wait(|reports| !reports.is_over));
-            drop(memory);
-            host::this_thread()
-        };
-        self.started.push(thread::Builder::new().spawn(run)?);
-        Ok(())
-    }
-
-    /// Waits until each thread has tried to take its memory. False if one cannot have it.
-    fn have_memory(&self) -> bool {
-        let all = self.started.len();
-        !self.trial.wait(|reports| !reports.is_refused && reports.had < all).is_refused
-    }
-}
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        self.trial.reports().is_over = true;
-        self.trial.changed.notify_all();
-        for thread in self.started.drain(..) {
-            // It does nothing that could panic.
-            if let Ok(Some(number)) = thread.join() {
-                await_end(number);
-            }
-        }
-    }
 }
 
 /// Waits until the system no longer counts a thread that was joined. Until then the system may

@@ -9,7 +9,6 @@ pub mod attach;
 pub(crate) mod executor;
 pub mod host;
 pub(crate) mod limits;
-mod loop_tasks;
 mod manual;
 pub(crate) mod own_loop;
 pub(crate) mod runtime;

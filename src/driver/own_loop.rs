@@ -5,8 +5,6 @@ use std::time::Instant;
 
 use corewheel_shard::Tick;
 
-use super::executor::start_futures;
-use super::loop_tasks::LoopTasks;
 use super::{Driven, Entered};
 use crate::clock::Timeline;
 use crate::face::report::ShardReport;
@@ -32,12 +30,6 @@ use crate::values::shutdown::ShutdownPolicy;
 /// So a loop around `poll` or `epoll` has these steps. It waits. If the wait has timed out, or has
 /// returned as many events as fit, it looks once more with a timeout of zero. It reads, and resets
 /// or touches the timers. It takes the turn, and prepares to sleep.
-///
-/// # Futures
-///
-/// The loop polls the futures of [`spawn_on`](crate::TimerService::spawn_on) in its turns, each as
-/// if it were a timer that is due. They may wait by the shard's timers, by handles and replies, and
-/// by whatever wakes a [`Waker`]: also by sockets, if the loop has something that does.
 ///
 /// # The handler
 ///
@@ -143,9 +135,7 @@ impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
         let timers = self.driven.timers();
         timers.core().wake_up();
         let next = take_turn(timers, &mut self.handler, Tick::NEVER);
-        let next = Turn::new(next, timers.core().time());
-        let starts = start_futures(timers, |future| LoopTasks::start(timers, future));
-        if starts && next != Turn::Closed { Turn::More } else { next }
+        Turn::new(next, timers.core().time())
     }
 
     /// Ends this shard alone. Its lanes are closed, and `policy` says what becomes of its pending

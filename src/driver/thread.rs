@@ -55,5 +55,5 @@ fn park(shard: &dyn Turns, until: Tick, parker: &Parker, waker: &Waker) {
         Some(at) => parker.park_deadline(at),
         None => parker.park(),
     }
-    shard.wake_up();
+    base.wake_up();
 }

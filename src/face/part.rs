@@ -118,7 +118,7 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use super::handle::thread_lanes;
+use super::handle::{AnyHandle, Handle, thread_lanes};
 pub use crate::shard::part::{Gauges, Part, PartTimer, Wants};
 pub use crate::shard::part_handle::PartHandle;
 use crate::shard::parts::{Entry, Message, Parts};
@@ -156,6 +156,10 @@ impl<P: Part> PartSender<P> {
             let sent = message.into_any().downcast::<Sent<P, M, F>>();
             Refused::Closed(sent.expect("the message that was sent comes back").message)
         })
+    }
+
+    pub(crate) fn handle(&self) -> AnyHandle {
+        Handle::new(self.home.service()).on(self.home.shard())
     }
 
     /// The shard of the part.

@@ -33,9 +33,8 @@ pub struct Reply<O>(State<O>);
 enum State<O> {
     /// `None` after the value was taken.
     Ready(Option<Result<O, ReplyError>>),
-    Outcome(oneshot::AsyncReceiver<O>),
-    /// A sender that ends without a value says why.
-    Result(oneshot::AsyncReceiver<Result<O, ReplyError>>),
+    /// A sender that is dropped says nothing: the shard has ended.
+    Sent(oneshot::AsyncReceiver<Result<O, ReplyError>>),
     Gathered(Pin<Box<dyn Future<Output = O> + Send>>),
 }
 
@@ -46,16 +45,11 @@ impl<O> Reply<O> {
         Self(State::Ready(Some(Ok(outcome))))
     }
 
-    /// A reply that the owner of the sender sends; `Closed` if the sender is dropped.
-    pub(crate) fn of_outcome() -> (oneshot::Sender<O>, Self) {
-        let (sender, receiver) = oneshot::async_channel();
-        (sender, Self(State::Outcome(receiver)))
-    }
-
-    /// A reply whose sender may also send the reason why there is no value.
+    /// A reply that the owner of the sender sends, or the reason why there is none; `Closed` if the
+    /// sender is dropped.
     pub(crate) fn of_result() -> (oneshot::Sender<Result<O, ReplyError>>, Self) {
         let (sender, receiver) = oneshot::async_channel();
-        (sender, Self(State::Result(receiver)))
+        (sender, Self(State::Sent(receiver)))
     }
 
     pub(crate) fn gathered(replies: impl Future<Output = O> + Send + 'static) -> Self {
@@ -127,10 +121,7 @@ impl<O> Future for Reply<O> {
                 let value = value.take();
                 return Poll::Ready(value.expect("a reply is polled until it returns its value"));
             }
-            State::Outcome(receiver) => {
-                ready!(Pin::new(receiver).poll(cx)).map_err(|_| ReplyError::Closed)
-            }
-            State::Result(receiver) => {
+            State::Sent(receiver) => {
                 ready!(Pin::new(receiver).poll(cx)).unwrap_or(Err(ReplyError::Closed))
             }
             State::Gathered(replies) => Ok(ready!(replies.as_mut().poll(cx))),

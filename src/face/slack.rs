@@ -9,12 +9,11 @@ use std::time::Duration;
 use corewheel_shard::Tick;
 
 use super::handle::Handle;
-use super::timers::Timers;
+use crate::clock::nanos_after;
 use crate::clock::when::{Deadline, When};
-use crate::clock::{Timeline, nanos_after};
 
 /// Deadlines that timers share.
-impl<T: Send + 'static> Timers<T> {
+impl<T: 'static> Handle<T> {
     /// The deadline of a timer that is due at `when`, or up to `slack` later where that lets timers
     /// share a tick: of the ticks in between the one that the highest power of two divides.
     ///
@@ -22,7 +21,8 @@ impl<T: Send + 'static> Timers<T> {
     /// those of different shards, are due in one tick out of about as many as the slack is long,
     /// instead of each in its own tick. The deadline is never early, and never later than the slack
     /// allows. A slack that is shorter than a tick changes nothing, and neither does a slack of a
-    /// timer that is never due.
+    /// timer that is never due. A handle of a service that has ended returns a deadline that never
+    /// comes.
     ///
     /// ```
     /// # use corewheel::{Fired, TimerService};
@@ -30,41 +30,25 @@ impl<T: Send + 'static> Timers<T> {
     /// # let service = TimerService::builder().shards(1).start_attached_with::<u64>()?;
     /// # let shard = service.attach(service.shards().next().unwrap())?;
     /// # let shard = shard.into_loop(|_: Fired<u64>, _: &_| {})?;
-    /// # let timers = shard.timers();
+    /// # let (timers, handle) = (shard.timers(), service.handle());
     /// let keep_alive = Duration::from_secs(30);
-    /// let deadline = timers.deadline_with_slack(keep_alive, Duration::from_secs(2));
+    /// let deadline = handle.deadline_with_slack(keep_alive, Duration::from_secs(2));
     /// timers.schedule(deadline, 7)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[doc(alias = "slack")]
-    #[inline]
-    pub fn deadline_with_slack<W: When>(&self, when: W, slack: Duration) -> Deadline {
-        let (core, now) = (self.core(), self.core().nanos_near());
-        let earliest = core.time().tick_of(when, || now);
-        Deadline(slacken(core.time(), earliest, core.time().nanos_of(when, || now), slack))
-    }
-}
-
-/// Deadlines that timers share.
-impl<T: 'static> Handle<T> {
-    /// The deadline of a timer that is due at `when`, or up to `slack` later where that lets timers
-    /// share a tick, as [`Timers::deadline_with_slack`] computes it. A handle of a service that has
-    /// ended returns a deadline that never comes.
     pub fn deadline_with_slack<W: When>(&self, when: W, slack: Duration) -> Deadline {
         let deadline = self.with_reach(move |reach| {
             let (time, now) = (reach.time(), reach.nanos());
-            slacken(time, time.tick_of(when, || now), time.nanos_of(when, || now), slack)
+            let earliest = time.tick_of(when, || now);
+            if earliest == Tick::NEVER {
+                return earliest;
+            }
+            let latest = nanos_after(time.nanos_of(when, || now), slack);
+            roundest(earliest, time.floor(latest))
         });
         Deadline(deadline.unwrap_or(Tick::NEVER))
     }
-}
-
-/// The roundest tick from `earliest` to the end of the slack that begins at `nanos`.
-fn slacken(time: &Timeline, earliest: Tick, nanos: u64, slack: Duration) -> Tick {
-    if earliest == Tick::NEVER {
-        return earliest;
-    }
-    roundest(earliest, time.floor(nanos_after(nanos, slack)))
 }
 
 /// The tick that the highest power of two divides, from `earliest` to `latest`.

@@ -21,7 +21,7 @@ use crate::shard::timers::{LocalCall, SendCall};
 use crate::values::contain::each;
 use crate::values::error::ReplyError;
 use crate::values::ids::TimerId;
-use crate::values::refused::RefusedCall;
+use crate::values::refused::Refused;
 
 /// Sends the result of a callback, or says why there is none when it is dropped before it has run.
 pub(crate) struct ResultSender<R, S: Fn() -> bool> {
@@ -107,7 +107,7 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         task: impl FnOnce(&Self) -> R + 'static,
-    ) -> Result<(TimerId, Reply<R>), RefusedCall<LocalCall<T>>> {
+    ) -> Result<(TimerId, Reply<R>), Refused<LocalCall<T>>> {
         let (sender, reply) = Reply::of_result();
         // Weakly: the shard holds the callback.
         let core = self.downgrade();
@@ -152,7 +152,7 @@ impl<T: Send + 'static> Handle<T> {
         &self,
         when: W,
         task: impl FnOnce(&Timers<T>) -> R + Send + 'static,
-    ) -> Result<(TimerId, Reply<R>), RefusedCall<SendCall<T>>> {
+    ) -> Result<(TimerId, Reply<R>), Refused<SendCall<T>>> {
         let (sender, reply) = Reply::of_result();
         let known = self.shard_lanes().map(|(lanes, shard)| (Arc::clone(lanes.directory()), shard));
         let is_closed = move || {

@@ -21,7 +21,7 @@ use crate::values::class::{ClassId, TimerClass};
 use crate::values::error::{ConfigError, TimeoutError};
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::refused::{Refused, RefusedCall};
+use crate::values::refused::Refused;
 use crate::values::scale::Scale;
 
 impl<T: Send + 'static> Timers<T> {
@@ -68,9 +68,9 @@ impl<T: Send + 'static> Timers<T> {
         &self,
         when: W,
         call: impl FnOnce(&Self) + 'static,
-    ) -> Result<TimerId, RefusedCall<LocalCall<T>>> {
+    ) -> Result<TimerId, Refused<LocalCall<T>>> {
         let deadline = self.core.tick_of(when);
-        self.core.schedule_call(self.class, deadline, Box::new(call)).map_err(RefusedCall::from)
+        self.core.schedule_call(self.class, deadline, Box::new(call))
     }
 
     /// Cancels a timer of this shard, and returns its payload. A timer that is due but not

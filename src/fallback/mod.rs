@@ -14,13 +14,10 @@
 //! grow gives its shards more [capacity](crate::TimerServiceBuilder::capacity).
 
 mod infallible;
-mod moment;
 mod thread;
 #[cfg(feature = "test-util")]
 mod tokio_clock;
 
 pub use self::infallible::InfallibleSleep;
 #[cfg(feature = "tokio")]
-pub(crate) use self::infallible::{due_after, now};
-#[cfg(feature = "tokio")]
-pub(crate) use self::moment::Moment;
+pub(crate) use self::infallible::{Moment, due_after, now};

@@ -65,7 +65,7 @@ impl State {
 
     /// Whether a service is gone, and that was not logged before.
     fn note_gone(&mut self, service: ServiceId, refused: RefusedKind) -> bool {
-        refused.is_closed() && self.gone.note(service)
+        refused == RefusedKind::Closed && self.gone.note(service)
     }
 }
 

@@ -69,13 +69,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::clock::when::When;
-use crate::clock::{Clock, saturating_nanos};
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::Sleep;
 use crate::face::timers::Timers;
 use crate::values::error::ConfigError;
-use crate::values::random;
 use crate::values::refused::RefusedKind;
 
 /// What happens to ticks, or to runs of a periodic callback, whose time passed before they could
@@ -136,8 +135,8 @@ impl MissedTickBehavior {
 }
 
 /// Ticks at a fixed rate or with a fixed delay, for a future; made by [`Handle::interval`],
-/// [`Handle::interval_at`] and [`Handle::fixed_delay`] for every thread. On a shard's own thread
-/// [`Timers::interval`], [`Timers::interval_at`] and [`Timers::fixed_delay`] make one.
+/// [`Handle::interval_at`] and [`Handle::fixed_delay`] for every thread, and by
+/// [`Timers::interval`] on a shard's own.
 ///
 /// It takes a timer when a future first waits for a tick, and gives the timer back when it is
 /// dropped. A tick costs what a [`Sleep`] does, and allocates nothing. A tick
@@ -210,33 +209,6 @@ impl Interval {
         Poll::Ready(Ok(due))
     }
 
-    /// Makes the next tick due at a random moment within a period from now, and the later ones a
-    /// period after one another. Intervals that begin together then do not tick together. With a
-    /// fixed delay, the distance lasts as long as the work at each tick takes equally long.
-    ///
-    /// The moment is from now up to and including the end of the period. Equal seeds make equal
-    /// moments, so each interval takes a seed of its own, such as the number of its connection.
-    ///
-    /// ```
-    /// # use corewheel::{RefusedKind, Timers};
-    /// # use std::time::Duration;
-    /// # async fn run(timers: Timers<()>, session: u64) -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut heartbeat = timers.interval(Duration::from_secs(30))?.phase(session);
-    /// let _first = heartbeat.tick().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn phase(mut self, seed: u64) -> Self {
-        self.reset_to(self.after_now(Self::phase_of(self.period, seed)));
-        self
-    }
-
-    /// The random moment within a period that [`phase`](Self::phase) makes of a seed, as a time
-    /// from the beginning of the period.
-    pub fn phase_of(period: Duration, seed: u64) -> Duration {
-        Duration::from_nanos(random::part_of(saturating_nanos(period), seed))
-    }
-
     /// Makes the next tick due a period from now, and the later ones a period after one another.
     pub fn reset(&mut self) {
         self.reset_to(self.after_now(self.period));
@@ -255,23 +227,10 @@ impl Interval {
         self.aim_at(due);
     }
 
-    /// The time from tick to tick.
-    pub fn period(&self) -> Duration {
-        self.period
-    }
-
     /// How many ticks were left out so far, because their time passed before a future waited for
     /// them. Ticks that come late in a burst are not left out.
     pub fn missed(&self) -> u64 {
         self.missed
-    }
-
-    /// What happens to ticks that are missed. It is `Delay` with a fixed delay, which misses none.
-    pub fn missed_tick_behavior(&self) -> MissedTickBehavior {
-        match self.kind {
-            Kind::Rate(behavior) => behavior,
-            Kind::Delay { .. } => MissedTickBehavior::Delay,
-        }
     }
 
     /// Sets what happens to ticks that are missed. Without effect with a fixed delay.
@@ -314,7 +273,7 @@ impl Interval {
 
 debug_fields!([] Interval, |it| period: it.period, kind: it.kind, missed: it.missed);
 
-/// Ticks.
+/// Ticks. [`Timers::handle`] makes those with another beginning or with a fixed delay.
 impl<T: Send + 'static> Timers<T> {
     /// A tick now, and one at the end of each period from then on. For an example see
     /// [`corewheel::interval`](crate::interval).
@@ -323,34 +282,8 @@ impl<T: Send + 'static> Timers<T> {
     ///
     /// The period is zero.
     pub fn interval(&self, period: Duration) -> Result<Interval, ConfigError> {
-        self.interval_at(self.now(), period)
-    }
-
-    /// A tick when `first` is due, and one at the end of each period from then on.
-    ///
-    /// # Errors
-    ///
-    /// The period is zero.
-    pub fn interval_at<W: When>(
-        &self,
-        first: W,
-        period: Duration,
-    ) -> Result<Interval, ConfigError> {
-        let start = self.time().instant_due(first);
-        let clock = self.time().clock().clone();
+        let (start, clock) = (self.now(), self.time().clock().clone());
         Interval::new(self.sleep(start), clock, start, period, RATE)
-    }
-
-    /// A tick in `delay` from now. Each later tick is due `delay` after a future begins to wait for
-    /// it, so the work at a tick is not part of the delay.
-    ///
-    /// # Errors
-    ///
-    /// The delay is zero.
-    pub fn fixed_delay(&self, delay: Duration) -> Result<Interval, ConfigError> {
-        let clock = self.time().clock().clone();
-        let start = clock.after(self.now(), delay);
-        Interval::new(self.sleep(start), clock, start, delay, DELAY)
     }
 }
 

@@ -4,10 +4,10 @@
 //! key itself, the owner would have to look each key up in a map, which costs two thirds of the
 //! throughput at a million timers. So the owner reserves slots for the thread and keeps it supplied
 //! with their keys. A thread without a key is refused before it sends anything: with
-//! [`Refusal::Full`] or [`Refusal::Reserved`] if the owner has no key to grant, else with
-//! [`Refusal::Busy`]. The thread uses keys in the order in which they were granted, so a `Schedule`
-//! need not carry its key: it is the next key in the owner's queue. When a thread is gone, the
-//! queue holds the keys that it has not used.
+//! [`RefusedKind::Full`] or [`RefusedKind::Reserved`] if the owner has no key to grant, else with
+//! [`RefusedKind::Busy`]. The thread uses keys in the order in which they were granted, so a
+//! `Schedule` need not carry its key: it is the next key in the owner's queue. When a thread is
+//! gone, the queue holds the keys that it has not used.
 //!
 //! How many keys a thread holds is the lane's [`Window`]: it begins with a fair share, and doubles
 //! when the thread needs more. A thread that is refused for want of a key says so to the owner's
@@ -60,7 +60,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use crossbeam_utils::CachePadded;
 
 pub(crate) use self::receiver::{Arrival, LaneReceiver};
-pub(crate) use self::request::{About, Request};
+pub(crate) use self::request::Request;
 use self::ring::RingReceiver;
 pub(crate) use self::sender::LaneSender;
 pub(crate) use self::window::Window;
@@ -68,32 +68,6 @@ use super::gate::Gate;
 use super::overflow::Overflow;
 use super::sync::{AtomicU64 as SharedU64, Ordering, RingBuffer};
 use crate::values::refused::RefusedKind;
-
-/// Why a thread cannot send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
-    /// The thread has no key, and the owner has none to grant: all of its slots hold timers.
-    Full,
-    /// The thread has no key, and the owner has none to grant: slots are reserved as keys of other
-    /// threads.
-    Reserved { keys: u32, threads: u32 },
-    /// The ring is full, or the owner has keys to grant but has not granted them yet.
-    Busy,
-    /// The owner has closed the lane.
-    Closed,
-}
-
-impl Refusal {
-    /// The kind of the error that the caller gets.
-    pub(crate) fn kind(self) -> RefusedKind {
-        match self {
-            Self::Full => RefusedKind::Full,
-            Self::Reserved { keys, threads } => RefusedKind::Reserved { keys, threads },
-            Self::Busy => RefusedKind::Busy,
-            Self::Closed => RefusedKind::Closed,
-        }
-    }
-}
 
 /// That an owner has no key left for a thread, and which keys other threads hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,10 +88,10 @@ impl Exhausted {
         Some(Self { keys: (packed >> 32) as u32, threads: threads as u32 })
     }
 
-    fn refusal(self) -> Refusal {
+    fn refusal(self) -> RefusedKind {
         match self {
-            Self { keys: 0, .. } => Refusal::Full,
-            Self { keys, threads } => Refusal::Reserved { keys, threads },
+            Self { keys: 0, .. } => RefusedKind::Full,
+            Self { keys, threads } => RefusedKind::Reserved { keys, threads },
         }
     }
 }

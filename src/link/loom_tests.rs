@@ -12,9 +12,9 @@
 mod lane_tests;
 mod mailbox_tests;
 mod marks_tests;
-mod nursery_tests;
 mod owners_tests;
 pub(crate) mod ring;
+mod thread_timers_tests;
 mod woken_tests;
 
 use std::future::poll_fn;

@@ -9,10 +9,10 @@ pub(crate) mod lane;
 #[cfg(all(test, corewheel_loom))]
 pub(crate) mod loom_tests;
 pub(crate) mod mailbox;
-pub(crate) mod nursery;
 pub(crate) mod overflow;
 pub(crate) mod owners;
 pub(crate) mod sync;
+pub(crate) mod thread_timers;
 pub(crate) mod version;
 pub(crate) mod wake_up;
 pub(crate) mod woken;

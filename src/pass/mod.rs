@@ -52,6 +52,7 @@ mod guarded;
 pub(crate) mod looks;
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests;
+mod reader;
 #[cfg_attr(not(all(feature = "sim", feature = "tokio", unix)), path = "not_simulated.rs")]
 pub(crate) mod simulated;
 #[cfg(all(feature = "tokio", unix))]
@@ -64,8 +65,10 @@ use std::time::Duration;
 pub use self::guarded::Guarded;
 pub(crate) use self::guarded::Limit;
 use self::looks::{FIRST, LOOKS};
-use crate::link::nursery::Relay;
+pub use self::reader::SocketReader;
+use self::reader::counts_below;
 use crate::link::sync::{AtomicU32, AtomicU64, MaybeWaker, Ordering};
+use crate::link::thread_timers::Relay;
 
 /// How often a task is polled again that has used up its budget, or has left something unread,
 /// before it is decided that the time of what it waits for is up. A task that always does so must
@@ -88,7 +91,7 @@ pub(crate) struct Wait {
     ended_by: AtomicU64,
     waker: MaybeWaker,
     /// The host that was asked.
-    host: Host,
+    host: Option<HostId>,
     /// The polls after the pass that have decided nothing.
     polls: Polls,
     /// Those of them by code that does not know what it guards, up to [`TURNS`].
@@ -201,28 +204,22 @@ pub(crate) enum Verdict {
     Ask,
 }
 
-/// Names the host of the calling thread; `None` if there is none, or if the thread does not run it.
-#[cfg(all(feature = "tokio", unix))]
-type Host = Option<HostId>;
-
 /// Names a host.
-#[cfg(all(feature = "tokio", unix))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum HostId {
+    #[cfg(all(feature = "tokio", unix))]
     Tokio(::tokio::runtime::Id),
     /// A runtime of a simulation.
     Simulated(simulated::Number),
 }
-/// There is no host.
-#[cfg(not(all(feature = "tokio", unix)))]
-type Host = Option<std::convert::Infallible>;
 
-fn host() -> Host {
+/// The host of the calling thread; `None` if there is none, or if the thread does not run it.
+fn host() -> Option<HostId> {
+    if let Some(number) = simulated::host() {
+        return Some(HostId::Simulated(number));
+    }
     #[cfg(all(feature = "tokio", unix))]
-    return match simulated::host() {
-        Some(number) => Some(HostId::Simulated(number)),
-        None => tokio::host().map(HostId::Tokio),
-    };
+    return tokio::host().map(HostId::Tokio);
     #[cfg(not(all(feature = "tokio", unix)))]
     None
 }
@@ -269,10 +266,7 @@ fn ask(wait: &Arc<Wait>) -> Asked {
     match wait.host {
         #[cfg(all(feature = "tokio", unix))]
         Some(HostId::Tokio(id)) => tokio::ask(id, wait),
-        #[cfg(all(feature = "tokio", unix))]
         Some(HostId::Simulated(_)) => simulated::ask(wait),
-        #[cfg(not(all(feature = "tokio", unix)))]
-        Some(never) => match never {},
         None => Asked::Unknown,
     }
 }
@@ -300,26 +294,20 @@ impl Spawner {
     }
 
     /// Runs a task, on any thread. Where the runtime is not known, the task is dropped.
-    #[cfg(all(feature = "tokio", unix))]
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(number) = self.simulated {
-            return simulated::spawn(number, task);
-        }
-        if let Some(runtime) = &self.runtime {
+        #[cfg(all(feature = "tokio", unix))]
+        if let (None, Some(runtime)) = (self.simulated, &self.runtime) {
             runtime.spawn(task);
+            return;
+        }
+        if let Some(number) = self.simulated {
+            simulated::spawn(number, task);
         }
     }
 
     /// Whether the runtime is one of a simulation.
     pub(crate) fn is_simulated(&self) -> bool {
         self.simulated.is_some()
-    }
-
-    /// Drops a task, as no runtime is known.
-    #[cfg(not(all(feature = "tokio", unix)))]
-    #[expect(clippy::unused_self, reason = "it stands for the one that knows a runtime")]
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(task);
     }
 }
 
@@ -333,17 +321,6 @@ pub(crate) fn has_budget() -> bool {
     return ::tokio::task::coop::has_budget_remaining();
     #[cfg(not(feature = "tokio"))]
     true
-}
-
-/// Adds one to a count that is below a limit. False if it is not.
-fn counts_below(count: &AtomicU32, limit: u32) -> bool {
-    // Relaxed: only the task that waits counts.
-    let before = count.load(Ordering::Relaxed);
-    let is_below = before < limit;
-    if is_below {
-        count.store(before + 1, Ordering::Relaxed);
-    }
-    is_below
 }
 
 /// The pass of a deadline that has passed, for what a [`Guarded`] is not: a timer that a library

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::{Asked, Wait};
-use crate::link::nursery::Relay;
+use crate::link::thread_timers::Relay;
 
 /// There is no simulated runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

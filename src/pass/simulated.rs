@@ -6,21 +6,21 @@
 //! Why not a barrier here: the order of the simulated kernel's list of ready sockets decides, and
 //! the kernel belongs to the simulation.
 //!
-//! Invariants: a runtime is entered only while a task of it is polled or dropped.
+//! Invariants: a runtime is entered only while a task of it is polled or dropped. What spawns tasks
+//! belongs to one runtime, and to the thread of its simulation.
 //!
 //! Cost: a thread-local variable for each question, in builds with the feature `sim`.
 
-mod spawns;
-
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::{Asked, Wait};
-use crate::link::nursery::Relay;
-pub(crate) use spawns::Spawns;
-pub(super) use spawns::spawn;
+use crate::link::thread_timers::Relay;
 
 /// Tells a runtime apart from other runtimes of the process.
 pub(super) type Number = u64;
@@ -90,4 +90,37 @@ pub(super) fn relay() -> Option<Arc<dyn Relay<Waker>>> {
 /// Asks the runtime that the calling thread runs for a pass.
 pub(super) fn ask(wait: &Arc<Wait>) -> Asked {
     here(|runtime| runtime.ask(Arc::clone(wait))).map_or(Asked::Unknown, |()| Asked::Waits)
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+type Spawn = dyn Fn(Task);
+
+thread_local! {
+    /// What spawns in the runtimes of this thread's simulations, by their numbers.
+    static SPAWNS: RefCell<BTreeMap<u64, Rc<Spawn>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// A runtime in which tasks can be spawned until this is dropped.
+pub(crate) struct Spawns(u64);
+
+impl Spawns {
+    pub(crate) fn new(runtime: u64, spawn: impl Fn(Task) + 'static) -> Self {
+        let spawn: Rc<Spawn> = Rc::new(spawn);
+        drop(SPAWNS.with(|all| all.borrow_mut().insert(runtime, spawn)));
+        Self(runtime)
+    }
+}
+
+impl Drop for Spawns {
+    fn drop(&mut self) {
+        drop(SPAWNS.try_with(|all| all.borrow_mut().remove(&self.0)));
+    }
+}
+
+/// Spawns a task in a runtime. It is dropped if the runtime has ended.
+pub(super) fn spawn(runtime: u64, task: impl Future<Output = ()> + 'static) {
+    let spawn = SPAWNS.try_with(|all| all.borrow().get(&runtime).cloned()).ok().flatten();
+    if let Some(spawn) = spawn {
+        spawn(Box::pin(task));
+    }
 }

@@ -63,7 +63,7 @@ use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use self::descriptor::Descriptor;
 use super::looks::{LOOKS, Proof, Written};
 use super::{Asked, Wait};
-use crate::link::nursery::Relay;
+use crate::link::thread_timers::Relay;
 use crate::values::contain::{attempt, each};
 
 /// The last runtimes without I/O that are remembered.

@@ -19,7 +19,7 @@ use crate::shard::handler::{Fired, Handler};
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
+use crate::values::settings::{Settings, TurnBudget, WarningLimits};
 
 /// Collects the settings of a service; made by [`TimerService::builder`].
 ///
@@ -39,7 +39,7 @@ use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
 /// assert!(refused.to_string().contains("tick is 10µs, but it must be between 100µs and 1s"));
 ///
 /// let service = builder.start()?;
-/// assert_eq!((service.shard_count(), service.runtime()), (2, Some("thread")));
+/// assert_eq!((service.shards().count(), service.runtime()), (2, Some("thread")));
 /// service.shutdown(ShutdownPolicy::Drop)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -123,14 +123,6 @@ impl TimerServiceBuilder {
         self
     }
 
-    /// How old a timer of a class may become before the service warns that the class leaks; 24
-    /// hours by default, by [`WarningLimits::class_age`]. The class must be named with
-    /// [`class`](Self::class) too.
-    pub fn class_age(mut self, class: TimerClass, age: Duration) -> Self {
-        self.options.class_ages.push((class, age));
-        self
-    }
-
     /// The runtime of the shards; [`Runtime::Thread`] by default. It decides which futures
     /// [`spawn_on`](crate::TimerService::spawn_on) accepts, and what sockets and files they may
     /// use.
@@ -162,15 +154,7 @@ impl TimerServiceBuilder {
     /// is on the node of that cpu. Further shards begin with the first cpu again. Without effect on
     /// attached shards.
     pub fn unpinned(mut self) -> Self {
-        self.options.placement = Placement::Unpinned;
-        self
-    }
-
-    /// Pins the thread of shard `n` to the `n`th of these cpus, one for each shard. The start is
-    /// refused where the process may not use one of them, and in a build without the feature
-    /// `pinning`. Without effect on attached shards.
-    pub fn pinned_to(mut self, cpus: impl Into<Vec<usize>>) -> Self {
-        self.options.placement = Placement::Cpus(cpus.into());
+        self.options.pins = false;
         self
     }
 

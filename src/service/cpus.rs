@@ -8,9 +8,6 @@ use std::thread;
 #[cfg(feature = "pinning")]
 use core_affinity::CoreId;
 
-/// Whether this build can pin threads.
-pub(super) const CAN_PIN: bool = cfg!(feature = "pinning");
-
 /// The numbers of the cpus that this process may use. Empty where the system does not tell them,
 /// and in a build that cannot pin threads.
 #[cfg(feature = "pinning")]

@@ -5,8 +5,6 @@
 //! model checker does not see: the channel of a reply (`oneshot`, which is model-checked by its own
 //! tests; here a send to it or a receive from it is one step), and published counts.
 
-mod loop_tasks;
-
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, Wake, Waker};

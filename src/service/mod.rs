@@ -163,11 +163,6 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.shards()
     }
 
-    /// How many shards the service has.
-    pub fn shard_count(&self) -> usize {
-        self.directory.shard_count()
-    }
-
     /// The shard for a key: `hash % shard_count`. The hash may be the number of a connection, or
     /// come from a [`Hasher`](std::hash::Hasher); equal hashes name the same shard on every thread,
     /// as long as the service has as many shards.
@@ -387,7 +382,7 @@ impl<T: Send + 'static> TimerService<T> {
         if is_shard_thread() {
             return Err(ReplyError::OnShard);
         }
-        let report = Reply::gathered(self.order_shutdown(policy, false)?).wait()?;
+        let report = Reply::gathered(self.order_shutdown(policy)?).wait()?;
         self.join();
         Ok(report)
     }
@@ -417,22 +412,19 @@ impl<T: Send + 'static> TimerService<T> {
         &self,
         policy: ShutdownPolicy,
     ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ReplyError> {
-        self.order_shutdown(policy, false)
+        self.order_shutdown(policy)
     }
 
     /// Closes the service. The future ends when every shard has.
     fn order_shutdown(
         &self,
         policy: ShutdownPolicy,
-        is_drop: bool,
     ) -> Result<impl Future<Output = ShutdownReport<T>> + Send + use<T>, ReplyError> {
         // Relaxed: only one caller gets `false`, and no other data is read by it.
         if self.directory.shut_down.swap(true, Ordering::Relaxed) {
             return Err(ReplyError::Closed);
         }
-        // Relaxed: a thread that reads it has found a shard closed, which happens after this.
-        self.directory.dropped.store(is_drop, Ordering::Relaxed);
-        registry::leave(self.directory.service, is_drop);
+        registry::leave(self.directory.service);
         // `None` for a shard that no thread has driven: nothing was ever accepted for it.
         let mut reports = Vec::new();
         for shard in self.directory.shards() {
@@ -484,7 +476,7 @@ impl<T: Send + 'static> TimerService<T> {
 
 impl<T: Send + 'static> Drop for TimerService<T> {
     fn drop(&mut self) {
-        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop, true) else { return };
+        let Ok(reports) = self.order_shutdown(ShutdownPolicy::Drop) else { return };
         let lost: u64 = if is_shard_thread() || self.directory.runtime.is_none() {
             // It cannot be waited for here. The shards see the order in their next turn.
             self.stats().shards.iter().map(|shard| shard.counts.pending).sum()

@@ -10,10 +10,10 @@ use crate::clock::{Clock, saturating_nanos};
 use crate::driver::host::Engine;
 use crate::driver::runtime::Runtime;
 use crate::service::cpus;
-use crate::values::class::{Classes, TimerClass, label_limit};
+use crate::values::class::{Classes, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::ids::ShardId;
-use crate::values::settings::{Placement, Settings, TurnBudget, WarningLimits};
+use crate::values::settings::{Settings, TurnBudget, WarningLimits};
 
 /// The options that a builder collects.
 #[derive(Clone, Debug)]
@@ -28,9 +28,9 @@ pub(crate) struct Options {
     pub(crate) lateness_bound: Option<Duration>,
     pub(crate) overrun: Duration,
     pub(crate) warnings: WarningLimits,
-    pub(crate) class_ages: Vec<(TimerClass, Duration)>,
     pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) placement: Placement,
+    /// Whether the threads of shards are pinned where that can be.
+    pub(crate) pins: bool,
     pub(crate) name: String,
     pub(crate) classes: Classes,
     pub(crate) clock: Clock,
@@ -50,9 +50,8 @@ impl Default for Options {
             lateness_bound: None,
             overrun: Duration::from_millis(1),
             warnings: WarningLimits::default(),
-            class_ages: Vec::new(),
             engine: Arc::new(Runtime::default()),
-            placement: Placement::default(),
+            pins: true,
             name: "corewheel".to_owned(),
             classes: Classes::default(),
             clock: Clock::monotonic(),
@@ -101,7 +100,6 @@ impl Options {
             lateness_bound: saturating_nanos(self.lateness_bound.unwrap_or(self.tick * 10)),
             overrun: self.overrun,
             warnings: self.warnings,
-            class_ages: self.check_class_ages()?,
             lane_flood: self.lane_capacity as u64 * u64::from(self.warnings.lane_percent) / 100,
             name: self.name.clone(),
             is_runtime_chosen: attached || self.is_executor_known(),
@@ -109,7 +107,7 @@ impl Options {
             cpus: if attached {
                 Vec::new()
             } else {
-                self.check_placement(shards, &cpus::allowed(), cpus::CAN_PIN, cpus::count())?
+                self.place(shards, &cpus::allowed(), cpus::count())
             },
         })
     }
@@ -125,24 +123,6 @@ impl Options {
     fn is_executor_known(&self) -> bool {
         let engines = self.engines();
         engines.iter().all(|engine| engine.has_executor() == self.engine.has_executor())
-    }
-
-    /// The greatest age of each class.
-    fn check_class_ages(&self) -> Result<Vec<Duration>, ConfigError> {
-        let mut ages = vec![self.warnings.class_age; self.classes.len()];
-        for (class, age) in &self.class_ages {
-            let refuse = |value: &dyn std::fmt::Debug, limit, remedy| {
-                Err(ConfigError::new("class_age", value, limit, remedy))
-            };
-            let Some(index) = self.classes.list().iter().position(|known| known == class) else {
-                return refuse(class, "the service has no such class", "name it with `class` too");
-            };
-            if age.is_zero() {
-                return refuse(age, "a limit of zero warns always", "use 1min or more");
-            }
-            ages[index] = *age;
-        }
-        Ok(ages)
     }
 
     fn check_shards(&self) -> Result<usize, ConfigError> {
@@ -198,56 +178,23 @@ impl Options {
         Ok(())
     }
 
-    fn check_placement(
-        &self,
-        shards: usize,
-        allowed: &[usize],
-        can_pin: bool,
-        count: usize,
-    ) -> Result<Vec<Option<usize>>, ConfigError> {
-        match &self.placement {
-            Placement::Unpinned => Ok(vec![None; shards]),
-            Placement::Cpus(cpus) if !can_pin => Err(ConfigError::new(
-                "pinned_to",
-                cpus,
-                "this build cannot pin threads",
-                "turn on the feature `pinning` of this crate, or leave them unpinned",
-            )),
-            // With a quota, the processes of a machine would all pin their threads to its first
-            // cpus.
-            Placement::Allowed if !can_pin || allowed.is_empty() || count < allowed.len() => {
-                Ok(vec![None; shards])
-            }
-            Placement::Allowed => {
-                if shards > allowed.len() {
-                    tracing::warn!(
-                        name: "more-shards-than-cpus",
-                        target: "corewheel::service",
-                        shards,
-                        cpus = allowed.len(),
-                        "there are more shards than cpus that this process may use"
-                    );
-                }
-                Ok(allowed.iter().copied().cycle().take(shards).map(Some).collect())
-            }
-            Placement::Cpus(cpus) if cpus.len() != shards => Err(ConfigError::new(
-                "pinned_to",
-                cpus,
-                format!("there are {shards} shards"),
-                "name one cpu for each shard",
-            )),
-            Placement::Cpus(cpus) => {
-                if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
-                    return Err(ConfigError::new(
-                        "pinned_to",
-                        cpu,
-                        format!("this process may use the cpus {allowed:?}"),
-                        "name one of those, or widen the process's cpu set",
-                    ));
-                }
-                Ok(cpus.iter().copied().map(Some).collect())
-            }
+    /// The cpu of each shard's thread, of those that the process may use. `count` is how many it
+    /// has time for.
+    fn place(&self, shards: usize, allowed: &[usize], count: usize) -> Vec<Option<usize>> {
+        // With a quota, the processes of a machine would all pin their threads to its first cpus.
+        if !self.pins || allowed.is_empty() || count < allowed.len() {
+            return vec![None; shards];
         }
+        if shards > allowed.len() {
+            tracing::warn!(
+                name: "more-shards-than-cpus",
+                target: "corewheel::service",
+                shards,
+                cpus = allowed.len(),
+                "there are more shards than cpus that this process may use"
+            );
+        }
+        allowed.iter().copied().cycle().take(shards).map(Some).collect()
     }
 }
 
@@ -301,13 +248,6 @@ mod tests {
         check(|o| o.warnings.capacity_percent = 101, "warning_limits.capacity_percent");
         check(|o| o.warnings.stuck = Duration::ZERO, "warning_limits.stuck");
         check(|o| o.warnings.exhausted_turns = 0, "warning_limits.exhausted_turns");
-        check(|o| o.class_ages.push((TimerClass::new("x"), Duration::MAX)), "class_age");
-        check(|o| o.placement = Placement::Cpus(vec![]), "pinned_to");
-        let far = |o: &mut Options| {
-            o.shards = Some(1);
-            o.placement = Placement::Cpus(vec![1_000_000]);
-        };
-        check(far, "pinned_to");
         check(|o| o.clock = crate::clock::ManualClock::new().clock(), "clock");
     }
 
@@ -320,26 +260,15 @@ mod tests {
     }
 
     #[test]
-    fn pinning_in_a_build_without_it_is_refused_and_names_the_feature() {
-        let place = |placement| {
-            let options = Options { placement, ..Options::default() };
-            options.check_placement(2, &[], false, 1)
-        };
-        assert_eq!(place(Placement::Unpinned).unwrap(), [None, None]);
-        assert_eq!(place(Placement::Allowed).unwrap(), [None, None]);
-        let error = place(Placement::Cpus(vec![0, 1])).unwrap_err();
-        assert_eq!(error.field(), "pinned_to");
-        assert!(error.to_string().contains("the feature `pinning`"), "{error}");
-    }
-
-    #[test]
     fn threads_are_pinned_to_the_cpus_of_the_set_but_not_with_a_quota_of_them() {
-        let place = |shards, count| {
-            Options::default().check_placement(shards, &[1, 3, 64], true, count).unwrap()
-        };
+        let place = |shards, count| Options::default().place(shards, &[1, 3, 64], count);
         assert_eq!(place(2, 3), [Some(1), Some(3)]);
         assert_eq!(place(4, 3), [Some(1), Some(3), Some(64), Some(1)]);
         assert_eq!(place(2, 2), [None, None]);
+        // A build that cannot pin threads knows no cpus.
+        assert_eq!(Options::default().place(2, &[], 1), [None, None]);
+        let unpinned = Options { pins: false, ..Options::default() };
+        assert_eq!(unpinned.place(2, &[1, 3], 2), [None, None]);
     }
 
     #[test]

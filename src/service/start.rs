@@ -8,8 +8,10 @@
 //! it panics, so the thread that starts the service never waits for ever.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use crossbeam_utils::sync::WaitGroup;
 
 use crate::clock::Clock;
 use crate::driver::executor::WithHandler;
@@ -127,13 +129,20 @@ where
     H: Handler<T>,
     M: Fn(ShardId) -> H + Send + Sync + 'static,
 {
-    let phases = Phases::default();
+    let reports = Arc::<Reports>::default();
+    let (executors, shards) = (WaitGroup::new(), WaitGroup::new());
+    let mut may_go = lock(&reports.may_go);
     let mut threads = Vec::new();
     let mut failure = None;
     for shard in directory.shards() {
         let (directory, make_handler) = (Arc::clone(&directory), Arc::clone(&make_handler));
         let engine = Arc::clone(engine);
-        let report = Report { reports: Arc::clone(&phases.0), is_owed: true };
+        let report = Report {
+            reports: Arc::clone(&reports),
+            is_owed: true,
+            executor: Some(executors.clone()),
+            _shard: shards.clone(),
+        };
         let name = format!("{}-{shard}", directory.settings.name);
         let builder = thread::Builder::new().name(name.clone());
         let run = move || {
@@ -149,19 +158,20 @@ where
             }
         }
     }
-    let reported = phases.wait(threads.len());
-    failure = failure.or(reported);
+    executors.wait();
+    failure = failure.or(lock(&reports.failure).take());
+    *may_go = failure.is_none();
+    drop(may_go);
     if let Some(error) = failure {
         // None of the threads may go on, so each of them ends.
-        drop(phases);
         for thread in threads {
             // One that has panicked has reported it.
             let _ = thread.join();
         }
         return Err(Failure::Executors(error));
     }
-    phases.begin_second();
-    failure = phases.wait(2 * threads.len());
+    shards.wait();
+    failure = lock(&reports.failure).take();
     // If one has failed, dropping the service ends and joins the others.
     let service = TimerService::new(directory, threads, Vec::new());
     match failure {
@@ -170,96 +180,48 @@ where
     }
 }
 
-type Started = Result<(), StartError>;
-
-/// The two phases of a start. Dropped in the first phase, it has the threads that wait end.
-#[derive(Default)]
-struct Phases(Arc<Reports>);
-
-/// What the threads of a start report. Why not channels: they take longer to compile than all other
-/// code of a start.
+/// What the threads of a start report and wait for. Why not channels: they take longer to compile
+/// than all other code of a start.
 #[derive(Default)]
 struct Reports {
-    so_far: Mutex<SoFar>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct SoFar {
-    /// How many reports there were, of both phases.
-    count: usize,
     /// The first failure that was reported.
-    failure: Option<StartError>,
-    /// Whether the threads may begin their second phase. `None` during the first.
-    may_go: Option<bool>,
+    failure: Mutex<Option<StartError>>,
+    /// Whether the threads may begin their second phase. Locked during the first.
+    may_go: Mutex<bool>,
 }
 
 impl Reports {
-    fn so_far(&self) -> MutexGuard<'_, SoFar> {
-        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until this returns a value.
-    fn wait<R>(&self, mut until: impl FnMut(&mut SoFar) -> Option<R>) -> R {
-        let mut so_far = self.so_far();
-        loop {
-            if let Some(result) = until(&mut so_far) {
-                return result;
-            }
-            so_far = self.changed.wait(so_far).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn add(&self, result: Started) {
-        let mut so_far = self.so_far();
-        so_far.count += 1;
+    fn add(&self, result: Result<(), StartError>) {
         if let Err(error) = result {
-            so_far.failure.get_or_insert(error);
+            lock(&self.failure).get_or_insert(error);
         }
-        drop(so_far);
-        self.changed.notify_all();
-    }
-
-    fn end_first(&self, may_go: bool) {
-        self.so_far().may_go.get_or_insert(may_go);
-        self.changed.notify_all();
     }
 }
 
-impl Phases {
-    /// Waits for so many reports in all, and returns the first failure.
-    fn wait(&self, count: usize) -> Option<StartError> {
-        self.0.wait(|so_far| (so_far.count >= count).then(|| so_far.failure.take()))
-    }
-
-    fn begin_second(&self) {
-        self.0.end_first(true);
-    }
-}
-
-impl Drop for Phases {
-    fn drop(&mut self) {
-        self.0.end_first(false);
-    }
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where the thread of a shard reports. Dropped while it owes a report, it says that it panicked.
 struct Report {
     reports: Arc<Reports>,
     is_owed: bool,
+    /// Dropped with the report of each phase.
+    executor: Option<WaitGroup>,
+    _shard: WaitGroup,
 }
 
 impl Report {
     /// The executor is there. Waits until all are; false if one is not.
     fn executor(&mut self) -> bool {
         self.is_owed = false;
-        self.reports.add(Ok(()));
-        self.is_owed = self.reports.wait(|so_far| so_far.may_go);
+        drop(self.executor.take());
+        self.is_owed = *lock(&self.reports.may_go);
         self.is_owed
     }
 
     /// The last report: the shard runs, or something has failed.
-    fn finish(mut self, result: Started) {
+    fn finish(mut self, result: Result<(), StartError>) {
         self.is_owed = false;
         self.reports.add(result);
     }
@@ -269,8 +231,7 @@ impl Drop for Report {
     fn drop(&mut self) {
         if self.is_owed {
             let reason = "a shard's thread panicked while it started".to_owned();
-            let error = StartError::Runtime { runtime: "service's", reason };
-            self.reports.add(Err(error));
+            self.reports.add(Err(StartError::Runtime { runtime: "service's", reason }));
         }
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! A future that a timer guards decides after its runtime has looked at its sockets. Where the
 //! runtime of the thread is known, the turn hands the wakers over to it: see
-//! [`Relay`](crate::link::nursery::Relay).
+//! [`Relay`](crate::link::thread_timers::Relay).
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -18,8 +18,8 @@ use corewheel_shard::{Counters, Tick};
 use super::classes::Ended;
 use super::core::{Core, Effect, State};
 use super::measures::Measures;
-use super::nurseries::{TAKEN_BACK_MAX, unused_slots};
-use crate::link::nursery::{Due, Nursery, TAKEN_MAX};
+use super::threads::{TAKEN_BACK_MAX, unused_slots};
+use crate::link::thread_timers::{Due, TAKEN_MAX, ThreadTimers};
 use crate::values::class::ClassId;
 use crate::values::contain::each;
 
@@ -39,24 +39,25 @@ impl<T: 'static> Core<T> {
     pub(super) fn act_for_thread(&self, last: Tick, now: u64, max: usize) -> (usize, u64) {
         // A shutdown fires all timers, early ones too.
         let begun = if self.is_closed() { u64::MAX } else { self.time().start_of(last) };
-        let (mut due, mut done, nursery) = {
-            let State { nurseries, left, .. } = &mut *self.state.borrow_mut();
-            let Some((index, nursery)) = nurseries.next_by(begun) else { return (0, now) };
-            let mut due = std::mem::take(&mut nurseries.due);
+        let (mut due, mut done, thread_timers) = {
+            let State { threads, left, .. } = &mut *self.state.borrow_mut();
+            let Some((index, thread_timers)) = threads.next_by(begun) else { return (0, now) };
+            let mut due = std::mem::take(&mut threads.due);
             let (mut done, mut is_more) = (0, true);
             while is_more && done < max.min(WOKEN_MAX) {
                 let most = (max.min(WOKEN_MAX) - done) as u32;
-                let (count, more) = nursery.act(begun, most, &mut due, &mut left.unused_wakers);
+                let (count, more) =
+                    thread_timers.act(begun, most, &mut due, &mut left.unused_wakers);
                 (done, is_more) = (done + count as usize, more);
             }
-            if nurseries.acted_for.last() != Some(&index) {
-                nurseries.acted_for.push(index);
+            if threads.acted_for.last() != Some(&index) {
+                threads.acted_for.push(index);
             }
-            (due, done, nursery)
+            (due, done, thread_timers)
         };
         done = done.max(1);
         // Timers that a shutdown fires before their time are woken here.
-        let relay = nursery.relay().filter(|_| !self.is_closed());
+        let relay = thread_timers.relay().filter(|_| !self.is_closed());
         let mut relayed = Vec::new();
         let now = self.wake_all(&mut due, now, relay.is_some().then_some(&mut relayed));
         if let Some(relay) = relay.filter(|_| !relayed.is_empty()) {
@@ -65,7 +66,7 @@ impl<T: 'static> Core<T> {
             let kept = relay.take_over(relayed, until).err();
             each(kept.into_iter().flatten(), Waker::wake);
         }
-        self.state.borrow_mut().nurseries.due = due;
+        self.state.borrow_mut().threads.due = due;
         self.run_effects();
         (done, now)
     }
@@ -114,12 +115,12 @@ impl<T: 'static> Core<T> {
     /// Looks for room for timers that have found none. True if more is left to do.
     pub(super) fn serve_threads(&self) -> bool {
         // Nearly all turns.
-        if !self.post().nurseries.is_short() {
+        if !self.post().threads.is_short() {
             return false;
         }
         let more = {
             let state = &mut *self.state.borrow_mut();
-            let waiting = self.post().nurseries.begin_serving();
+            let waiting = self.post().threads.begin_serving();
             state.end_on_all_threads();
             state.serve(waiting)
         };
@@ -130,30 +131,36 @@ impl<T: 'static> Core<T> {
     /// Whether a thread needs an act before a tick, or is new. Called after the fence of the
     /// wake-up protocol.
     pub(crate) fn has_act_before(&self, until: Tick) -> bool {
-        let nurseries = &self.state.borrow().nurseries;
-        let table = &self.post().nurseries;
-        let act_by = self.time().ceil(nurseries.act_by());
-        table.version() != nurseries.version || table.is_short() || act_by < until
+        let threads = &self.state.borrow().threads;
+        let table = &self.post().threads;
+        let act_by = self.time().ceil(threads.act_by());
+        table.version() != threads.version || table.is_short() || act_by < until
     }
 
     /// How many timers of threads are pending. Takes the lock of each thread.
     pub(super) fn pending_of_threads(&self) -> usize {
         let state = &mut *self.state.borrow_mut();
-        state.nurseries.refresh();
-        state.nurseries.known.iter().flatten().map(|nursery| nursery.pending() as usize).sum()
+        state.threads.refresh();
+        state
+            .threads
+            .known
+            .iter()
+            .flatten()
+            .map(|thread_timers| thread_timers.pending() as usize)
+            .sum()
     }
 
     /// Refuses all timers that threads arm from then on. Those that there are stay.
-    pub(super) fn close_nurseries(&self) {
+    pub(super) fn close_threads(&self) {
         let state = &mut *self.state.borrow_mut();
-        state.nurseries.known = self.post().nurseries.close();
+        state.threads.known = self.post().threads.close();
         // Timers that wait for room find the shard closed.
-        let waiting = self.post().nurseries.end_serving(usize::MAX, false);
+        let waiting = self.post().threads.end_serving(usize::MAX, false);
         state.left.effects.extend(waiting.into_iter().map(Effect::Wake));
-        for (index, nursery) in state.nurseries.known.iter().enumerate() {
-            let Some(nursery) = nursery else { continue };
-            while nursery.close(&mut state.left.unused_wakers) {}
-            state.nurseries.acted_for.push(index as u16);
+        for (index, thread_timers) in state.threads.known.iter().enumerate() {
+            let Some(thread_timers) = thread_timers else { continue };
+            while thread_timers.close(&mut state.left.unused_wakers) {}
+            state.threads.acted_for.push(index as u16);
         }
         state.settle_all();
     }
@@ -163,12 +170,12 @@ impl<T: 'static> State<T> {
     /// Ends the timers that have ended on other threads than they were armed on.
     #[cold]
     pub(super) fn end_on_all_threads(&mut self) {
-        let Self { nurseries, left, .. } = self;
-        nurseries.refresh();
-        for (index, nursery) in nurseries.known.iter().enumerate() {
-            let Some(nursery) = nursery else { continue };
-            while nursery.end_some(&mut left.unused_wakers) {}
-            nurseries.acted_for.push(index as u16);
+        let Self { threads, left, .. } = self;
+        threads.refresh();
+        for (index, thread_timers) in threads.known.iter().enumerate() {
+            let Some(thread_timers) = thread_timers else { continue };
+            while thread_timers.end_some(&mut left.unused_wakers) {}
+            threads.acted_for.push(index as u16);
         }
         self.settle_all();
     }
@@ -178,9 +185,9 @@ impl<T: 'static> State<T> {
     pub(super) fn take_out_all(&mut self) -> u64 {
         self.settle_all();
         let (mut out, mut count) = (Vec::new(), 0);
-        for nursery in self.nurseries.known.iter().flatten() {
+        for thread_timers in self.threads.known.iter().flatten() {
             loop {
-                let more = nursery.take_out(&mut out);
+                let more = thread_timers.take_out(&mut out);
                 count += out.len() as u64;
                 for Due { carried, class, .. } in out.drain(..) {
                     self.left.effects.push(Effect::Wake(carried));
@@ -192,80 +199,80 @@ impl<T: 'static> State<T> {
                 }
             }
         }
-        self.nurseries.taken_out += count;
+        self.threads.taken_out += count;
         count
     }
 
     /// Takes and publishes the counts of the threads for which the shard has acted, and removes
     /// those that are over.
     pub(super) fn settle_all(&mut self) {
-        if self.nurseries.acted_for.is_empty() {
+        if self.threads.acted_for.is_empty() {
             return;
         }
-        let front = Arc::clone(&self.nurseries.front);
+        let front = Arc::clone(&self.threads.front);
         front.published.store_taken(|published| {
-            while let Some(index) = self.nurseries.acted_for.pop() {
+            while let Some(index) = self.threads.acted_for.pop() {
                 let place = usize::from(index);
-                let Some(nursery) = self.nurseries.known[place].clone() else { continue };
-                if self.settle(&nursery) {
-                    self.nurseries.known[place] = None;
-                    front.nurseries.remove(index);
+                let Some(thread_timers) = self.threads.known[place].clone() else { continue };
+                if self.settle(&thread_timers) {
+                    self.threads.known[place] = None;
+                    front.threads.remove(index);
                 }
             }
             let counters = self.counters();
             let pending = counters.pending();
-            self.nurseries.pending_max = self.nurseries.pending_max.max(pending);
-            self.measured.counts.ended_young = self.nurseries.counts.young;
+            self.threads.pending_max = self.threads.pending_max.max(pending);
+            self.measured.counts.ended_young = self.threads.counts.young;
             self.measured.classes.publish(published);
-            (self.counters(), self.nurseries.counts.young)
+            (self.counters(), self.threads.counts.young)
         });
     }
 
     /// Takes the counts of a thread over. Whether the thread and its timers are over.
-    fn settle(&mut self, nursery: &Nursery<Waker>) -> bool {
-        let Self { measured: Measures { classes, .. }, nurseries, .. } = self;
-        let (counts, is_over) = nursery.settle(|class, counts| {
+    fn settle(&mut self, thread_timers: &ThreadTimers<Waker>) -> bool {
+        let Self { measured: Measures { classes, .. }, threads, .. } = self;
+        let (counts, is_over) = thread_timers.settle(|class, counts| {
             classes.count(ClassId::from_bits(class), |stats| {
                 stats.scheduled += counts.armed;
                 stats.cancelled += counts.ended;
                 stats.pending = counts.pending_after(stats.pending);
             });
         });
-        nurseries.counts.add(counts);
-        nurseries.armed_here += if nursery.is_local { counts.armed } else { 0 };
+        threads.counts.add(counts);
+        threads.armed_here += if thread_timers.is_local { counts.armed } else { 0 };
         is_over
     }
 
     /// The counts of the wheel and of the threads together.
     pub(super) fn counters(&self) -> Counters {
-        self.nurseries.counters(self.wheel.counters())
+        self.threads.counters(self.wheel.counters())
     }
 
     /// Whether a slot of the wheel is free that is not lent. Some are taken back if need be.
     #[inline]
     pub(super) fn has_own_slot(&mut self) -> bool {
-        unused_slots(&self.wheel) > self.nurseries.lent || self.nurseries.take_back(&self.wheel, 1)
+        unused_slots(&self.wheel) > self.threads.lent || self.threads.take_back(&self.wheel, 1)
     }
 
     /// The slots that are free and that no thread has borrowed.
     pub(super) fn free_slots(&self) -> usize {
-        let borrowed = self.nurseries.lent.saturating_sub(self.nurseries.table().room().free());
+        let borrowed = self.threads.lent.saturating_sub(self.threads.table().room().free());
         unused_slots(&self.wheel).saturating_sub(borrowed) as usize
     }
 
     /// Takes the credit of threads back that they do not use. Whether there was any.
     #[cold]
     pub(super) fn take_credit_back(&mut self) -> bool {
-        self.nurseries.refresh();
-        let known = self.nurseries.known.iter().flatten();
-        let credit: u64 = known.map(|nursery| u64::from(nursery.take_credit())).sum();
-        self.nurseries.lent -= credit;
+        self.threads.refresh();
+        let known = self.threads.known.iter().flatten();
+        let credit: u64 = known.map(|thread_timers| u64::from(thread_timers.take_credit())).sum();
+        self.threads.lent -= credit;
         credit > 0
     }
 
     /// The slots that the shard has not lent and does not use.
     fn spare(&self) -> u64 {
-        unused_slots(&self.wheel).saturating_sub(self.nurseries.lent)
+        unused_slots(&self.wheel).saturating_sub(self.threads.lent)
     }
 
     /// Lends slots to `waiting` timers that have found no room, and has their tasks poll again. The
@@ -274,7 +281,7 @@ impl<T: 'static> State<T> {
     #[cold]
     fn serve(&mut self, waiting: usize) -> bool {
         self.take_credit_back();
-        let room = Arc::clone(self.nurseries.table().room());
+        let room = Arc::clone(self.threads.table().room());
         let (all, waiting) = (waiting, waiting.min(SERVED_MAX));
         let wanted = waiting as u64;
         let (mut spare, mut freed) = (self.spare(), 0);
@@ -285,16 +292,16 @@ impl<T: 'static> State<T> {
             (spare, freed) = (self.spare(), freed + 1);
         }
         let is_full = spare + room.free() < wanted;
-        self.nurseries.lend(spare.min(wanted));
+        self.threads.lend(spare.min(wanted));
         if is_full && freed == TAKEN_MAX {
-            self.nurseries.table().go_on_serving();
+            self.threads.table().go_on_serving();
             return true;
         }
-        let served = self.nurseries.table().end_serving(waiting, is_full);
+        let served = self.threads.table().end_serving(waiting, is_full);
         self.left.effects.extend(served.into_iter().map(Effect::Wake));
         let has_more = waiting < all;
         if has_more {
-            self.nurseries.table().go_on_serving();
+            self.threads.table().go_on_serving();
         }
         has_more
     }
@@ -304,7 +311,7 @@ impl<T: 'static> State<T> {
         let kept = (self.wheel.capacity() as u64 / 64).min(u64::from(TAKEN_BACK_MAX));
         let spare = self.spare();
         if spare > 2 * kept {
-            self.nurseries.lend(spare - kept);
+            self.threads.lend(spare - kept);
         }
     }
 
@@ -314,13 +321,13 @@ impl<T: 'static> State<T> {
     ///
     /// If an invariant does not hold, with a sentence and the values.
     #[cfg(feature = "sim")]
-    pub(super) fn check_nurseries(&self) {
-        let (lent, unused) = (self.nurseries.lent, unused_slots(&self.wheel));
+    pub(super) fn check_threads(&self) {
+        let (lent, unused) = (self.threads.lent, unused_slots(&self.wheel));
         let shard = self.id;
         let is_closed = self.post().has_ended();
         assert!(is_closed || lent <= unused, "shard {shard} lends {lent} slots of {unused}");
-        for nursery in self.nurseries.known.iter().flatten() {
-            nursery.check_invariants();
+        for thread_timers in self.threads.known.iter().flatten() {
+            thread_timers.check_invariants();
         }
     }
 }

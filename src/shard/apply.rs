@@ -6,35 +6,31 @@ use std::mem::needs_drop;
 use corewheel_shard::{ArmOutcome, CancelOutcome as ShardCancel, Tick, TimerKey};
 
 use super::core::{Effect, State};
-use super::request::{Bulk, BulkCancel, CancelReply, Request};
+use super::request::{CancelReply, Request};
 use super::stored::Stored;
-use super::taken::outcome_into_remote;
 use super::timers::{Call, Taken};
 use crate::link::lane::Arrival;
 use crate::values::class::ClassId;
 use crate::values::outcome::CancelOutcome;
 
 impl<T: 'static> State<T> {
-    /// Takes a request and executes it, of a bulk request at most `max` commands. Leaves the rest
-    /// of the request, if there is any.
+    /// Takes a request and executes it.
     #[inline(never)]
     pub(super) fn apply_some(
         &mut self,
         place: &mut Option<Request<T>>,
         arrival: Arrival<TimerKey>,
-        max: usize,
         now: u64,
     ) {
         let Arrival { key, is_cancelled } = arrival;
         match place.take() {
             Some(request) if is_cancelled => self.pass(request, key, now),
-            Some(Request::Bulk(bulk)) => *place = self.apply_bulk(bulk, max, now),
             Some(request) => self.apply(request, key, now),
             None => {}
         }
     }
 
-    /// Executes a request with one command.
+    /// Executes a request that was not cancelled in its lane.
     pub(super) fn apply(&mut self, request: Request<T>, key: Option<TimerKey>, now: u64) {
         match request {
             Request::Schedule { deadline, sent_us, class, value } => {
@@ -49,7 +45,12 @@ impl<T: 'static> State<T> {
                 let outcome = self.wheel.reset(key, deadline).into();
                 self.left.effects.extend(reply.map(|reply| Effect::Reset(reply, outcome)));
             }
-            Request::Bulk(_) => unreachable!("a bulk request is applied command by command"),
+            // A reply wakes its caller, and a message runs code of a part, so they wait until
+            // nothing is borrowed.
+            Request::Remaining { key, reply } => {
+                self.left.effects.push(Effect::Remaining(key, reply));
+            }
+            Request::Message(message) => self.left.effects.push(Effect::Message(message)),
         }
     }
 
@@ -65,9 +66,7 @@ impl<T: 'static> State<T> {
         let taken = match request {
             Request::Schedule { value, .. } => Taken::Value(value),
             Request::Call { call, .. } => Taken::Callback(Call::Send(call)),
-            Request::Cancel { .. } | Request::Reset { .. } | Request::Bulk(_) => {
-                unreachable!("only a timer is cancelled in its lane")
-            }
+            _ => unreachable!("only a timer is cancelled in its lane"),
         };
         self.drop_later(Some(taken));
     }
@@ -145,36 +144,6 @@ impl<T: 'static> State<T> {
         self.wheel.revoke(key);
         if let Some(reply) = self.inbox.overtaken.remove(&key) {
             self.left.effects.push(Effect::Cancelled(reply, CancelOutcome::Stale));
-        }
-    }
-
-    #[inline(never)]
-    fn apply_bulk(&mut self, mut bulk: Box<Bulk<T>>, max: usize, now: u64) -> Option<Request<T>> {
-        if let Bulk::Cancel(many) = &mut *bulk {
-            self.cancel_some(many, max, now);
-            if many.keys.len() > 0 {
-                return Some(Request::Bulk(bulk));
-            }
-        }
-        // A reply wakes its caller, and a message runs code of a part, so they wait until nothing
-        // is borrowed.
-        self.left.effects.push(match *bulk {
-            Bulk::Cancel(many) => Effect::Reply(many.replies),
-            Bulk::Remaining { key, reply } => Effect::Remaining(key, reply),
-            Bulk::Message(message) => Effect::Message(message),
-        });
-        None
-    }
-
-    /// Cancels up to `max` timers of a bulk request.
-    fn cancel_some(&mut self, many: &mut BulkCancel<T>, max: usize, now: u64) {
-        for key in many.keys.by_ref().take(max) {
-            let outcome = self.cancel(key);
-            self.inbox.has_freed |= matches!(outcome, ShardCancel::Overtook);
-            let (outcome, left) = outcome_into_remote::<T>(self.finish_cancel(outcome, now));
-            many.replies.push(outcome);
-            // The part of the payload that must not leave this thread is dropped here.
-            self.left.effects.extend(left.map(Effect::Drop));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::task::Waker;
 
 use corewheel_shard::{Tick, TimerKey};
 
@@ -10,16 +10,14 @@ use super::parts::Parts;
 use super::poll_budget::PollBudget;
 use crate::clock::when::When;
 use crate::clock::{NearClock, Timeline};
+use crate::directory::Directory;
 use crate::directory::orders::Orders;
 use crate::directory::post::Front;
-use crate::directory::{Directory, closed_kind};
 use crate::link::lane::Request;
-use crate::link::sync::AtomicBool;
 use crate::stats::class::FirstHeld;
 use crate::values::class::ClassId;
 use crate::values::contain::contain;
 use crate::values::ids::{Home, ShardId};
-use crate::values::refused::RefusedKind;
 use crate::values::scale::Scale;
 
 /// The plain half of a [`Core`](super::Core), which dereferences to it.
@@ -34,8 +32,6 @@ pub(crate) struct Base {
     /// The shard's scale.
     pub(super) scale: Cell<Scale>,
     pub(super) front: Arc<Front>,
-    /// Whether the service was dropped, and not shut down.
-    dropped: Arc<AtomicBool>,
     pub(super) budget: PollBudget,
     /// The tick until which the driver sleeps; [`Tick::ZERO`] while the driver is awake.
     pub(super) asleep_until: Cell<Tick>,
@@ -80,7 +76,6 @@ impl Base {
             closed: Cell::new(false),
             scale: Cell::default(),
             front: Arc::clone(post.front()),
-            dropped: Arc::clone(&directory.dropped),
             budget: PollBudget::new(),
             asleep_until: Cell::new(Tick::ZERO),
             compound: Cell::new(0),
@@ -119,12 +114,6 @@ impl Base {
     /// What other threads have ordered.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         self.front.orders()
-    }
-
-    /// Why the shard, which is closed, takes no timer.
-    pub(crate) fn why_closed(&self) -> RefusedKind {
-        // Relaxed, as in the directory.
-        closed_kind(self.dropped.load(Ordering::Relaxed))
     }
 
     /// A container is made whose values are of a class. `None` if that is none.
@@ -181,6 +170,17 @@ impl Base {
         } else {
             self.front.doorbell.wake();
         }
+    }
+
+    /// Called by the driver when it stops sleeping.
+    pub(crate) fn wake_up(&self) {
+        self.asleep_until.set(Tick::ZERO);
+        self.front.doorbell.set_awake();
+    }
+
+    /// Replaces the waker of a sleep that goes on. False if the shard was woken meanwhile.
+    pub(crate) fn stay_asleep(&self, waker: &Waker) -> bool {
+        self.front.doorbell.stay_asleep(waker)
     }
 
     pub(super) fn is_asleep(&self) -> bool {

@@ -17,7 +17,7 @@ impl<T: Send + 'static> Core<T> {
         call: LocalCall<T>,
     ) -> Result<TimerId, Refused<LocalCall<T>>> {
         if self.is_closed() {
-            return Err(self.why_closed().of(call));
+            return Err(Refused::Closed(call));
         }
         let index = self.state.borrow_mut().calls.insert(Call::Local(call)) as u32;
         let scheduled = self.schedule(class, deadline, Stored::Call(index));

@@ -23,7 +23,7 @@ impl<T: 'static> Core<T> {
         value: T,
     ) -> Result<TimerId, Refused<T>> {
         if self.is_closed() {
-            return Err(self.why_closed().of(value));
+            return Err(Refused::Closed(value));
         }
         match self.schedule(class, deadline, Stored::Value(value)) {
             Ok(key) => Ok(self.timer_of(key)),
@@ -153,7 +153,7 @@ impl<T: 'static> Core<T> {
         let deadline = self.deadline_of(key);
         let remaining = deadline.map(|at| self.time().remaining(at, self.nanos_near()));
         // If the reply cannot be sent, no caller waits for it.
-        drop(reply.send(remaining));
+        drop(reply.send(Ok(remaining)));
     }
 
     /// The soonest timer whose payload is accepted: see [`Shard::soonest`]. All calls pass the same

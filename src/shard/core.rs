@@ -11,12 +11,12 @@ use hashbrown::HashMap;
 use super::base::Base;
 use super::held::HeldLanes;
 use super::measures::Measures;
-use super::nurseries::Nurseries;
 use super::parts::Message;
 use super::request::{
-    CancelReplies, CancelReply, Directory, Post, RemainingReply, Request, ShutdownOrder, freed_by,
+    CancelReply, Directory, Post, RemainingReply, ReplySender, Request, ShutdownOrder, freed_by,
 };
 use super::stored::Stored;
+use super::threads::Threads;
 use super::timers::{Calls, Job, SendCall, Taken};
 use crate::directory::orders::Orders;
 use crate::link::lane::LaneReceiver;
@@ -40,7 +40,7 @@ pub(super) struct State<T: 'static> {
     pub(super) directory: Arc<Directory<T>>,
     pub(super) wheel: Shard<Stored<T>>,
     pub(super) calls: Calls<T>,
-    pub(super) nurseries: Nurseries,
+    pub(super) threads: Threads,
     pub(super) inbox: Inbox<T>,
     pub(super) mail: Mail<T>,
     pub(super) left: Left<T>,
@@ -99,10 +99,8 @@ impl<T: 'static> Default for Mail<T> {
 pub(super) enum Effect<T: 'static> {
     Drop(Taken<T>),
     Cancelled(CancelReply<T>, CancelOutcome<Taken<T>>),
-    Reset(oneshot::Sender<ResetOutcome>, ResetOutcome),
+    Reset(ReplySender<ResetOutcome>, ResetOutcome),
     Wake(Waker),
-    /// Replies to a bulk request.
-    Reply(CancelReplies<T>),
     Remaining(TimerKey, RemainingReply),
     Message(Box<dyn Message>),
 }
@@ -209,7 +207,7 @@ impl<T: 'static> State<T> {
             id,
             wheel,
             calls: Calls::new(),
-            nurseries: Nurseries::new(Arc::clone(post.front()), config.capacity),
+            threads: Threads::new(Arc::clone(post.front()), config.capacity),
             inbox: Inbox::new(freed_by(&directory.time, directory.time.nanos())),
             mail: Mail::default(),
             left: Left::default(),

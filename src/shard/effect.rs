@@ -13,11 +13,10 @@ impl<T: 'static> Effect<T> {
                 let (outcome, left) = outcome_into_remote::<T>(outcome);
                 // Dropped separately from the reply, whose waker may panic.
                 core.drop_each(left);
-                drop(reply.send(outcome));
+                drop(reply.send(Ok(outcome)));
             }
-            Self::Reset(reply, outcome) => drop(reply.send(outcome)),
+            Self::Reset(reply, outcome) => drop(reply.send(Ok(outcome))),
             Self::Wake(waker) => waker.wake(),
-            Self::Reply(replies) => core.drop_each(replies.send()),
             Self::Remaining(key, reply) => core.reply_remaining(key, reply),
             Self::Message(message) => message.receive(core.parts()),
         }

@@ -22,13 +22,10 @@ impl<T: 'static> State<T> {
         lane: &mut LaneReceiver<Request<T>>,
         wanted: usize,
     ) -> usize {
-        let has_all = self.nurseries.take_back(&self.wheel, wanted);
+        let has_all = self.threads.take_back(&self.wheel, wanted);
         for granted in 0..wanted {
-            let key = if has_all {
-                self.wheel.grant()
-            } else {
-                self.nurseries.grant_key(&mut self.wheel)
-            };
+            let key =
+                if has_all { self.wheel.grant() } else { self.threads.grant_key(&mut self.wheel) };
             // If the wheel has no free slot, a thread with a lane gets a key of the pool.
             let Some(key) = key.or_else(|| self.take_pool_key()) else {
                 return granted;

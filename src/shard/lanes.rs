@@ -6,11 +6,11 @@ use std::sync::Arc;
 use corewheel_shard::Tick;
 
 use super::parts::Message;
-use super::request::{Bulk, Request, freed_by};
 use super::request::{Directory, Post};
+use super::request::{Request, freed_by};
 use crate::clock::NearClock;
 use crate::clock::when::When;
-use crate::link::lane::{LaneSender, Refusal};
+use crate::link::lane::LaneSender;
 use crate::link::wake_up::Doorbell;
 use crate::values::class::ClassId;
 use crate::values::ids::{ServiceId, ShardId, TimerId};
@@ -72,7 +72,7 @@ impl<T: 'static> Lanes<T> {
         (shard, keys): (ShardId, Keys),
         class: ClassId,
         mut payload: X,
-        mut attempt: impl FnMut(&mut Lane<T>, &Doorbell, X) -> Result<A, (Refusal, X)>,
+        mut attempt: impl FnMut(&mut Lane<T>, &Doorbell, X) -> Result<A, (RefusedKind, X)>,
     ) -> Result<A, Refused<X>> {
         let mut lanes = self.of_shards.borrow_mut();
         loop {
@@ -82,10 +82,10 @@ impl<T: 'static> Lanes<T> {
             };
             match attempt(lane, &post.doorbell, payload) {
                 Ok(done) => return Ok(done),
-                Err((Refusal::Closed, back)) => payload = back,
+                Err((RefusedKind::Closed, back)) => payload = back,
                 Err((refusal, back)) => {
                     post.note_refused(class);
-                    return Err(post.refusal(refusal.kind()).of(back));
+                    return Err(post.refusal(refusal).of(back));
                 }
             }
             lanes[shard.index()] = None;
@@ -109,7 +109,10 @@ impl<T: 'static> Lanes<T> {
             payload,
             |lane, doorbell, payload| match lane.reserve(doorbell) {
                 Ok(slot) => slot.send(|_| build(payload)).map_err(|back| {
-                    (Refusal::Closed, payload_of(back).expect("it is the request that was sent"))
+                    (
+                        RefusedKind::Closed,
+                        payload_of(back).expect("it is the request that was sent"),
+                    )
                 }),
                 Err(refusal) => Err((refusal, payload)),
             },
@@ -149,7 +152,7 @@ impl<T: 'static> Lanes<T> {
     ) -> Result<(), Refused<Request<T>>> {
         self.on_lane(to, ClassId::NONE, request, |lane, doorbell, request| {
             let sent = lane.send_always(request, doorbell, || self.freed_by());
-            sent.map_err(|back| (Refusal::Closed, back))
+            sent.map_err(|back| (RefusedKind::Closed, back))
         })
     }
 
@@ -159,7 +162,7 @@ impl<T: 'static> Lanes<T> {
         shard: ShardId,
         message: Box<dyn Message>,
     ) -> Result<(), Box<dyn Message>> {
-        let request = Request::Bulk(Box::new(Bulk::Message(message)));
+        let request = Request::Message(message);
         self.send_always((shard, Keys::None), request).map_err(|refused| {
             refused.into_value().into_message().expect("it is the request that was sent")
         })

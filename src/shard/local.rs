@@ -105,7 +105,7 @@ impl<T: 'static> LocalShard for Core<T> {
         index: u32,
     ) -> Result<TimerKey, RefusedKind> {
         if self.is_closed() {
-            return Err(self.why_closed());
+            return Err(RefusedKind::Closed);
         }
         // Before the timer, which may expire in a turn that the waker of the driver takes.
         self.parts.note_scheduled(part);
@@ -132,7 +132,7 @@ impl<T: 'static> LocalShard for Core<T> {
             let state = &mut *self.state.borrow_mut();
             let has_slot = state.has_own_slot() || state.take_credit_back() || state.free_slot();
             if has_slot {
-                state.nurseries.lend(1);
+                state.threads.lend(1);
             }
             has_slot
         };

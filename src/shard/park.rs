@@ -64,12 +64,6 @@ impl<T: 'static> Core<T> {
         self.state.borrow().left.has_effects() || self.parts.wanted().has_work
     }
 
-    /// Called by the driver when it stops sleeping.
-    pub(crate) fn wake_up(&self) {
-        self.asleep_until.set(Tick::ZERO);
-        self.post().doorbell.set_awake();
-    }
-
     /// Whether mail or a request has come since the last turn that cannot wait until a tick. Timers
     /// that are due later may wait: otherwise a shard to which threads send all the time would
     /// never sleep, and receive timers that are about to be cancelled.
@@ -109,24 +103,14 @@ impl<T: 'static> Core<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
     use std::time::Duration;
+
+    use corewheel_test_support::Alarm;
 
     use super::super::core::Effect;
     use super::super::request::Request;
     use super::*;
     use crate::{ShardId, TimerService};
-
-    #[derive(Default)]
-    struct Alarm(AtomicUsize);
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
 
     /// A schedule leaves effects if it closes a lane to which a thread sends at that moment.
     #[test]
@@ -138,12 +122,12 @@ mod tests {
         let core = std::rc::Rc::clone(shard.timers().core());
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
         core.wake_up();
-        let alarm = Arc::<Alarm>::default();
-        core.state.borrow_mut().left.effects.push(Effect::Wake(Waker::from(Arc::clone(&alarm))));
+        let (alarm, waker) = Alarm::new();
+        core.state.borrow_mut().left.effects.push(Effect::Wake(waker));
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
-        assert!(!core.is_asleep() && alarm.0.load(Ordering::SeqCst) == 0);
+        assert!(!core.is_asleep() && alarm.count() == 0);
         let _next = shard.turn();
-        assert_eq!(alarm.0.load(Ordering::SeqCst), 1);
+        assert_eq!(alarm.count(), 1);
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), Some(Tick::NEVER));
     }
 
@@ -169,6 +153,6 @@ mod tests {
         assert!(outcome.try_recv().is_err(), "the timer has not come");
         assert_eq!(core.fall_asleep(Tick::NEVER, Waker::noop()), None);
         let _next = shard.turn();
-        assert!(outcome.try_recv().unwrap().won());
+        assert!(outcome.try_recv().unwrap().unwrap().won());
     }
 }

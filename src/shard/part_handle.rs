@@ -47,7 +47,7 @@ use crate::values::scale::Scale;
 /// let timer = session.shard.schedule(Duration::from_secs(30), 0)?;
 /// assert!(session.shard.reset(timer, Duration::from_secs(60)));
 /// assert!(session.shard.cancel(timer));
-/// assert_eq!(session.shard.remaining(timer), None);
+/// assert!(!session.shard.cancel(timer));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PartHandle {
@@ -67,7 +67,7 @@ impl PartHandle {
     ///
     /// # Errors
     ///
-    /// `Full` if the shard has no room, `Closed` or `Dropped` if it is shut down.
+    /// `Full` if the shard has no room, `Closed` if it is shut down.
     #[inline]
     pub fn schedule<W: When>(&self, when: W, index: u32) -> Result<PartTimer, RefusedKind> {
         self.schedule_as(self.class, self.tick_of(when), index)
@@ -111,11 +111,6 @@ impl PartHandle {
     #[inline]
     pub fn cancel(&self, timer: PartTimer) -> bool {
         self.shard.cancel_part(timer.0)
-    }
-
-    /// How long a timer still has; zero if it is due. `None` if it has expired or was cancelled.
-    pub fn remaining(&self, timer: PartTimer) -> Option<Duration> {
-        self.deadline_of(timer).map(|deadline| self.time_left(deadline))
     }
 
     /// The deadline of everything that is due at a time, computed once.
@@ -229,12 +224,6 @@ impl PartHandle {
     /// Drops values of the part's users one by one, and catches, logs and counts the panic of each.
     pub fn drop_each<V>(&self, values: impl IntoIterator<Item = V>) {
         self.shard.drop_each(values);
-    }
-
-    /// Why the shard takes no timer, after it [is closed](Self::is_closed): `Closed`, or `Dropped`
-    /// if the service was dropped without a shutdown.
-    pub fn why_closed(&self) -> RefusedKind {
-        self.shard.why_closed()
     }
 
     /// The shard's [scale](Timers::set_scale).

@@ -61,8 +61,9 @@ type Turning = Vec<(Entry, Weak<dyn Part>)>;
 struct Known {
     serial: u64,
     of: TypeId,
-    /// `None` while the part is made, and when it has left.
-    part: Option<Weak<dyn Part>>,
+    /// `None` while the part is made, and when it has left. Twice, since Rust 1.85 cannot cast a
+    /// `dyn Part` to the `dyn Any` that [`Parts::find`] needs.
+    part: Option<(Weak<dyn Part>, Weak<dyn Any>)>,
     has_left: bool,
     takes_turns: bool,
     /// How many of its timers are pending.
@@ -98,13 +99,14 @@ impl Parts {
 
     /// Puts a part into its place.
     pub(super) fn place<P: Part>(&self, entry: Entry, part: &Rc<P>, takes_turns: bool) {
+        let any: Weak<dyn Any> = Rc::downgrade(part) as _;
         let part: Weak<dyn Part> = Rc::downgrade(part) as _;
         if takes_turns && !self.ended.get() {
             Rc::make_mut(&mut *self.turning.borrow_mut()).push((entry, Weak::clone(&part)));
         }
         if let Some(known) = self.known.borrow_mut().get_mut(entry.id.number()) {
             if known.serial == entry.serial {
-                (known.part, known.takes_turns) = (Some(part), takes_turns);
+                (known.part, known.takes_turns) = (Some((part, any)), takes_turns);
             }
         }
     }
@@ -145,7 +147,12 @@ impl Parts {
 
     /// A part of a type. `None` if it has left, or is of another type.
     pub(crate) fn find<P: Part>(&self, entry: Entry) -> Option<Rc<P>> {
-        let part: Rc<dyn Any> = self.at(entry)?;
+        let part = {
+            let known = self.known.borrow();
+            let known = known.get(entry.id.number())?;
+            let (_, any) = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
+            any.upgrade()?
+        };
         part.downcast().ok()
     }
 
@@ -153,7 +160,8 @@ impl Parts {
     pub(super) fn at(&self, entry: Entry) -> Option<Rc<dyn Part>> {
         let known = self.known.borrow();
         let known = known.get(entry.id.number())?;
-        known.part.as_ref().filter(|_| known.serial == entry.serial)?.upgrade()
+        let (part, _) = known.part.as_ref().filter(|_| known.serial == entry.serial)?;
+        part.upgrade()
     }
 
     /// The part of a type that the shard keeps.
@@ -310,7 +318,7 @@ impl Parts {
         let part = {
             let known = self.known.borrow();
             let known = known.get(part.number()).filter(|known| known.takes_turns)?;
-            known.part.as_ref()?.upgrade()?
+            known.part.as_ref()?.0.upgrade()?
         };
         let mut postponed = None;
         contain(self.shard, || postponed = part.postpone(index));
@@ -324,7 +332,7 @@ impl Parts {
         let part = {
             let mut places = self.known.borrow_mut();
             let known = end_timer(&mut places, (timer >> 32) as usize);
-            known.and_then(|known| known.part.as_ref()?.upgrade())
+            known.and_then(|known| known.part.as_ref()?.0.upgrade())
         };
         if let Some(part) = part {
             self.ask_again();
@@ -339,7 +347,7 @@ impl Parts {
         let known = self.known.borrow();
         let mut parts: Vec<_> = known
             .iter()
-            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.upgrade()?)))
+            .filter_map(|(_, known)| Some((known.serial, known.part.as_ref()?.0.upgrade()?)))
             .collect();
         drop(known);
         parts.sort_by_key(|(serial, part)| (part.runs_futures(), *serial));

@@ -124,9 +124,9 @@ impl<T: 'static> State<T> {
     /// Takes the mail, and fills the key pool.
     pub(super) fn take_mail(&mut self, tick: Tick) {
         let window = self.directory.settings.grant_window;
-        let Self { wheel, nurseries, directory, id, .. } = self;
+        let Self { wheel, threads, directory, id, .. } = self;
         let post = directory.post(*id).expect("a state is made for a shard of the service");
-        let grant = || nurseries.grant_key(wheel);
+        let grant = || threads.grant_key(wheel);
         let mailbox::Taken { lanes, control, .. } = post.mailbox.take(window, grant);
         self.accept(lanes, control, tick);
     }
@@ -163,8 +163,7 @@ impl<T: 'static> State<T> {
         let mut more = false;
         let mut is_short = false;
         for lane in &mut lanes {
-            let received =
-                lane.receive(share, |request, how, max| self.apply_some(request, how, max, now));
+            let received = lane.receive(share, |request, how| self.apply_some(request, how, now));
             lane.is_in_use = received > 0;
             if received > 0 {
                 self.measured.counts.requests += received as u64;
@@ -225,7 +224,7 @@ impl<T: 'static> State<T> {
 
     /// Closes a lane, receives its last requests and takes its keys back.
     pub(super) fn close_lane(&mut self, mut lane: LaneReceiver<Request<T>>, now: u64) {
-        lane.close(|request, how, max| self.apply_some(request, how, max, now));
+        lane.close(|request, how| self.apply_some(request, how, now));
         self.post().mailbox.forget(lane.shared());
         for key in lane.hand_back() {
             self.revoke(key);

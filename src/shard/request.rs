@@ -1,29 +1,19 @@
 //! The messages from other threads to a shard: requests on lanes, and control messages in its
 //! mailbox.
-//!
-//! A bulk request holds many commands. Why not a request for each: a cancel of 64 timers would take
-//! 64 places in the ring and, if a caller waits for the outcomes, 64 channels; a bulk request takes
-//! one of each. A turn executes as many of its commands as the budget allows, and the rest stays at
-//! the head of its lane, so order is kept.
-//!
-//! Cost: the sender allocates the box of a bulk request and the list of its commands, and the list
-//! and the channel of its replies if it waits for them. The shard allocates nothing to execute it.
 
 use std::time::Duration;
-use std::vec::IntoIter;
 
 use corewheel_shard::{Tick, TimerKey};
-use oneshot::SendError;
 
 use super::parts::Message;
 use super::timers::{Job, Remote, SendCall};
 use crate::clock::{Timeline, nanos_after};
 use crate::directory;
 use crate::link::lane;
-use crate::link::lane::About;
 use crate::stats::{ClassStats, ShardCounts};
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
+use crate::values::error::ReplyError;
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
@@ -58,20 +48,8 @@ pub(crate) enum Request<T: 'static> {
     Reset {
         key: TimerKey,
         deadline: Tick,
-        reply: Option<oneshot::Sender<ResetOutcome>>,
+        reply: Option<ReplySender<ResetOutcome>>,
     },
-    /// Many commands, or a rare command. Boxed, so that it does not enlarge the other requests.
-    Bulk(Box<Bulk<T>>),
-}
-
-pub(crate) type CancelReply<T> = oneshot::Sender<CancelOutcome<Remote<T>>>;
-pub(crate) type CancelReplies<T> = Replies<CancelOutcome<Remote<T>>>;
-/// The reply is `None` if the timer is not pending.
-pub(crate) type RemainingReply = oneshot::Sender<Option<Duration>>;
-
-/// Many commands, or a rare command.
-pub(crate) enum Bulk<T: 'static> {
-    Cancel(BulkCancel<T>),
     /// Asks how long it is until a timer is due.
     Remaining {
         key: TimerKey,
@@ -81,47 +59,22 @@ pub(crate) enum Bulk<T: 'static> {
     Message(Box<dyn Message>),
 }
 
-pub(crate) struct BulkCancel<T: 'static> {
-    pub(crate) keys: IntoIter<TimerKey>,
-    pub(crate) replies: CancelReplies<T>,
-}
-
-/// The outcomes of a bulk request's commands so far, and the channel to the caller.
-pub(crate) struct Replies<O> {
-    sender: oneshot::Sender<Each<O>>,
-    replies: Each<O>,
-}
-
-impl<O> Replies<O> {
-    /// With room for `count` outcomes.
-    pub(crate) fn new(count: usize) -> (Self, oneshot::AsyncReceiver<Each<O>>) {
-        let (sender, receiver) = oneshot::async_channel();
-        (Self { sender, replies: Each(Vec::with_capacity(count)) }, receiver)
-    }
-
-    pub(crate) fn push(&mut self, reply: O) {
-        self.replies.0.push(reply);
-    }
-
-    /// Sends the outcomes, which wakes the caller. Returns them if no caller waits any more.
-    pub(crate) fn send(self) -> Vec<O> {
-        let back = self.sender.send(self.replies).err().map(SendError::into_inner);
-        back.map(|mut replies| replies.take()).unwrap_or_default()
-    }
-}
+pub(crate) type ReplySender<O> = oneshot::Sender<Result<O, ReplyError>>;
+pub(crate) type CancelReply<T> = ReplySender<CancelOutcome<Remote<T>>>;
+/// The reply is `None` if the timer is not pending.
+pub(crate) type RemainingReply = ReplySender<Option<Duration>>;
 
 impl<T: 'static> Request<T> {
     /// The message to a part; `None` if the request is another.
     pub(crate) fn into_message(self) -> Option<Box<dyn Message>> {
-        let Self::Bulk(bulk) = self else { return None };
-        if let Bulk::Message(message) = *bulk { Some(message) } else { None }
+        if let Self::Message(message) = self { Some(message) } else { None }
     }
 
     /// The class of the timer, if the request schedules one.
     pub(crate) fn class(&self) -> ClassId {
         match self {
             Self::Schedule { class, .. } | Self::Call { class, .. } => *class,
-            Self::Cancel { .. } | Self::Reset { .. } | Self::Bulk(_) => ClassId::NONE,
+            _ => ClassId::NONE,
         }
     }
 
@@ -150,23 +103,12 @@ impl<T: 'static> lane::Request for Request<T> {
     }
 
     #[inline]
-    fn about(&self) -> Option<About<TimerKey>> {
+    fn about(&self) -> Option<TimerKey> {
         match self {
-            Self::Cancel { key, .. } | Self::Reset { key, .. } => Some(About::One(*key)),
-            Self::Bulk(bulk) => match &**bulk {
-                Bulk::Message(_) => None,
-                _ => Some(About::Many),
-            },
-            Self::Schedule { .. } | Self::Call { .. } => None,
-        }
-    }
-
-    #[inline]
-    fn weight(&self) -> usize {
-        let Self::Bulk(bulk) = self else { return 1 };
-        match &**bulk {
-            Bulk::Cancel(bulk) => bulk.keys.len().max(1),
-            Bulk::Remaining { .. } | Bulk::Message(_) => 1,
+            Self::Cancel { key, .. } | Self::Reset { key, .. } | Self::Remaining { key, .. } => {
+                Some(*key)
+            }
+            Self::Schedule { .. } | Self::Call { .. } | Self::Message(_) => None,
         }
     }
 
@@ -180,7 +122,8 @@ impl<T: 'static> lane::Request for Request<T> {
             Self::Cancel { reply: None, .. } => None,
             Self::Cancel { reply: Some(_), .. }
             | Self::Reset { reply: Some(_), .. }
-            | Self::Bulk(_) => Some(Tick::ZERO),
+            | Self::Remaining { .. }
+            | Self::Message(_) => Some(Tick::ZERO),
         }
     }
 }

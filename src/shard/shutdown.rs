@@ -62,7 +62,7 @@ impl<T: 'static> Core<T> {
         for lane in lanes {
             self.state.borrow_mut().close_lane(lane, now);
         }
-        self.close_nurseries();
+        self.close_threads();
         self.run_effects();
         true
     }

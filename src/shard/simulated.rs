@@ -34,7 +34,7 @@ impl<T: 'static> Core<T> {
         let granted = state.wheel.granted();
         let overtaken = state.inbox.overtaken.len();
         assert!(overtaken <= granted, "shard {shard} keeps {overtaken} replies for {granted} keys");
-        state.check_nurseries();
+        state.check_threads();
         let is_closed = self.is_closed();
         assert!(
             !is_closed || state.wheel.is_empty(),
@@ -55,8 +55,8 @@ impl<T: 'static> Core<T> {
         let (shard, now) = (self.id, self.time().floor(self.nanos()));
         let until = self.asleep_until.get();
         assert!(until > Tick::ZERO, "shard {shard} is neither awake nor asleep");
-        for nursery in self.post().nurseries.all().0.into_iter().flatten() {
-            let act_by = nursery.act_by();
+        for thread_timers in self.post().threads.all().0.into_iter().flatten() {
+            let act_by = thread_timers.act_by();
             // A thread that is over waits for any turn, with an act at 0.
             let is_over = act_by == 0;
             assert!(

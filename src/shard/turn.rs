@@ -111,8 +111,8 @@ impl<T: 'static> Core<T> {
 
     /// Whether the wheel, a thread or a command has left work for a turn that follows at once.
     fn is_behind(&self, last: Tick) -> bool {
-        let State { wheel, left, nurseries, .. } = &*self.state.borrow();
-        let has_act = || nurseries.act_by() <= self.time().start_of(last);
+        let State { wheel, left, threads, .. } = &*self.state.borrow();
+        let has_act = || threads.act_by() <= self.time().start_of(last);
         wheel.is_behind() || left.has_effects() || has_act()
     }
 
@@ -124,9 +124,9 @@ impl<T: 'static> Core<T> {
     /// When the next turn is due, if parts want one by `turn_by`.
     fn next_deadline_but(&self, turn_by: Tick) -> Option<Tick> {
         let lanes_due = self.lanes_due().unwrap_or(Tick::NEVER);
-        let State { wheel, nurseries, .. } = &mut *self.state.borrow_mut();
-        nurseries.refresh();
-        let next_act = self.time().ceil(nurseries.act_by());
+        let State { wheel, threads, .. } = &mut *self.state.borrow_mut();
+        threads.refresh();
+        let next_act = self.time().ceil(threads.act_by());
         let next = wheel.next_deadline().map_or(next_act, |next| next.min(next_act)).min(lanes_due);
         Some(next.min(turn_by)).filter(|next| *next < Tick::NEVER)
     }

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::fmt::{Debug, Write as _};
 use std::io::{Write as _, stderr};
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::panic::{set_hook, take_hook};
 use std::sync::Once;
 
 use fastrand::Rng;
+
+use crate::values::contain::attempt;
 
 /// The most runs that look for a shorter list.
 const RUNS_MAX: u32 = 500;
@@ -120,12 +122,9 @@ fn failure<C>(run: &impl Fn(u64, &[C]), seed: u64, commands: &[C]) -> Option<Str
         }));
     });
     SEED.set(Some(seed));
-    let panic = catch_unwind(AssertUnwindSafe(|| run(seed, commands))).err();
+    let failure = attempt(|| run(seed, commands)).err();
     SEED.set(None);
-    let panic = panic?;
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    Some(text.unwrap_or_else(|| "a panic without a message".to_owned()))
+    failure
 }
 
 #[cfg(test)]

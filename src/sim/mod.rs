@@ -199,7 +199,7 @@
 //!         for (key, inserted) in (0..).zip(&inserted) {
 //!             let Some(end) = inserted.map(|at| at + life) else { continue };
 //!             let (now, tick) = (sim.elapsed(), Duration::from_millis(1));
-//!             if cache.contains(&key) {
+//!             if cache.with(&key, |_| ()).is_some() {
 //!                 assert!(now < end.max(stalled_until) + tick, "{key} outlives its time");
 //!             } else {
 //!                 assert!(now >= end, "{key} is gone early");
@@ -259,7 +259,7 @@ pub use self::explore::explore;
 use self::host::SimulatedHost;
 pub use self::join::JoinHandle;
 pub use self::thread::Thread;
-pub use self::time::{SimulatedSleep, Time};
+pub use self::time::Time;
 use crate::clock::{ManualClock, saturating_nanos};
 use crate::face::timers::Timers;
 use crate::service::TimerService;
@@ -343,7 +343,7 @@ impl<T: Send + 'static> Simulation<T> {
         let executor = Executor::new(clock.clone(), Rng::with_seed(seed));
         let violation = Rc::new(Cell::new(None));
         let mut shards = Vec::new();
-        let gap_max = STARTS_MAX / service.shard_count() as u64;
+        let gap_max = STARTS_MAX / service.shards().count() as u64;
         for shard in service.shards() {
             run_on(rng.u64(..=gap_max));
             let attachment = service.attach(shard).expect("no other code has attached it");
@@ -368,11 +368,6 @@ impl<T: Send + 'static> Simulation<T> {
         }
         executor.begin();
         Ok(Self { seed, executor, shards, service, violation, steps: 0 })
-    }
-
-    /// The seed that decides which task runs next.
-    pub fn seed(&self) -> u64 {
-        self.seed
     }
 
     /// The service. [`shutdown`](TimerService::shutdown) would block and returns an error;

@@ -1,8 +1,6 @@
 //! The clock of a simulation, as its tasks see it.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::future::{Future, poll_fn};
 use std::time::{Duration, Instant};
 
 use super::executor::{Alarm, Executor};
@@ -41,24 +39,11 @@ impl Time {
     }
 
     /// Waits for this much simulated time, without a timer of the service. It is never early.
-    pub fn sleep(&self, time: Duration) -> SimulatedSleep {
+    pub fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Unpin + use<> {
         let at = self.0.nanos().saturating_add(saturating_nanos(time));
-        SimulatedSleep(Alarm::new(&self.0, at))
+        let alarm = Alarm::new(&self.0, at);
+        poll_fn(move |cx| alarm.poll(cx))
     }
 }
 
 debug_fields!([] Time, |it| now: Duration::from_nanos(it.0.nanos()));
-
-/// A wait for simulated time; made by [`Time::sleep`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct SimulatedSleep(Alarm);
-
-impl Future for SimulatedSleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.poll(cx)
-    }
-}
-
-debug_fields!([] SimulatedSleep, |_it|);

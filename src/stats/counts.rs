@@ -219,7 +219,7 @@ counts! {
     lanes: gauge,
     /// Threads that have timers of futures for this shard now: threads that have waited by a
     /// future, until they have ended and the last of their timers has.
-    nurseries: gauge,
+    threads: gauge,
     /// Requests that waited in lanes when the last turn was over.
     lane_depth: gauge,
     /// The most requests that waited in one lane at the end of a turn, of the turns in the 5 to

@@ -108,19 +108,21 @@ impl LateRecord {
     }
 }
 
-/// The late deliveries of a shard since it has published them, with the histograms of all.
+/// The late deliveries of a shard, with the histograms of all.
 #[derive(Debug)]
 pub(crate) struct LateLog {
     /// In the order of [`LatenessParts`].
     parts: [Recorder; 4],
-    /// The latest last; at most twice [`RECORDS`].
-    new: Vec<LateRecord>,
+    /// The last of them, at most [`RECORDS`], the latest last.
+    last: VecDeque<LateRecord>,
+    /// Whether one has come since they were published.
+    is_new: bool,
 }
 
 impl LateLog {
     pub(crate) fn new() -> Self {
         let parts = std::array::from_fn(|_| Recorder::new());
-        Self { parts, new: Vec::with_capacity(2 * RECORDS) }
+        Self { parts, last: VecDeque::with_capacity(RECORDS), is_new: false }
     }
 
     pub(crate) fn push(&mut self, record: LateRecord) {
@@ -129,10 +131,11 @@ impl LateLog {
         for (recorder, nanos) in self.parts.iter_mut().zip(parts) {
             recorder.record(nanos);
         }
-        if self.new.len() == 2 * RECORDS {
-            self.new.drain(..RECORDS);
+        if self.last.len() == RECORDS {
+            self.last.pop_front();
         }
-        self.new.push(record);
+        self.last.push_back(record);
+        self.is_new = true;
     }
 }
 
@@ -154,21 +157,14 @@ impl PublishedLate {
     /// A turn is over. Most turns have no late delivery, and take no lock.
     #[inline]
     pub(super) fn store(&self, log: &mut LateLog) {
-        if !log.new.is_empty() {
+        if std::mem::take(&mut log.is_new) {
             self.store_new(log);
         }
     }
 
     #[inline(never)]
     fn store_new(&self, log: &mut LateLog) {
-        {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            let new = &log.new[log.new.len().saturating_sub(RECORDS)..];
-            let surplus = (last.len() + new.len()).saturating_sub(RECORDS);
-            last.drain(..surplus);
-            last.extend(new);
-        }
-        log.new.clear();
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&log.last);
         for (published, recorder) in self.parts.iter().zip(&mut log.parts) {
             published.store(recorder);
         }

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::warnings::{Warning, WarningKind, brief};
-use super::{ServiceStats, ShardStats};
+use super::{ServiceStats, ShardCounts, ShardStats};
 use crate::clock::saturating_nanos;
 use crate::values::state::ShardState;
 use crate::values::warning_limits::WarningLimits;
@@ -26,8 +26,6 @@ pub(crate) struct Limits {
     pub(crate) warnings: WarningLimits,
     pub(crate) overrun: Duration,
     pub(crate) lane_capacity: usize,
-    /// The greatest age of each class.
-    pub(crate) class_ages: Vec<Duration>,
 }
 
 /// Something that a reading shows.
@@ -43,11 +41,7 @@ struct Found {
 /// The last values that were read of a shard.
 #[derive(Clone, Debug, Default)]
 struct Base {
-    stalls: u64,
-    stalled_ns: u64,
-    overrun: u64,
-    exhausted_rows: u64,
-    lanes_flooded: u64,
+    counts: ShardCounts,
     waited_ns: u64,
     /// When the measurement of the wait for a processor began, and the wait until then.
     window: Option<(u64, u64)>,
@@ -57,11 +51,6 @@ struct Base {
     overrun_of: Vec<u64>,
 }
 
-/// The increase of a count since it was read before.
-fn increase(before: &mut u64, now: u64) -> u64 {
-    now.saturating_sub(std::mem::replace(before, now))
-}
-
 impl Base {
     fn find(&mut self, shard: &ShardStats, now: u64, limits: &Limits) -> Vec<Found> {
         let mut found = Vec::new();
@@ -69,8 +58,9 @@ impl Base {
         self.find_host(shard, now, limits, &mut found);
         Self::find_states(shard, limits, &mut found);
         self.overrun_of = shard.classes.iter().map(|class| class.overrun).collect();
-        for (class, age_max) in shard.classes.iter().zip(&limits.class_ages) {
-            let Some(oldest) = class.oldest.filter(|oldest| oldest > age_max) else { continue };
+        let age_max = limits.warnings.class_age;
+        for class in &shard.classes {
+            let Some(oldest) = class.oldest.filter(|oldest| *oldest > age_max) else { continue };
             let (number, name, pending) = (shard.shard.number(), class.class, class.pending);
             let oldest = brief(saturating_nanos(oldest));
             let text = format!(
@@ -85,6 +75,8 @@ impl Base {
     /// What the shard has counted.
     fn find_occurrences(&mut self, shard: &ShardStats, limits: &Limits, found: &mut Vec<Found>) {
         let counts = &shard.counts;
+        let before = std::mem::replace(&mut self.counts, *counts);
+        let increase = |of: fn(&ShardCounts) -> u64| of(counts).saturating_sub(of(&before));
         let mut add = |kind, occurred: u64, text: &dyn Fn() -> String| {
             if occurred > 0 {
                 let text = format!("shard {}: {}", shard.shard.number(), text());
@@ -92,9 +84,11 @@ impl Base {
             }
         };
         let late = counts.late;
-        let stalls = increase(&mut self.stalls, counts.stalls);
-        let stalled = increase(&mut self.stalled_ns, counts.stalled_ns);
-        let waited = shard.thread_waited_ns.map(|waited| increase(&mut self.waited_ns, waited));
+        let stalls = increase(|counts| counts.stalls);
+        let stalled = increase(|counts| counts.stalled_ns);
+        let waited = shard
+            .thread_waited_ns
+            .map(|waited| waited.saturating_sub(std::mem::replace(&mut self.waited_ns, waited)));
         // A turn that began late while its thread waited for a processor is the host's.
         let by_host = waited.is_some_and(|waited| waited >= stalled / 5 * 4);
         let last = brief(counts.stall_last_ns);
@@ -114,7 +108,7 @@ impl Base {
                 )
             });
         }
-        let overruns = increase(&mut self.overrun, counts.overrun);
+        let overruns = increase(|counts| counts.overrun);
         let slowest = shard.classes.iter().enumerate().map(|(index, class)| {
             let before = self.overrun_of.get(index).copied().unwrap_or(0);
             (class.overrun.saturating_sub(before), class.class)
@@ -127,12 +121,12 @@ impl Base {
             let class = class.map_or(String::new(), |(_, name)| format!("; class {name}"));
             format!("{total} deliveries took longer than {limit:?}, the latest {last}{class}")
         });
-        let rows = increase(&mut self.exhausted_rows, counts.exhausted_rows);
+        let rows = increase(|counts| counts.exhausted_rows);
         add(WarningKind::BudgetExhausted, rows, &|| {
             let row = counts.exhausted_row.max(limits.warnings.exhausted_turns.into());
             format!("{row} turns in a row used up their budget; {late} timers were late so far")
         });
-        let floods = increase(&mut self.lanes_flooded, counts.lanes_flooded);
+        let floods = increase(|counts| counts.lanes_flooded);
         add(WarningKind::LaneFlooded, floods, &|| {
             let total = counts.lanes_flooded;
             let (percent, capacity) = (limits.warnings.lane_percent, limits.lane_capacity);
@@ -368,10 +362,12 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let monitor = Monitor::new(Limits {
-                warnings: WarningLimits::default(),
+                warnings: WarningLimits {
+                    class_age: Duration::from_secs(60),
+                    ..WarningLimits::default()
+                },
                 overrun: Duration::from_millis(1),
                 lane_capacity: 8,
-                class_ages: vec![Duration::from_secs(60)],
             });
             Self { monitor, stats: reading(), now: 0 }
         }

@@ -39,38 +39,45 @@ const KINDS_MAX: usize = 32;
 /// The deadlines of the connections of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    counts: [AtomicCell<u64>; KINDS_MAX],
-    /// The connections that have ended, by the kind of the deadline.
-    ended: [AtomicCell<u64>; KINDS_MAX],
+    kinds: [OfKind; KINDS_MAX],
+    /// The connections that have ended without a deadline.
+    closed: AtomicCell<u64>,
+}
+
+/// The deadlines of one kind.
+#[derive(Debug, Default)]
+struct OfKind {
+    count: AtomicCell<u64>,
+    /// The connections that have ended by one of them.
+    ended: AtomicCell<u64>,
     /// The bytes that the peers of connections had acknowledged when they have reached a limit of
     /// writing, and those that were left.
-    acknowledged: [AtomicCell<u64>; KINDS_MAX],
-    left: [AtomicCell<u64>; KINDS_MAX],
-    /// Those that have ended without a deadline.
-    closed: AtomicCell<u64>,
+    acknowledged: AtomicCell<u64>,
+    left: AtomicCell<u64>,
 }
 
 impl Tally {
     /// Counts a deadline of a kind.
     pub(crate) fn count(&self, kind: usize) {
-        if let Some(count) = self.counts.get(kind) {
-            count.fetch_add(1);
+        if let Some(of) = self.kinds.get(kind) {
+            of.count.fetch_add(1);
         }
     }
 
     /// Counts the bytes that the peer of a connection has acknowledged, which has reached a limit
     /// of a kind, and those that are left.
     pub(crate) fn count_bytes(&self, kind: usize, acknowledged: u64, left: u64) {
-        if let (Some(all), Some(all_left)) = (self.acknowledged.get(kind), self.left.get(kind)) {
-            all.fetch_add(acknowledged);
-            all_left.fetch_add(left);
+        if let Some(of) = self.kinds.get(kind) {
+            of.acknowledged.fetch_add(acknowledged);
+            of.left.fetch_add(left);
         }
     }
 
     /// Counts a connection that has ended, by a deadline of a kind that was counted, or without
     /// one.
     pub(crate) fn count_end(&self, kind: Option<usize>) {
-        let count = kind.and_then(|kind| self.ended.get(kind)).unwrap_or(&self.closed);
+        let of = kind.and_then(|kind| self.kinds.get(kind));
+        let count = of.map_or(&self.closed, |of| &of.ended);
         count.fetch_add(1);
     }
 
@@ -84,13 +91,15 @@ impl Tally {
         names: &[&'static str],
         tallies: impl Iterator<Item = &'a Self> + Clone,
     ) -> Vec<DeadlineStats> {
-        let sum = |read: &dyn Fn(&Self) -> u64| tallies.clone().map(read).sum();
+        let sum = |kind: usize, read: fn(&OfKind) -> &AtomicCell<u64>| {
+            tallies.clone().map(|tally| read(&tally.kinds[kind]).load()).sum()
+        };
         let of_name = |(kind, name): (usize, &&'static str)| DeadlineStats {
             kind: name,
-            count: sum(&|tally| tally.counts[kind].load()),
-            ended: sum(&|tally| tally.ended[kind].load()),
-            acknowledged_bytes: sum(&|tally| tally.acknowledged[kind].load()),
-            left_bytes: sum(&|tally| tally.left[kind].load()),
+            count: sum(kind, |of| &of.count),
+            ended: sum(kind, |of| &of.ended),
+            acknowledged_bytes: sum(kind, |of| &of.acknowledged),
+            left_bytes: sum(kind, |of| &of.left),
         };
         names.iter().enumerate().map(of_name).collect()
     }

@@ -4,21 +4,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::ServiceStats;
-use crate::clock::saturating_nanos;
 use crate::values::ids::ShardId;
 
 /// What the guide says of the statistics.
 const GUIDE: &str = include_str!("../guide/statistics.md");
 
-/// Defines the warnings once, the most urgent first. A row has its threshold: the setting, and how
-/// the setting is read in words.
+/// Defines the warnings once, the most urgent first. A row has the setting that is its threshold,
+/// and the part of the lateness that it explains.
 macro_rules! warnings {
     ($(
-        $kind:ident $id:literal, limit $limit:literal $(= |$stats:ident| $threshold:expr)?,
+        $kind:ident $id:literal, limit $limit:literal, part $part:expr,
         $($about:literal)+;
         remedy $($remedy:literal)+;
-        consequences [$($consequence:ident),*]
     )*) => {
         /// The warnings of a service, a closed list.
         ///
@@ -55,13 +52,6 @@ macro_rules! warnings {
                 }
             }
 
-            /// The setting that is the threshold of the warning.
-            pub fn limit(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $limit,)*
-                }
-            }
-
             /// What to do about it.
             pub fn remedy(self) -> &'static str {
                 match self {
@@ -69,27 +59,11 @@ macro_rules! warnings {
                 }
             }
 
-            /// The warnings that may be consequences of this one.
-            pub fn consequences(self) -> &'static [Self] {
+            /// The part of the lateness of timers that it explains, by its name in
+            /// [`LatenessParts`](crate::stats::LatenessParts); `None` if it explains none.
+            pub fn part(self) -> Option<&'static str> {
                 match self {
-                    $(Self::$kind => &[$(Self::$consequence),*],)*
-                }
-            }
-
-            /// Whether it comes before all that only makes timers late, where what needs attention
-            /// is listed. The others come by how much of the lateness of the last minute they
-            /// explain.
-            pub fn is_urgent(self) -> bool {
-                matches!(self, Self::ShardDead | Self::ShardStuck)
-            }
-
-            /// The value of the setting that is its threshold, in words; `None` if it needs none.
-            pub fn threshold(self, stats: &ServiceStats) -> Option<String> {
-                match self {
-                    $(Self::$kind => {
-                        let _ = stats;
-                        [$({ let $stats = stats; $threshold })?].into_iter().next()
-                    })*
+                    $(Self::$kind => $part,)*
                 }
             }
         }
@@ -97,65 +71,45 @@ macro_rules! warnings {
 }
 
 warnings! {
-    ShardDead "shard-dead", limit "none",
+    ShardDead "shard-dead", limit "none", part None,
         "the driver of the shard ended without a shutdown";
         remedy "Its driver ended or panicked: see the log, and start the service again.";
-        consequences []
     ShardStuck "shard-stuck",
-        limit "warning_limits.stuck" = |stats| time(stats.warning_limits.stuck),
+        limit "warning_limits.stuck", part None,
         "a turn has been due, or has been running, for long";
         remedy "A handler has not returned, or its thread does not run: see the watchdog's event.";
-        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded]
     HostOvercommitted "host-overcommitted",
-        limit "warning_limits.host_wait_percent"
-            = |stats| percent(stats.warning_limits.host_wait_percent),
+        limit "warning_limits.host_wait_percent", part Some("poll_delay"),
         "the thread of the shard waited for a processor";
         remedy "Other threads or processes take the cores: give the shards their own.";
-        consequences [ExecutorStalled, HandlerSlow, BudgetExhausted, LaneFlooded]
     ExecutorStalled "executor-stalled",
-        limit "warning_limits.executor_stall" = |stats| time(stats.warning_limits.executor_stall),
+        limit "warning_limits.executor_stall", part Some("poll_delay"),
         "a turn began long after it was due, since the executor ran other tasks";
         remedy "A task on the shard's executor did not yield: look there for a call that blocks or"
             " a long computation. A thread that runs no tasks was stopped, or had no core.";
-        consequences [BudgetExhausted, LaneFlooded]
     HandlerSlow "handler-slow",
-        limit "overrun" = |stats| brief(stats.overrun_ns),
+        limit "overrun", part Some("handlers"),
         "deliveries took longer than the limit";
         remedy "A handler or callback takes the shard's time: move its work elsewhere. Where a"
             " shard only wakes tasks, its thread is interrupted: give it a core of its own.";
-        consequences [ExecutorStalled, BudgetExhausted, LaneFlooded]
     BudgetExhausted "budget-exhausted",
-        limit "warning_limits.exhausted_turns"
-            = |stats| format!("{} turns", stats.warning_limits.exhausted_turns),
+        limit "warning_limits.exhausted_turns", part Some("backlog"),
         "many turns in a row used up their budget for expired timers";
         remedy "More timers are due than a turn may deliver: spread the deadlines, raise the budget"
             " or add shards.";
-        consequences [LaneFlooded]
     LaneFlooded "lane-flooded",
-        limit "warning_limits.lane_percent" = |stats| percent(stats.warning_limits.lane_percent),
+        limit "warning_limits.lane_percent", part Some("arrival"),
         "a thread sends requests faster than the shard receives them";
         remedy "A thread sends faster than the shard receives: look for a loop that schedules,"
             " cancels or resets; if the rate is meant, raise the budget for requests.";
-        consequences []
     ShardNearCapacity "shard-near-capacity",
-        limit "warning_limits.capacity_percent"
-            = |stats| percent(stats.warning_limits.capacity_percent),
+        limit "warning_limits.capacity_percent", part None,
         "the shard holds nearly as many timers as it can";
         remedy "At its capacity the shard refuses timers: raise it or add shards.";
-        consequences []
     ClassLeaks "class-leaks",
-        limit "warning_limits.class_age" = |stats| time(stats.warning_limits.class_age),
+        limit "warning_limits.class_age", part None,
         "the oldest timer of a class is far older than timers of the class should be";
         remedy "Timers of the class are neither cancelled nor due: look for a missing cancel.";
-        consequences []
-}
-
-fn time(limit: Duration) -> String {
-    brief(saturating_nanos(limit))
-}
-
-fn percent(limit: u8) -> String {
-    format!("{limit} %")
 }
 
 impl WarningKind {
@@ -206,23 +160,6 @@ pub struct Warning {
     pub text: String,
 }
 
-impl Warning {
-    /// A warning that has occurred once, at the start of the service, and lasts: for tests of code
-    /// that reads warnings.
-    ///
-    /// ```
-    /// use corewheel::ShardId;
-    /// use corewheel::stats::{Warning, WarningKind};
-    ///
-    /// let warning = Warning::new(WarningKind::HandlerSlow, ShardId::new(0));
-    /// assert!(warning.is_active && warning.text.contains("longer than the limit"));
-    /// ```
-    pub fn new(kind: WarningKind, shard: ShardId) -> Self {
-        let text = format!("shard {}: {}", shard.number(), kind.about());
-        Self { kind, shard, class: None, count: 1, is_active: true, since_ns: 0, last_ns: 0, text }
-    }
-}
-
 /// A time as a sentence has it, to the microsecond or to three digits.
 pub(super) fn brief(nanos: u64) -> String {
     let digits = nanos.checked_ilog10().unwrap_or(0);
@@ -240,7 +177,6 @@ mod tests {
             let is_word = |c: char| c.is_ascii_lowercase() || c == '-';
             assert!(kind.id().chars().all(is_word), "{kind}");
             assert!(WarningKind::ALL[..index].iter().all(|other| other.id() != kind.id()));
-            assert!(!kind.consequences().contains(&kind), "{kind} is no consequence of itself");
             assert!(kind.guide().len() > 100, "the guide has a section on {kind}");
         }
         assert_eq!(WarningKind::ALL.len(), 9);

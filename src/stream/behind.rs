@@ -45,6 +45,7 @@ pub enum MessageEnd {
 
 /// What was read behind messages. Only the task that reads writes it, but for the end of a head.
 /// Relaxed: no other data is carried. A framework hands the bytes of a message on after the read.
+#[derive(Default)]
 pub(super) struct Behind {
     /// Whether the end of a head is searched for, which a read has begun.
     is_head: AtomicBool,
@@ -60,12 +61,6 @@ pub(super) struct Behind {
 }
 
 impl Behind {
-    pub(super) fn new() -> Self {
-        let (no, zero) = (|| AtomicBool::new(false), || AtomicU64::new(0));
-        let (count, head_end, text_end) = (zero(), zero(), zero());
-        Self { is_head: no(), is_there: no(), count, head_end, text_end }
-    }
-
     /// A read has begun a message, which is noted next.
     pub(super) fn begin_head(&self) {
         self.is_head.store(true, Ordering::Relaxed);
@@ -139,7 +134,7 @@ mod tests {
     #[test]
     fn bytes_behind_an_empty_line_are_found_in_the_last_read() {
         let check = |reads: &[&[u8]], expected: bool| {
-            let behind = Behind::new();
+            let behind = Behind::default();
             for read in reads {
                 behind.note_read(read);
             }
@@ -164,7 +159,7 @@ mod tests {
     #[test]
     fn head_ends_with_its_first_empty_line_wherever_reads_part_it() {
         let check = |reads: &[&[u8]], expected: Option<u64>| {
-            let behind = Behind::new();
+            let behind = Behind::default();
             behind.begin_head();
             for read in reads {
                 behind.note_read(read);
@@ -191,7 +186,7 @@ mod tests {
 
     #[test]
     fn bytes_behind_a_body_of_a_stated_length_are_counted() {
-        let behind = Behind::new();
+        let behind = Behind::default();
         behind.begin_head();
         behind.note_read(b"PUT / HTTP/1.1\r\n\r\nbo");
         let end = MessageEnd::At(behind.take_head_end().unwrap() + 4);

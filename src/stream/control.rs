@@ -1,6 +1,6 @@
 //! What a stream and its owner share, after the stream was given away.
 
-use std::cell::OnceCell;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -11,16 +11,15 @@ use super::behind::Behind;
 use super::http2::Streams;
 use super::limits::{StreamTimeout, no_timer};
 use super::notes::{CONNECTION, MESSAGE, Notes};
-use super::proof::Reads;
+use super::proof::Deadline;
 use super::socket::Looks;
-use super::timeout::Deadline;
 use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
 use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Moment, Side};
 use crate::face::handle::{AnyHandle, Handle};
 use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::pass::Guarded;
+use crate::pass::{Guarded, SocketReader};
 use crate::values::error::TimeoutError;
 
 /// The tasks that wait for a stream, and what its owner has said. It is the waker of the
@@ -41,7 +40,7 @@ pub(super) struct Shared {
     /// not wait, one in eight is noted. The bits of an `Option<Moment>`.
     moved: AtomicU64,
     /// The tasks that ask for a read.
-    pub(super) reads: Reads,
+    pub(super) reads: SocketReader,
     /// What the next read takes note of.
     pub(super) notes: Notes,
     /// Whether the last read has bytes behind a message.
@@ -61,7 +60,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(handle: AnyHandle, head: Duration) -> Self {
         Self {
-            waiting: [TaskWaker::default(), TaskWaker::default()],
+            waiting: Default::default(),
             heartbeat: Waiter::new(),
             request_idle: Waiter::new(),
             aged: Waiter::new(),
@@ -69,12 +68,12 @@ impl Shared {
             is_woken: AtomicBool::new(true),
             is_dropped: AtomicBool::new(false),
             moved: AtomicU64::new(Moment::to_bits(None)),
-            reads: Reads::new(),
+            reads: SocketReader::default(),
             notes: Notes::new(CONNECTION | MESSAGE),
-            behind: Behind::new(),
-            unsent: Unsent::new(),
-            looks: Looks::new(),
-            streams: Streams::new(),
+            behind: Behind::default(),
+            unsent: Unsent::default(),
+            looks: Looks::default(),
+            streams: Streams::default(),
             head,
             timeout: OnceLock::new(),
         }
@@ -97,7 +96,7 @@ impl Shared {
     /// A read or a write has moved bytes.
     #[inline]
     pub(super) fn set_moved(&self, at: Moment) {
-        // Relaxed: `Reads` publishes it, by an answer, or when a read waits no more.
+        // Relaxed: `SocketReader` publishes it, by an answer, or when a read waits no more.
         self.moved.store(Moment::to_bits(Some(at)), Ordering::Relaxed);
     }
 
@@ -174,10 +173,6 @@ pub struct StreamControl<M: Side = Handle> {
 }
 
 impl<M: Side> StreamControl<M> {
-    pub(super) fn new(timers: ConnTimers<M>, shared: Arc<Shared>) -> Self {
-        Self { timers, shared }
-    }
-
     /// The head of the present message is complete, so its deadline does not come. Without a
     /// message, or for the second time, it changes nothing.
     ///
@@ -227,6 +222,7 @@ impl<M: Side> StreamControl<M> {
         }
     }
 
+    #[inline]
     fn disarm_head(&self, is_armed: bool) {
         if is_armed {
             // An error says that the connection is closed, so nothing is armed.
@@ -287,7 +283,7 @@ impl<M: Side> StreamControl<M> {
     /// [`idle`](super::StreamLimits::idle) ends the stream, also while a write waits, and both
     /// times begin again at the end.
     pub fn pause_reads(&self) -> InProgress<M> {
-        self.timers.pause_reads()
+        self.timers.begin_read()
     }
 
     /// Gives a future time until something is due, such as the answer to a request. A delay counts
@@ -356,9 +352,9 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.heartbeat.look_again();
         let waiter = &self.shared.heartbeat;
-        self.poll_event(waiter, DeadlineKind::Heartbeat, waiter.register(cx.waker()))
+        waiter.register(cx.waker());
+        self.look(waiter, DeadlineKind::Heartbeat)
     }
 
     /// Waits until no request was in flight for
@@ -400,7 +396,8 @@ impl<M: Side> StreamControl<M> {
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let waiter = &self.shared.aged;
-        self.poll_event(waiter, DeadlineKind::MaxAge, waiter.register(cx.waker()))
+        let may_have_come = waiter.register(cx.waker());
+        if may_have_come { self.look(waiter, DeadlineKind::MaxAge) } else { Poll::Pending }
     }
 
     /// Waits for an event that the owner is told of.
@@ -408,21 +405,11 @@ impl<M: Side> StreamControl<M> {
         let mut registered = None;
         poll_fn(move |cx| {
             let may_have_come = waiter.register_once(&mut registered, cx.waker());
-            self.poll_event(waiter, wanted, may_have_come)
+            if may_have_come { self.look(waiter, wanted) } else { Poll::Pending }
         })
     }
 
-    /// Polls for an event that the owner is told of, if one may have come since the last poll.
-    #[inline]
-    fn poll_event(
-        &self,
-        waiter: &Waiter,
-        wanted: DeadlineKind,
-        may_have_come: bool,
-    ) -> Poll<io::Result<()>> {
-        if may_have_come { self.look(waiter, wanted) } else { Poll::Pending }
-    }
-
+    /// Polls for an event that the owner is told of.
     fn look(&self, waiter: &Waiter, wanted: DeadlineKind) -> Poll<io::Result<()>> {
         let event = if let Some(timeout) = self.limit_reached() {
             Poll::Ready(Err(timeout.into()))
@@ -433,11 +420,15 @@ impl<M: Side> StreamControl<M> {
             let is_age = wanted == DeadlineKind::MaxAge;
             // A client is not idle while it has something to take.
             let is_idle = wanted == DeadlineKind::RequestIdle;
-            let known = OnceCell::new();
-            let is_known = || *known.get_or_init(|| !is_idle || self.shared.looks.may_judge());
-            let is_wanted = |kind| !is_age && kind == wanted && is_known();
+            let asks = Cell::new(false);
+            let is_wanted = |kind, came_at| {
+                let is_wanted = !is_age && kind == wanted;
+                let is_known = !is_idle || self.shared.looks.may_judge(came_at);
+                asks.set(asks.get() || is_wanted && !is_known);
+                is_wanted && is_known
+            };
             let event = self.timers.poll_kinds(cx, None, is_wanted);
-            if known.get() == Some(&false) {
+            if asks.get() {
                 self.shared.looks.ask();
                 self.shared.wake_waiting(Direction::Read);
                 self.shared.wake_waiting(Direction::Write);
@@ -478,10 +469,10 @@ debug_fields!([M: Side] StreamControl<M>, |it|
 mod loom_tests {
     use loom::thread;
 
-    use super::super::waiter::loom_tests::Alarm;
     use super::*;
     use crate::link::loom_tests::check;
     use crate::values::ids::ServiceId;
+    use corewheel_test_support::Alarm;
 
     #[test]
     fn read_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
@@ -490,12 +481,11 @@ mod loom_tests {
             shared.set_woken(false);
             let timer = Arc::clone(&shared);
             let thread = thread::spawn(move || timer.wake_by_ref());
-            let alarm = Arc::new(Alarm::default());
-            let waker = Waker::from(Arc::clone(&alarm));
+            let (alarm, waker) = Alarm::new();
             shared.waiting(Direction::Read).register_once(&mut None, &waker);
             let is_seen = shared.is_woken();
             thread.join().unwrap();
-            assert!(is_seen || alarm.is_woken(), "the read waits for ever");
+            assert!(is_seen || alarm.count() > 0, "the read waits for ever");
         });
     }
 }

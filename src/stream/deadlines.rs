@@ -26,16 +26,19 @@
 //! first one polls the timers, and so does the first one after the timer has expired. The timers
 //! wake the stream when a deadline has come, so that a later poll finds nothing before.
 
+mod forward;
 mod looks;
 mod writes;
 
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
+use self::forward::Watched;
 use super::control::{Shared, StreamControl};
-use super::http2::Http2;
-use super::limits::{StreamLimits, StreamTimeout, ends};
+use super::http2::Protocol;
+use super::limits::{StreamTimeout, ends};
 use super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
 use super::socket::Acknowledged;
 use crate::clock::saturating_nanos;
@@ -51,10 +54,12 @@ const UNSTAMPED_MAX: u8 = 8;
 
 /// So many writes and flushes after a question show that the task does not read. A poll of a
 /// connection reads before it flushes, or after a few writes.
-const WITHOUT_READ_MAX: u8 = 32;
+const WITHOUT_READ_MAX: u32 = 32;
 
 /// What there is of a direction.
 struct Way<M: Side> {
+    /// The looks of runtimes that decide by the last read, or by the last write, flush or shutdown.
+    looks: u64,
     /// Whether a read or a write waits.
     waits: bool,
     /// The bytes that are measured. The transfer is paused unless a read or a write waits; `None`
@@ -63,8 +68,19 @@ struct Way<M: Side> {
     /// Whether the timers were polled for what ends a wait, and no deadline was armed since that
     /// may be earlier. Then they wake the stream when such a deadline has come.
     is_watched: bool,
+    /// Whether a look at the socket has come since the events of the direction were last judged.
+    /// Not for a poll only: the look may be that of a flush, after which the read is polled that
+    /// has asked.
+    has_looked: bool,
     /// The waker of what waited last; `None` if the stream was woken since.
     registered: Option<Waker>,
+}
+
+impl<M: Side> Default for Way<M> {
+    fn default() -> Self {
+        let (is_watched, has_looked, registered) = (false, false, None);
+        Self { looks: 0, waits: false, transfer: None, is_watched, has_looked, registered }
+    }
 }
 
 impl<M: Side> Way<M> {
@@ -99,6 +115,7 @@ enum Sending {
 }
 
 pub(super) struct Deadlines<M: Side> {
+    watched: Watched,
     timers: ConnTimers<M>,
     shared: Arc<Shared>,
     /// Of `shared`.
@@ -110,8 +127,6 @@ pub(super) struct Deadlines<M: Side> {
     /// The looks of runtimes that were counted when the stream was last woken, as the end of a pass
     /// does, before what is read or written next; 0 if that decides nothing.
     looks: u64,
-    /// Those of the last read, and of the last write, flush or shutdown.
-    looks_of: [u64; 2],
     /// Whether the last write was put off so that other tasks of the shard run. What it was given
     /// is not accepted, though nothing waits.
     is_put_off: bool,
@@ -119,15 +134,11 @@ pub(super) struct Deadlines<M: Side> {
     /// response whose flush follows has ended then.
     written: Option<Moment>,
     sending: Sending,
-    /// For the time of such a wait. It is stopped unless one waits; `None` if none has waited yet,
-    /// or if the event of the last may have come.
-    stall: Option<Transfer<M>>,
-    /// Whether that time is one for a window.
-    is_for_window: bool,
+    /// For the time of such a wait, and whether it is one for a window. It is stopped unless one
+    /// waits; `None` if none has waited yet, or if the event of the last may have come.
+    stall: Option<(Transfer<M>, bool)>,
     /// What the peer has acknowledged; `None` of a stream without a socket.
     acknowledged: Option<Acknowledged>,
-    /// The least bound of what the system accepts and has not sent; zero for none.
-    unsent_max: u32,
     /// While a write waits that only its rate bounds, it holds the idle times back.
     rated: Option<InProgress<M>>,
     /// Why the look of this poll has found no timer. Another look would ask the shard again, and
@@ -140,40 +151,34 @@ pub(super) struct Deadlines<M: Side> {
     message: Option<u64>,
     /// What the next read that waits answers; `None` if nothing is asked.
     question: Option<u32>,
-    /// How many writes and flushes have come since the question, and no read that waits.
-    without_read: u8,
-    pub(super) http2: Http2,
+    pub(super) http2: Protocol,
 }
 
 impl<M: Side> Deadlines<M> {
-    /// `handle` is for timers beside that of the connection.
-    pub(super) fn new(timers: ConnTimers<M>, handle: AnyHandle, limits: StreamLimits) -> Self {
-        let shared = Arc::new(Shared::new(handle, limits.head));
+    /// `handle` is for timers beside that of the connection, and `head` the limit of a head.
+    pub(super) fn new(timers: ConnTimers<M>, handle: AnyHandle, head: Duration) -> Self {
+        let shared = Arc::new(Shared::new(handle, head));
         let waker = Waker::from(Arc::clone(&shared));
-        let way = || Way { waits: false, transfer: None, is_watched: false, registered: None };
         Self {
+            watched: if head.is_zero() { Watched::Undecided } else { Watched::All },
             looks: 0,
-            looks_of: [0; 2],
             timers,
             shared,
             waker,
-            reads: way(),
-            writes: way(),
+            reads: Way::default(),
+            writes: Way::default(),
             unstamped: 0,
             is_put_off: false,
             written: None,
             sending: Sending::Nothing,
             stall: None,
-            is_for_window: false,
             acknowledged: None,
-            unsent_max: limits.unsent_max,
             rated: None,
             refused: None,
             head_due: None,
             message: None,
             question: None,
-            without_read: 0,
-            http2: Http2::new(),
+            http2: Protocol::NEW,
         }
     }
 
@@ -182,7 +187,7 @@ impl<M: Side> Deadlines<M> {
     }
 
     pub(super) fn control(&self) -> StreamControl<M> {
-        StreamControl::new(self.timers.clone(), Arc::clone(&self.shared))
+        StreamControl { timers: self.timers.clone(), shared: Arc::clone(&self.shared) }
     }
 
     fn is_stalled(&self) -> bool {
@@ -211,8 +216,11 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
+        if self.forwards() {
+            return self.forward(direction, cx, call);
+        }
         self.check()?;
-        self.looks_of[direction as usize] = self.looks;
+        self.way(direction).looks = self.looks;
         let is_first = !self.way(direction).waits;
         let begins = self.timers.begin_poll(is_first, cx);
         if direction == Direction::Write {
@@ -227,8 +235,9 @@ impl<M: Side> Deadlines<M> {
         let Poll::Ready(result) = polled else {
             return self.wait(direction, cx).map(Err);
         };
-        self.forget_look(direction);
-        let has_waited = std::mem::replace(&mut self.way(direction).waits, false);
+        let way = self.way(direction);
+        way.has_looked = false;
+        let has_waited = std::mem::replace(&mut way.waits, false);
         // The time of a write to a socket is counted when the socket is looked at.
         let is_counted =
             has_waited && !(direction == Direction::Write && self.acknowledged.is_some());
@@ -309,7 +318,6 @@ impl<M: Side> Deadlines<M> {
     /// The stream was read to its end, or is not read on.
     #[cold]
     fn answer(&mut self) {
-        self.without_read = 0;
         if let Some(question) = self.question.take() {
             self.shared.reads.answer(question);
         }
@@ -319,11 +327,10 @@ impl<M: Side> Deadlines<M> {
     #[inline]
     pub(super) fn does_not_read(&mut self, cx: &Context<'_>) {
         if self.question.is_some() {
-            self.without_read += 1;
-            if self.without_read == WITHOUT_READ_MAX {
-                self.answer();
-            } else {
+            if self.shared.reads.is_waited_for(WITHOUT_READ_MAX) {
                 cx.waker().wake_by_ref();
+            } else {
+                self.answer();
             }
         }
     }
@@ -381,12 +388,6 @@ impl<M: Side> Deadlines<M> {
         Some(now)
     }
 
-    /// Whether the next bytes that are read are counted.
-    #[cfg(feature = "hyper")]
-    pub(super) fn is_read_measured(&self) -> bool {
-        self.message.is_some() || self.shared.notes.has(MEASURED)
-    }
-
     /// A read begins to wait, perhaps for more of a message.
     fn read_waits(&mut self) {
         // The time for which the owner did not read does not count.
@@ -396,11 +397,15 @@ impl<M: Side> Deadlines<M> {
 
     /// A read begins to wait, or waits as before: meanwhile the owner may have said that a head has
     /// begun, or is complete.
-    #[inline]
+    #[inline(always)]
     fn wait_for_message(&mut self, begins: bool) {
-        if self.message.is_none() && self.shared.notes.has_none_for_wait() {
-            return;
+        if self.message.is_some() || !self.shared.notes.has_none_for_wait() {
+            self.file_message(begins);
         }
+    }
+
+    #[inline(never)]
+    fn file_message(&mut self, begins: bool) {
         self.forget_ended();
         let is_filed = self.arm_head();
         let is_new = begins || self.reads.transfer.is_none();
@@ -471,12 +476,15 @@ impl<M: Side> Deadlines<M> {
         if let Some(timeout) = self.shared.timeout.get() {
             return Err((*timeout).into());
         }
+        if self.watched == Watched::Nothing {
+            self.watch();
+        }
         self.question = self.shared.reads.question();
         // The flag is set again if the timer wakes the stream during this poll.
         self.shared.set_woken(false);
         (self.reads.registered, self.writes.registered) = (None, None);
         self.unwatch(true);
-        match self.take_events(0, |_, kind| kind.is_of_age()) {
+        match self.take_events(0, |_, kind, _| kind.is_of_age()) {
             Poll::Ready(Ok(error)) => return Err(error),
             // What is ready needs no timer.
             Poll::Ready(Err(refused)) => {
@@ -485,6 +493,7 @@ impl<M: Side> Deadlines<M> {
             }
             Poll::Pending => self.refused = None,
         }
+        self.decide_watched();
         self.looks = pass::looks();
         Ok(())
     }
@@ -496,7 +505,7 @@ impl<M: Side> Deadlines<M> {
     }
 
     /// Polls for what ends the wait in a direction.
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, direction: Direction) -> Poll<io::Error> {
         // The task has registered its waker before, so it sees the flag, or the timers wake it.
         if self.way(direction).is_watched && !self.shared.is_woken() {
@@ -510,14 +519,14 @@ impl<M: Side> Deadlines<M> {
     fn take_events(
         &mut self,
         looks: u64,
-        is_wanted: impl Fn(&Self, DeadlineKind) -> bool,
+        is_wanted: impl Fn(&Self, DeadlineKind, Option<Moment>) -> bool,
     ) -> Poll<Result<io::Error, RefusedKind>> {
         loop {
             // The owner may say at any moment that the message has ended.
             self.forget_ended();
             let cx = &mut Context::from_waker(&self.waker);
-            let event =
-                ready!(self.timers.poll_kinds(cx, Some(looks), |kind| is_wanted(self, kind)));
+            let is_wanted = |kind, came_at| is_wanted(self, kind, came_at);
+            let event = ready!(self.timers.poll_kinds(cx, Some(looks), is_wanted));
             let kind = match event {
                 Ok(event) => event.kind,
                 Err(refused) => return Poll::Ready(Err(refused)),
@@ -567,7 +576,7 @@ impl<M: Side> Deadlines<M> {
         }
         self.forget_message();
         self.question = None;
-        self.shared.reads.end();
+        self.shared.reads.close();
         self.waker.wake_by_ref();
         timeout.into()
     }
@@ -581,7 +590,7 @@ impl<M: Side> Drop for Deadlines<M> {
     fn drop(&mut self) {
         self.timers.close();
         self.shared.set_dropped();
-        self.shared.reads.end();
+        self.shared.reads.close();
         // The shared part may outlive the stream, and must not hold the wakers of its tasks.
         self.waker.wake_by_ref();
     }

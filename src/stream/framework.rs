@@ -4,11 +4,8 @@
 //! `corewheel-http` makes them for hyper.
 //!
 //! Why no guard for a request here, as [`StreamControl::begin_request`] has: a request and its
-//! response end on any thread, also on a shard, and a guard stays with the side of its stream. A
-//! [`HeldRequest`] is one pointer and goes wherever the adapter keeps its request.
-//!
-//! Invariants: a request that is held ends once, since its end takes the [`HeldRequest`]. A piece
-//! is taken back once, by its drop.
+//! response end on any thread, also on a shard, and a guard stays with the side of its stream. An
+//! adapter has a guard of its own for each piece of a response.
 //!
 //! Cost: that of what is called.
 
@@ -20,28 +17,8 @@ use super::behind::MessageEnd;
 use super::control::{Shared, StreamControl};
 use super::proof::Proof;
 use crate::conn::{Direction, Side};
-use crate::face::handle::{AnyHandle, Handle};
+use crate::face::handle::AnyHandle;
 use crate::pass::{Pass, Spawner};
-
-/// A request that [`hold_request`](StreamControl::hold_request) has begun. One of
-/// [`release_request`](StreamControl::release_request),
-/// [`end_request`](StreamControl::end_request) and [`SharedControl::end_request`] ends it, of the
-/// stream that has made it: the controls of another stream return it. Its drop ends nothing.
-#[must_use = "a request that is not ended holds the idle times back for ever"]
-pub struct HeldRequest(Arc<Shared>);
-
-impl HeldRequest {
-    /// Ends it by `end`, if it is of a stream.
-    fn end_of(self, stream: &Arc<Shared>, end: impl FnOnce()) -> Result<(), Self> {
-        if !Arc::ptr_eq(&self.0, stream) {
-            return Err(self);
-        }
-        end();
-        Ok(())
-    }
-}
-
-debug_fields!([] HeldRequest, |it| limit_reached: it.0.timeout.get());
 
 /// Where a response ends of which the library has taken the last byte; see
 /// [`end_request`](StreamControl::end_request).
@@ -81,19 +58,22 @@ impl<M: Side> StreamControl<M> {
         self.shared.behind.take_head_end()
     }
 
-    /// Begins a request, as [`begin_request`](Self::begin_request) does, without a guard.
-    pub fn hold_request(&self) -> HeldRequest {
+    /// Begins a request, as [`begin_request`](Self::begin_request) does, without a guard. One of
+    /// [`release_request`](Self::release_request), [`end_request`](Self::end_request) and
+    /// [`SharedControl::end_request`] ends it, once. One that is not ended holds the idle times
+    /// back for ever.
+    pub fn hold_request(&self) {
         self.timers.hold_request();
-        HeldRequest(Arc::clone(&self.shared))
     }
 
-    /// Ends a request at once: it has no response, or its response is broken off.
+    /// Ends a request that is [held](Self::hold_request) at once: it has no response, or its
+    /// response is broken off.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// The request is of another stream, and goes on.
-    pub fn release_request(&self, held: HeldRequest) -> Result<(), HeldRequest> {
-        held.end_of(&self.shared, || self.timers.end_requests(1, None))
+    /// No request is held.
+    pub fn release_request(&self) {
+        self.timers.end_requests(1, None);
     }
 
     /// Ends a request whose response the library has taken to its end, when the stream has accepted
@@ -104,16 +84,16 @@ impl<M: Side> StreamControl<M> {
     /// written. So an adapter that makes pieces calls this when the last of the response is
     /// written.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// The request is of another stream, and goes on.
-    pub fn end_request(&self, held: HeldRequest, end: ResponseEnd) -> Result<(), HeldRequest> {
+    /// No request is held, now or where it ends.
+    pub fn end_request(&self, end: ResponseEnd) {
         let unsent = &self.shared.unsent;
-        held.end_of(&self.shared, || match end {
+        match end {
             ResponseEnd::Flush if self.bounds_writes() => unsent.end_at_flush(),
             ResponseEnd::Write if self.bounds_writes() && unsent.end_at_write() => {}
             _ => self.timers.end_requests(1, None),
-        })
+        }
     }
 
     /// A stream of HTTP/2 has become a tunnel: the response to a CONNECT succeeds. Until both sides
@@ -137,14 +117,30 @@ impl<M: Side> StreamControl<M> {
         self.timers.bounds_writes()
     }
 
-    /// The library has a part of a response, of so many bytes, which it may keep for long: that of
-    /// an HTTP/2 stream for which the peer has given no window. While it does, the peer has a
-    /// stalled write, and only bytes that are [taken](ResponsePiece::take) of pieces end the stall.
-    pub fn begin_piece(&self, bytes: usize) -> ResponsePiece<M> {
+    /// The library has a part of a response, which it may keep for long: that of an HTTP/2 stream
+    /// for which the peer has given no window. While it does, until
+    /// [`end_piece`](Self::end_piece), the peer has a stalled write, and only bytes that are
+    /// [taken](Self::take_piece) of pieces end the stall.
+    pub fn begin_piece(&self) {
         if self.shared.unsent.add_piece() {
             self.shared.wake_waiting(Direction::Read);
         }
-        ResponsePiece { control: self.clone(), left: bytes }
+    }
+
+    /// The library has written or copied so many bytes of a piece.
+    #[inline]
+    pub fn take_piece(&self, bytes: usize) {
+        self.shared.unsent.take(bytes as u64);
+    }
+
+    /// The library has written or copied the rest of a piece, or has forgotten it. `is_taken` says
+    /// that all of its bytes were taken: then this is called in the same poll, before the library
+    /// flushes.
+    pub fn end_piece(&self, is_taken: bool) {
+        // A library that has forgotten a part may not flush.
+        if self.shared.unsent.remove_piece() && !is_taken {
+            self.shared.wake_waiting(Direction::Write);
+        }
     }
 
     /// What any thread uses of this control. Its decisions are made in the tokio runtime that the
@@ -157,48 +153,6 @@ impl<M: Side> StreamControl<M> {
         }
     }
 }
-
-/// A part of a response that the library has and has not written; made by
-/// [`StreamControl::begin_piece`]. Its drop says that the library has written or copied the rest,
-/// or has forgotten it.
-#[must_use = "the part is on its way until this is dropped"]
-pub struct ResponsePiece<M: Side = Handle> {
-    control: StreamControl<M>,
-    /// How many bytes were not taken.
-    left: usize,
-}
-
-impl<M: Side> ResponsePiece<M> {
-    /// The library has written or copied so many bytes of it.
-    #[inline]
-    pub fn take(&mut self, bytes: usize) {
-        self.left = self.left.saturating_sub(bytes);
-        self.control.shared.unsent.take(bytes as u64);
-    }
-
-    /// Whether all bytes were taken. Then it is dropped in the same poll, before the library
-    /// flushes.
-    pub fn is_taken(&self) -> bool {
-        self.left == 0
-    }
-
-    /// The control that has made it.
-    pub fn control(&self) -> &StreamControl<M> {
-        &self.control
-    }
-}
-
-impl<M: Side> Drop for ResponsePiece<M> {
-    fn drop(&mut self) {
-        let shared = &self.control.shared;
-        // A library that has forgotten a part may not flush.
-        if shared.unsent.remove_piece() && !self.is_taken() {
-            shared.wake_waiting(Direction::Write);
-        }
-    }
-}
-
-debug_fields!([M: Side] ResponsePiece<M>, |it| left: it.left);
 
 /// What any thread uses of a [`StreamControl`], also of a stream that stays on a shard; made by
 /// [`StreamControl::shared`]. It is for bodies that are consumed, and end, on other threads than
@@ -262,17 +216,12 @@ impl SharedControl {
         Some(self.stream.handle.clock().instant(until))
     }
 
-    /// Ends a request whose response was cut, where no poll of the library's does that: the task
-    /// that reads the stream ends it, in its next poll, and is woken.
-    ///
-    /// # Errors
-    ///
-    /// The request is of another stream, and goes on.
-    pub fn end_request(&self, held: HeldRequest) -> Result<(), HeldRequest> {
-        held.end_of(&self.stream, || {
-            self.stream.unsent.end_at_flush();
-            self.stream.wake_waiting(Direction::Read);
-        })
+    /// Ends a request that is [held](StreamControl::hold_request) and whose response was cut, where
+    /// no poll of the library's does that: the task that reads the stream ends it, in its next
+    /// poll, and is woken.
+    pub fn end_request(&self) {
+        self.stream.unsent.end_at_flush();
+        self.stream.wake_waiting(Direction::Read);
     }
 }
 
@@ -292,5 +241,5 @@ impl<F: FnOnce()> Drop for Decision<F> {
 /// On any thread, also for a stream on a shard.
 const _: () = {
     const fn is_shared<T: Send + Sync + Unpin + 'static>() {}
-    is_shared::<(SharedControl, HeldRequest, ResponsePiece)>();
+    is_shared::<SharedControl>();
 };

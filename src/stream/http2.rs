@@ -114,7 +114,8 @@ impl Frames {
 const BY_CLIENT: u8 = 1;
 const BY_SERVER: u8 = 2;
 
-struct Connection {
+#[derive(Default)]
+pub(super) struct Connection {
     read: Frames,
     written: Frames,
     /// The streams that are open, by their numbers, and who has ended them.
@@ -166,26 +167,22 @@ impl Connection {
 }
 
 /// What a stream knows of the protocol that it carries.
-pub(super) struct Http2(Protocol);
-
-enum Protocol {
+pub(super) enum Protocol {
     /// So many bytes have come of what begins a connection of HTTP/2.
     Begins(usize),
     Other,
     Http2(Box<Connection>),
 }
 
-impl Http2 {
-    pub(super) fn new() -> Self {
-        Self(Protocol::Begins(0))
-    }
+impl Protocol {
+    pub(super) const NEW: Self = Self::Begins(0);
 
     /// `None` before it is known.
     pub(super) fn is_known(&self) -> Option<bool> {
-        match self.0 {
-            Protocol::Begins(_) => None,
-            Protocol::Other => Some(false),
-            Protocol::Http2(_) => Some(true),
+        match self {
+            Self::Begins(_) => None,
+            Self::Other => Some(false),
+            Self::Http2(_) => Some(true),
         }
     }
 
@@ -197,27 +194,25 @@ impl Http2 {
         known: &Streams,
         now: impl Fn() -> u64,
     ) -> bool {
-        match &mut self.0 {
-            Protocol::Other => false,
-            Protocol::Http2(connection) => connection.moved(bytes, BY_CLIENT, known, now),
-            Protocol::Begins(_) => self.begins(bytes, known, now),
+        match self {
+            Self::Other => false,
+            Self::Http2(connection) => connection.moved(bytes, BY_CLIENT, known, now),
+            Self::Begins(_) => self.begins(bytes, known, now),
         }
     }
 
     #[cold]
     fn begins(&mut self, bytes: &[u8], streams: &Streams, now: impl Fn() -> u64) -> bool {
-        let Protocol::Begins(known) = &mut self.0 else { return false };
+        let Self::Begins(known) = self else { return false };
         let part = bytes.len().min(PREFACE.len() - *known);
         if bytes[..part] != PREFACE[*known..*known + part] {
-            self.0 = Protocol::Other;
+            *self = Self::Other;
             return false;
         }
         *known += part;
         if *known == PREFACE.len() {
-            let (read, written) = (Frames::default(), Frames::default());
-            let (last, window) = (0, WINDOW);
-            let connection = Connection { read, written, streams: Vec::new(), last, window };
-            self.0 = Protocol::Http2(Box::new(connection));
+            let connection = Connection { window: WINDOW, ..Connection::default() };
+            *self = Self::Http2(Box::new(connection));
         }
         part < bytes.len() && self.was_read(&bytes[part..], streams, now)
     }
@@ -230,7 +225,7 @@ impl Http2 {
         known: &Streams,
         now: impl Fn() -> u64,
     ) -> bool {
-        let Protocol::Http2(connection) = &mut self.0 else { return false };
+        let Self::Http2(connection) = self else { return false };
         connection.moved(bytes, BY_SERVER, known, now)
     }
 }
@@ -258,6 +253,7 @@ impl Connection {
 }
 
 /// What other tasks than that of the stream know of the streams of an HTTP/2 connection.
+#[derive(Default)]
 pub(super) struct Streams {
     /// How many are open. Relaxed, as the flags: they carry no other data.
     open: AtomicU32,
@@ -271,11 +267,6 @@ pub(super) struct Streams {
 const SHUT: u64 = u64::MAX;
 
 impl Streams {
-    pub(super) fn new() -> Self {
-        let no = || AtomicBool::new(false);
-        Self { open: AtomicU32::new(0), has_tunnel: no(), shut_until: AtomicU64::new(0) }
-    }
-
     /// A stream has become a tunnel.
     pub(super) fn begin_tunnel(&self) {
         self.has_tunnel.store(true, Ordering::Relaxed);
@@ -323,7 +314,7 @@ mod tests {
     /// What is known after these bytes of both sides, in parts of a length: whether there is a
     /// tunnel, and whether data of one has come.
     fn known(length: usize, sides: &[(u8, Vec<u8>)], streams: &Streams) -> (bool, bool) {
-        let (mut http2, mut has_data) = (Http2::new(), false);
+        let (mut http2, mut has_data) = (Protocol::NEW, false);
         let mut time = 0;
         for (by, bytes) in sides {
             time += 10;
@@ -363,7 +354,7 @@ mod tests {
     fn streams_are_open_until_both_sides_end_them_wherever_reads_part_frames() {
         let check = |sides: &[(u8, Vec<u8>)], expected: (bool, bool)| {
             for length in 1..40 {
-                let streams = Streams::new();
+                let streams = Streams::default();
                 assert_eq!(known(length, sides, &streams), expected, "in parts of {length}");
             }
         };
@@ -395,7 +386,7 @@ mod tests {
 
     #[test]
     fn window_is_shut_from_its_last_byte_until_the_server_adds_to_it() {
-        let streams = Streams::new();
+        let streams = Streams::default();
         let part = frame(DATA, 0, 1, &[0; 13_107]);
         let sides = [
             (BY_CLIENT, [PREFACE, &frame(HEADERS, 4, 1, b"head"), &part.repeat(4)].concat()),

@@ -152,7 +152,7 @@ impl From<StreamTimeout> for io::Error {
 
 /// The error of what would wait without a timer.
 pub(super) fn no_timer(refused: RefusedKind) -> io::Error {
-    let is_final = refused.is_closed() || refused == RefusedKind::NoSuchShard;
+    let is_final = matches!(refused, RefusedKind::Closed | RefusedKind::NoSuchShard);
     let kind = if is_final { io::ErrorKind::Other } else { io::ErrorKind::ResourceBusy };
     io::Error::new(kind, refused)
 }

@@ -34,7 +34,9 @@
 //! 4. [`message_ends`](StreamControl::message_ends) with the body of a request of HTTP/1. Its end
 //!    follows from [`take_head_end`](StreamControl::take_head_end) and the length of the body.
 //! 5. [`begin_piece`](StreamControl::begin_piece) for each part of a response of HTTP/2, which
-//!    the library keeps until its peer has a window for it.
+//!    the library keeps until its peer has a window for it,
+//!    [`take_piece`](StreamControl::take_piece) for what it has written of a part, and
+//!    [`end_piece`](StreamControl::end_piece).
 //! 6. [`end_request`](StreamControl::end_request) when the library has taken the last of the
 //!    response. The idle times then count from the time at which the socket has accepted it.
 //! 7. [`begin_tunnel`](StreamControl::begin_tunnel) when the response to a CONNECT of HTTP/2
@@ -61,13 +63,13 @@
 //!         if stream.read_line(&mut line).await? == 0 {
 //!             return Ok(());
 //!         }
-//!         let held = control.hold_request();
+//!         control.hold_request();
 //!         control.message_ends(MessageEnd::Unknown);
 //!         // However long that takes, the connection is not idle.
 //!         let answer = line.to_uppercase();
 //!         line.clear();
 //!         stream.write_all(answer.as_bytes()).await?;
-//!         control.end_request(held, ResponseEnd::Flush).expect("it is of this stream");
+//!         control.end_request(ResponseEnd::Flush);
 //!         stream.flush().await?;
 //!     }
 //! }
@@ -155,7 +157,6 @@ mod limits;
 mod notes;
 mod proof;
 mod socket;
-mod timeout;
 #[cfg(feature = "tokio")]
 mod tokio_io;
 mod unsent;
@@ -163,6 +164,7 @@ mod waiter;
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
@@ -173,10 +175,10 @@ use pin_project_lite::pin_project;
 pub use self::behind::MessageEnd;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
-pub use self::framework::{HeldRequest, ResponseEnd, ResponsePiece, SharedControl};
-use self::http2::Http2;
+pub use self::framework::{ResponseEnd, SharedControl};
+use self::http2::Protocol;
 pub use self::limits::{StreamLimits, StreamTimeout};
-use self::socket::Socket;
+use self::socket::{Ask, Socket};
 #[cfg(all(feature = "sim", feature = "tokio", unix))]
 use crate::conn::Sent;
 use crate::conn::{ConnTimers, Side};
@@ -239,7 +241,7 @@ pin_project! {
     /// - `Full`, of kind [`ResourceBusy`](io::ErrorKind::ResourceBusy): the shard has no room for
     ///   the timer. The next read or write tries again. A server closes the connection, or pauses
     ///   and goes on.
-    /// - `Closed`, `Dropped` or `NoSuchShard`, of kind [`Other`](io::ErrorKind::Other): the service
+    /// - `Closed` or `NoSuchShard`, of kind [`Other`](io::ErrorKind::Other): the service
     ///   has ended, the [timers](Self::timers) were closed, or the handle names no shard. An error
     ///   of this kind stays.
     ///
@@ -265,6 +267,9 @@ pin_project! {
     /// otherwise, and one that is measured two readings of the clock more. A write that must wait
     /// costs as much as such a read, and the first allocates some 300 bytes for the connection. A
     /// stream takes what its timers take, and some 420 bytes.
+    ///
+    /// On any thread, a stream without a limit forwards each call, and stamps the connection. It
+    /// watches from then on when it gets a limit, is told to end, or a write has to wait.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -312,8 +317,8 @@ impl<S> TimedIo<S> {
     /// [refusal](Self#when-there-is-no-timer) shows.
     pub fn new<T: 'static>(stream: S, handle: Handle<T>, limits: StreamLimits) -> Self {
         let timers = handle.connection(limits.of_conn());
-        let deadlines = Deadlines::new(timers, handle.untyped(), limits);
-        Self { io: stream, deadlines, socket: Socket::None }
+        let deadlines = Deadlines::new(timers, handle.untyped(), limits.head);
+        Self { io: stream, deadlines, socket: Socket::None(PhantomData) }
     }
 }
 
@@ -333,8 +338,8 @@ impl<S> TimedIo<S, Timers> {
             Ok(conn) => {
                 let (service, shard) = (timers.core().directory().service, timers.core().id());
                 let handle = Handle::new(service).on(shard).with_class(timers.class());
-                let deadlines = Deadlines::new(conn, handle, limits);
-                Ok(Self { io: stream, deadlines, socket: Socket::None })
+                let deadlines = Deadlines::new(conn, handle, limits.head);
+                Ok(Self { io: stream, deadlines, socket: Socket::None(PhantomData) })
             }
             Err(refused) => Err(refused.of(stream)),
         }
@@ -367,7 +372,7 @@ impl<S, M: Side> TimedIo<S, M> {
     /// A system call now, or two with that bound, and one at each look: when a part of a limit of
     /// writing or an idle time has passed since bytes were accepted. The first write of a
     /// connection allocates some 300 bytes for its time. Changes nothing where the system does not
-    /// say what was acknowledged: see [`acknowledged_bytes`](crate::conn::acknowledged_bytes).
+    /// say what was acknowledged: see [`PeerSocket`](crate::conn::PeerSocket).
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -398,11 +403,11 @@ impl<S, M: Side> TimedIo<S, M> {
 
     #[cfg(unix)]
     fn judged_by_socket(mut self, socket: Socket<S>) -> Self {
-        if let Some(sent) = socket.sent(&self.io) {
+        if let Some(sent) = socket.ask(&self.io, Ask::Sent) {
             self.deadlines.set_sent(sent);
             self.socket = socket;
             if let Some(bound) = self.deadlines.take_bound() {
-                self.socket.set_unsent_max(&self.io, bound);
+                self.socket.ask(&self.io, Ask::UnsentMax(bound));
             }
         }
         self
@@ -415,11 +420,13 @@ impl<S, M: Side> TimedIo<S, M> {
         call: impl FnOnce(&mut Deadlines<M>, Pin<&mut S>) -> Poll<io::Result<V>>,
     ) -> Poll<io::Result<V>> {
         let Projected { mut io, deadlines, socket } = self.project();
-        deadlines.look_at_socket(|| socket.sent(&io));
+        deadlines.look_at_socket(|| socket.ask(&io, Ask::Sent));
         let polled = call(deadlines, io.as_mut());
-        deadlines.reset_if_late(&polled, || socket.reset(&io));
+        if deadlines.is_reset_by(&polled) {
+            socket.ask(&io, Ask::Reset);
+        }
         if let Some(bound) = deadlines.take_bound() {
-            socket.set_unsent_max(&io, bound);
+            socket.ask(&io, Ask::UnsentMax(bound));
         }
         polled
     }
@@ -442,7 +449,7 @@ impl<S, M: Side> TimedIo<S, M> {
     /// The next byte that is read is the first of a protocol. Before the first read, nothing need
     /// say so; behind what the owner has read itself, as the header of a proxy, the adapter does.
     pub fn begin_protocol(&mut self) {
-        self.deadlines.http2 = Http2::new();
+        self.deadlines.http2 = Protocol::NEW;
     }
 
     /// Whether the protocol is HTTP/2, by its preface. `None` while too little was read, and of a

@@ -11,7 +11,12 @@
 //! yet: its worker may be without a processor. So where bytes have moved since the deadline, the
 //! next read that waits is waited for as well.
 //!
-//! Invariants: a read answers only what was asked before it began. Where no read waits and nothing
+//! A timeout of the owner's future is a sleep of its own. Why not one timer for all timeouts of a
+//! connection: a sleep that ends young takes no request to a shard, and less than the bookkeeping
+//! of a shared timer.
+//!
+//! Invariants: a timeout is over when its future was polled after the proof.
+//! A read answers only what was asked before it began. Where no read waits and nothing
 //! has moved, or the stream has ended, nothing is waited for. A read that does not come, or was
 //! dropped while it waited, is waited for no longer than [`PATIENCE`]. One of the task that asks is
 //! not waited for.
@@ -20,98 +25,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::control::Shared;
 use crate::conn::Direction;
 use crate::face::handle::sleep::Sleep;
-use crate::link::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
-use crate::pass::{PATIENCE, Pass};
-
-/// The tasks that ask for a read, and what the task that reads has answered.
-pub(super) struct Reads {
-    /// Whether a read waits. Only the task that reads writes it.
-    waits: AtomicBool,
-    /// The number of the last question, which wraps around.
-    asked: AtomicU32,
-    /// The number of the last question that is answered.
-    answered: AtomicU32,
-    /// The tasks that wait for an answer.
-    askers: Mutex<Vec<Waker>>,
-}
-
-impl Reads {
-    pub(super) fn new() -> Self {
-        Self {
-            waits: AtomicBool::new(false),
-            asked: AtomicU32::new(0),
-            answered: AtomicU32::new(0),
-            askers: Mutex::new(Vec::new()),
-        }
-    }
-
-    /// What a read that begins now answers, if it has to wait; `None` if nothing is asked.
-    pub(super) fn question(&self) -> Option<u32> {
-        // Acquire: pairs with the addition in `ask`, so that the read finds what the pass before
-        // the question has handed out.
-        let asked = self.asked.load(Ordering::Acquire);
-        // Relaxed: only the task that reads writes it.
-        (asked != self.answered.load(Ordering::Relaxed)).then_some(asked)
-    }
-
-    /// A read waits that has begun after the question, or the task does not read.
-    pub(super) fn answer(&self, question: u32) {
-        // Release: pairs with the load in `is_answered`, so that the asker finds what was read.
-        self.answered.store(question, Ordering::Release);
-        let askers = std::mem::take(&mut *self.lock());
-        askers.into_iter().for_each(Waker::wake);
-    }
-
-    /// No read waits any more, and no question is left.
-    pub(super) fn end(&self) {
-        self.set_waits(false);
-        if let Some(question) = self.question() {
-            self.answer(question);
-        }
-    }
-
-    #[inline]
-    pub(super) fn set_waits(&self, waits: bool) {
-        // Release: pairs with the load in `waits`.
-        self.waits.store(waits, Ordering::Release);
-    }
-
-    fn waits(&self) -> bool {
-        // Acquire: pairs with the store in `set_waits`, so that a task that finds no read that
-        // waits finds when the last one has brought something.
-        self.waits.load(Ordering::Acquire)
-    }
-
-    fn ask(&self) -> u32 {
-        // Release: pairs with the load in `question`.
-        self.asked.fetch_add(1, Ordering::Release).wrapping_add(1)
-    }
-
-    fn is_answered(&self, question: u32) -> bool {
-        // Acquire: pairs with the store in `answer`.
-        let answered = self.answered.load(Ordering::Acquire);
-        answered.wrapping_sub(question) <= u32::MAX / 2
-    }
-
-    /// Registers the task, so that an answer wakes it. True if there is one already.
-    fn register(&self, question: u32, waker: &Waker) -> bool {
-        if !self.lock().iter().any(|known| known.will_wake(waker)) {
-            let waker = waker.clone();
-            self.lock().push(waker);
-        }
-        self.is_answered(question)
-    }
-
-    fn lock(&self) -> crate::link::sync::MutexGuard<'_, Vec<Waker>> {
-        self.askers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use crate::pass::{Limit, PATIENCE, Pass, is_simulated};
+use crate::values::refused::RefusedKind;
 
 /// The proof that what lay in the socket before its first poll has reached its consumer.
 pub(super) struct Proof {
@@ -159,7 +80,7 @@ impl Proof {
         }
         if let Read::Asked(question, patience) = &mut self.read {
             // Without a timer there is no patience.
-            if !self.stream.reads.register(*question, cx.waker()) {
+            if self.stream.reads.poll_answered(*question, cx).is_pending() {
                 let _refused = ready!(Pin::new(patience).poll(cx));
             }
             self.read = Read::Over;
@@ -168,18 +89,54 @@ impl Proof {
     }
 }
 
+/// A deadline of a future that may wait for bytes of a stream.
+pub(super) struct Deadline<'a> {
+    shared: &'a Arc<Shared>,
+    sleep: Sleep,
+    /// `None` until the deadline has passed.
+    proof: Option<Box<Proof>>,
+}
+
+impl<'a> Deadline<'a> {
+    /// `due` is in nanoseconds of the service.
+    pub(super) fn new(shared: &'a Arc<Shared>, due: u64) -> Self {
+        Self { shared, sleep: Sleep::new(shared.handle, due), proof: None }
+    }
+}
+
+impl Limit for Deadline<'_> {
+    fn poll_late(
+        &mut self,
+        pass: &mut Pass,
+        _looks: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), RefusedKind>> {
+        if self.shared.is_dropped() {
+            return Poll::Ready(Err(RefusedKind::Closed));
+        }
+        ready!(Pin::new(&mut self.sleep).poll(cx))?;
+        if !self.sleep.is_manual() || is_simulated() {
+            let new = || Box::new(Proof::new(Arc::clone(self.shared), self.sleep.due()));
+            ready!(self.proof.get_or_insert_with(new).poll(pass, cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 #[cfg(all(test, corewheel_loom))]
 mod loom_tests {
     use loom::thread;
 
-    use super::super::waiter::loom_tests::Alarm;
     use super::*;
     use crate::link::loom_tests::check;
+    use crate::link::sync::{AtomicBool, Ordering};
+    use crate::pass::SocketReader;
+    use corewheel_test_support::Alarm;
 
     #[test]
     fn read_that_answers_finds_what_was_handed_out_before_the_question() {
         check(|| {
-            let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
+            let shared = Arc::new((SocketReader::default(), AtomicBool::new(false)));
             let other = Arc::clone(&shared);
             let thread = thread::spawn(move || {
                 let (reads, readiness) = &*other;
@@ -198,7 +155,7 @@ mod loom_tests {
     fn answer_to_one_of_two_questions_at_once_leaves_the_other_open() {
         check(|| {
             let readiness = [AtomicBool::new(false), AtomicBool::new(false)];
-            let shared = Arc::new((Reads::new(), readiness));
+            let shared = Arc::new((SocketReader::default(), readiness));
             let threads = [0, 1].map(|asker| {
                 let other = Arc::clone(&shared);
                 thread::spawn(move || {
@@ -224,7 +181,7 @@ mod loom_tests {
     #[test]
     fn read_that_waits_no_more_shows_that_bytes_have_moved() {
         check(|| {
-            let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
+            let shared = Arc::new((SocketReader::default(), AtomicBool::new(false)));
             shared.0.set_waits(true);
             let other = Arc::clone(&shared);
             let thread = thread::spawn(move || {
@@ -241,7 +198,7 @@ mod loom_tests {
     #[test]
     fn task_that_asks_sees_the_answer_with_what_was_read_or_is_woken() {
         check(|| {
-            let shared = Arc::new((Reads::new(), AtomicBool::new(false)));
+            let shared = Arc::new((SocketReader::default(), AtomicBool::new(false)));
             let question = shared.0.ask();
             let other = Arc::clone(&shared);
             let thread = thread::spawn(move || {
@@ -250,11 +207,11 @@ mod loom_tests {
                 reads.answer(question);
             });
             let (reads, is_read) = &*shared;
-            let alarm = Arc::new(Alarm::default());
-            let is_seen = reads.register(question, &Waker::from(Arc::clone(&alarm)));
+            let (alarm, waker) = Alarm::new();
+            let is_seen = reads.register(question, &waker);
             assert!(!is_seen || is_read.load(Ordering::Relaxed), "what was read is not seen");
             thread.join().unwrap();
-            assert!(is_seen || alarm.is_woken(), "the task waits for ever");
+            assert!(is_seen || alarm.count() > 0, "the task waits for ever");
         });
     }
 }

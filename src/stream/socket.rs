@@ -17,108 +17,90 @@
 //! Cost: a system call at each look. There are four in the limit of a write while bytes are on
 //! their way, and one for each idle time that has passed.
 
+use std::marker::PhantomData;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-use crate::conn::{self, QUICK, Sent, UnsentBound};
-use crate::link::sync::{AtomicBool, Ordering};
+#[cfg(unix)]
+use crate::conn::{self, PeerSocket};
+use crate::conn::{Moment, QUICK, Sent, UnsentBound};
+use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
+
+/// What a socket is asked for, or told.
+#[derive(Clone, Copy)]
+pub(super) enum Ask {
+    /// What its peer has acknowledged.
+    Sent,
+    /// Its close resets the connection.
+    Reset,
+    /// The system accepts so much that it has not sent; zero for its own bound.
+    UnsentMax(u32),
+}
 
 /// Where the socket of a stream is.
 pub(super) enum Socket<S> {
     /// Also where the system says nothing of it.
-    None,
+    None(PhantomData<fn(&S)>),
     #[cfg(unix)]
     System(fn(&S) -> Option<BorrowedFd<'_>>),
     /// What its peer has acknowledged, and how its close comes to reset the connection.
     #[cfg(all(feature = "sim", feature = "tokio", unix))]
     Simulated(fn(&S) -> Option<Sent>, fn(&S)),
-    #[cfg(not(unix))]
-    Never(std::convert::Infallible, std::marker::PhantomData<fn(&S)>),
 }
 
 impl<S> Socket<S> {
-    #[cfg_attr(not(unix), expect(clippy::unused_self, reason = "no socket can be asked"))]
-    pub(super) fn sent(&self, stream: &S) -> Option<Sent> {
+    /// What the system says of what was sent, if it was asked for that, and says it.
+    pub(super) fn ask(&self, stream: &S, ask: Ask) -> Option<Sent> {
         match self {
-            Self::None => None,
-            #[cfg(unix)]
-            Self::System(find) => conn::sent(&find(stream)?),
-            #[cfg(all(feature = "sim", feature = "tokio", unix))]
-            Self::Simulated(sent, _) => sent(stream),
-            #[cfg(not(unix))]
-            Self::Never(never, _) => match (*never, stream) {},
-        }
-    }
-
-    /// The close of the socket resets the connection.
-    pub(super) fn reset(&self, stream: &S) {
-        match self {
-            Self::None => {}
+            Self::None(_) => _ = (stream, ask),
             #[cfg(unix)]
             Self::System(find) => {
-                if let Some(socket) = find(stream) {
-                    conn::reset_at_close(&socket);
+                let socket = find(stream)?;
+                match ask {
+                    Ask::Sent => return conn::sent(&socket),
+                    Ask::Reset => conn::reset_at_close(&socket),
+                    Ask::UnsentMax(bytes) => _ = PeerSocket::set_unsent_max(&socket, bytes),
                 }
             }
             #[cfg(all(feature = "sim", feature = "tokio", unix))]
-            Self::Simulated(_, reset) => reset(stream),
-            #[cfg(not(unix))]
-            Self::Never(never, _) => match (*never, stream) {},
+            Self::Simulated(sent, reset) => match ask {
+                Ask::Sent => return sent(stream),
+                Ask::Reset => reset(stream),
+                // What its system accepts is an option of its network.
+                Ask::UnsentMax(_) => {}
+            },
         }
-    }
-
-    /// Sets how much the system accepts and has not sent; zero for its own bound.
-    pub(super) fn set_unsent_max(&self, stream: &S, bytes: u32) {
-        match self {
-            Self::None => {}
-            #[cfg(unix)]
-            Self::System(find) => {
-                if let Some(socket) = find(stream) {
-                    let _has_it = conn::PeerSocket::set_unsent_max(&socket, bytes);
-                }
-            }
-            // What its system accepts is an option of its network.
-            #[cfg(all(feature = "sim", feature = "tokio", unix))]
-            Self::Simulated(..) => _ = bytes,
-            #[cfg(not(unix))]
-            Self::Never(never, _) => match (*never, stream, bytes) {},
-        }
+        None
     }
 }
 
 /// What a stream and its owner say to each other about looks at the socket.
 ///
 /// Relaxed suffices: the owner wakes the stream after it has asked, and the stream the owner.
+#[derive(Default)]
 pub(super) struct Looks {
     /// Whether the stream has accepted bytes since a look found all acknowledged.
     needed: AtomicBool,
     /// Whether a deadline has passed that waits for a look.
     asked: AtomicBool,
-    /// Whether the stream has looked since the owner has asked.
-    answered: AtomicBool,
+    /// When the stream has last looked. The bits of an `Option<Moment>`.
+    looked_at: AtomicU64,
 }
 
 impl Looks {
-    pub(super) fn new() -> Self {
-        let no = || AtomicBool::new(false);
-        Self { needed: no(), asked: no(), answered: no() }
-    }
-
     pub(super) fn set_needed(&self, is_needed: bool) {
         self.needed.store(is_needed, Ordering::Relaxed);
     }
 
-    /// Whether the owner may judge a deadline that has passed. If not, it is to ask.
-    pub(super) fn may_judge(&self) -> bool {
-        if !self.needed.load(Ordering::Relaxed) {
-            return true;
-        }
-        let is_answered = self.answered.load(Ordering::Relaxed);
-        if is_answered {
-            // An answer that comes in between is of a look that the owner has not missed.
-            self.answered.store(false, Ordering::Relaxed);
-        }
-        is_answered
+    /// Whether the owner may judge an event that came at a time. If not, it is to ask.
+    pub(super) fn may_judge(&self, came_at: Option<Moment>) -> bool {
+        !self.needed.load(Ordering::Relaxed) || self.has_looked_since(came_at)
+    }
+
+    /// Whether a look has come since an event did.
+    pub(super) fn has_looked_since(&self, came_at: Option<Moment>) -> bool {
+        let looked_at = Moment::from_bits(self.looked_at.load(Ordering::Relaxed));
+        looked_at.is_some() && looked_at >= came_at
     }
 
     /// Before the stream is woken.
@@ -136,14 +118,15 @@ impl Looks {
         is_asked
     }
 
-    /// Before the owner is woken.
-    pub(super) fn answer(&self) {
-        self.answered.store(true, Ordering::Relaxed);
+    /// The stream has looked. Before the owner is woken.
+    pub(super) fn answer(&self, at: Moment) {
+        self.looked_at.store(Moment::to_bits(Some(at)), Ordering::Relaxed);
     }
 }
 
 /// What is known of the peer of a stream with a socket. Whether its time is up is decided by the
-/// [timers](conn).
+/// [timers](crate::conn).
+#[derive(Default)]
 pub(super) struct Acknowledged {
     /// How many bytes the last look has found acknowledged.
     bytes: u64,
@@ -158,14 +141,11 @@ pub(super) struct Acknowledged {
     /// How many bytes there were, acknowledged or not, when the peer was first below the least rate
     /// and was given [`ACK_DELAY`]; `None` if it is not.
     doubted: Option<u64>,
-    /// For each direction, whether a look has come since its events were last judged. Not for a
-    /// poll only: the look may be that of a flush, after which the read is polled that has asked.
-    pub(super) has_looked: [bool; 2],
     /// When a write last began to wait.
     waits_since: u64,
     bound: UnsentBound,
-    /// The bound that the stream is to set.
-    unset_bound: Option<u32>,
+    /// The bound that was set last.
+    set_bound: u32,
 }
 
 /// For how long the kernel of a peer keeps an acknowledgement back at most, in nanoseconds:
@@ -195,18 +175,8 @@ pub(super) struct Look {
 impl Acknowledged {
     /// `unsent_max` is the least bound of what the system accepts and has not sent; zero for none.
     pub(super) fn new(sent: Sent, unsent_max: u32) -> Self {
-        Self {
-            bytes: sent.acknowledged,
-            left: sent.left,
-            busy: sent.busy,
-            has_left: false,
-            counted_at: 0,
-            doubted: None,
-            has_looked: [false; 2],
-            waits_since: 0,
-            bound: UnsentBound::new(unsent_max),
-            unset_bound: (unsent_max > 0).then_some(unsent_max),
-        }
+        let (bytes, bound) = (sent.acknowledged, UnsentBound::new(unsent_max));
+        Self { bytes, left: sent.left, busy: sent.busy, bound, ..Self::default() }
     }
 
     /// How many bytes the last look has found acknowledged, and how many left.
@@ -223,29 +193,22 @@ impl Acknowledged {
     #[inline]
     pub(super) fn end_write(&mut self, now: impl FnOnce() -> u64) {
         if self.bound.present() > 0 {
-            let is_quick = now().saturating_sub(self.waits_since) <= QUICK;
-            let bound = self.bound.end_wait(is_quick);
-            self.note_bound(bound);
+            self.bound.end_wait(now().saturating_sub(self.waits_since) <= QUICK);
         }
     }
 
     /// A look has come while a write waits.
     pub(super) fn look_at_write(&mut self, now: u64) {
         if now.saturating_sub(self.waits_since) > QUICK {
-            let bound = self.bound.begin_anew();
-            self.note_bound(bound);
+            self.bound.begin_anew();
         }
     }
 
-    /// The bound has changed, if there is one here. One that is not set yet stays otherwise.
-    fn note_bound(&mut self, bound: Option<u32>) {
-        self.unset_bound = bound.or(self.unset_bound);
-    }
-
-    /// Takes the bound that is to be set.
+    /// The bound that is to be set, if it has changed since the last call.
     #[inline]
     pub(super) fn take_bound(&mut self) -> Option<u32> {
-        self.unset_bound.take()
+        let present = self.bound.present();
+        (std::mem::replace(&mut self.set_bound, present) != present).then_some(present)
     }
 
     /// What the last look says of a peer that is below the least rate, or was before.
@@ -270,15 +233,27 @@ impl Acknowledged {
             busy_until: now.saturating_sub(if sent.left == 0 { sent.quiet } else { 0 }),
         };
         (self.bytes, self.left, self.busy) = (sent.acknowledged, sent.left, sent.busy);
-        (self.has_left, self.has_looked) = (sent.left > 0, [true; 2]);
+        self.has_left = sent.left > 0;
         look
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Acknowledged, Doubt, QUICK};
-    use crate::conn::Sent;
+    use super::{Acknowledged, Doubt, Looks, QUICK};
+    use crate::conn::{Moment, Sent};
+
+    #[test]
+    fn event_is_judged_by_a_look_that_came_with_it_or_after_it() {
+        let at = |nanos| Some(Moment::at(nanos));
+        let looks = Looks::default();
+        assert!(looks.may_judge(at(5)), "nothing is left to ask for");
+        looks.set_needed(true);
+        assert!(!looks.may_judge(None) && !looks.may_judge(at(0)), "no look has come");
+        looks.answer(Moment::at(5));
+        assert!(looks.may_judge(at(4)) && looks.may_judge(at(5)));
+        assert!(!looks.may_judge(at(6)), "the look came before the event");
+    }
 
     #[test]
     fn bound_that_a_look_has_changed_is_set_where_the_write_ends_in_the_same_poll() {

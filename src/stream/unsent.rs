@@ -34,6 +34,7 @@ const PIECES: u64 = !(PIECE - 1);
 /// of a piece: twice what an HTTP/2 server copies before it writes.
 const COPIED_MAX: u64 = 32 << 10;
 
+#[derive(Default)]
 pub(super) struct Unsent {
     word: AtomicU64,
     /// How many bytes of pieces the framework has written or copied.
@@ -43,11 +44,6 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
-    pub(super) fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { word: zero(), taken: zero(), accepted: zero() }
-    }
-
     #[inline]
     fn word(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
@@ -159,7 +155,7 @@ mod loom_tests {
     #[test]
     fn request_that_ends_while_the_stream_accepts_all_ends_once() {
         check(|| {
-            let unsent = Arc::new(Unsent::new());
+            let unsent = Arc::new(Unsent::default());
             unsent.begin_sending();
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || u64::from(!other.end_at_write()));
@@ -173,7 +169,7 @@ mod loom_tests {
     #[test]
     fn words_of_the_framework_and_the_stream_at_once_are_all_kept() {
         check(|| {
-            let unsent = Arc::new(Unsent::new());
+            let unsent = Arc::new(Unsent::default());
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || {
                 let _is_first = other.add_piece();
@@ -191,7 +187,7 @@ mod loom_tests {
     #[test]
     fn ends_and_pieces_that_come_while_ends_are_taken_are_left() {
         check(|| {
-            let unsent = Arc::new(Unsent::new());
+            let unsent = Arc::new(Unsent::default());
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || {
                 let _is_first = other.add_piece();
@@ -207,7 +203,7 @@ mod loom_tests {
     #[test]
     fn bytes_that_are_taken_while_others_are_accepted_allow_as_many_again() {
         check(|| {
-            let unsent = Arc::new(Unsent::new());
+            let unsent = Arc::new(Unsent::default());
             let _is_first = unsent.add_piece();
             assert!(unsent.accept(COPIED_MAX, false));
             let other = Arc::clone(&unsent);
@@ -223,7 +219,7 @@ mod loom_tests {
     #[test]
     fn bytes_that_two_threads_take_are_both_counted() {
         check(|| {
-            let unsent = Arc::new(Unsent::new());
+            let unsent = Arc::new(Unsent::default());
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || other.take(5));
             unsent.take(7);
@@ -235,7 +231,7 @@ mod loom_tests {
     #[test]
     fn last_piece_that_is_dropped_is_seen_by_the_stream_or_wakes_its_task() {
         check(|| {
-            let unsent = Arc::new(Unsent::new());
+            let unsent = Arc::new(Unsent::default());
             let _is_first = unsent.add_piece();
             let other = Arc::clone(&unsent);
             let thread = thread::spawn(move || other.remove_piece());

@@ -119,43 +119,27 @@ impl Waiter {
 
 #[cfg(all(test, corewheel_loom))]
 pub(super) mod loom_tests {
-    use std::sync::{Arc, OnceLock};
-    use std::task::Wake;
+    use std::sync::Arc;
 
+    use corewheel_test_support::Alarm;
     use loom::thread;
 
     use super::*;
     use crate::link::loom_tests::check;
 
-    /// A waker that knows whether it was woken.
-    #[derive(Default)]
-    pub(in crate::stream) struct Alarm(OnceLock<()>);
-
-    impl Alarm {
-        pub(in crate::stream) fn is_woken(&self) -> bool {
-            self.0.get().is_some()
-        }
-    }
-
-    impl Wake for Alarm {
-        fn wake(self: Arc<Self>) {
-            let _ = self.0.set(());
-        }
-    }
-
     #[test]
     fn task_that_has_registered_before_is_woken_for_each_expiry() {
         check(|| {
             let waiter = Arc::new(Waiter::new());
-            let (mut registered, alarm) = (None, Arc::new(Alarm::default()));
-            let waker = Waker::from(Arc::clone(&alarm));
+            let mut registered = None;
+            let (alarm, waker) = Alarm::new();
             assert!(waiter.register_once(&mut registered, &waker));
             let timer = Arc::clone(&waiter);
             let thread = thread::spawn(move || timer.wake());
             // The task polls, for whatever reason.
             let is_seen = (0..2).any(|_| waiter.register_once(&mut registered, &waker));
             thread.join().unwrap();
-            let is_woken = alarm.is_woken();
+            let is_woken = alarm.count() > 0;
             assert!(is_seen || is_woken, "the task waits for ever");
             if is_woken {
                 waiter.register_once(&mut registered, &waker);
@@ -172,10 +156,10 @@ pub(super) mod loom_tests {
             assert!(waiter.register(Waker::noop()));
             let timer = Arc::clone(&waiter);
             let thread = thread::spawn(move || timer.wake());
-            let alarm = Arc::new(Alarm::default());
-            let is_seen = waiter.register(&Waker::from(Arc::clone(&alarm)));
+            let (alarm, waker) = Alarm::new();
+            let is_seen = waiter.register(&waker);
             thread.join().unwrap();
-            assert!(is_seen || alarm.is_woken(), "the task waits for ever");
+            assert!(is_seen || alarm.count() > 0, "the task waits for ever");
         });
     }
 }

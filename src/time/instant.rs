@@ -8,12 +8,10 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::time::{self, Duration};
 
-use crate::clock::when::{Due, Sealed, ToTick, When};
-
 /// A moment of the system's monotonic clock, with the methods of `tokio::time::Instant`.
 ///
-/// It converts by [`From`] to and from [`std::time::Instant`] and `tokio::time::Instant`. Every
-/// method of this crate that takes a [`When`] accepts it.
+/// It converts by [`From`] to and from `tokio::time::Instant` and [`std::time::Instant`], which
+/// every method of this crate that takes a [`When`](crate::When) accepts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     std: time::Instant,
@@ -145,34 +143,6 @@ impl Sub<Duration> for Instant {
 impl SubAssign<Duration> for Instant {
     fn sub_assign(&mut self, duration: Duration) {
         self.std -= duration;
-    }
-}
-
-impl When for Instant {}
-
-impl Sealed for Instant {
-    #[inline]
-    fn due(self) -> Due {
-        Due::At(self.std)
-    }
-
-    #[inline]
-    fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
-        to_tick.at(self.std)
-    }
-}
-
-impl When for tokio::time::Instant {}
-
-impl Sealed for tokio::time::Instant {
-    #[inline]
-    fn due(self) -> Due {
-        Due::At(self.into_std())
-    }
-
-    #[inline]
-    fn tick(self, to_tick: impl ToTick) -> corewheel_shard::Tick {
-        to_tick.at(self.into_std())
     }
 }
 

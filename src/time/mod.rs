@@ -141,7 +141,6 @@
 //! - Sleeps that are due in the same tick end in no particular order.
 //! - On 64-bit processors, without `test-util`, a [`Sleep`] has 64 bytes and an [`Interval`] 88. An
 //!   `Interval` of tokio has 32, and a box for its sleep.
-//! - [`FutureExt`] is in addition: `future.timeout(when)`.
 
 pub mod error;
 mod instant;
@@ -157,7 +156,7 @@ pub use self::instant::Instant;
 pub use self::interval::{Interval, interval, interval_at};
 pub use self::service::{handle, set_service, stats_source};
 pub use self::sleep::{Sleep, sleep, sleep_until};
-pub use self::timeout::{FutureExt, Timeout, timeout, timeout_at};
+pub use self::timeout::{Timeout, timeout, timeout_at};
 pub use crate::kit::interval::MissedTickBehavior;
 #[cfg(feature = "test-util")]
 #[doc(no_inline)]

@@ -1,4 +1,4 @@
-//! The timeout of the drop-in for `tokio::time`, and its method form.
+//! The timeout of the drop-in for `tokio::time`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,9 +10,7 @@ use tokio::task::coop;
 
 use super::error::Elapsed;
 use super::instant::Instant;
-use super::service;
 use super::sleep::{Sleep, sleep_until};
-use crate::clock::when::{Due, When};
 use crate::fallback::InfallibleSleep;
 use crate::pass::Guarded;
 
@@ -52,8 +50,8 @@ pub fn timeout_at<F: IntoFuture>(deadline: Instant, future: F) -> Timeout<F::Int
 }
 
 pin_project! {
-    /// Gives a future time until a deadline; made by [`timeout`], [`timeout_at`] and
-    /// [`FutureExt::timeout`], with the methods of `tokio::time::Timeout`.
+    /// Gives a future time until a deadline; made by [`timeout`] and [`timeout_at`], with the
+    /// methods of `tokio::time::Timeout`.
     #[must_use = "futures do nothing unless you `.await` or poll them"]
     #[derive(Debug)]
     pub struct Timeout<T> {
@@ -100,45 +98,3 @@ impl<T: Future> Future for Timeout<T> {
         Poll::Ready(result.map_err(|_| Elapsed(())))
     }
 }
-
-/// [`timeout`] as a method of every future, for chains of calls.
-///
-/// ```
-/// use corewheel::time::FutureExt;
-/// use std::time::Duration;
-///
-/// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-/// # runtime.block_on(async {
-/// let answer = async { 7 }.timeout(Duration::from_secs(2)).await;
-/// assert_eq!(answer, Ok(7));
-/// # });
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub trait FutureExt: Future {
-    /// Gives the future time until something is due: a `Duration` from now, an `Instant` of this
-    /// module or of the standard library, or a [`Deadline`](crate::Deadline) of
-    /// [`time::handle()`](super::handle).
-    ///
-    /// # Errors
-    ///
-    /// The future returns [`Elapsed`] if the time was up.
-    ///
-    /// # Panics
-    ///
-    /// [The default service](super#the-service) cannot start. No runtime is needed.
-    fn timeout<W: When>(self, when: W) -> Timeout<Self>
-    where
-        Self: Sized,
-    {
-        match when.due() {
-            Due::After(duration) => timeout(duration, self),
-            Due::At(deadline) => timeout_at(deadline.into(), self),
-            Due::Tick(tick) => {
-                let time = service::handle().time();
-                Timeout::new(self, time.map(|time| sleep_until(time.instant(tick).into())))
-            }
-        }
-    }
-}
-
-impl<F: Future + ?Sized> FutureExt for F {}

@@ -6,10 +6,11 @@ use std::fmt;
 
 /// A value was not accepted, and comes back.
 ///
-/// Every command that takes a value refuses with this type, and those that take a callback with
-/// [`RefusedCall`]. [`kind`](Self::kind) is the reason
-/// alone, without the value: it is `Copy`, `Send`, `Sync` and `'static`, so that `?` converts it
-/// into `Box<dyn Error + Send + Sync>` and the like, whatever the value is.
+/// Every command that takes a value or a callback refuses with this type. [`kind`](Self::kind) is
+/// the reason alone, without the value: an [`Error`] that is `Copy`, `Send`, `Sync` and `'static`.
+/// By it `?` converts a refusal into `Box<dyn Error>` and `Box<dyn Error + Send + Sync>`, whatever
+/// the value is. For that a refusal is no [`Error`] itself; where an error of another type is to be
+/// made, `map_err(|refused| refused.kind())` comes first.
 ///
 /// ```
 /// # use corewheel::{Refused, RefusedKind, TimerService};
@@ -54,105 +55,29 @@ pub enum Refused<V> {
     /// `Busy` among their errors. Attach the shard, and try again then;
     /// [`schedule_when_room`](crate::Handle::schedule_when_room) waits for it.
     NotAttached(V),
-    /// The service is shut down, or this shard of it has ended.
-    Closed(V),
-    /// The [`TimerService`](crate::TimerService) was dropped without a shutdown while this handle
-    /// or another use of it lives. Comes in place of `Closed` from methods that name `Closed`
-    /// among their errors. Keep the service as long as its timers are needed: no handle keeps it
+    /// The service is shut down or was dropped, or this shard of it has ended. Keep the
+    /// [`TimerService`](crate::TimerService) as long as its timers are needed: no handle keeps it
     /// alive.
-    Dropped(V),
+    Closed(V),
     /// The service has no such shard.
     NoSuchShard(V),
 }
 
-/// A callback was not accepted, and comes back.
-///
-/// It is a [`Refused`] in all but one respect: `?` converts it into `Box<dyn Error>` and
-/// `Box<dyn Error + Send + Sync>` whatever the callback has captured, by its
-/// [`kind`](Self::kind), and drops the callback then. For that it is no [`Error`] itself, since a
-/// callback of the shard's own core is not `Send`. Where an error of another type is to be made,
-/// `map_err(|refused| refused.kind())` comes first.
-///
-/// ```
-/// use corewheel::{Refused, TimerService, Timers};
-/// use std::time::Duration;
-///
-/// # let service = TimerService::builder().shards(1).capacity(1).start_attached()?;
-/// # let attachment = service.attach(service.shard_for(0))?;
-/// # let shard = attachment.into_loop(|fired, _| match fired.payload {})?;
-/// fn remind(timers: &Timers) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-///     timers.schedule_fn(Duration::from_secs(1), |_| println!("a second later"))?;
-///     Ok(())
-/// }
-/// remind(shard.timers())?;
-/// let error = remind(shard.timers()).unwrap_err();
-/// assert!(error.to_string().starts_with("there is no room"));
-///
-/// // The callback itself, to be called at once or scheduled later.
-/// let refused = shard.timers().schedule_fn(Duration::from_secs(1), |_| println!("now"));
-/// let Err(Refused::Full(call)) = refused.map_err(Refused::from) else { panic!("it is full") };
-/// call(shard.timers());
-/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
-pub struct RefusedCall<C>(Refused<C>);
-
-impl<C> RefusedCall<C> {
-    /// Why the callback was not accepted.
-    pub fn kind(&self) -> RefusedKind {
-        self.0.kind()
-    }
-
-    /// The callback.
-    pub fn into_value(self) -> C {
-        self.0.into_value()
-    }
-}
-
-impl<C> From<Refused<C>> for RefusedCall<C> {
-    fn from(refused: Refused<C>) -> Self {
-        Self(refused)
-    }
-}
-
-impl<C> From<RefusedCall<C>> for Refused<C> {
-    fn from(refused: RefusedCall<C>) -> Self {
-        refused.0
-    }
-}
-
-impl<C> From<RefusedCall<C>> for RefusedKind {
-    fn from(refused: RefusedCall<C>) -> Self {
-        refused.kind()
-    }
-}
-
 /// The [`RefusedKind`], boxed.
-impl<C> From<RefusedCall<C>> for Box<dyn Error + Send + Sync> {
-    fn from(refused: RefusedCall<C>) -> Self {
+impl<V> From<Refused<V>> for Box<dyn Error + Send + Sync> {
+    fn from(refused: Refused<V>) -> Self {
         refused.kind().into()
     }
 }
 
 /// The [`RefusedKind`], boxed.
-impl<C> From<RefusedCall<C>> for Box<dyn Error> {
-    fn from(refused: RefusedCall<C>) -> Self {
+impl<V> From<Refused<V>> for Box<dyn Error> {
+    fn from(refused: Refused<V>) -> Self {
         refused.kind().into()
     }
 }
 
 /// Shows the kind alone.
-impl<C> fmt::Debug for RefusedCall<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl<C> fmt::Display for RefusedCall<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.kind().fmt(f)
-    }
-}
-
 /// Why a value was not accepted: a [`Refused`] without its value, and the error of what has no
 /// value to give back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -171,21 +96,13 @@ pub enum RefusedKind {
     Busy,
     /// No thread drives the shard yet. See [`Refused::NotAttached`].
     NotAttached,
-    /// The service is shut down, or this shard of it has ended.
+    /// The service is shut down or was dropped, or this shard of it has ended.
     Closed,
-    /// The service was dropped without a shutdown. See [`Refused::Dropped`].
-    Dropped,
     /// The service has no such shard.
     NoSuchShard,
 }
 
 impl RefusedKind {
-    /// Whether the shard takes no timer any more: [`Closed`](Self::Closed) or
-    /// [`Dropped`](Self::Dropped).
-    pub fn is_closed(self) -> bool {
-        matches!(self, Self::Closed | Self::Dropped)
-    }
-
     /// The refusal of a value for this reason: for a container of your own.
     pub fn of<V>(self, value: V) -> Refused<V> {
         match self {
@@ -194,7 +111,6 @@ impl RefusedKind {
             Self::Busy => Refused::Busy(value),
             Self::NotAttached => Refused::NotAttached(value),
             Self::Closed => Refused::Closed(value),
-            Self::Dropped => Refused::Dropped(value),
             Self::NoSuchShard => Refused::NoSuchShard(value),
         }
     }
@@ -211,7 +127,6 @@ impl<V> Refused<V> {
             Self::Busy(_) => RefusedKind::Busy,
             Self::NotAttached(_) => RefusedKind::NotAttached,
             Self::Closed(_) => RefusedKind::Closed,
-            Self::Dropped(_) => RefusedKind::Dropped,
             Self::NoSuchShard(_) => RefusedKind::NoSuchShard,
         }
     }
@@ -224,7 +139,6 @@ impl<V> Refused<V> {
             | Self::Busy(value)
             | Self::NotAttached(value)
             | Self::Closed(value)
-            | Self::Dropped(value)
             | Self::NoSuchShard(value) => value,
         }
     }
@@ -277,10 +191,6 @@ impl fmt::Display for RefusedKind {
                 "no thread drives the shard yet; attach it with TimerService::attach, and try again"
             }
             Self::Closed => CLOSED,
-            Self::Dropped => {
-                "the timer service was dropped without a shutdown; keep the TimerService as long \
-                 as its timers are needed, since handles do not keep it alive"
-            }
             Self::NoSuchShard => "the service has no such shard",
         })
     }
@@ -301,6 +211,5 @@ impl<V> fmt::Display for Refused<V> {
     }
 }
 
-impl<V> Error for Refused<V> {}
-
-pub(crate) const CLOSED: &str = "the shard is shut down or has ended";
+pub(crate) const CLOSED: &str = "the shard is shut down or has ended, or its service was dropped; \
+    keep the TimerService as long as its timers are needed, since handles do not keep it alive";

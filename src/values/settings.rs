@@ -32,20 +32,6 @@ pub use super::warning_limits::WarningLimits;
 /// and the time for which the thread is held up, in nanoseconds.
 pub(crate) const STAMP_SPAN: u64 = 10_000_000;
 
-/// Where the threads of a service run. Without effect on attached shards.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Placement {
-    /// In a build that can pin threads, and without a quota of processor time, shard `n` is pinned
-    /// to the `n`th of the cpus that the process may use; further shards begin with the first cpu
-    /// again.
-    #[default]
-    Allowed,
-    /// Shard `n` is pinned to the `n`th of these.
-    Cpus(Vec<usize>),
-    /// No thread is pinned.
-    Unpinned,
-}
-
 /// How much one turn of a shard may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -94,8 +80,6 @@ pub(crate) struct Settings {
     pub(crate) lateness_bound: u64,
     pub(crate) overrun: Duration,
     pub(crate) warnings: WarningLimits,
-    /// For each class, from which age on a timer of it counts as leaked.
-    pub(crate) class_ages: Vec<Duration>,
     /// With how many requests a lane counts as flooded.
     pub(crate) lane_flood: u64,
     pub(crate) name: String,

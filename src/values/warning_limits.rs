@@ -42,9 +42,7 @@ pub struct WarningLimits {
     /// `shard-near-capacity`: more than this part of the shard's capacity is pending, in per cent;
     /// 90 by default.
     pub capacity_percent: u8,
-    /// `class-leaks`: the oldest timer of a class is older than this; 24 h by default. A class that
-    /// lives longer, such as the connections of a server, has a limit of its own by
-    /// [`class_age`](crate::TimerServiceBuilder::class_age).
+    /// `class-leaks`: the oldest timer of a class is older than this; 24 h by default.
     pub class_age: Duration,
 }
 

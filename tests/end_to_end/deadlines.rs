@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::server::{Server, echo, is_closed, is_silent, read_to, read_to_end};
-use crate::{PATIENCE, World, in_every_world, ms};
+use crate::{World, in_every_world};
+use corewheel_test_support::{PATIENCE, ms};
 
 #[test]
 fn silent_connection_gets_pings_and_is_closed() {

@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::glommio_works;
 use crate::server::example;
-use crate::{PATIENCE, glommio_works};
+use corewheel_test_support::PATIENCE;
 
 const TIMERS: &str = "1000000";
 /// The start is finished when no thread has run for this long.

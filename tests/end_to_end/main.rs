@@ -27,10 +27,10 @@ mod server;
 mod shared_connections;
 mod start_and_stop;
 mod stopped_process;
+mod watchdog;
 
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
 
 use corewheel::{ShutdownPolicy, TimerService};
 use corewheel_glommio::Runtime;
@@ -76,14 +76,6 @@ fn glommio_works() -> bool {
         }
         works
     })
-}
-
-/// How long a test waits for an expected event before it fails. Far longer than the event takes, so
-/// that no test fails because the machine is busy.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
 }
 
 /// Runs a check in all worlds at the same time.

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::server::Server;
-use crate::{PATIENCE, worlds};
+use crate::worlds;
+use corewheel_test_support::PATIENCE;
 
 const CLIENTS: usize = 5_000;
 /// The other files of this process: the pipes and clients of tests that run at the same time.

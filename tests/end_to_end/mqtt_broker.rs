@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::built::example;
 use crate::server::Kill;
-use crate::{PATIENCE, ms};
+use corewheel_test_support::{PATIENCE, ms};
 
 /// Whether mosquitto's clients are here. Prints a line if not.
 fn has_clients() -> bool {

@@ -23,19 +23,17 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
 use crate::future_set::FutureSet;
-use crate::{PATIENCE, ms};
-
-const FAR: Duration = Duration::from_hours(1);
+use corewheel_test_support::{FAR, PATIENCE, ms};
 
 /// A service with one shard on a plain thread, and the test's view of it.
-struct Lab {
+struct OneShard {
     service: TimerService,
     handle: Handle,
     /// The counts before other threads had timers.
     begin: ShardCounts,
 }
 
-impl Lab {
+impl OneShard {
     fn new(builder: TimerServiceBuilder) -> Self {
         let service = builder.shards(1).runtime(Runtime::Thread).start().unwrap();
         let handle = service.handle();
@@ -76,7 +74,7 @@ impl Lab {
     fn wait_until_no_client(&self) {
         let Self { begin, .. } = self;
         self.wait_until("as at the begin", |counts| {
-            (counts.pending, counts.nurseries) == (0, begin.nurseries)
+            (counts.pending, counts.threads) == (0, begin.threads)
                 && counts.granted == begin.granted
         });
     }
@@ -121,7 +119,7 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 #[test]
 fn burst_of_timeouts_from_one_worker_arms_all() {
     for workers in [1, 4] {
-        let lab = Lab::new(TimerService::builder());
+        let lab = OneShard::new(TimerService::builder());
         let runtime = multi_thread(workers);
         check_burst_of_timeouts(&lab, &runtime, 100_000, true);
         check_burst_of_timeouts(&lab, &runtime, 20_000, false);
@@ -133,7 +131,7 @@ fn burst_of_timeouts_from_one_worker_arms_all() {
 /// Timeouts that one task polls, and drops when all of them are armed, or else while most of them
 /// wait for room.
 fn check_burst_of_timeouts(
-    lab: &Lab,
+    lab: &OneShard,
     runtime: &tokio::runtime::Runtime,
     count: u64,
     are_armed: bool,
@@ -162,7 +160,7 @@ fn check_burst_of_timeouts(
 fn burst_of_sleeps_fires_all_and_none_early() {
     const COUNT: usize = 100_000;
     for workers in [1, 4] {
-        let lab = Lab::new(TimerService::builder());
+        let lab = OneShard::new(TimerService::builder());
         let runtime = multi_thread(workers);
         let mut tasks = JoinSet::new();
         for _ in 0..COUNT {
@@ -182,7 +180,7 @@ fn memory_kib() -> u64 {
 
 /// Threads that sleep by a handle at the same time and end when all of them have slept.
 fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Result<()> {
-    let lab = Lab::new(builder);
+    let lab = OneShard::new(builder);
     let handle = lab.handle;
     let (start, end) = (Arc::new(RwLock::new(())), Arc::new(RwLock::new(())));
     let (may_start, may_end) = (start.write().unwrap(), end.write().unwrap());
@@ -222,7 +220,7 @@ fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Resu
 }
 
 #[test]
-fn sleeps_of_2000_threads_fire_and_their_nurseries_go_with_them() {
+fn sleeps_of_2000_threads_fire_and_the_timers_of_the_threads_go_with_them() {
     for builder in [TimerService::builder(), TimerService::builder().capacity(10_000)] {
         if let Err(error) = check_threads_at_once(builder, 2_000) {
             println!("skipped: this host allows no 2,000 threads: {error}");
@@ -233,7 +231,7 @@ fn sleeps_of_2000_threads_fire_and_their_nurseries_go_with_them() {
 /// Threads that arm a far sleep each while a callback holds up the shard, which then receives them
 /// all in one tick, and that drop it when all sleeps are armed.
 fn check_burst_of_threads(capacity: u32, count: usize) -> io::Result<()> {
-    let lab = Lab::new(TimerService::builder().capacity(capacity));
+    let lab = OneShard::new(TimerService::builder().capacity(capacity));
     let handle = lab.handle;
     let (go_on, may_go_on) = mpsc::channel::<()>();
     let client = lab.service.handle();
@@ -280,11 +278,11 @@ fn burst_of_2000_threads_at_a_capacity_of_2200_arms_all() {
 }
 
 #[test]
-fn short_lived_threads_leave_no_nursery() {
+fn short_lived_threads_leave_no_timers() {
     const WAVE: usize = 100;
     // A shard of the default capacity grants and takes back a thousand keys for each thread.
     for (capacity, waves) in [(1 << 20, 5), (1 << 11, 200)] {
-        let lab = Lab::new(TimerService::builder().capacity(capacity));
+        let lab = OneShard::new(TimerService::builder().capacity(capacity));
         let handle = lab.handle;
         for _ in 0..waves {
             thread::scope(|scope| {
@@ -309,7 +307,7 @@ fn arm_and_drop(handle: Handle, is_received: bool) {
 #[test]
 fn runtime_that_is_shut_down_drops_its_sleeps_harmlessly() {
     const COUNT: u64 = 5_000;
-    let lab = Lab::new(TimerService::builder());
+    let lab = OneShard::new(TimerService::builder());
     let handle = lab.handle;
     for workers in [1, 4] {
         let runtime = multi_thread(workers);
@@ -333,7 +331,7 @@ fn tasks_that_wait_when_the_service_ends_get_closed() {
     const COUNT: u64 = 5_000;
     for policy in [Some(Drop), Some(Fire), Some(Return), None] {
         // With so small a lane, thousands wait for room.
-        let lab = Lab::new(TimerService::builder().lane_capacity(4));
+        let lab = OneShard::new(TimerService::builder().lane_capacity(4));
         let handle = lab.handle;
         let runtime = multi_thread(4);
         let mut tasks = JoinSet::new();
@@ -351,20 +349,19 @@ fn tasks_that_wait_when_the_service_ends_get_closed() {
             Some(policy) => drop(lab.service.shutdown(policy).unwrap()),
             None => drop(lab.service),
         }
-        // A service that is dropped without a shutdown says so.
-        let kind = policy.map_or(RefusedKind::Dropped, |_| RefusedKind::Closed);
         for slept in wait_for(&runtime, all_of(tasks)) {
-            assert_eq!(slept, Err(kind), "{policy:?}");
+            assert_eq!(slept, Err(RefusedKind::Closed), "{policy:?}");
         }
         // The threads of the runtime know the service, and a new thread does not.
-        let used = runtime.spawn(check_closed(handle, kind));
+        let used = runtime.spawn(check_closed(handle));
         wait_for(&runtime, used).unwrap();
-        thread::spawn(move || block_on(check_closed(handle, kind))).join().unwrap();
+        thread::spawn(move || block_on(check_closed(handle))).join().unwrap();
     }
 }
 
 /// Uses a handle of a service that has ended.
-async fn check_closed(handle: Handle, kind: RefusedKind) {
+async fn check_closed(handle: Handle) {
+    let kind = RefusedKind::Closed;
     assert_eq!(handle.sleep(FAR).await, Err(kind));
     let error = handle.timeout(FAR, pending::<()>()).await.unwrap_err();
     assert!(!error.is_elapsed());
@@ -413,7 +410,7 @@ async fn migrate(handle: Handle, mut rng: Rng) {
 
 #[test]
 fn tasks_that_migrate_between_workers_keep_their_deadlines() {
-    let lab = Lab::new(TimerService::builder());
+    let lab = OneShard::new(TimerService::builder());
     let runtime = multi_thread(4);
     let mut tasks = JoinSet::new();
     for seed in 0..2_000 {
@@ -440,7 +437,7 @@ async fn compute_in_slices(stop: Arc<AtomicBool>) {
 fn shard_beside_busy_workers_receives_its_requests() {
     const COUNT: usize = 20_000;
     const WORKERS: usize = 4;
-    let lab = Lab::new(TimerService::builder().unpinned());
+    let lab = OneShard::new(TimerService::builder().unpinned());
     let (handle, runtime) = (lab.handle, multi_thread(WORKERS));
     let stop = Arc::new(AtomicBool::new(false));
     let mut busy = JoinSet::new();
@@ -478,7 +475,7 @@ fn shard_beside_busy_workers_receives_its_requests() {
 #[test]
 fn interval_on_a_multi_thread_runtime_ticks_without_drift() {
     const PERIOD: Duration = ms(10);
-    let lab = Lab::new(TimerService::builder());
+    let lab = OneShard::new(TimerService::builder());
     let runtime = multi_thread(4);
     let mut tasks = JoinSet::new();
     for behavior in [MissedTickBehavior::Burst, MissedTickBehavior::Skip] {

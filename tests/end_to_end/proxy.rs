@@ -15,7 +15,8 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use crate::server::{Kill, command_of, is_closed, read_to_end};
-use crate::{ANYWHERE, PATIENCE, World, ms};
+use crate::{ANYWHERE, World};
+use corewheel_test_support::{PATIENCE, ms};
 
 pub(super) const MODES: [&str; 2] = ["multi-thread", "per-core"];
 /// The most runtimes that a proxy of these tests has: one for each of its threads.
@@ -97,6 +98,15 @@ impl Proxy {
             }
             let late = start.elapsed() >= PATIENCE;
             assert!(!late, "{}: {class} {name} is {count}, not {value}", self.name);
+            thread::sleep(ms(20));
+        }
+    }
+
+    /// Waits until no timer of a class is pending.
+    fn wait_until_none_is_pending(&self, class: &str) {
+        let start = Instant::now();
+        while self.count(class, "pending") > 0 {
+            assert!(start.elapsed() < PATIENCE, "{}: {class} is pending", self.name);
             thread::sleep(ms(20));
         }
     }
@@ -318,10 +328,13 @@ fn client_with_slow_head_gets_408_and_is_cut() {
         let answer = read_to_end(&mut client);
         if proxy.name.ends_with("corewheel") {
             assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", proxy.name);
-            // Two heads, and the ends of two closes: both clients hold their sockets until then.
-            proxy.wait_for("connection", "fired", 4);
-            assert_eq!(proxy.count("connection", "fired"), 4, "{}", proxy.name);
-            assert_eq!(proxy.count("connection", "pending"), 0, "{}", proxy.name);
+            // Two heads, and the ends of two closes: both clients hold their sockets until then. A
+            // close is over by the clock, so where the first client sends at that moment, the read
+            // of it may find the end before the timer fires.
+            proxy.wait_for("connection", "fired", 3);
+            proxy.wait_until_none_is_pending("connection");
+            let fired = proxy.count("connection", "fired");
+            assert!((3..=4).contains(&fired), "{}: {fired}", proxy.name);
         }
     });
 }

@@ -19,8 +19,8 @@ use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::PATIENCE;
 use crate::proxy::{Proxy, check, check_to_its_end, get, is_cut};
+use corewheel_test_support::PATIENCE;
 
 type RequestBody = UnsyncBoxBody<Bytes, RecvError>;
 

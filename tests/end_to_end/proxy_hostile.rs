@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::ANYWHERE;
 use crate::proxy::{MODES, Proxy, get, is_cut};
 use crate::server::{command_of, read_to_end};
-use crate::{ANYWHERE, PATIENCE, ms};
+use corewheel_test_support::{PATIENCE, ms};
 
 /// The limit that a test is about. All others are far longer.
 pub(super) const LIMIT: Duration = ms(500);
@@ -253,7 +254,6 @@ pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
-const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -376,30 +376,6 @@ fn http2_responses_without_a_window_are_cut_with_their_upstream_connections() {
 }
 
 #[test]
-fn http2_client_that_sends_control_frames_and_no_request_gets_goaway_and_is_cut() {
-    check(&["--h2c", "--keep-alive", "500ms", "--read-rate", "0"], |proxy, _| {
-        let control = [
-            frame(PING, 0, 0, b"12345678"),
-            frame(SETTINGS, 0, 0, &[]),
-            frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]),
-        ];
-        for has_asked in [false, true] {
-            for control in &control {
-                let start = Instant::now();
-                let asked = if has_asked { head(1, "/", false) } else { Vec::new() };
-                let mut client = http2_with(proxy, 1 << 16, &asked);
-                if has_asked {
-                    read_frames(&mut client, Some(DATA));
-                }
-                let counts = read_while_sending(&mut client, control.clone());
-                assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
-                assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
-            }
-        }
-    });
-}
-
-#[test]
 fn http2_preface_that_comes_byte_by_byte_has_the_time_of_a_head() {
     check(&["--h2c", "--header", "500ms", "--read-rate", "0"], |proxy, _| {
         let start = Instant::now();
@@ -411,23 +387,6 @@ fn http2_preface_that_comes_byte_by_byte_has_the_time_of_a_head() {
         assert!(is_cut(&mut client), "{}", proxy.name);
         assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
     });
-}
-
-#[test]
-fn http2_upload_that_stalls_is_answered_and_reset_while_the_connection_goes_on() {
-    let rate = ["--h2c", "--rate-grace", "500ms", "--read-rate", "1000"];
-    for options in [&["--h2c", "--read-idle", "500ms"][..], &rate] {
-        check(options, |proxy, upstream| {
-            let mut client = http2(proxy, 1 << 16);
-            client.write_all(&head(1, "/sink", true)).unwrap();
-            client.write_all(&frame(DATA, 0, 1, b"abc")).unwrap();
-            let counts = read_frames(&mut client, Some(RST_STREAM));
-            assert!(counts.contains_key(&HEADERS), "{}: {counts:?}", proxy.name);
-            upstream.wait_for_ends(1);
-            client.write_all(&head(3, "/", false)).unwrap();
-            read_frames(&mut client, Some(DATA));
-        });
-    }
 }
 
 #[test]
@@ -443,20 +402,6 @@ fn http2_upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
         upstream.wait_for_ends(1);
         drop(client);
         proxy.wait_for_descriptors(&before);
-    });
-}
-
-#[test]
-fn pipelined_head_that_begins_before_the_response_has_the_time_of_a_head() {
-    check(&["--header", "500ms"], |proxy, upstream| {
-        let mut client = proxy.connect();
-        client.write_all(b"GET /late HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
-        upstream.request();
-        // Nothing of this head comes after the response.
-        client.write_all(b"GET / HTTP/1.1\r\nHost: pr").unwrap();
-        let said = said(&mut client);
-        assert!(said.starts_with("HTTP/1.1 200 "), "{}: {said}", proxy.name);
-        assert!(said.contains("HTTP/1.1 408 "), "{}: {said}", proxy.name);
     });
 }
 
@@ -525,41 +470,6 @@ fn drain_that_cuts_a_request_is_told_by_the_exit_code() {
 }
 
 #[test]
-fn http2_connection_at_its_greatest_age_gets_goaway() {
-    let age = ["--h2c", "--max-age", "500ms", "--max-age-jitter", "0s"];
-    check(&age, |proxy, _| {
-        let mut client = http2(proxy, 1 << 16);
-        let counts = read_frames(&mut client, None);
-        assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
-    });
-}
-
-#[test]
-fn http1_clients_get_408_for_slow_heads_and_bodies_with_h2c_and_without() {
-    let head: &[u8] = b"POST /sink HTTP/1.1\r\nHost: proxy\r\nX-More: ";
-    let body: &[u8] = b"POST /sink HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9000\r\n\r\n";
-    for h2c in [&[][..], &["--h2c"]] {
-        let check = |options: &[&str], request: &[u8], pause: Duration| {
-            check(&[h2c, options].concat(), |proxy, _| {
-                let start = Instant::now();
-                let mut client = proxy.connect();
-                client.write_all(request).unwrap();
-                if pause > Duration::ZERO {
-                    send_until_answered(&mut client, b"x", pause);
-                }
-                let said = said(&mut client);
-                let case = format!("{} {options:?} {h2c:?}: {said}", proxy.name);
-                assert!(said.starts_with("HTTP/1.1 408 "), "{case}");
-                assert!(start.elapsed() >= LIMIT, "{case}");
-            });
-        };
-        check(&["--header", "500ms"], head, ms(50));
-        check(&["--read-idle", "500ms"], body, Duration::ZERO);
-        check(&["--rate-grace", "500ms", "--read-rate", "1000"], body, ms(50));
-    }
-}
-
-#[test]
 fn head_that_is_too_large_is_answered_431() {
     check(&[], |proxy, _| {
         let mut client = proxy.connect();
@@ -580,22 +490,6 @@ fn client_waits_for_longer_than_the_idle_time_of_reads_between_requests() {
             assert_eq!(get(&mut client, "/").0, 200, "{}", proxy.name);
             thread::sleep(3 * LIMIT);
         }
-    });
-}
-
-#[test]
-fn slow_head_is_not_measured_against_the_least_rate_of_bodies() {
-    let options = ["--rate-grace", "500ms", "--read-rate", "1000000"];
-    check(&options, |proxy, _| {
-        let mut client = proxy.connect();
-        for part in ["GET / HTTP/1.1\r\n", "Host: proxy\r\n", "X: y\r\n"] {
-            client.write_all(part.as_bytes()).unwrap();
-            thread::sleep(LIMIT);
-        }
-        client.write_all(b"\r\n").unwrap();
-        let mut status = [0; 12];
-        client.read_exact(&mut status).unwrap();
-        assert_eq!(&status, b"HTTP/1.1 200", "{}", proxy.name);
     });
 }
 
@@ -656,50 +550,6 @@ fn http2_client_that_leaves_during_a_request_leaves_nothing() {
         // The log that each check reads says nothing about it.
         upstream.wait_for_ends(1);
         proxy.wait_for_descriptors(&before);
-    });
-}
-
-/// Whether the proxy has shut down its side of a client's connection, and the client's system has
-/// not taken all.
-fn is_shut_down(proxy: &Proxy, client: &TcpStream) -> bool {
-    const FIN_WAIT_1: &str = "04";
-    let port = |address: SocketAddr| format!(":{:04X}", address.port());
-    let (local, remote) = (port(proxy.address), port(client.local_addr().unwrap()));
-    fs::read_to_string("/proc/net/tcp").unwrap().lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next().is_some_and(|address| address.ends_with(&local))
-            && fields.next().is_some_and(|address| address.ends_with(&remote))
-            && fields.next() == Some(FIN_WAIT_1)
-    })
-}
-
-/// How many bytes of a response a client gets that takes it after the proxy has closed the
-/// connection, and sends something then.
-fn take_after_the_close(proxy: &Proxy) -> usize {
-    let window = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
-    let mut client = http2_with(proxy, 1 << 24, &[window, head(1, "/long", false)].concat());
-    let begin = Instant::now();
-    while !is_shut_down(proxy, &client) {
-        assert!(begin.elapsed() < PATIENCE, "{}: the connection stays", proxy.name);
-        thread::sleep(ms(10));
-    }
-    client.write_all(&frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])).unwrap();
-    // A reset would come meanwhile.
-    thread::sleep(ms(50));
-    let (mut taken, mut part) = (0, vec![0; 1 << 16]);
-    while let Ok(count @ 1..) = client.read(&mut part) {
-        taken += part[..count].split(|byte| *byte == b'x').count() - 1;
-    }
-    taken
-}
-
-#[test]
-fn http2_response_that_the_socket_has_accepted_arrives_after_the_close() {
-    let age = ["--max-age", "500ms", "--max-age-jitter", "0s", "--max-age-grace", "500ms"];
-    check(&[&["--h2c", "--unsent-max", "0"], &age[..]].concat(), |proxy, _| {
-        // The proxy reads for a second after its last byte, which a busy machine may miss.
-        let is_whole = (0..5).any(|_| take_after_the_close(proxy) >= LONG);
-        assert!(is_whole, "{}", proxy.name);
     });
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::ms;
 use crate::proxy::{Proxy, get};
 use crate::proxy_hostile::{
     DATA, HEADERS, LIMIT, check, check_to_its_end, frame, http2, read_frame, said,
 };
 use crate::server::read_to_end;
+use corewheel_test_support::ms;
 
 const UPGRADE: &[u8] = b"GET /socket HTTP/1.1\r\nHost: proxy\r\nUpgrade: WebSocket\r\n\
     Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";

@@ -7,7 +7,8 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use crate::server::{Server, command, echo, own_address};
-use crate::{PATIENCE, in_every_world, ms, worlds};
+use crate::{in_every_world, worlds};
+use corewheel_test_support::{PATIENCE, ms};
 
 #[test]
 fn server_started_right_after_sigkill_serves_on_the_same_port() {

@@ -13,8 +13,9 @@ use std::{env, thread};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
+use crate::World;
 pub(crate) use crate::built::example;
-use crate::{PATIENCE, World, ms};
+use corewheel_test_support::{PATIENCE, ms};
 
 /// The path of the package `idle_server` with its feature `compio`, which the example of this name
 /// has not got. It is built in a folder of its own, as the package without the feature may be

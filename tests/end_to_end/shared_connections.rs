@@ -12,7 +12,7 @@ use corewheel::{ConnLimits, ConnTimers, DeadlineKind, Handle, Runtime, TimerServ
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::PATIENCE;
+use corewheel_test_support::PATIENCE;
 
 const READ_IDLE: Duration = Duration::from_secs(2);
 const HEARTBEAT: Duration = Duration::from_millis(300);

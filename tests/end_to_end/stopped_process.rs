@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::server::{Server, echo, is_closed};
-use crate::{World, in_every_world, ms};
+use crate::{World, in_every_world};
+use corewheel_test_support::ms;
 
 /// More clients on each shard than tokio's `LocalSet` polls in a row.
 const CLIENTS: usize = 150;

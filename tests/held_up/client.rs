@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::held::{Flavour, HeldUp, Hold};
 use crate::rows::Row;
 use crate::server::{Place, start, start_child};
+use corewheel_test_support::held::{Flavour, HeldUp, Hold};
 
 /// The limit of the first try with few clients. Each further one doubles it.
 const LIMIT: Duration = Duration::from_millis(400);
@@ -23,8 +23,19 @@ pub(crate) fn check(
     place: Place,
     hold: Hold,
 ) {
-    let what = format!("{flavour:?}, {place:?}, {hold:?}");
     let first = LIMIT * (1 + (rows.len() * clients / 500) as u32);
+    check_from(first, rows, clients, (flavour, place), hold);
+}
+
+/// Like [`check`], with this limit in the first try. The runtime is held up for half as long again.
+pub(crate) fn check_from(
+    first: Duration,
+    rows: &[&'static Row],
+    clients: usize,
+    (flavour, place): (Flavour, Place),
+    hold: Hold,
+) {
+    let what = format!("{flavour:?}, {place:?}, {hold:?}");
     let mut limits = (0..TRIES).map(|tries| first * 2_u32.pow(tries));
     let cut = limits.find_map(|limit| round(rows, clients, (flavour, place), hold, limit));
     let cut = cut.unwrap_or_else(|| panic!("{what}: this machine is too busy to send in time"));

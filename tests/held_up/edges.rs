@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::child::this_test;
+use corewheel_test_support::child::this_test;
 
 const MS: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_mins(1);

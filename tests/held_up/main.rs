@@ -8,10 +8,8 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
-mod child;
 mod client;
 mod edges;
-mod held;
 mod on_shard;
 mod pool;
 mod rows;
@@ -19,13 +17,14 @@ mod server;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::client::check;
-use crate::held::{Flavour, Hold};
+use crate::client::{check, check_from};
 use crate::rows::{ROWS, Row};
 use crate::server::Place;
+use corewheel_test_support::held::{Flavour, Hold};
 
 /// Rows whose future reads the socket in the task that waits for the deadline.
 fn plain() -> Vec<&'static Row> {
@@ -149,6 +148,16 @@ fn runtime_with_thousands_of_sockets_cuts_no_client_that_was_in_time() {
         for hold in [Hold::Blocked, Hold::Stopped] {
             check(&rows, 2_500, flavour, Place::Tasks, hold);
         }
+    }
+}
+
+#[test]
+#[ignore = "it stops a process for 21 seconds: `.ci/run host-faults`"]
+fn process_stopped_for_21_seconds_cuts_none_of_two_thousand_clients() {
+    let _files = many_files();
+    let limit = Duration::from_secs(14);
+    for flavour in Flavour::ALL {
+        check_from(limit, &all(), 2_000 / ROWS.len() + 1, (flavour, Place::Tasks), Hold::Stopped);
     }
 }
 

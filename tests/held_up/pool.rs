@@ -19,7 +19,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::TokioExecutor;
 
-use crate::held::{Flavour, Server};
+use corewheel_test_support::held::{Flavour, Server};
 
 /// The limit of the first try. Each further one doubles it.
 const LIMIT: Duration = Duration::from_millis(400);

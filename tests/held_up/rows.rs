@@ -19,7 +19,7 @@ use corewheel::conn::Raced;
 use corewheel::fallback::InfallibleSleep;
 use corewheel::pass::Guarded;
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
-use corewheel::time::{self, FutureExt};
+use corewheel::time;
 use corewheel::{ConnLimits, Handle};
 use corewheel_http::axum::serve;
 use corewheel_http::hyper::{BodyLimits, HyperTimer, TimedBody, TimedHttp};
@@ -114,7 +114,7 @@ const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Serv
     Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
 }
 
-pub(crate) static ROWS: [Row; 23] = [
+pub(crate) static ROWS: [Row; 22] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -132,11 +132,6 @@ pub(crate) static ROWS: [Row; 23] = [
         guarded!(socket, |socket| {
             let deadline = time::Instant::now() + limit;
             time::timeout_at(deadline, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
-        })
-    }),
-    bytes("FutureExt::timeout", |socket, _timers, limit| {
-        guarded!(socket, |socket| {
-            socket.read_u8().timeout(limit).await.is_ok_and(|read| read.is_ok())
         })
     }),
     bytes("Guarded by InfallibleSleep", |socket, timers, limit| {

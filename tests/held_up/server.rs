@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::{LocalSet, block_in_place};
 
-use crate::child::Child;
-use crate::held::{Flavour, Server};
 use crate::rows::{ROWS, Row, Served};
+use corewheel_test_support::child::Child;
+use corewheel_test_support::held::{Flavour, Server};
 
 /// What the child serves: flavour, place, clients of each row, the limit in milliseconds and the
 /// names of the rows.

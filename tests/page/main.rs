@@ -13,11 +13,4 @@ mod server;
 mod shown;
 mod troubles;
 
-use std::time::Duration;
-
-/// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
+use corewheel_test_support::{PATIENCE, ms};

@@ -43,7 +43,7 @@ const TROUBLES: [(&str, &str, &str, Option<&str>); 6] = [
         "Other threads or processes take the cores",
         Some("poll_delay"),
     ),
-    ("stuck-shard", "shard-stuck", "of class report", Some("handlers")),
+    ("stuck-shard", "shard-stuck", "for class report", Some("handlers")),
 ];
 
 /// The counts of a shard, in `/stats.json`, to which the guide leads from a part of the lateness.

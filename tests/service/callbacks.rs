@@ -11,7 +11,7 @@ use corewheel::{
     CancelOutcome, Fired, Refused, ResetOutcome, ShutdownPolicy, TimerId, TimerService, Timers,
 };
 
-use crate::support::{
+use corewheel_test_support::{
     FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, look, ms, runtimes, slot_of,
     ticks_of, wait_until,
 };
@@ -312,7 +312,7 @@ fn refused_callback_comes_back_and_can_be_run() {
     lab.timers().schedule(FAR, 0).unwrap();
     let ran = Rc::new(Cell::new(false));
     let noted = Rc::clone(&ran);
-    match lab.timers().schedule_fn(FAR, move |_| noted.set(true)).map_err(Refused::from) {
+    match lab.timers().schedule_fn(FAR, move |_| noted.set(true)) {
         Err(Refused::Full(call)) => call(lab.timers()),
         other => panic!("{:?}", other.map(drop)),
     }

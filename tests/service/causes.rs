@@ -4,10 +4,10 @@
 use std::future::IntoFuture;
 
 use corewheel::class::TimerClass;
-use corewheel::{Fired, Refused, RefusedKind, Runtime, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, Refused, RefusedKind, Runtime, TimerService, Timers};
 
-use crate::log::logged;
-use crate::support::{FAR, OTHER, SHARD, block_on, builder, look, wait_until};
+use corewheel_test_support::logged;
+use corewheel_test_support::{FAR, OTHER, SHARD, block_on, builder, look, wait_until};
 
 #[test]
 fn shard_that_nothing_has_attached_refuses_with_that_cause() {
@@ -51,7 +51,7 @@ fn futures_wait_for_a_shard_to_be_attached_and_one_warning_says_so() {
 }
 
 #[test]
-fn dropped_service_is_the_cause_that_its_handles_and_clients_name() {
+fn handles_of_a_dropped_service_find_it_closed_and_say_what_to_do() {
     let request = TimerClass::new("request");
     let builder = builder(1).runtime(Runtime::Thread).class(request);
     let service: TimerService<u8> = builder.start_with(|_| |_, _: &_| {}).unwrap();
@@ -62,15 +62,14 @@ fn dropped_service_is_the_cause_that_its_handles_and_clients_name() {
     drop(service);
 
     let refused = client.on(SHARD).schedule(FAR, 7).unwrap_err();
-    assert_eq!(refused, Refused::Dropped(7));
+    assert_eq!(refused, Refused::Closed(7));
     let text = refused.to_string();
     assert!(text.contains("dropped") && text.contains("keep the TimerService"), "{text}");
-    assert!(refused.kind().is_closed());
-    assert_eq!(block_on(client.on(SHARD).sleep(FAR)), Err(RefusedKind::Dropped));
+    assert_eq!(block_on(client.on(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
     let reply = block_on(client.cancel(pending).into_future());
     assert!(reply.unwrap_err().to_string().contains("dropped"));
 
-    assert_eq!(look(&mut slept), Some(Err(RefusedKind::Dropped)));
+    assert_eq!(look(&mut slept), Some(Err(RefusedKind::Closed)));
     let never = std::future::pending::<()>();
     let late = block_on(handle.timeout(FAR, never)).unwrap_err();
     assert!(late.to_string().contains("dropped"), "{late}");
@@ -78,12 +77,12 @@ fn dropped_service_is_the_cause_that_its_handles_and_clients_name() {
     assert!(unknown.to_string().contains("dropped"), "{unknown}");
     // A thread that has not used the service before.
     let other = std::thread::spawn(move || block_on(handle.sleep(FAR)));
-    assert_eq!(other.join().unwrap(), Err(RefusedKind::Dropped));
+    assert_eq!(other.join().unwrap(), Err(RefusedKind::Closed));
     assert!(matches!(client.on(OTHER).schedule(FAR, 7), Err(Refused::NoSuchShard(7))));
 }
 
 #[test]
-fn dropped_service_is_the_cause_that_an_attached_shard_names() {
+fn attached_shard_of_a_dropped_service_is_closed() {
     let service: TimerService<u8> = builder(1).start_attached_with().unwrap();
     let attachment = service.attach(SHARD).unwrap();
     let mut shard = attachment.into_loop(|_: Fired<u8>, _: &Timers<u8>| {}).unwrap();
@@ -91,17 +90,6 @@ fn dropped_service_is_the_cause_that_an_attached_shard_names() {
     let mut slept = timers.sleep(FAR);
     drop(service);
     let _next = shard.turn();
-    assert_eq!(timers.schedule(FAR, 7), Err(Refused::Dropped(7)));
-    assert_eq!(look(&mut slept), Some(Err(RefusedKind::Dropped)));
-}
-
-#[test]
-fn service_that_was_shut_down_is_not_named_as_dropped() {
-    let service: TimerService<u8> =
-        builder(1).runtime(Runtime::Thread).start_with(|_| |_, _: &_| {}).unwrap();
-    let (client, handle) = (service.handle(), service.handle());
-    service.shutdown(ShutdownPolicy::Drop).unwrap();
-    drop(service);
-    assert_eq!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7)));
-    assert_eq!(block_on(handle.sleep(FAR)), Err(RefusedKind::Closed));
+    assert_eq!(timers.schedule(FAR, 7), Err(Refused::Closed(7)));
+    assert_eq!(look(&mut slept), Some(Err(RefusedKind::Closed)));
 }

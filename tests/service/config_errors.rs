@@ -10,8 +10,7 @@ use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
 use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::Repeat;
 
-use crate::operation_fn::OperationFn;
-use crate::support::{FAR, Lab, builder, ms};
+use corewheel_test_support::{Lab, builder, ms};
 
 /// Checks that an error names this field and this value, a limit and a remedy.
 #[track_caller]
@@ -21,28 +20,6 @@ fn check(error: &ConfigError, field: &str, value: &str) {
     let rest = message.strip_prefix(&format!("{field} is {value}, but "));
     let (limit, remedy) = rest.and_then(|rest| rest.split_once("; ")).expect(&message);
     assert!(limit.len() > 8 && remedy.len() > 8, "{message}");
-}
-
-#[test]
-fn capacity_out_of_range_is_refused_by_every_container_in_the_same_words() {
-    let lab = Lab::<()>::new(builder(1));
-    let timers = lab.timers();
-    for capacity in [0, (1 << 30) + 1, u32::MAX] {
-        let value = capacity.to_string();
-        let queue = timers.delay_queue_with_capacity::<u8>(capacity);
-        check(&queue.unwrap_err(), "capacity", &value);
-        let keyed = timers.keyed_with_capacity::<u8, u8>(capacity, |_, _| {});
-        check(&keyed.unwrap_err(), "capacity", &value);
-        let scaled = timers.scaled_with_capacity::<u8>(ms(1), FAR, capacity, |_, _| {});
-        check(&scaled.unwrap_err(), "capacity", &value);
-        let purgatory = timers.purgatory_with_capacity::<u8, OperationFn>(capacity, 1);
-        check(&purgatory.unwrap_err(), "operations_max", &value);
-        let purgatory = timers.purgatory_with_capacity::<u8, OperationFn>(1, capacity);
-        check(&purgatory.unwrap_err(), "watches_max", &value);
-    }
-    let queue = timers.delay_queue_with_capacity::<u8>(2).unwrap();
-    let keyed = timers.keyed_with_capacity::<u8, u8>(2, |_, _| {}).unwrap();
-    assert_eq!((queue.capacity(), keyed.capacity()), (2, 2));
 }
 
 #[test]
@@ -56,8 +33,8 @@ fn setting_of_a_container_out_of_range_is_refused_with_field_value_and_remedy() 
     check(&Scale::new(1.5).unwrap_err(), "scale", "1.5");
     check(&Scale::new(-0.5).unwrap_err(), "scale", "-0.5");
     check(&timers.interval(Duration::ZERO).unwrap_err(), "period", "0ns");
-    check(&timers.interval_at(timers.now(), Duration::ZERO).unwrap_err(), "period", "0ns");
-    check(&timers.fixed_delay(Duration::ZERO).unwrap_err(), "delay", "0ns");
+    check(&timers.handle().interval_at(timers.now(), Duration::ZERO).unwrap_err(), "period", "0ns");
+    check(&timers.handle().fixed_delay(Duration::ZERO).unwrap_err(), "delay", "0ns");
     check(&Repeat::at_fixed_rate(Duration::ZERO).unwrap_err(), "period", "0ns");
     check(&Repeat::with_fixed_delay(Duration::ZERO).unwrap_err(), "delay", "0ns");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corewheel::{CancelOutcome, Fired, Refused, ResetOutcome, ShutdownPolicy, Timers};
 
-use crate::support::{
+use corewheel_test_support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, look, ms,
 };
 

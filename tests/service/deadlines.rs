@@ -7,7 +7,9 @@ use corewheel::attach::Turn;
 use corewheel::settings::WheelKind;
 use corewheel::{CancelOutcome, Fired, ResetOutcome, ShutdownPolicy, Timers};
 
-use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next, runtimes};
+use corewheel_test_support::{
+    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next, runtimes,
+};
 
 /// A method that makes a timer fire after `delay`.
 type Path = fn(&Lab<u8>, Duration);
@@ -241,25 +243,4 @@ fn timer_with_a_delay_that_does_not_fit_never_fires_on_any_runtime() {
         assert!(client.cancel(never).wait().unwrap().won(), "{host:?}");
         running.end(ShutdownPolicy::Drop);
     }
-}
-
-#[test]
-fn tokio_instant_is_accepted_where_a_time_is() {
-    let mut lab = Lab::<u32>::new(builder(1));
-    let (timers, client) = (lab.timers().clone(), lab.client());
-    let at = |delay| tokio::time::Instant::from_std(lab.clock.now() + ms(delay));
-    let there = at(7);
-    let timer = timers.schedule(at(5), 1).unwrap();
-    assert_eq!(timers.remaining(timer), Some(ms(5)));
-    assert_eq!(timers.reset(timer, at(6)), ResetOutcome::Reset);
-    while client.on(SHARD).schedule(there, 2).is_err() {
-        lab.settle();
-    }
-    lab.settle();
-    lab.advance(ms(5));
-    assert_eq!(lab.fired(), []);
-    lab.advance(ms(1));
-    assert_eq!(lab.fired(), [(1, 6)]);
-    lab.advance(ms(1));
-    assert_eq!(lab.fired(), [(2, 7)]);
 }

@@ -14,7 +14,9 @@ use corewheel::{
 use corewheel_glommio::Runtime;
 use corewheel_kit::TimersExt;
 
-use crate::support::{FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms};
+use corewheel_test_support::{
+    FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms,
+};
 
 /// Two services, and a timer of each with the same shard and key.
 fn two_labs() -> [(Lab<u64>, TimerId); 2] {

@@ -10,7 +10,7 @@ use corewheel::attach::Turn;
 use corewheel::sim::Thread;
 use corewheel::{CancelOutcome, Fired, Handle, ShutdownPolicy, TimerId, Timers};
 
-use crate::support::{
+use corewheel_test_support::{
     Alarm, FAR, Guard, Host, Lab, Running, SHARD, builder, check_law, ms, wait_until,
 };
 
@@ -213,7 +213,7 @@ fn sleeping_shards_of_all_hosts_free_what_is_cancelled() {
         let (guard, dropped) = Guard::new();
         let timer = schedule(guard);
         // The shard has received the timer, and sleeps.
-        assert!(crate::support::block_on(shard.remaining(timer)).unwrap().is_some());
+        assert!(corewheel_test_support::block_on(shard.remaining(timer)).unwrap().is_some());
         shard.cancel_detached(timer);
         wait_until("the payload of a cancelled timer is dropped", || count(&dropped) == 1);
         let (guard, dropped) = Guard::new();
@@ -242,7 +242,7 @@ fn thousand_cancels_of_real_threads_make_few_wake_ups() {
             }
         }
         let last = *timers.last().unwrap();
-        assert!(crate::support::block_on(shard.remaining(last)).unwrap().is_some());
+        assert!(corewheel_test_support::block_on(shard.remaining(last)).unwrap().is_some());
         let made = || running.service.stats().shards[0].counts.wakeups_made;
         let (before, begin) = (made(), Instant::now());
         for timer in timers {

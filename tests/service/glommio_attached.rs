@@ -11,7 +11,7 @@ use corewheel_glommio::AttachGlommio;
 use glommio::LocalExecutorBuilder;
 use glommio::timer::Timer;
 
-use crate::support::{PATIENCE, SHARD, builder, glommio_works, ms};
+use corewheel_test_support::{PATIENCE, SHARD, builder, glommio_works, ms};
 
 /// From this many pending timers on, glommio keeps them by whole milliseconds and wakes some of
 /// them up to a millisecond early.

@@ -6,7 +6,7 @@ use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, Handler, ShardId, ShutdownPolicy, TimerService, Timers};
 
-use crate::support::{FAR, Host, PATIENCE, Running, SHARD, builder, check_law, ms, seeds};
+use corewheel_test_support::{FAR, Host, PATIENCE, Running, SHARD, builder, check_law, ms, seeds};
 
 /// A handler that sends into a channel, and schedules again what finds no room.
 fn to_channel(sender: SyncSender<u32>, again: u64) -> impl Handler<u32> {
@@ -125,7 +125,7 @@ mod in_task_queues {
     use glommio::{Latency, Shares, TaskQueueHandle};
 
     use super::*;
-    use crate::support::{glommio_works, wait_until};
+    use corewheel_test_support::{glommio_works, wait_until};
 
     const LEASE: TimerClass = TimerClass::new("lease");
 

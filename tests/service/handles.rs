@@ -12,7 +12,7 @@ use corewheel::{
     TimerId, Timers,
 };
 
-use crate::support::{FAR, Host, OTHER, Running, SHARD, block_on, builder, ms};
+use corewheel_test_support::{FAR, Host, OTHER, Running, SHARD, block_on, builder, ms};
 
 /// The shards of two timers in a row that a thread without a shard schedules by a handle which
 /// names none.

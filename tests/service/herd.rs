@@ -5,10 +5,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use corewheel::ResetOutcome;
 use corewheel_kit::herd::Jitter;
 
-use crate::support::{FAR, Lab, builder, ms};
+use corewheel_test_support::{FAR, Lab, builder, ms};
 
 #[test]
 fn deadlines_with_slack_share_few_ticks_within_the_slack() {
@@ -22,9 +21,9 @@ fn deadlines_with_slack_share_few_ticks_within_the_slack() {
             let delay = Duration::from_micros(rng.u64(1..1_000_000));
             let value = delay.as_micros() as u64;
             let deadline = if n % 2 == 0 {
-                lab.timers().deadline_with_slack(delay, slack)
+                lab.service.handle().deadline_with_slack(delay, slack)
             } else {
-                lab.timers().deadline_with_slack(lab.clock.now() + delay, slack)
+                lab.service.handle().deadline_with_slack(lab.clock.now() + delay, slack)
             };
             lab.timers().schedule(deadline, value).unwrap();
         }
@@ -47,41 +46,24 @@ fn deadlines_with_slack_share_few_ticks_within_the_slack() {
 }
 
 #[test]
-fn handle_computes_deadlines_with_slack_as_its_shards_do() {
-    let mut lab = Lab::<u64>::new(builder(1));
-    lab.advance(ms(12_345));
-    let (timers, handle) = (lab.timers().clone(), lab.service.handle());
-    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0047);
-    for _ in 0..500 {
-        let [delay, slack] = [(); 2].map(|()| Duration::from_micros(rng.u64(0..1_000_000)));
-        let here = timers.deadline_with_slack(delay, slack);
-        assert_eq!(handle.deadline_with_slack(delay, slack), here, "{delay:?} {slack:?}");
-        let at = handle.instant_of(delay);
-        assert_eq!(at, lab.clock.now() + delay);
-        let here = timers.deadline_with_slack(at, slack);
-        assert_eq!(handle.deadline_with_slack(at, slack), here, "{delay:?} {slack:?}");
-    }
-}
-
-#[test]
 fn slack_does_not_change_deadlines_that_are_due_or_never_due() {
     let mut lab = Lab::<u8>::at_windows(builder(1));
     let epoch = lab.clock.now();
     lab.advance(ms(1_001));
-    let timers = lab.timers().clone();
+    let (timers, handle) = (lab.timers().clone(), lab.service.handle());
     let (now, slack) = (lab.clock.now(), Duration::from_secs(5));
-    let due = timers.deadline_with_slack(Duration::ZERO, Duration::ZERO);
+    let due = handle.deadline_with_slack(Duration::ZERO, Duration::ZERO);
     assert_eq!(due, timers.deadline(Duration::ZERO));
     let never = timers.deadline(Duration::MAX);
-    assert_eq!(timers.deadline_with_slack(Duration::MAX, slack), never);
-    assert_eq!(timers.deadline_with_slack(never, slack), never);
+    assert_eq!(handle.deadline_with_slack(Duration::MAX, slack), never);
+    assert_eq!(handle.deadline_with_slack(never, slack), never);
     assert!(
-        timers.deadline_with_slack(ms(1), Duration::MAX) < never,
+        handle.deadline_with_slack(ms(1), Duration::MAX) < never,
         "the timer is due at some time"
     );
     // Timers with the same slack share a tick wherever in the slack they are due.
-    let first = timers.deadline_with_slack(now + ms(20), slack);
-    let second = timers.deadline_with_slack(now + ms(2_000), slack);
+    let first = handle.deadline_with_slack(now + ms(20), slack);
+    let second = handle.deadline_with_slack(now + ms(2_000), slack);
     assert_eq!((first, first), (second, timers.deadline(epoch + ms(4_096))));
 }
 
@@ -103,33 +85,12 @@ fn instant_later_by_a_part_of_a_tick_is_due_a_tick_later() {
 
 #[test]
 fn clone_of_a_jitter_returns_the_same_later_times() {
-    for mut jitter in [Jitter::random(FAR, 3), Jitter::even(FAR)] {
-        let _ = jitter.by_ref().take(9).count();
-        let other: Vec<_> = jitter.clone().take(100).collect();
-        assert_eq!(jitter.take(100).collect::<Vec<_>>(), other);
+    let mut jitter = Jitter::random(FAR, 3);
+    let _later = jitter.after(Duration::ZERO);
+    let mut other = jitter.clone();
+    for _ in 0..100 {
+        assert_eq!(jitter.after(Duration::ZERO), other.after(Duration::ZERO));
     }
-}
-
-#[test]
-fn even_jitter_spreads_a_mass_expiry_over_its_window() {
-    let (count, window) = (10_000, 1_000);
-    let mut lab = Lab::<u32>::new(builder(1));
-    let expiry = lab.timers().now() + FAR + ms(1);
-    let deadline = lab.timers().deadline(expiry);
-    let timers: Vec<_> = (0..count).map(|n| lab.timers().schedule(deadline, n).unwrap()).collect();
-    // All timers are due in one tick. Now each timer is reset to a time of its own.
-    for (timer, later) in timers.into_iter().zip(Jitter::even(ms(window))) {
-        assert_eq!(lab.timers().reset(timer, expiry + later), ResetOutcome::Reset);
-    }
-    lab.advance(FAR);
-    assert_eq!(lab.fired(), []);
-    let mut most = 0;
-    for _ in 0..=window + 1 {
-        lab.advance(ms(1));
-        most = most.max(lab.fired().len());
-    }
-    assert_eq!((lab.counts().fired, lab.counts().pending), (u64::from(count), 0));
-    assert!((10..=13).contains(&most), "{most} timers in one tick, where the mean is 10");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use corewheel::{CancelOutcome, ResetOutcome, ShardId};
 
-use crate::support::{FAR, Lab, OTHER, builder, check_law, look, ms, slot_of};
+use corewheel_test_support::{FAR, Lab, OTHER, builder, check_law, look, ms, slot_of};
 
 #[test]
 fn id_of_another_shard_is_reported_as_elsewhere_and_its_timer_stays() {

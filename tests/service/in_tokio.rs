@@ -10,7 +10,7 @@ use corewheel_glommio::Runtime;
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_blocking};
 
-use crate::support::{FAR, OTHER, SHARD, builder, glommio_works, ms};
+use corewheel_test_support::{FAR, OTHER, SHARD, builder, glommio_works, ms};
 
 /// Every setting of a service's runtime that works on this machine.
 fn settings() -> impl Iterator<Item = Runtime> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use corewheel::fallback::InfallibleSleep;
 use corewheel::{ShutdownPolicy, TimerService};
 
-use crate::support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
+use corewheel_test_support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
 
 #[test]
 fn infallible_sleep_is_done_within_a_tick_after_its_deadline_and_not_before() {

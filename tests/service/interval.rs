@@ -11,7 +11,7 @@ use corewheel::attach::Turn;
 use corewheel::interval::{Interval, MissedTickBehavior};
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, Timers};
 
-use crate::support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms};
+use corewheel_test_support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms};
 
 /// Runs a task that waits for ticks, at the milliseconds of `looks`. Returns when each tick was due
 /// and when the task saw it, and how many were missed.
@@ -20,7 +20,6 @@ fn seen(behavior: MissedTickBehavior, period: u64, looks: &[u64]) -> (Vec<(u64, 
     let start = lab.clock.now();
     let mut interval = lab.timers().interval(ms(period)).unwrap();
     interval.set_missed_tick_behavior(behavior);
-    assert_eq!(interval.missed_tick_behavior(), behavior);
     let missed = Rc::new(Cell::new(0));
     let ticks = Rc::new(RefCell::new(Vec::new()));
     let (told, noted, clock) = (Rc::clone(&missed), Rc::clone(&ticks), lab.clock.clone());
@@ -58,30 +57,21 @@ fn ticks_on_time_are_a_period_apart_and_none_is_missed() {
 }
 
 #[test]
-fn burst_returns_all_late_ticks_and_keeps_the_grid() {
-    let (ticks, missed) = seen(MissedTickBehavior::Burst, 10, &[0, 35, 40, 50]);
-    let expected = [(0, 0), (10, 35), (20, 35), (30, 35), (40, 40), (50, 50)];
-    assert_eq!((ticks, missed), (expected.to_vec(), 0));
-}
-
-#[test]
-fn delay_leaves_out_missed_ticks_and_shifts_the_grid() {
-    let (ticks, missed) = seen(MissedTickBehavior::Delay, 10, &[0, 35, 40, 45, 50, 55]);
-    let expected = [(0, 0), (10, 35), (45, 45), (55, 55)];
-    assert_eq!((ticks, missed), (expected.to_vec(), 2));
-}
-
-#[test]
-fn skip_leaves_out_missed_ticks_and_keeps_the_grid() {
-    let (ticks, missed) = seen(MissedTickBehavior::Skip, 10, &[0, 35, 40, 45, 50, 100]);
-    let expected = [(0, 0), (10, 35), (40, 40), (50, 50), (60, 100), (100, 100)];
-    assert_eq!((ticks, missed), (expected[..5].to_vec(), 6), "the one of 100 is the fourth of 60");
-}
-
-#[test]
-fn tick_late_by_less_than_a_period_shifts_nothing() {
-    let (ticks, missed) = seen(MissedTickBehavior::Delay, 10, &[0, 19, 20, 30]);
-    assert_eq!((ticks, missed), (vec![(0, 0), (10, 19), (20, 20), (30, 30)], 0));
+fn late_ticks_come_as_their_behavior_says() {
+    use MissedTickBehavior::{Burst, Delay, Skip};
+    /// The looks, when each tick was due and seen, and how many were missed.
+    type Case = (MissedTickBehavior, &'static [u64], &'static [(u64, u64)], u64);
+    const CASES: [Case; 4] = [
+        (Burst, &[0, 35, 40, 50], &[(0, 0), (10, 35), (20, 35), (30, 35), (40, 40), (50, 50)], 0),
+        (Delay, &[0, 35, 40, 45, 50, 55], &[(0, 0), (10, 35), (45, 45), (55, 55)], 2),
+        // The tick of 100 is the fourth after that of 60.
+        (Skip, &[0, 35, 40, 45, 50, 100], &[(0, 0), (10, 35), (40, 40), (50, 50), (60, 100)], 6),
+        // Late by less than a period.
+        (Delay, &[0, 19, 20, 30], &[(0, 0), (10, 19), (20, 20), (30, 30)], 0),
+    ];
+    for (behavior, looks, ticks, missed) in CASES {
+        assert_eq!(seen(behavior, 10, looks), (ticks.to_vec(), missed), "{behavior:?} {looks:?}");
+    }
 }
 
 #[test]
@@ -113,7 +103,7 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
 fn fixed_delay_begins_when_the_next_tick_is_awaited() {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
-    let mut interval = lab.timers().fixed_delay(ms(10)).unwrap();
+    let mut interval = lab.timers().handle().fixed_delay(ms(10)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     assert!(interval.poll_tick(&mut context).is_pending());
     for due in [10, 27, 44] {
@@ -132,8 +122,7 @@ fn fixed_delay_begins_when_the_next_tick_is_awaited() {
 fn reset_and_reset_at_restart_the_grid() {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
-    let mut interval = lab.timers().interval_at(start + ms(50), ms(20)).unwrap();
-    assert_eq!(interval.period(), ms(20));
+    let mut interval = lab.timers().handle().interval_at(start + ms(50), ms(20)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     let mut due_at = |interval: &mut Interval, due: u64| {
         assert!(interval.poll_tick(&mut context).is_pending());
@@ -174,13 +163,13 @@ fn period_of_zero_is_refused_and_longest_period_is_accepted() {
     let timers = lab.timers().clone();
     let error = timers.interval(Duration::ZERO).unwrap_err();
     assert!(error.field() == "period" && error.to_string().contains("0ns"), "{error}");
-    assert_eq!(timers.fixed_delay(Duration::ZERO).unwrap_err().field(), "delay");
+    assert_eq!(timers.handle().fixed_delay(Duration::ZERO).unwrap_err().field(), "delay");
     let mut context = Context::from_waker(Waker::noop());
     let mut interval = timers.interval(Duration::MAX).unwrap();
     assert!(interval.poll_tick(&mut context).is_ready());
     lab.advance(ms(1));
     assert!(interval.poll_tick(&mut context).is_pending());
-    let mut delay = timers.fixed_delay(Duration::MAX).unwrap();
+    let mut delay = timers.handle().fixed_delay(Duration::MAX).unwrap();
     assert!(delay.poll_tick(&mut context).is_pending());
 }
 
@@ -188,7 +177,7 @@ fn period_of_zero_is_refused_and_longest_period_is_accepted() {
 fn interval_that_begins_before_the_epoch_keeps_the_grid_of_its_first_tick() {
     let lab = Lab::<u8>::new(builder(1));
     let first = lab.clock.now().checked_sub(ms(7)).unwrap();
-    let mut interval = lab.timers().interval_at(first, ms(5)).unwrap();
+    let mut interval = lab.timers().handle().interval_at(first, ms(5)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     for due in [first, first + ms(5)] {
         assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(due)));
@@ -200,7 +189,7 @@ fn interval_that_begins_before_the_epoch_keeps_the_grid_of_its_first_tick() {
 fn reset_of_a_fixed_delay_forgets_the_tick_before() {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
-    let mut interval = lab.timers().fixed_delay(ms(10)).unwrap();
+    let mut interval = lab.timers().handle().fixed_delay(ms(10)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     lab.advance(ms(10));
     assert!(interval.poll_tick(&mut context).is_ready());
@@ -272,7 +261,7 @@ fn ticks_come_on_every_executor_and_end_with_the_shard() {
         });
         assert_eq!(ticks.unwrap().wait(), Ok(()), "{host:?}");
         let waiting = running.service.spawn_on(SHARD, |timers| async move {
-            let mut interval = timers.interval_at(timers.now() + PATIENCE, PATIENCE).unwrap();
+            let mut interval = timers.handle().interval_at(PATIENCE, PATIENCE).unwrap();
             assert_eq!(interval.tick().await, Err(RefusedKind::Closed));
         });
         let waiting = waiting.unwrap();

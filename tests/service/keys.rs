@@ -5,7 +5,7 @@ use std::time::Duration;
 use corewheel::sim::Thread;
 use corewheel::{Refused, RefusedKind, TimerId};
 
-use crate::support::{FAR, Lab, SHARD, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, SHARD, builder, check_law, ms};
 
 /// Schedules a far timer by each client, in rounds with a turn after each. A client that is
 /// refused as busy tries again in the next round. Returns the number of rounds.

@@ -9,7 +9,9 @@ use corewheel::settings::TurnBudget;
 use corewheel::sim::Thread;
 use corewheel::{CancelOutcome, Fired, Refused, ResetOutcome, ShardId, ShutdownPolicy, Timers};
 
-use crate::support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, look, ms};
+use corewheel_test_support::{
+    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, look, ms,
+};
 
 #[test]
 fn dropped_client_leaves_its_timers_running() {
@@ -182,6 +184,18 @@ fn keys_of_a_leaked_client_come_back_after_a_minute() {
     let counts = lab.counts();
     assert_eq!((counts.granted, counts.lanes), (key_pool, 0));
     assert_eq!(counts.pending, 1, "the timer of the client is still pending");
+}
+
+#[test]
+fn client_that_sends_a_request_in_each_minute_keeps_its_lane() {
+    let mut lab = Lab::new(builder(1));
+    let client = lab.client();
+    for number in 0..12 {
+        client.on(SHARD).schedule(ms(5), number).unwrap();
+        lab.settle();
+        lab.advance(Duration::from_secs(25));
+        assert_eq!(lab.counts().lanes, 1, "after {number} pauses");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use corewheel::stats::{LateDelivery, ShardStats};
 use corewheel::{Fired, Timers};
 use corewheel_kit::TimersExt;
 
-use crate::support::{FAR, Lab, SHARD, builder, ms};
+use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
 
 const REQUEST: TimerClass = TimerClass::new("request");
 

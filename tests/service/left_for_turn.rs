@@ -15,7 +15,7 @@ use corewheel::settings::Scale;
 use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_kit::TimersExt;
 
-use crate::support::{
+use corewheel_test_support::{
     Alarm, FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, look, ms,
 };
 

@@ -21,7 +21,7 @@ use corewheel::{ShutdownPolicy, StartError, TimerService};
 use corewheel_glommio::Runtime;
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
-use crate::support::{PATIENCE, SHARD, glommio_works, ms};
+use corewheel_test_support::{PATIENCE, SHARD, glommio_works, ms};
 
 const LIMIT: &str = "COREWHEEL_TEST_LIMIT";
 const MIB: u64 = 1 << 20;
@@ -145,7 +145,7 @@ fn child_with_low_limits_starts_a_service() {
     }
     // The threads of a refused start have ended, or end soon.
     let threads = || fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
-    crate::support::wait_until("the service has no thread", || threads() <= 2);
+    corewheel_test_support::wait_until("the service has no thread", || threads() <= 2);
 }
 
 /// How many descriptors this process has; `None` if there is none left to count them.

@@ -27,16 +27,12 @@ mod lanes;
 mod late_parts;
 mod left_for_turn;
 mod limits;
-mod log;
 mod manual_clock;
 mod many;
 mod marked;
 mod migrate;
 #[path = "../../examples/host/network/mod.rs"]
 mod network;
-mod nurseries;
-#[path = "../../adapters/kit/tests/kit/operation_fn.rs"]
-mod operation_fn;
 mod own_loop;
 mod part_values;
 mod parts;
@@ -54,10 +50,10 @@ mod sleeps;
 mod spawned;
 mod starved;
 mod statistics;
-mod support;
 #[cfg(target_os = "linux")]
 mod suspend;
 mod thread_ends;
+mod thread_timers;
 mod tokio_attached;
 mod wake_up;
 mod wakes;

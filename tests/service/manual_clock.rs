@@ -15,7 +15,7 @@ use corewheel_kit::repeat::Repeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::{LocalSet, yield_now};
 
-use crate::support::{FAR, OTHER, builder, ms, seeds};
+use corewheel_test_support::{FAR, OTHER, builder, ms, seeds};
 
 /// Loops of all shards of a service with one handler.
 fn loops<T: Send + 'static, H: Handler<T>>(

@@ -2,7 +2,7 @@
 
 use corewheel::{CancelOutcome, ResetOutcome};
 
-use crate::support::{FAR, Guard, Lab, SHARD, block_on, builder, check_law, ms};
+use corewheel_test_support::{FAR, Guard, Lab, SHARD, block_on, builder, check_law, ms};
 
 #[test]
 fn value_cancelled_in_its_lane_is_dropped_by_the_next_turn() {

@@ -20,7 +20,7 @@ use corewheel::{
 };
 use fastrand::Rng;
 
-use crate::support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
+use corewheel_test_support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
 
 const THREADS: usize = 3;
 const SHARDS: u16 = 3;

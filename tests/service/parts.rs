@@ -11,7 +11,7 @@ use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Wants};
 use corewheel::settings::TurnBudget;
 use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
 
-use crate::support::{FAR, Lab, SHARD, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, SHARD, builder, check_law, ms};
 
 /// What a shard has called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,10 +121,10 @@ fn timers_of_a_part_expire_in_order_unless_they_are_cancelled_or_reset() {
     let [first, second, third] = [3, 5, 7].map(|delay| part.schedule(delay, delay as u32));
     assert!(part.shard.cancel(second) && !part.shard.cancel(second));
     assert!(part.shard.reset(first, ms(9)));
-    assert!(part.shard.remaining(third).is_some_and(|left| left >= ms(7)));
+    assert!(part.shard.deadline_of(third).is_some_and(|at| part.shard.time_left(at) >= ms(7)));
     lab.advance(ms(8));
     assert_eq!(part.take(), [Call::Expires(7)]);
-    assert!(!part.shard.reset(third, ms(1)) && part.shard.remaining(third).is_none());
+    assert!(!part.shard.reset(third, ms(1)) && part.shard.deadline_of(third).is_none());
     lab.advance(ms(2));
     assert_eq!(part.take(), [Call::Expires(3)]);
     check_law(&lab.counts());

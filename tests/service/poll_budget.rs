@@ -10,7 +10,7 @@ use corewheel::attach::Turn;
 use corewheel::conn::Raced;
 use corewheel::{ConnLimits, ConnTimers, ShutdownPolicy, TimeoutError, Timers};
 
-use crate::support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, ms};
+use corewheel_test_support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, ms};
 
 /// The most results in a row without a return to the executor.
 const READY_MAX: usize = 8;

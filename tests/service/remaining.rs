@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
 
-use crate::support::{FAR, Host, Lab, Running, SHARD, builder, look, ms};
+use corewheel_test_support::{FAR, Host, Lab, Running, SHARD, builder, look, ms};
 
 #[test]
 fn remaining_from_another_thread_is_the_time_to_the_deadline() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use corewheel::{RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, TimerService};
 
-use crate::nurseries::Elsewhere;
-use crate::support::{Alarm, FAR, Lab, block_on, check_law, look, ms, poll};
+use crate::thread_timers::Elsewhere;
+use corewheel_test_support::{Alarm, FAR, Lab, block_on, check_law, look, ms, poll};
 
 fn lab(capacity: u32) -> Lab<()> {
     Lab::new(TimerService::builder().shards(1).capacity(capacity))

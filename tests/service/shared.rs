@@ -1,6 +1,6 @@
 //! Handles, and the futures that any thread may poll.
 
-use std::future::{Future, pending, ready};
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
@@ -11,8 +11,8 @@ use corewheel::{
     AnyHandle, Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, Timeout, TimerService,
 };
 
-use crate::nurseries::Elsewhere;
-use crate::support::{
+use crate::thread_timers::Elsewhere;
+use corewheel_test_support::{
     Alarm, FAR, Lab, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
 
@@ -109,27 +109,6 @@ fn sleep_of_another_thread_wakes_its_task_at_the_deadline() {
 }
 
 #[test]
-fn sleep_that_was_scheduled_here_is_cancelled_from_another_thread_and_back() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle().untyped();
-    let mut here = handle.sleep(FAR);
-    assert_eq!(look(&mut here), None);
-    elsewhere(move || drop(here));
-    let there = elsewhere(|| {
-        let mut sleep = handle.sleep(FAR);
-        assert_eq!(look(&mut sleep), None);
-        sleep
-    });
-    drop(there);
-    // The timers that have ended on other threads are freed a second later.
-    lab.advance(ms(1_000));
-    assert_eq!(lab.timers().len(), 0);
-    let counts = lab.counts();
-    assert_eq!((counts.pending, counts.cancelled), (0, 2));
-    check_law(&counts);
-}
-
-#[test]
 fn reset_to_later_wakes_the_task_only_at_the_later_deadline() {
     let mut lab = Lab::<()>::new(builder(1));
     let handle = lab.service.handle().untyped();
@@ -215,28 +194,6 @@ fn poll_with_another_waker_replaces_the_waker_wherever_the_timer_is() {
 }
 
 #[test]
-fn reset_after_its_timer_has_fired_arms_another_at_the_next_poll() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle().untyped();
-    let (woken, waker) = Alarm::new();
-    let mut sleep = elsewhere(|| {
-        let mut sleep = handle.sleep(ms(10));
-        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
-        sleep
-    });
-    lab.settle();
-    lab.advance(ms(10));
-    assert_eq!(woken.count(), 1);
-    // A reset after that needs a poll, which the task makes as it was woken.
-    sleep.reset(ms(20));
-    let (again, second) = Alarm::new();
-    assert_eq!(elsewhere(|| poll(&mut sleep, &second)), Poll::Pending);
-    lab.advance(ms(20));
-    assert_eq!((woken.count(), again.count()), (1, 1));
-    assert_eq!(look(&mut sleep), Some(Ok(())));
-}
-
-#[test]
 fn timeout_of_a_ready_future_schedules_nothing() {
     let mut lab = Lab::<()>::new(builder(1));
     let handle = lab.service.handle().untyped();
@@ -246,18 +203,6 @@ fn timeout_of_a_ready_future_schedules_nothing() {
     lab.settle();
     let counts = lab.counts();
     assert_eq!((counts.scheduled_local, counts.requests, counts.lanes), (0, 0, 0));
-}
-
-#[test]
-fn timeout_is_elapsed_at_its_deadline_and_drops_nothing_before() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle().untyped();
-    let mut late = handle.timeout(ms(10), pending::<()>());
-    assert_eq!(look(&mut late), None);
-    lab.advance(ms(9));
-    assert_eq!(look(&mut late), None);
-    lab.advance(ms(1));
-    assert!(look(&mut late).unwrap().is_err_and(|error| error.is_elapsed()));
 }
 
 #[test]
@@ -409,7 +354,7 @@ fn service_beside_a_runtime_has_few_shards_on_threads_that_are_not_pinned() {
     let service = TimerService::beside_runtime().start().unwrap();
     assert_eq!(service.runtime(), Some(Runtime::Thread.name()));
     let cpus = std::thread::available_parallelism().unwrap().get();
-    assert!((1..=cpus.div_ceil(8)).contains(&service.shard_count()));
+    assert!((1..=cpus.div_ceil(8)).contains(&service.shards().count()));
     let handle = service.handle();
     block_on(handle.sleep(ms(1))).unwrap();
     #[cfg(target_os = "linux")]

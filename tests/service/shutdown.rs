@@ -14,7 +14,7 @@ use corewheel::{
     Fired, Refused, RefusedKind, ReplyError, ShardError, ShutdownPolicy, TimerService, Timers,
 };
 
-use crate::support::{
+use corewheel_test_support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
     wait_until,
 };
@@ -249,7 +249,7 @@ fn command_after_shutdown_is_refused_with_its_value() {
         ] {
             assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
             let call = client.on(SHARD).schedule_fn(FAR, |_| {});
-            assert!(matches!(call.map_err(Refused::from), Err(Refused::Closed(_))));
+            assert!(matches!(call, Err(Refused::Closed(_))));
             assert!(client.cancel(timer).wait().is_err());
             assert!(client.reset(timer, FAR).wait().is_err());
             client.cancel_detached(timer);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimeoutError, Timers};
 
-use crate::nurseries::Elsewhere;
-use crate::support::{
+use crate::thread_timers::Elsewhere;
+use corewheel_test_support::{
     FAR, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, poll, wait_until,
 };
 

@@ -9,7 +9,7 @@ use corewheel::{
     Fired, Refused, Reply, ReplyError, ShardError, ShutdownPolicy, TimerService, Timers,
 };
 
-use crate::support::{
+use corewheel_test_support::{
     FAR, Guard, Host, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
 };
 

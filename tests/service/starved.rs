@@ -11,7 +11,7 @@ use std::time::Duration;
 use corewheel::sim::Thread;
 use corewheel::{Fired, Refused, Runtime, ShutdownPolicy};
 
-use crate::support::{SHARD, builder, check_law, ms};
+use corewheel_test_support::{SHARD, builder, check_law, ms};
 
 const CLIENTS: u64 = 4;
 const TIMERS: u64 = 3_000;

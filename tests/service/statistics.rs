@@ -7,7 +7,7 @@ use corewheel::class::TimerClass;
 use corewheel::stats::WarningKind;
 use corewheel::{Fired, Runtime, Timers};
 
-use crate::support::{FAR, Lab, SHARD, builder, ms};
+use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
 
 #[test]
 fn statistics_serialize_to_json_with_all_counts() {

@@ -8,7 +8,7 @@ use std::{env, fs, thread};
 use corewheel::TimerService;
 use futures_lite::future::block_on;
 
-use crate::support::{SHARD, ms};
+use corewheel_test_support::{SHARD, ms};
 
 const NAME: &str = "suspend::no_sleep_is_early_after_a_suspend_that_the_first_readings_lie_around";
 /// After so many milliseconds the machine is suspended, and for so many.

@@ -13,7 +13,7 @@ use corewheel::{
     AnyHandle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimeoutError, TimerService,
 };
 
-use crate::support::{Alarm, FAR, block_on, builder, ms, poll, wait_until};
+use corewheel_test_support::{Alarm, FAR, block_on, builder, ms, poll, wait_until};
 
 /// Runs code when the thread ends.
 struct Last(RefCell<Option<Box<dyn FnOnce()>>>);

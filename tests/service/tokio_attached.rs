@@ -13,7 +13,7 @@ use corewheel::stats::ShardState;
 use corewheel::{CancelOutcome, ConnLimits, ShutdownPolicy, TimerService, Timers};
 use tokio::io::AsyncReadExt;
 
-use crate::support::{FAR, Host, SHARD, block_on_tokio, builder, ms};
+use corewheel_test_support::{FAR, Host, SHARD, block_on_tokio, builder, ms};
 
 const HOSTS: [Host; 2] = [Host::TokioAttached, Host::LocalRuntimeAttached];
 /// More connections than a `LocalSet` or a runtime polls in a row.

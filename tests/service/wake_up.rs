@@ -8,8 +8,10 @@ use corewheel::attach::Turn;
 use corewheel::sim::Thread;
 use corewheel::{AnyHandle, Fired, ResetOutcome, ShutdownPolicy, Sleep};
 
-use crate::nurseries::Elsewhere;
-use crate::support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next};
+use crate::thread_timers::Elsewhere;
+use corewheel_test_support::{
+    Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next,
+};
 
 /// A shard that sleeps until a local timer at `ms(1_000)`, or for ever without one, and a connected
 /// client.

@@ -11,7 +11,7 @@ use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimerId, Timers};
 
-use crate::support::{
+use corewheel_test_support::{
     Alarm, FAR, Host, Lab, PATIENCE, Running, block_on, builder, check_law, look, ms, poll,
 };
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use corewheel::{Fired, Handle, RefusedKind, ShardId, ShutdownPolicy};
 use corewheel_glommio::Runtime;
 
-use crate::support::{
+use corewheel_test_support::{
     Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms,
 };
 

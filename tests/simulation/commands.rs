@@ -247,9 +247,6 @@ pub(crate) enum ContainerCommand {
     Check {
         key: u8,
     },
-    CancelOperation {
-        operation: u8,
-    },
     CancelForKey {
         key: u8,
     },
@@ -373,8 +370,7 @@ impl Plan<'_> {
                 ContainerCommand::Watch { due, temper, keys, times }
             }
             38 => ContainerCommand::Check { key: number % KEYS },
-            39 => ContainerCommand::CancelOperation { operation: number },
-            40 => ContainerCommand::CancelForKey { key: number % KEYS },
+            39 | 40 => ContainerCommand::CancelForKey { key: number % KEYS },
             _ => ContainerCommand::ClearOperations,
         }
     }

@@ -9,18 +9,20 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewheel::conn::ConnTimers;
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Listener, Net, NetOptions, Runtime, RuntimeOptions, Stream};
-use corewheel::sim::{Simulation, Time};
 use corewheel::{ConnLimits, Fired, ShardId, Timers};
 use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use crate::judge::{Judge, run_for};
 use crate::sockets::laws::End;
 use crate::sockets::servers::Events;
 use crate::sockets::{one_of, settings};
@@ -68,26 +70,15 @@ impl Done {
 }
 
 struct World {
-    time: Time,
-    start: Instant,
-    violation: RefCell<Option<String>>,
-    done: Cell<Done>,
+    judge: Judge<Done>,
     left: Cell<u32>,
 }
 
-impl World {
-    fn now(&self) -> Duration {
-        self.time.now() - self.start
-    }
+impl Deref for World {
+    type Target = Judge<Done>;
 
-    fn violate(&self, text: String) {
-        self.violation.borrow_mut().get_or_insert(text);
-    }
-
-    fn count(&self, count: impl FnOnce(&mut Done)) {
-        let mut done = self.done.get();
-        count(&mut done);
-        self.done.set(done);
+    fn deref(&self) -> &Judge<Done> {
+        &self.judge
     }
 }
 
@@ -292,7 +283,7 @@ pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
     history.run_for(Duration::from_secs(60));
     assert_eq!(history.world.left.get(), 0, "connections have not ended");
     assert_eq!(history.net.sockets(), 0, "sockets are left");
-    history.world.done.get()
+    history.world.done()
 }
 
 impl History {
@@ -306,13 +297,7 @@ impl History {
             || RuntimeOptions { workers: rng.usize(1..=3), ..RuntimeOptions::default() };
         let of_any = net.runtime(options());
         let of_shard = sim.runtime_of(ShardId::new(0), &net, options());
-        let world = Rc::new(World {
-            time: sim.time(),
-            start: sim.now(),
-            violation: RefCell::default(),
-            done: Cell::default(),
-            left: Cell::new(0),
-        });
+        let world = Rc::new(World { judge: Judge::new(&sim), left: Cell::new(0) });
         Self { sim, net, world, runtimes: [of_any, of_shard] }
     }
 
@@ -337,7 +322,7 @@ impl History {
 
     fn open(&mut self, on_shard: bool, mut rng: Rng) {
         let world = &self.world;
-        let number = world.done.get().connections as u16;
+        let number = world.done().connections as u16;
         world.count(|done| done.connections += 1);
         world.left.set(world.left.get() + 1);
         let (at_kernel, of_client) = self.pair(number, 1);
@@ -372,13 +357,9 @@ impl History {
     }
 
     fn run_for(&mut self, time: Duration) {
-        let end = self.sim.elapsed() + time;
-        while self.sim.next_at().is_some_and(|at| at <= end) {
-            self.sim.step();
-            if let Some(violation) = self.world.violation.take() {
-                panic!("{violation}");
-            }
-        }
-        self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
+        run_for(&mut self.sim, time, |sim| {
+            sim.step();
+            self.world.check();
+        });
     }
 }

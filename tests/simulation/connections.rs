@@ -261,7 +261,7 @@ pub(crate) fn run(seed: u64, commands: &[Command]) {
     let mut sim = sim.expect("the settings are in range");
     // The service has run for up to a day when the first connections begin.
     sim.run_for(Duration::from_secs(rng.u64(..24 * 3_600)));
-    let count = sim.service().shard_count();
+    let count = sim.service().shards().count();
     let orders = Rc::new(Orders {
         time: sim.time(),
         start: sim.now(),
@@ -286,7 +286,7 @@ impl History {
     }
 
     fn shards(&self) -> usize {
-        self.service().shard_count()
+        self.service().shards().count()
     }
 
     fn conn(&mut self, number: u8) -> Option<&mut Conn> {
@@ -317,9 +317,9 @@ impl History {
                 conn.known.has_request.set(!is_pause);
                 conn.request = Some(match (&conn.timers, is_pause) {
                     (Timer::Here(timers), false) => Request::Here(timers.begin_request()),
-                    (Timer::Here(timers), true) => Request::Here(timers.pause_reads()),
+                    (Timer::Here(timers), true) => Request::Here(timers.begin_read()),
                     (Timer::Shared(timers), false) => Request::Shared(timers.begin_request()),
-                    (Timer::Shared(timers), true) => Request::Shared(timers.pause_reads()),
+                    (Timer::Shared(timers), true) => Request::Shared(timers.begin_read()),
                 });
                 let known = Rc::clone(&conn.known);
                 self.note_stamp(&known);

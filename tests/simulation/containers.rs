@@ -12,7 +12,7 @@ use corewheel_kit::keyed::KeyedTimers;
 use corewheel_kit::queue::{DelayKey, DelayQueue, Expired};
 
 use crate::commands::{ContainerCommand, Due, Temper};
-use crate::ledger::{Id, Job, Ledger, State};
+use crate::ledger::{Id, Job, Ledger, State, drop_contained};
 use crate::operations::Operations;
 use crate::scaled::Scaled;
 use crate::world::{World, world};
@@ -65,13 +65,13 @@ impl Containers {
             }
         };
         Self {
-            queue: Rc::new(timers.delay_queue_with_capacity(20).expect("there is memory")),
+            queue: Rc::new(timers.delay_queue()),
             takers: Rc::default(),
             takers_of_all: Rc::default(),
             keys: RefCell::default(),
             scaled: Scaled::new(timers, quarters),
             operations: Operations::new(timers),
-            keyed: timers.keyed_with_capacity(10, handler).expect("there is memory"),
+            keyed: timers.keyed(handler),
             ids: RefCell::default(),
         }
     }
@@ -102,9 +102,6 @@ impl Containers {
                 self.operations.watch(world, due, temper, keys, times);
             }
             ContainerCommand::Check { key } => self.operations.check(world, key),
-            ContainerCommand::CancelOperation { operation } => {
-                self.operations.cancel(world, operation);
-            }
             ContainerCommand::CancelForKey { key } => self.operations.cancel_for_key(world, key),
             ContainerCommand::ClearOperations => self.operations.clear(world),
         }
@@ -169,7 +166,7 @@ impl Containers {
 
     fn clear_waiting(&self, world: &World) {
         self.may_drop_waiting(world);
-        self.queue.clear();
+        self.queue.drain().into_iter().for_each(|expired| drop_contained(expired.value));
     }
 
     fn may_drop_waiting(&self, world: &World) {
@@ -259,7 +256,7 @@ impl Containers {
 
     fn clear_keyed(&self, world: &World) {
         world.ledger.may_drop(&self.ids.borrow());
-        self.keyed.clear();
+        self.keyed.drain().into_iter().for_each(|expired| drop_contained(expired.value));
     }
 
     /// The shard has ended: what it has not delivered can be taken out.

@@ -39,6 +39,7 @@ mod containers;
 mod halves;
 mod history;
 mod http;
+mod judge;
 mod kept;
 mod late;
 mod ledger;

@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 use corewheel::Timers;
 use corewheel_kit::TimersExt;
-use corewheel_kit::purgatory::{Operation, OperationId, Purgatory};
+use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::commands::{Due, Temper};
-use crate::ledger::{Id, Job, Ledger, State};
+use crate::ledger::{Id, Job, Ledger, State, drop_contained};
 use crate::world::World;
 use crate::world::world;
 
@@ -140,7 +140,7 @@ pub(crate) struct Operations {
     purgatory: Purgatory<Key, Op>,
     on: Timers<Job>,
     checks: Checks,
-    known: RefCell<Vec<(Id, OperationId, Needed)>>,
+    known: RefCell<Vec<(Id, Needed)>>,
     /// How many checks run, one within the other.
     running: Cell<u32>,
 }
@@ -148,7 +148,7 @@ pub(crate) struct Operations {
 impl Operations {
     pub(crate) fn new(timers: &Timers<Job>) -> Self {
         Self {
-            purgatory: timers.purgatory_with_capacity(20, 40).expect("there is memory"),
+            purgatory: timers.purgatory(),
             on: timers.clone(),
             checks: Rc::default(),
             known: RefCell::default(),
@@ -177,8 +177,8 @@ impl Operations {
         };
         self.running.set(self.running.get() - 1);
         match watched {
-            Ok(None) => {}
-            Ok(Some(operation)) => self.known.borrow_mut().push((id, operation, needed)),
+            Ok(true) => {}
+            Ok(false) => self.known.borrow_mut().push((id, needed)),
             Err(refused) => {
                 world.ledger.refused(id, false);
                 refused.into_value().job.disarm();
@@ -203,28 +203,11 @@ impl Operations {
             return;
         }
         let known = self.known.borrow();
-        let is_left = |(id, _, needed): &&(Id, OperationId, Needed)| {
+        let is_left = |(id, needed): &&(Id, Needed)| {
             needed.is_met(&self.checks) && world.ledger.get(*id).state == State::Live
         };
         if let Some((id, ..)) = known.iter().find(is_left) {
             world.ledger.violate(format!("operation {id} is complete, and waits"));
-        }
-    }
-
-    pub(crate) fn cancel(&self, world: &World, number: u8) {
-        let picked = {
-            let known = self.known.borrow();
-            let picked = known.get(usize::from(number) % known.len().max(1));
-            picked.map(|(id, operation, _)| (*id, *operation))
-        };
-        let Some((id, operation)) = picked else { return };
-        let was_live = world.ledger.get(id).state == State::Live;
-        let cancelled = self.purgatory.cancel(operation);
-        if cancelled.is_some() != was_live {
-            world.ledger.violate(format!("the cancel of operation {id} says {was_live}"));
-        }
-        if let Some(Op { job, .. }) = cancelled {
-            world.ledger.taken_out(job);
         }
     }
 
@@ -236,7 +219,7 @@ impl Operations {
 
     pub(crate) fn clear(&self, world: &World) {
         self.may_drop(world);
-        self.purgatory.clear();
+        self.purgatory.drain().into_iter().for_each(drop_contained);
     }
 
     /// The operations that wait may be dropped from now on.

@@ -9,18 +9,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream, preempt};
-use corewheel::sim::{Simulation, Time};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Fired, TimeoutError, TimerService, Timers};
 use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use crate::judge::{Judge, run_for};
 use crate::sockets::one_of;
 
 /// No limit of a wait is longer, in microseconds.
@@ -65,18 +67,19 @@ impl Done {
 }
 
 struct World {
-    time: Time,
-    start: Instant,
+    judge: Judge<Done>,
     is_over: Cell<bool>,
-    violation: RefCell<Option<String>>,
-    done: Cell<Done>,
+}
+
+impl Deref for World {
+    type Target = Judge<Done>;
+
+    fn deref(&self) -> &Judge<Done> {
+        &self.judge
+    }
 }
 
 impl World {
-    fn now(&self) -> Duration {
-        self.time.now() - self.start
-    }
-
     /// Waits for a byte with a limit, again and again. `came` says when the first byte came that no
     /// wait has got.
     async fn wait_often<W: Future<Output = Result<bool, TimeoutError>>>(
@@ -89,22 +92,20 @@ impl World {
         loop {
             let due = self.now() + limit;
             let waited = wait().await;
-            let mut done = self.done.get();
             match waited {
-                Ok(true) => done.in_time += 1,
+                Ok(true) => self.count(|done| done.in_time += 1),
                 Err(TimeoutError::Elapsed) => {
-                    done.late += 1;
+                    self.count(|done| done.late += 1);
                     if let Some(at) = came().filter(|at| *at < due) {
                         let now = self.now();
                         let text = format!(
                             "{name} ends at {now:?}, due at {due:?}, and its byte came at {at:?}"
                         );
-                        self.violation.borrow_mut().get_or_insert(text);
+                        self.violate(text);
                     }
                 }
                 Ok(false) | Err(TimeoutError::NoTimer(_)) => return,
             }
-            self.done.set(done);
         }
     }
 
@@ -208,7 +209,7 @@ pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
     history.world.is_over.set(true);
     history.run_for(Duration::from_secs(5));
     assert_eq!(history.net.sockets(), 0, "sockets are left");
-    history.world.done.get()
+    history.world.done()
 }
 
 impl History {
@@ -226,13 +227,7 @@ impl History {
             budget: one_of(&mut rng, &[1, 8, 128]),
             reads_long: true,
         });
-        let world = Rc::new(World {
-            time: sim.time(),
-            start: sim.now(),
-            is_over: Cell::new(false),
-            violation: RefCell::default(),
-            done: Cell::default(),
-        });
+        let world = Rc::new(World { judge: Judge::new(&sim), is_over: Cell::new(false) });
         let restlessness = one_of(&mut rng, &[0, 4, 16]);
         Self { sim, net, runtime, world, rng, restlessness }
     }
@@ -323,17 +318,13 @@ impl History {
     }
 
     fn run_for(&mut self, time: Duration) {
-        let end = self.sim.elapsed() + time;
-        while self.sim.next_at().is_some_and(|at| at <= end) {
+        run_for(&mut self.sim, time, |sim| {
             if self.rng.u8(..) < self.restlessness {
                 self.runtime.wake_some();
             }
-            self.sim.step();
-            if let Some(violation) = self.world.violation.take() {
-                panic!("{violation}");
-            }
-        }
-        self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
+            sim.step();
+            self.world.check();
+        });
     }
 }
 

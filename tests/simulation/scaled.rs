@@ -47,7 +47,7 @@ impl Scaled {
             }
         };
         let (min, max) = (Duration::from_nanos(MIN), Duration::from_nanos(MAX));
-        let timeouts = timers.scaled_with_capacity(min, max, 12, handler);
+        let timeouts = timers.scaled(min, max, handler);
         Self {
             timeouts: timeouts.expect("the settings are in range"),
             on: timers.clone(),

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use corewheel::sim::SimulatedSleep;
 use corewheel::{AnyHandle, RefusedKind, ShardId, Sleep, TimeoutError};
 use fastrand::Rng;
 
@@ -203,7 +202,7 @@ impl Sleeper {
     /// Polls the sleep if its waker was woken.
     fn poll(
         &mut self,
-        pause: &mut Option<Pin<Box<SimulatedSleep>>>,
+        pause: &mut Option<Pin<Box<dyn Future<Output = ()>>>>,
         cx: &mut Context<'_>,
     ) -> Poll<Event> {
         let shared = &self.world.shared;
@@ -312,7 +311,7 @@ impl Sleeper {
             }
         }
         for action in 0.. {
-            let mut pause = None;
+            let mut pause: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
             if action < ACTIONS_MAX && self.rng.u8(..4) > 0 {
                 let time = self.pause();
                 pause = Some(Box::pin(self.world.time.sleep(time)));

@@ -12,8 +12,7 @@ use corewheel::shutdown::ShutdownReport;
 use corewheel::sim::Thread;
 use corewheel::sim::Time;
 use corewheel::{
-    Refused, RefusedCall, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId, TimerService,
-    Timers,
+    Refused, RefusedKind, ShardId, ShutdownPolicy, Sleep, TimerId, TimerService, Timers,
 };
 use fastrand::Rng;
 
@@ -246,7 +245,7 @@ impl World {
         }
     }
 
-    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerId, RefusedCall<C>>) {
+    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerId, Refused<C>>) {
         match scheduled {
             Ok(handle) => self.ledger.scheduled(id, handle),
             Err(refused) => {

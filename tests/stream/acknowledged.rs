@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use corewheel::conn::acknowledged_bytes;
+use corewheel::conn::PeerSocket;
 use corewheel::stream::StreamTimeout::{WriteRate, WriteStall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -75,7 +75,7 @@ async fn check(reader: Reader, limits: StreamLimits, expected: Result<(), Stream
         stream.write_all(&vec![7; TOTAL]).await?;
         stream.shutdown().await?;
         // What the client has not read is on its way.
-        let bytes = acknowledged_bytes(stream.get_ref());
+        let bytes = PeerSocket::acknowledged(stream.get_ref());
         io::Result::Ok(bytes.unwrap())
     });
     let received = reader.read(&mut client).await;
@@ -215,7 +215,7 @@ async fn peer_that_acknowledges_heartbeats_and_sends_nothing_is_idle() {
 #[tokio::test]
 async fn unix_socket_says_nothing_of_acknowledgements() {
     let (stream, _peer) = tokio::net::UnixStream::pair().unwrap();
-    assert_eq!(acknowledged_bytes(&stream), None);
+    assert_eq!(PeerSocket::acknowledged(&stream), None);
 }
 
 /// How many bytes the system accepts for a client that reads nothing.

@@ -18,7 +18,7 @@ fn beat<M: Side>(control: &StreamControl<M>) -> Polled<()> {
 fn beats<M: Side>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<u64> {
     let mut due = Vec::new();
     for tick in 1..=ticks {
-        lab.advance(1);
+        lab.advance_ticks(1);
         while let Poll::Ready(beat) = beat(control) {
             beat.unwrap();
             due.push(tick);
@@ -28,7 +28,7 @@ fn beats<M: Side>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<
 }
 
 fn check_heartbeat<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
     let control = stream.control().clone();
     assert!(beat(&control).is_pending());
@@ -48,7 +48,7 @@ fn heartbeat_is_due_after_each_time_without_a_write() {
 
 /// Streams begin one after another, so each of them finds the service older than the one before.
 fn check_request_idle<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     for round in 0..5 {
         let (stream, _peer) = duplex::<K>(&lab, NONE.request_idle(ms(LIMIT)));
         let control = stream.control();
@@ -56,10 +56,10 @@ fn check_request_idle<K: Kind>() {
         let mut poll = || told.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         for tick in 0..LIMIT {
             assert!(poll().is_pending(), "round {round}: the owner is told after {tick} ticks");
-            lab.advance(1);
+            lab.advance_ticks(1);
         }
         ready(poll());
-        lab.advance(37 * round);
+        lab.advance_ticks(37 * round);
     }
 }
 
@@ -69,7 +69,7 @@ fn owner_is_told_after_the_whole_time_since_the_stream_began_without_a_request()
 }
 
 fn check_heartbeat_with_read<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
@@ -102,7 +102,7 @@ fn heartbeat_that_a_reading_task_finds_wakes_its_own_task() {
 }
 
 fn check_nobody_listens<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.heartbeat(ms(10)).read_idle(ms(LIMIT));
     let (mut stream, _peer) = duplex::<K>(&lab, limits);
     check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
@@ -114,13 +114,13 @@ fn heartbeat_that_no_task_awaits_holds_nothing_up() {
 }
 
 fn check_found_by_heartbeat<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).idle(ms(LIMIT)));
     let control = stream.control();
     let (reads, reads_waker) = Alarm::new();
     assert!(read_with(&mut stream, &reads_waker).is_pending());
     assert!(beat(&control).is_pending());
-    lab.advance(20);
+    lab.advance_ticks(20);
     reads.rang();
     lab.clock.advance(ms(LIMIT + K::LATE - 20));
     // The task of the heartbeat finds both events, and takes its own.
@@ -140,7 +140,7 @@ fn limit_that_the_task_of_the_heartbeat_finds_ends_the_read() {
 }
 
 fn check_end<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
@@ -167,7 +167,7 @@ pub(super) fn refusal<V: Debug>(polled: Polled<V>) -> (io::ErrorKind, RefusedKin
 }
 
 fn check_drop<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     for into_inner in [false, true] {
         let (stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
         let control = stream.control();
@@ -186,7 +186,7 @@ fn check_drop<K: Kind>() {
         assert_eq!(Arc::strong_count(&alarm), 1, "the control keeps no waker");
         let closed = (io::ErrorKind::Other, RefusedKind::Closed);
         assert_eq!(refusal(beat(&control)), closed);
-        lab.advance(2 * LIMIT);
+        lab.advance_ticks(2 * LIMIT);
         assert_eq!(refusal(beat(&control)), closed);
     }
 }
@@ -198,7 +198,7 @@ fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines() {
 
 #[test]
 fn control_of_a_stream_works_on_another_thread() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.head(ms(LIMIT)).idle(ms(LIMIT));
     let (mut stream, mut peer) = duplex::<Handle>(&lab, limits);
     ready(write(&mut peer, b"head"));
@@ -209,7 +209,7 @@ fn control_of_a_stream_works_on_another_thread() {
         control.begin_request()
     });
     let request = request.join().unwrap();
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     thread::spawn(move || drop(request)).join().unwrap();
     check_ends::<Handle, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
@@ -220,16 +220,16 @@ fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
 }
 
 fn check_grace<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.max_age(ms(LIMIT)).max_age_grace(ms(50));
     let (mut stream, mut peer) = duplex::<K>(&lab, limits);
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     assert!(told(&control, &waker).is_pending());
-    lab.advance(LIMIT - 1);
+    lab.advance_ticks(LIMIT - 1);
     assert!(read(&mut stream).is_pending());
     assert!(!alarm.rang() && told(&control, &waker).is_pending());
-    lab.advance(1);
+    lab.advance_ticks(1);
     assert!(alarm.rang(), "the owner is woken");
     // The task that reads may find it first.
     assert!(read(&mut stream).is_pending(), "the stream goes on");
@@ -237,10 +237,10 @@ fn check_grace<K: Kind>() {
     ready(told(&control, &waker));
     assert_eq!(ready(write(&mut stream, b"last")), 4);
     assert_eq!(ready(read(&mut peer)), b"last");
-    lab.advance(49);
+    lab.advance_ticks(49);
     assert!(read(&mut stream).is_pending());
     assert!(write(&mut peer, b"next").is_ready());
-    lab.advance(1);
+    lab.advance_ticks(1);
     // It is cut though it is ready.
     assert_eq!(timeout(read(&mut stream)), Some(AgeGrace(ms(50))));
     assert_eq!(timeout(write(&mut stream, b"more")), Some(AgeGrace(ms(50))));
@@ -253,14 +253,14 @@ fn owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace() {
 }
 
 fn check_told_alone<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)).max_age_grace(ms(50)));
     let control = stream.control();
     assert!(told(&control, Waker::noop()).is_pending());
     // Nothing reads or writes.
-    lab.advance(LIMIT);
+    lab.advance_ticks(LIMIT);
     ready(told(&control, Waker::noop()));
-    lab.advance(50);
+    lab.advance_ticks(50);
     assert_eq!(timeout(read(&mut stream)), Some(AgeGrace(ms(50))));
 }
 
@@ -270,12 +270,12 @@ fn owner_is_told_of_the_greatest_age_where_no_task_reads() {
 }
 
 fn check_no_grace<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     assert!(told(&control, &waker).is_pending());
-    lab.advance(LIMIT);
+    lab.advance_ticks(LIMIT);
     // A task that is woken polls again.
     while alarm.rang() {
         assert!(told(&control, &waker).is_pending(), "the stream has not ended");
@@ -291,7 +291,7 @@ fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end() {
 }
 
 fn check_paused<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let control = stream.control();
     ready(write(&mut stream, &[7; ROOM]));
@@ -299,7 +299,7 @@ fn check_paused<K: Kind>() {
     // A write waits for the peer, and no read does.
     for _ in 0..3 * LIMIT {
         assert!(write(&mut stream, b"a").is_pending());
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
     while read(&mut peer).is_ready() {}
     ready(write(&mut stream, b"a"));

@@ -8,13 +8,13 @@ use tokio::net::TcpSocket;
 use super::*;
 
 fn check_drained<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
     ready(write(&mut stream, &[7; ROOM]));
     assert!(read(&mut stream).is_pending());
     for _ in 0..20 {
         assert!(write(&mut stream, b"aaaa").is_pending());
-        lab.advance(LIMIT - 1);
+        lab.advance_ticks(LIMIT - 1);
         assert!(read(&mut stream).is_pending());
         // The peer sends nothing, and takes 4 bytes.
         assert_eq!(ready(read(&mut peer)).len(), 4);
@@ -31,11 +31,11 @@ fn write_that_waited_and_goes_on_begins_the_time_of_a_read_again() {
 }
 
 fn check_buffered<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
     assert!(read(&mut stream).is_pending());
     for _ in 0..4 {
-        lab.advance(LIMIT / 5);
+        lab.advance_ticks(LIMIT / 5);
         // There is room for it, whatever the peer does.
         ready(write(&mut stream, b"aaaa"));
     }

@@ -25,7 +25,7 @@ const BOUND: StreamLimits = IDLE.write_stall(ms(20 * LIMIT));
 fn check_open<K: Kind>(lab: &mut Lab, stream: &mut Duplex<K>) {
     for _ in 0..3 * LIMIT {
         assert_eq!(timeout(read(stream)), None);
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
     assert_eq!(timeout(read(stream)), None);
 }
@@ -36,35 +36,18 @@ fn check_idle<K: Kind>(lab: &mut Lab, stream: &mut Duplex<K>) {
 }
 
 fn check_held<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, IDLE);
     let control = stream.control();
     assert!(!control.bounds_writes());
-    let (first, second) = (control.hold_request(), control.hold_request());
+    control.hold_request();
+    control.hold_request();
     check_open(&mut lab, &mut stream);
-    control.release_request(first).unwrap();
+    control.release_request();
     check_open(&mut lab, &mut stream);
     // No limit bounds a write, so the request ends although nothing was flushed.
-    control.end_request(second, ResponseEnd::Flush).unwrap();
+    control.end_request(ResponseEnd::Flush);
     check_idle(&mut lab, &mut stream);
-}
-
-fn check_foreign<K: Kind>() {
-    let mut lab = Lab::new();
-    let [(mut stream, _peer), (other, _other_peer)] = [(); 2].map(|()| duplex::<K>(&lab, IDLE));
-    let (control, other) = (stream.control(), other.control());
-    let held = control.hold_request();
-    let held = other.release_request(held).unwrap_err();
-    let held = other.end_request(held, ResponseEnd::Write).unwrap_err();
-    let held = other.shared().end_request(held).unwrap_err();
-    check_open(&mut lab, &mut stream);
-    control.release_request(held).unwrap();
-    check_idle(&mut lab, &mut stream);
-}
-
-#[test]
-fn request_of_another_stream_is_returned_and_goes_on() {
-    both!(check_foreign);
 }
 
 #[test]
@@ -80,17 +63,17 @@ fn request_idle<K: Kind>(lab: &Lab, stream: &Duplex<K>) -> Option<Duration> {
 
 /// Checks that a request, whose response waits in the stream, ends when the stream accepts all.
 fn check_end<K: Kind>(end: ResponseEnd) {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, BOUND.request_idle(ms(LIMIT)));
     let control = stream.control();
     assert!(control.bounds_writes());
-    let held = control.hold_request();
+    control.hold_request();
     // More than the peer has room for.
     while write(&mut stream, b"long").is_ready() {}
-    control.end_request(held, end).unwrap();
+    control.end_request(end);
     check_open(&mut lab, &mut stream);
     assert!(write(&mut stream, b"last").is_pending());
-    lab.advance(LIMIT / 2);
+    lab.advance_ticks(LIMIT / 2);
     ready(read(&mut peer));
     ready(write(&mut stream, b"last"));
     ready(flush(&mut stream));
@@ -111,13 +94,13 @@ fn request_whose_response_waits_ends_when_the_stream_has_accepted_all_of_it() {
 
 fn check_end_without_writes<K: Kind>() {
     for end in [ResponseEnd::Flush, ResponseEnd::Write] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (mut stream, _peer) = duplex::<K>(&lab, BOUND.request_idle(ms(LIMIT)));
         let control = stream.control();
-        let held = control.hold_request();
-        lab.advance(LIMIT);
-        control.end_request(held, end).unwrap();
-        lab.advance(LIMIT / 2);
+        control.hold_request();
+        lab.advance_ticks(LIMIT);
+        control.end_request(end);
+        lab.advance_ticks(LIMIT / 2);
         // A library that has nothing to write flushes later than it ends, if at all.
         let is_flushed = end == ResponseEnd::Flush;
         if is_flushed {
@@ -135,16 +118,17 @@ fn request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush() {
 }
 
 fn check_shared_end<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, BOUND);
     let control = stream.control();
-    let (held, shared) = (control.hold_request(), control.shared());
+    let shared = control.shared();
+    control.hold_request();
     let (alarm, waker) = Alarm::new();
     assert!(read_with(&mut stream, &waker).is_pending());
     check_open(&mut lab, &mut stream);
     assert!(read_with(&mut stream, &waker).is_pending());
     alarm.rang();
-    thread::spawn(move || shared.end_request(held)).join().unwrap().unwrap();
+    thread::spawn(move || shared.end_request()).join().unwrap();
     assert!(alarm.rang(), "the task that reads is not woken");
     check_idle(&mut lab, &mut stream);
 }
@@ -155,12 +139,12 @@ fn any_thread_ends_a_request_whose_response_was_cut() {
 }
 
 fn check_piece<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.write_stall(ms(LIMIT)).idle(ms(100 * LIMIT));
     let (mut stream, _peer) = duplex::<K>(&lab, limits);
-    let mut piece = stream.control().begin_piece(8);
-    piece.take(5);
-    assert!(!piece.is_taken());
+    let control = stream.control();
+    control.begin_piece();
+    control.take_piece(5);
     let flushed = |stream: &mut Duplex<K>| match flush(stream) {
         Poll::Ready(Ok(())) => Poll::Pending,
         ended => ended,
@@ -168,20 +152,20 @@ fn check_piece<K: Kind>() {
     // The library keeps the rest, as the peer gives no window.
     check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || flushed(&mut stream));
 
-    let mut lab = Lab::new();
+    let mut lab = super::lab();
     let (mut stream, _peer) = duplex::<K>(&lab, limits);
-    let mut piece = stream.control().begin_piece(8);
+    let control = stream.control();
+    control.begin_piece();
     for _ in 0..3 {
         assert_eq!(timeout(flushed(&mut stream)), None);
-        lab.advance(LIMIT / 2);
-        piece.take(2);
+        lab.advance_ticks(LIMIT / 2);
+        control.take_piece(2);
     }
-    piece.take(2);
-    assert!(piece.is_taken());
-    drop(piece);
+    control.take_piece(2);
+    control.end_piece(true);
     ready(flush(&mut stream));
     for _ in 0..3 {
-        lab.advance(LIMIT);
+        lab.advance_ticks(LIMIT);
         assert_eq!(timeout(flushed(&mut stream)), None, "no piece is left");
     }
 }
@@ -193,14 +177,15 @@ fn piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken() {
 
 fn check_forgotten_piece<K: Kind>() {
     for (taken, wakes) in [(0, true), (8, false)] {
-        let lab = Lab::new();
+        let lab = lab();
         let (mut stream, _peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
         let (alarm, waker) = Alarm::new();
-        let mut piece = stream.control().begin_piece(8);
+        let control = stream.control();
+        control.begin_piece();
         // The task waits for a window from here on.
         ready(Pin::new(&mut stream).poll_flush(&mut Context::from_waker(&waker)));
-        piece.take(taken);
-        drop(piece);
+        control.take_piece(taken);
+        control.end_piece(!wakes);
         assert_eq!(alarm.rang(), wakes, "{taken} bytes were taken");
     }
 }
@@ -224,7 +209,7 @@ fn check_ends_of_messages<K: Kind>() {
     for (behind, body, is_known) in
         [(&b""[..], 4, true), (b"B", 4, true), (b"B", 5, true), (b"B", 4, false)]
     {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
         let control = stream.control();
         control.begin_message();
@@ -251,7 +236,7 @@ fn bytes_behind_the_known_end_of_a_message_begin_the_next_head() {
 
 #[test]
 fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
-    let lab = Lab::new();
+    let lab = lab();
     let (stream, _peer) = duplex::<Handle>(&lab, NONE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _entered = runtime.enter();
@@ -265,12 +250,12 @@ fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
 }
 
 fn check_movement<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE);
     let shared = stream.control().shared();
     let begin = lab.clock.now();
     assert!(read(&mut stream).is_pending() && !shared.has_moved_since(begin));
-    lab.advance(1);
+    lab.advance_ticks(1);
     let moved = lab.clock.now();
     assert_eq!(ready(write(&mut peer, b"a")), 1);
     assert!(!shared.has_moved_since(begin), "nothing was read");
@@ -278,7 +263,7 @@ fn check_movement<K: Kind>() {
     assert!(shared.has_moved_since(begin) && shared.has_moved_since(moved));
     assert!(read(&mut stream).is_pending());
     // A stamp of a shard is good for a few ticks.
-    lab.advance(LIMIT);
+    lab.advance_ticks(LIMIT);
     assert!(!shared.has_moved_since(lab.clock.now()));
 }
 
@@ -335,11 +320,11 @@ fn decision_of_a_runtime_that_shuts_down_is_made_nevertheless() {
 
 #[test]
 fn handle_of_a_control_makes_timers_on_the_shard_of_its_stream() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, _peer) = duplex::<Timers>(&lab, NONE);
     let mut sleep = stream.control().handle().sleep(ms(LIMIT));
     let (alarm, waker) = Alarm::new();
     assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
-    lab.advance(LIMIT);
+    lab.advance_ticks(LIMIT);
     assert!(alarm.rang());
 }

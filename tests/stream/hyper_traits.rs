@@ -27,7 +27,7 @@ fn poll_write<S: Write + Unpin>(stream: &mut S, bytes: &[u8]) -> Polled<usize> {
 }
 
 fn check_limits<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.first_byte(ms(LIMIT)).write_stall(ms(LIMIT));
     let (mut stream, _peer) = open::<K>(&lab, limits, ROOM);
     check_ends::<K, _>(&mut lab, LIMIT, FirstByte(ms(LIMIT)), || poll_read(&mut stream, 4));
@@ -47,7 +47,7 @@ fn stream_of_hyper_ends_at_its_limits() {
 }
 
 fn check_count<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     // One byte in 10 ms, after a grace period of 100 ms.
     let rate = DataRate::new(100, ms(LIMIT));
     let (mut stream, mut peer) = open::<K>(&lab, NONE.min_read_rate(rate), ROOM);
@@ -56,7 +56,7 @@ fn check_count<K: Kind>() {
         ready(write(&mut peer, b"abcd"));
         assert_eq!(ready(poll_read(&mut stream, 64)), b"abcd");
         assert!(poll_read(&mut stream, 64).is_pending());
-        lab.advance(40);
+        lab.advance_ticks(40);
     }
     // Of 80 bytes, the last is due after 800 ms.
     check_ends::<K, _>(&mut lab, 0, ReadRate(rate), || poll_read(&mut stream, 64));
@@ -68,7 +68,7 @@ fn bytes_of_a_measured_message_are_counted_through_hyper_traits() {
 }
 
 fn check_long_read<K: Kind>() {
-    let lab = Lab::new();
+    let lab = lab();
     let rate = DataRate::new(100, ms(LIMIT));
     let sent: Vec<u8> = (0..50_000_u32).map(|at| (at / 7) as u8).collect();
     let (mut stream, mut peer) = open::<K>(&lab, NONE.min_read_rate(rate), sent.len());

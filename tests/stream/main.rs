@@ -13,12 +13,8 @@ mod limits;
 mod orders;
 mod rates;
 mod refusals;
-#[path = "../service/support/seeds.rs"]
-#[allow(dead_code, reason = "the tests of the service use the rest")]
-mod seeds;
 mod servers;
-mod support;
 mod timeouts;
 mod waits;
 
-use support::*;
+use corewheel_test_support::stream::*;

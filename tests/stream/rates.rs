@@ -20,7 +20,7 @@ fn receive<M: Side>(stream: &mut TimedIo<DuplexStream, M>, peer: &mut DuplexStre
 }
 
 fn check_read_grace<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"abcd");
     check_ends::<K, _>(&mut lab, LIMIT, ReadRate(RATE), || read(&mut stream));
@@ -32,7 +32,7 @@ fn message_that_stops_ends_the_stream_after_the_grace_period() {
 }
 
 fn check_rate_of_a_reader_that_waits<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.read_idle(ms(10 * LIMIT)).min_read_rate(RATE);
     let (mut stream, mut peer) = duplex::<K>(&lab, limits);
     assert!(read(&mut stream).is_pending());
@@ -46,7 +46,7 @@ fn message_that_begins_while_a_read_waits_ends_the_stream_at_its_rate() {
 }
 
 fn check_bytes_before_a_wait<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     stream.control().begin_message();
     // 16 bytes, of which each read finds 4 at once.
@@ -55,7 +55,7 @@ fn check_bytes_before_a_wait<K: Kind>() {
         assert_eq!(ready(read(&mut stream)), [7; 4]);
     }
     // The owner is busy, and reads then.
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     check_ends::<K, _>(&mut lab, 160, ReadRate(RATE), || read(&mut stream));
 }
 
@@ -65,14 +65,14 @@ fn bytes_of_a_message_before_the_first_wait_give_it_their_time() {
 }
 
 fn check_slow_read<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"a");
     // At the rate: 40 bytes in 400 ms.
     for _ in 0..40 {
-        lab.advance(9);
+        lab.advance_ticks(9);
         receive(&mut stream, &mut peer, b"a");
-        lab.advance(1);
+        lab.advance_ticks(1);
         assert!(read(&mut stream).is_pending());
     }
     // Of 41 bytes, the last is due after 410 ms.
@@ -85,15 +85,15 @@ fn message_at_the_least_rate_goes_on_and_a_slower_one_ends_the_stream() {
 }
 
 fn check_paused_read<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"a");
-    lab.advance(LIMIT / 2);
+    lab.advance_ticks(LIMIT / 2);
     assert!(read(&mut stream).is_pending());
     ready(write(&mut peer, b"b"));
     assert_eq!(ready(read(&mut stream)), b"b");
     // The owner works, and does not read.
-    lab.advance(20 * LIMIT);
+    lab.advance_ticks(20 * LIMIT);
     check_ends::<K, _>(&mut lab, LIMIT / 2, ReadRate(RATE), || read(&mut stream));
 }
 
@@ -103,30 +103,30 @@ fn time_in_which_the_owner_does_not_read_does_not_count() {
 }
 
 fn check_unmeasured_read<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     let control = stream.control();
     // The owner has not said that a message begins.
     receive(&mut stream, &mut peer, b"a");
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     // No byte has come.
     control.begin_message();
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     receive(&mut stream, &mut peer, b"a");
-    lab.advance(LIMIT - 1);
+    lab.advance_ticks(LIMIT - 1);
     assert!(read(&mut stream).is_pending());
     // The read that waits learns that the message has ended.
     control.message_complete();
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     // Bytes of no message, and a message that has ended before it began.
     receive(&mut stream, &mut peer, b"a");
     control.begin_message();
     control.message_complete();
     receive(&mut stream, &mut peer, b"a");
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
     // The next message has the whole time.
     begin::<K>(&mut stream, &mut peer, b"a");
@@ -139,14 +139,14 @@ fn bytes_are_measured_between_begin_and_end_of_a_message_only() {
 }
 
 fn check_end_after_deadline<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"a");
     // The event has come, and the owner says that the message has ended before a read looks.
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     stream.control().message_complete();
     assert!(read(&mut stream).is_pending());
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(read(&mut stream).is_pending());
 }
 
@@ -158,16 +158,16 @@ fn message_that_has_ended_does_not_end_the_stream() {
 const HEAD: Duration = ms(3 * LIMIT);
 
 fn check_half_head<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(HEAD).min_read_rate(RATE));
     let control = stream.control();
     // Half a head comes after the call, and the next one with the end of the message before.
     begin::<K>(&mut stream, &mut peer, b"ab");
-    lab.advance(2 * LIMIT);
+    lab.advance_ticks(2 * LIMIT);
     receive(&mut stream, &mut peer, b"cd");
     control.message_complete();
     receive(&mut stream, &mut peer, b"GE");
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     control.begin_message();
     check_ends::<K, _>(&mut lab, 3 * LIMIT, Head(HEAD), || read(&mut stream));
 }
@@ -179,7 +179,7 @@ fn half_a_head_ends_the_stream_at_its_own_limit_and_not_at_the_rate() {
 }
 
 fn check_half_first_head<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(HEAD).min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"ab");
     check_ends::<K, _>(&mut lab, 3 * LIMIT, Head(HEAD), || read(&mut stream));
@@ -190,26 +190,26 @@ const AT_ONCE: DataRate = DataRate::new(100, Duration::ZERO);
 
 fn check_body_after_head<K: Kind>() {
     for waits_before in [false, true] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(HEAD).min_read_rate(AT_ONCE));
         let (alarm, waker) = Alarm::new();
         begin::<K>(&mut stream, &mut peer, b"a");
         for bytes in [b"bcde", b"fghi", b"jklm"] {
-            lab.advance(50);
+            lab.advance_ticks(50);
             receive(&mut stream, &mut peer, bytes);
         }
         ready(write(&mut peer, b"nB"));
         assert_eq!(ready(read(&mut stream)), b"nB");
         if waits_before {
             assert!(read_with(&mut stream, &waker).is_pending());
-            lab.advance(50);
+            lab.advance_ticks(50);
             alarm.rang();
             stream.control().head_complete();
             assert!(alarm.rang(), "the read that waits begins to measure");
         } else {
             stream.control().head_complete();
             // The owner works, and does not read.
-            lab.advance(50);
+            lab.advance_ticks(50);
         }
         // Of the head, only the last read counts.
         check_ends::<K, _>(&mut lab, 20, ReadRate(AT_ONCE), || read(&mut stream));
@@ -222,25 +222,25 @@ fn rate_of_a_message_counts_from_the_end_of_a_head_that_has_a_limit() {
 }
 
 fn check_written<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_write_rate(RATE));
     // The room of the peer's side gives no credit.
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert!(write(&mut stream, b"aaaa").is_pending());
     assert_eq!(ready(read(&mut peer)).len(), 4);
     assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
     assert!(write(&mut stream, b"aaaa").is_pending());
     for _ in 0..20 {
         // The peer takes 4 bytes in 40 ms.
-        lab.advance(39);
+        lab.advance_ticks(39);
         assert!(write(&mut stream, b"aaaa").is_pending());
         assert_eq!(ready(read(&mut peer)).len(), 4);
         assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
         // The owner does not write for a while.
-        lab.advance(3 * LIMIT);
+        lab.advance_ticks(3 * LIMIT);
         assert!(write(&mut stream, b"aaaa").is_pending());
-        lab.advance(1);
+        lab.advance_ticks(1);
         assert!(write(&mut stream, b"aaaa").is_pending());
     }
     // 84 bytes were accepted in 800 ms of waiting.
@@ -253,15 +253,15 @@ fn write_at_the_least_rate_goes_on_and_a_slower_one_ends_the_stream() {
 }
 
 fn check_write_grace<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_write_rate(RATE));
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
     assert!(write(&mut stream, b"a").is_pending());
-    lab.advance(LIMIT / 2);
+    lab.advance_ticks(LIMIT / 2);
     assert_eq!(ready(read(&mut peer)).len(), 4);
     assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
     // Without a write that waits, no time counts, and no byte.
-    lab.advance(20 * LIMIT);
+    lab.advance_ticks(20 * LIMIT);
     while read(&mut peer).is_ready() {}
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
     check_ends::<K, _>(&mut lab, LIMIT / 2, WriteRate(RATE), || write(&mut stream, b"a"));
@@ -273,11 +273,11 @@ fn time_in_which_no_write_waits_does_not_count() {
 }
 
 fn check_accepted_after_event<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_write_rate(RATE));
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
     assert!(write(&mut stream, b"a").is_pending());
-    lab.advance(LIMIT + 10);
+    lab.advance_ticks(LIMIT + 10);
     // The event has come, and the peer has read before the write looks.
     for _ in 0..4 {
         assert_eq!(ready(read(&mut peer)).len(), 4);
@@ -294,12 +294,12 @@ fn bytes_that_are_accepted_late_withdraw_the_event() {
 }
 
 fn check_found_late<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"a");
     // The server is held up in each wait, until the deadline is over.
     for left in [100, 50, 25] {
-        lab.advance(left + 2);
+        lab.advance_ticks(left + 2);
         receive(&mut stream, &mut peer, b"a");
     }
     check_ends::<K, _>(&mut lab, 13, ReadRate(RATE), || read(&mut stream));
@@ -311,10 +311,10 @@ fn wait_that_is_found_over_late_leaves_half_of_its_time_to_the_next() {
 }
 
 fn check_found_in_time<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.min_read_rate(RATE));
     begin::<K>(&mut stream, &mut peer, b"a");
-    lab.advance(LIMIT - 10);
+    lab.advance_ticks(LIMIT - 10);
     receive(&mut stream, &mut peer, b"a");
     check_ends::<K, _>(&mut lab, 10, ReadRate(RATE), || read(&mut stream));
 }
@@ -325,13 +325,13 @@ fn wait_that_ends_in_time_counts_as_a_whole() {
 }
 
 fn check_rate_halves<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.min_read_rate(RATE).min_write_rate(RATE);
     let (mut stream, mut peer) = duplex::<K>(&lab, limits);
     begin::<K>(&mut stream, &mut peer, b"a");
     ready(write(&mut stream, &[7; ROOM]));
     assert!(write(&mut stream, b"a").is_pending());
-    lab.advance(LIMIT);
+    lab.advance_ticks(LIMIT);
     // Each direction takes its own event.
     assert_eq!(timeout(write(&mut stream, b"a")), Some(WriteRate(RATE)));
     assert_eq!(timeout(read(&mut stream)), Some(WriteRate(RATE)));

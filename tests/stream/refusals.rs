@@ -27,8 +27,8 @@ fn refused<V: Debug>(
 
 #[test]
 fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
-    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
-    let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let mut lab = Lab::new(builder(1).capacity(1));
+    let timer = lab.timers().schedule(ms(60_000), 7).unwrap();
     let (mut stream, mut peer) = duplex::<Handle>(&lab, NONE.read_idle(ms(LIMIT)));
     let control = stream.control();
     assert_eq!(refused(&mut lab, || read(&mut stream)), FULL);
@@ -39,7 +39,7 @@ fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
     assert_eq!(refused(&mut lab, || write(&mut stream, b"a")), FULL);
     // When there is room, the stream goes on.
-    let _ = lab.shard.timers().cancel(timer);
+    let _ = lab.timers().cancel(timer);
     lab.settle();
     let expected = StreamTimeout::ReadIdle(ms(LIMIT));
     check_ends::<Handle, _>(&mut lab, LIMIT, expected, || read(&mut stream));
@@ -47,41 +47,41 @@ fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
 
 #[test]
 fn full_shard_gives_the_stream_back_and_so_does_one_that_has_ended() {
-    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
-    let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let mut lab = Lab::new(builder(1).capacity(1));
+    let timer = lab.timers().schedule(ms(60_000), 7).unwrap();
     let open = |lab: &Lab| {
-        let refused = TimedIo::on_shard("stream", lab.shard.timers(), NONE).unwrap_err();
+        let refused = TimedIo::on_shard("stream", lab.timers(), NONE).unwrap_err();
         (refused.kind(), refused.into_value())
     };
     assert_eq!(open(&lab), (RefusedKind::Full, "stream"));
-    let _ = lab.shard.timers().cancel(timer);
+    let _ = lab.timers().cancel(timer);
     let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-    while lab.shard.turn() != Turn::Closed {}
+    while lab.shards[0].turn() != Turn::Closed {}
     assert_eq!(open(&lab), (RefusedKind::Closed, "stream"));
 }
 
 #[test]
 fn full_shard_does_not_keep_a_stream_beyond_its_greatest_age() {
-    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
-    let _timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let mut lab = Lab::new(builder(1).capacity(1));
+    let _timer = lab.timers().schedule(ms(60_000), 7).unwrap();
     let (mut stream, mut peer) = duplex::<Handle>(&lab, NONE.max_age(ms(LIMIT)));
     for _ in 0..LIMIT {
         ready(write(&mut peer, b"a"));
         assert_eq!(ready(read(&mut stream)), b"a");
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
     ready(write(&mut peer, b"a"));
     assert_eq!(timeout(read(&mut stream)), Some(StreamTimeout::MaxAge(ms(LIMIT))));
 }
 
 fn check_ended<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
     let (alarm, waker) = Alarm::new();
     assert!(read_with(&mut stream, &waker).is_pending());
     alarm.rang();
     let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-    while lab.shard.turn() != Turn::Closed {}
+    while lab.shards[0].turn() != Turn::Closed {}
     assert!(alarm.rang(), "the task is woken");
     ready(write(&mut peer, b"abcde"));
     assert_eq!(ready(read_with(&mut stream, &waker)), b"abcd");
@@ -103,10 +103,10 @@ fn ended_service_wakes_and_fails_what_waits_and_passes_on_what_is_ready() {
 
 #[test]
 fn stream_that_begins_after_the_end_of_its_service_never_waits() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let handle = lab.service.handle();
     let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-    while lab.shard.turn() != Turn::Closed {}
+    while lab.shards[0].turn() != Turn::Closed {}
     drop(lab);
     let (stream, mut peer) = tokio::io::duplex(ROOM);
     let mut stream = TimedIo::new(stream, handle, NONE);
@@ -125,7 +125,7 @@ fn check_dropped<K: Kind>() {
         let polled = pin!(control.timeout(ms(LIMIT), pending::<()>())).poll(cx);
         polled.map_err(|error| match error {
             TimeoutError::NoTimer(refused) => {
-                assert!(refused.is_closed(), "{refused}");
+                assert_eq!(refused, RefusedKind::Closed);
                 io::Error::other(refused)
             }
             TimeoutError::Elapsed => io::Error::from(io::ErrorKind::TimedOut),
@@ -141,16 +141,16 @@ fn check_dropped<K: Kind>() {
         ("timeout", timeout),
     ];
     for (name, wait) in waits {
-        let lab = Lab::new();
+        let lab = lab();
         let (mut stream, _peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
         assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
-        let Lab { service, mut shard, .. } = lab;
+        let Lab { service, mut shards, .. } = lab;
         drop(service);
-        while shard.turn() != Turn::Closed {}
+        while shards[0].turn() != Turn::Closed {}
         let cx = &mut Context::from_waker(Waker::noop());
         for round in 0..3 {
             let refused = refusal(wait(&mut stream, cx));
-            assert_eq!(refused, (io::ErrorKind::Other, RefusedKind::Dropped), "{name}, {round}");
+            assert_eq!(refused, (io::ErrorKind::Other, RefusedKind::Closed), "{name}, {round}");
         }
     }
 }
@@ -161,7 +161,7 @@ fn dropped_service_fails_each_wait_of_a_stream_as_an_end_that_stays() {
 }
 
 fn check_closed<K: Kind>() {
-    let lab = Lab::new();
+    let lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE);
     let (alarm, waker) = Alarm::new();
     assert!(read_with(&mut stream, &waker).is_pending());

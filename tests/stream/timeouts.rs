@@ -39,13 +39,13 @@ fn is_over(timed: &mut Timed<'_, ()>) -> bool {
 fn check_over(lab: &mut Lab, after: u64, mut timed: Timed<'_, ()>) {
     for tick in 0..after {
         assert!(!is_over(&mut timed), "over after {tick} ticks instead of {after}");
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
     assert!(is_over(&mut timed), "not over after {after} ticks");
 }
 
 fn check_end<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let control = stream.control();
     for _ in 0..3 {
@@ -70,18 +70,18 @@ fn timeout_is_over_at_its_deadline_and_the_stream_goes_on() {
 }
 
 fn check_after_others<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, _peer) = duplex::<K>(&lab, NONE);
     let control = stream.control();
     // Each begins after one that has ended young.
     for _ in 0..5 {
         let mut timed = begin(&control, LIMIT);
         assert!(!is_over(&mut timed));
-        lab.advance(30);
+        lab.advance_ticks(30);
     }
     check_over(&mut lab, LIMIT, begin(&control, LIMIT));
     assert!(!is_over(&mut begin(&control, LIMIT)));
-    lab.advance(3 * LIMIT);
+    lab.advance_ticks(3 * LIMIT);
     check_over(&mut lab, LIMIT, begin(&control, LIMIT));
     // One that is due earlier than the one before.
     assert!(!is_over(&mut begin(&control, 10 * LIMIT)));
@@ -95,7 +95,7 @@ fn timeout_after_others_that_were_dropped_is_over_at_its_own_deadline() {
 }
 
 fn check_wakes<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, _peer) = duplex::<K>(&lab, NONE.idle(ms(10 * LIMIT)));
     let control = stream.control();
     // Another one has ended before.
@@ -110,7 +110,7 @@ fn check_wakes<K: Kind>() {
         if second.rang() {
             assert!(poll_with(&mut timed, &second_waker).is_pending(), "over after {tick} ticks");
         }
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
     assert!(second.rang(), "the task is woken at the deadline");
     assert!(!first.rang(), "the task that polled before is not woken");
@@ -123,7 +123,7 @@ fn task_of_a_timeout_is_woken_at_the_deadline() {
 }
 
 fn check_several<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, _peer) = duplex::<K>(&lab, NONE);
     let control = stream.control();
     let limits = [50, 90, 20, 50];
@@ -134,7 +134,7 @@ fn check_several<K: Kind>() {
                 assert_eq!(is_over(timed), tick == limit, "{limit} after {tick} ticks");
             }
         }
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
 }
 
@@ -144,7 +144,7 @@ fn timeouts_at_the_same_time_are_over_at_their_own_deadlines() {
 }
 
 fn check_ready<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, _peer) = duplex::<K>(&lab, NONE);
     let control = stream.control();
     let mut is_done = false;
@@ -157,7 +157,7 @@ fn check_ready<K: Kind>() {
     });
     let mut timed: Timed<'_, _> = Box::pin(control.timeout(ms(LIMIT), value));
     assert!(poll(&mut timed).is_pending());
-    lab.advance(LIMIT);
+    lab.advance_ticks(LIMIT);
     assert_eq!(poll(&mut timed), Poll::Ready(Ok(7)));
 }
 
@@ -168,8 +168,8 @@ fn value_that_is_ready_at_the_deadline_wins() {
 
 #[test]
 fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
-    let mut lab = Lab::with(TimerService::builder().shards(1).capacity(1));
-    let timer = lab.shard.timers().schedule(ms(60_000), 7).unwrap();
+    let mut lab = Lab::new(builder(1).capacity(1));
+    let timer = lab.timers().schedule(ms(60_000), 7).unwrap();
     let (stream, _peer) = duplex::<Handle>(&lab, NONE);
     let control = stream.control();
     let full = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Full)));
@@ -184,7 +184,7 @@ fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
             assert_eq!(polled, full);
         }
     }
-    let _ = lab.shard.timers().cancel(timer);
+    let _ = lab.timers().cancel(timer);
     lab.settle();
     check_over(&mut lab, LIMIT, begin(&control, LIMIT));
 }
@@ -192,7 +192,7 @@ fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
 fn check_dropped<K: Kind>() {
     let closed = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
     for ends_service in [false, true] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (stream, _peer) = duplex::<K>(&lab, NONE);
         let control = stream.control();
         let (alarm, waker) = Alarm::new();
@@ -201,7 +201,7 @@ fn check_dropped<K: Kind>() {
         alarm.rang();
         if ends_service {
             let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-            while lab.shard.turn() != Turn::Closed {}
+            while lab.shards[0].turn() != Turn::Closed {}
             assert!(alarm.rang(), "the task is woken");
         } else {
             drop(stream);
@@ -218,9 +218,9 @@ fn timeout_ends_with_the_stream_and_with_the_service() {
 
 #[test]
 fn timeout_on_a_service_that_has_ended_is_refused_whatever_its_time_is() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-    while lab.shard.turn() != Turn::Closed {}
+    while lab.shards[0].turn() != Turn::Closed {}
     let handle = lab.service.handle();
     let check = move || {
         for milliseconds in [LIMIT, u64::MAX] {
@@ -259,7 +259,7 @@ fn timeout_wakes_no_task_that_has_stopped_reading() {
 
 #[test]
 fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
-    let lab = Lab::new();
+    let lab = lab();
     let (stream, _peer) = duplex::<Handle>(&lab, NONE);
     let control = stream.control();
     let timed = control.timeout(ms(LIMIT), async { 7 });

@@ -13,13 +13,13 @@ use super::*;
 
 fn check_data_in_time<K: Kind>() {
     let limits = NONE.read_idle(ms(LIMIT)).idle(ms(LIMIT)).first_byte(ms(LIMIT));
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, limits);
     assert!(read(&mut stream).is_pending());
-    lab.advance(LIMIT - 1);
+    lab.advance_ticks(LIMIT - 1);
     ready(write(&mut peer, b"a"));
     // The task runs much too late. Its timers have expired.
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     assert_eq!(ready(read(&mut stream)), b"a");
     check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
 }
@@ -30,14 +30,14 @@ fn data_that_has_come_before_it_is_read_is_in_time() {
 }
 
 fn check_age_first<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
     assert!(read(&mut stream).is_pending());
     ready(write(&mut peer, b"a"));
-    lab.advance(LIMIT - 1);
+    lab.advance_ticks(LIMIT - 1);
     assert_eq!(ready(read(&mut stream)), b"a");
     ready(write(&mut peer, b"a"));
-    lab.advance(1);
+    lab.advance_ticks(1);
     assert_eq!(timeout(read(&mut stream)), Some(MaxAge(ms(LIMIT))));
 }
 
@@ -47,11 +47,11 @@ fn greatest_age_comes_before_data_that_is_ready() {
 }
 
 fn check_accepted_in_time<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
     ready(write(&mut stream, &[7; ROOM]));
     assert!(write(&mut stream, b"a").is_pending());
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     // The event has come. The reading half looks at it first, and leaves it to the writing half.
     assert!(read(&mut stream).is_pending());
     assert_eq!(ready(read(&mut peer)).len(), 4);
@@ -66,7 +66,7 @@ fn write_that_is_accepted_after_its_deadline_is_in_time() {
 }
 
 fn check_halves<K: Kind>(limits: StreamLimits, expected: StreamTimeout, reader_first: bool) {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, _peer) = duplex::<K>(&lab, limits);
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (read_alarm, read_waker) = Alarm::new();
@@ -96,7 +96,7 @@ fn check_halves<K: Kind>(limits: StreamLimits, expected: StreamTimeout, reader_f
         if tick < LIMIT {
             assert_eq!((read_ended, write_ended), (None, None), "after {tick} ticks");
         }
-        lab.advance(1);
+        lab.advance_ticks(1);
     }
     assert_eq!((read_ended, write_ended), (Some(expected), Some(expected)));
 }
@@ -119,7 +119,7 @@ fn both_halves_of_a_split_stream_are_woken_and_receive_the_error() {
 }
 
 fn check_half_in_time<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (alarm, waker) = Alarm::new();
@@ -127,7 +127,7 @@ fn check_half_in_time<K: Kind>() {
     assert!(read_with(&mut reader, &waker).is_pending());
     assert!(write(&mut writer, b"a").is_pending());
     ready(write(&mut peer, b"a"));
-    lab.advance(5 * LIMIT);
+    lab.advance_ticks(5 * LIMIT);
     alarm.rang();
     // The writing half is polled first. It does not end a read whose data has come.
     assert!(write(&mut writer, b"a").is_pending());
@@ -143,7 +143,7 @@ fn writing_half_does_not_end_a_read_whose_data_has_come() {
 
 /// A task that begins to wait finds the deadline of another before the timer wakes that one.
 fn check_found_by_other<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     // With a limit of its own, the write that waits would hold the idle time back.
     let limits = NONE.read_idle(ms(LIMIT));
     let (stream, _peer) = duplex::<K>(&lab, limits);
@@ -152,7 +152,7 @@ fn check_found_by_other<K: Kind>() {
     ready(write(&mut writer, &[7; ROOM]));
     assert!(read_with(&mut reader, &reads_waker).is_pending());
     // The clock has passed the deadline, and the shard takes no turn, so its timer wakes no task.
-    lab.advance(20);
+    lab.advance_ticks(20);
     lab.clock.advance(ms(LIMIT + K::LATE - 20));
     reads.rang();
     // The flush is done at once and looks at nothing, the write finds the event.
@@ -173,7 +173,7 @@ fn half_that_finds_the_deadline_of_the_other_half_wakes_it() {
 }
 
 fn check_quiet_waits<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     // The first write that waits, a head, and a message that goes on after a long pause: each has
     // an earlier deadline than there was before.
     let rate = DataRate::new(1, ms(LIMIT));
@@ -189,7 +189,7 @@ fn check_quiet_waits<K: Kind>() {
     stream.control().begin_message();
     ready(write(&mut peer, b"a"));
     assert_eq!(ready(read(&mut stream)), b"a");
-    lab.advance(10 * LIMIT);
+    lab.advance_ticks(10 * LIMIT);
     assert!(write_with(&mut stream, b"a", &waker).is_pending());
     lab.settle();
     alarm.rang();
@@ -212,7 +212,7 @@ fn wait_that_begins_does_not_wake_its_own_task() {
 
 #[test]
 fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
-    let lab = Lab::new();
+    let lab = lab();
     let (mut stream, mut peer) = duplex::<Timers>(&lab, NONE);
     let (alarm, waker) = Alarm::new();
     for _ in 0..3 {
@@ -292,7 +292,7 @@ fn check_left_write<K: Kind>() {
     for (limits, after) in
         [(idle.write_stall(ms(3 * LIMIT)), 3 * LIMIT), (idle.min_write_rate(rate), 4 * LIMIT)]
     {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (mut stream, _peer) = duplex::<K>(&lab, limits);
         ready(write(&mut stream, &[7; ROOM]));
         assert!(write(&mut stream, b"a").is_pending());
@@ -310,7 +310,7 @@ fn check_gate<K: Kind>() {
     let stall = WriteStall(ms(LIMIT));
     // A stream that must not be moved.
     for operation in ["write", "write vectored", "flush", "shutdown"] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let limits = NONE.write_stall(ms(LIMIT));
         let mut stream = pin!(K::open(&lab, Gate::default(), limits));
         let calls = Arc::clone(&stream.as_ref().get_ref().get_ref().calls);
@@ -349,7 +349,7 @@ fn again<V>(mut poll: impl FnMut() -> Polled<V>) -> Polled<V> {
 
 fn check_ready_reads<K: Kind>() {
     for (reads, reads_on) in [(1, false), (1, true), (3, true), (7, false), (8, true), (9, false)] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
         let read_all = |stream: &mut Duplex<K>, peer: &mut DuplexStream| {
             for _ in 0..reads {
@@ -358,14 +358,14 @@ fn check_ready_reads<K: Kind>() {
             }
         };
         // An idle time begins with the reads, or with the wait after them.
-        lab.advance(60);
+        lab.advance_ticks(60);
         read_all(&mut stream, &mut peer);
         assert_eq!(ready(again(|| write(&mut stream, &[0; ROOM]))), ROOM);
-        lab.advance(60);
+        lab.advance_ticks(60);
         read_all(&mut stream, &mut peer);
         assert!(again(|| write(&mut stream, b"b")).is_pending());
         if reads_on {
-            lab.advance(50);
+            lab.advance_ticks(50);
             read_all(&mut stream, &mut peer);
         }
         check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || write(&mut stream, b"b"));
@@ -380,7 +380,7 @@ fn reads_in_a_row_that_are_ready_begin_the_idle_time_of_what_waits_after_them() 
 fn check_idle_of_a_write<K: Kind>() {
     for reads in [0, 1, 7, 8, 9, 16] {
         for read_waits in [false, true] {
-            let mut lab = Lab::new();
+            let mut lab = lab();
             let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
             assert_eq!(ready(again(|| write(&mut stream, &[0; ROOM]))), ROOM);
             for _ in 0..reads {
@@ -391,7 +391,7 @@ fn check_idle_of_a_write<K: Kind>() {
                 assert!(again(|| read(&mut stream)).is_pending());
             }
             // The owner works. Where a read waits, this is silence of the peer.
-            lab.advance(60);
+            lab.advance_ticks(60);
             assert!(again(|| write(&mut stream, b"b")).is_pending());
             let (after, poll) = if read_waits { (LIMIT - 60, true) } else { (LIMIT, false) };
             check_ends::<K, _>(&mut lab, after, Idle(ms(LIMIT)), || {
@@ -411,7 +411,7 @@ fn idle_time_of_a_write_counts_from_its_wait_whatever_was_read_before() {
 }
 
 fn check_slow_shutdown<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let gate = Gate::default();
     let accepts = Arc::clone(&gate.accepts);
     let mut stream = Box::pin(K::open(&lab, gate, NONE.idle(ms(LIMIT)).write_stall(ms(LIMIT))));
@@ -420,7 +420,7 @@ fn check_slow_shutdown<K: Kind>() {
         stream.as_mut().poll_read(cx, &mut ReadBuf::new(&mut [0; 4]))
     });
     assert!(stream.as_mut().poll_shutdown(cx).is_pending());
-    lab.advance(50);
+    lab.advance_ticks(50);
     accepts.store(true, Ordering::SeqCst);
     ready(stream.as_mut().poll_shutdown(cx));
     drop(stream);
@@ -436,7 +436,7 @@ fn limit_that_has_ended_a_stream_is_counted_also_when_its_shutdown_has_to_wait()
 }
 
 fn check_end_of_data<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut stream = pin!(K::open(&lab, Gate::default(), NONE.idle(ms(LIMIT))));
     let cx = &mut Context::from_waker(Waker::noop());
     let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
@@ -461,19 +461,19 @@ fn read_without_a_byte_is_no_activity() {
 }
 
 fn check_flush<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut stream = pin!(K::open(&lab, Gate::default(), NONE.write_stall(ms(LIMIT))));
     let cx = &mut Context::from_waker(Waker::noop());
     let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
     let mut poll = |cx: &mut Context<'_>| stream.as_mut().poll_flush(cx);
     for _ in 0..3 {
         assert!(poll(cx).is_pending());
-        lab.advance(LIMIT - 1);
+        lab.advance_ticks(LIMIT - 1);
         assert!(poll(cx).is_pending());
         accepts.store(true, Ordering::SeqCst);
         ready(poll(cx));
         accepts.store(false, Ordering::SeqCst);
-        lab.advance(LIMIT);
+        lab.advance_ticks(LIMIT);
     }
     check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || poll(cx));
 }
@@ -484,7 +484,7 @@ fn flush_that_has_waited_gives_the_next_one_its_whole_time() {
 }
 
 fn check_rate_after_flush<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let rate = DataRate::new(100, ms(LIMIT));
     let limits = NONE.write_stall(ms(10 * LIMIT)).min_write_rate(rate);
     let mut stream = pin!(K::open(&lab, Gate::default(), limits));
@@ -499,7 +499,7 @@ fn write_that_waits_after_a_flush_ends_at_its_least_rate() {
 }
 
 fn check_shorter_stall<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(10 * LIMIT)));
     ready(write(&mut stream, &[7; ROOM]));
     assert!(write(&mut stream, b"a").is_pending());
@@ -517,7 +517,7 @@ fn write_that_waits_after_its_limit_was_shortened_ends_at_the_new_limit() {
 
 fn check_open_gate<K: Kind>() {
     let cx = &mut Context::from_waker(Waker::noop());
-    let lab = Lab::new();
+    let lab = lab();
     let gate = Gate { accepts: Arc::new(AtomicBool::new(true)), ..Gate::default() };
     let mut stream = pin!(K::open(&lab, gate, NONE.write_stall(ms(LIMIT))));
     let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];

@@ -8,10 +8,7 @@ use super::{SERVICE, Source, check, has_word, sources};
 
 /// The crates that are still 0.x with types in the public interface of the service, and why.
 /// `src/guide/packages.md` says the same to users.
-const YOUNG: [(&str, &str); 2] = [
-    ("corewheel_shard", "it is released together with the service"),
-    ("futures_core", "its trait `Stream` has not changed for years"),
-];
+const YOUNG: [(&str, &str); 1] = [("corewheel_shard", "it is released together with the service")];
 
 /// The dependencies of a manifest whose versions are 0.x, by the names that sources have for them.
 fn young_dependencies(manifest: &str) -> Vec<String> {

@@ -90,6 +90,7 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
             ("conn/any_thread/inner", "link::owners::OwnerCount"),
             ("conn/any_thread/stamp", "link::sync"),
             ("conn/measured", "link::sync"),
+            ("kit/kept/room", "link::sync"),
         ],
     ),
     (

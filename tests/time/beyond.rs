@@ -1,14 +1,14 @@
-//! `corewheel::time` where tokio has no counterpart: without a runtime, and the method `timeout`.
+//! `corewheel::time` where tokio has no counterpart: without a runtime.
 
 use std::cell::RefCell;
-use std::future::{pending, ready};
+use std::future::pending;
 use std::pin::{Pin, pin};
 use std::sync::mpsc::{self, Sender};
 use std::task::Waker;
 use std::thread;
 
 use corewheel::fallback::InfallibleSleep;
-use corewheel::time::{self, FutureExt, Instant, MissedTickBehavior, Sleep};
+use corewheel::time::{self, Instant, MissedTickBehavior, Sleep};
 use tokio::runtime::Builder;
 
 use crate::own_process::in_own_process;
@@ -52,36 +52,13 @@ fn sleeps_work_on_a_runtime_without_timers() {
 }
 
 #[test]
-fn timeout_of_a_future_is_a_method_that_takes_every_form_of_a_time() {
-    within_patience(|| {
-        block_on(async {
-            assert_eq!(ready(7).timeout(FAR).await, Ok(7));
-            assert_eq!(async { 7 }.timeout(Instant::now() + FAR).await, Ok(7));
-            let until = |begin: Instant| assert!(begin.elapsed() >= ms(3), "{:?}", begin.elapsed());
-            let begin = Instant::now();
-            assert!(pending::<()>().timeout(ms(3)).await.is_err());
-            until(begin);
-            let begin = Instant::now();
-            assert!(pending::<()>().timeout(begin + ms(3)).await.is_err());
-            until(begin);
-            let begin = Instant::now();
-            assert!(pending::<()>().timeout(begin.into_std() + ms(3)).await.is_err());
-            until(begin);
-            let begin = Instant::now();
-            assert!(pending::<()>().timeout(time::handle().deadline(ms(3))).await.is_err());
-            until(begin);
-        });
-    });
-}
-
-#[test]
-fn instant_converts_to_that_of_tokio_and_is_a_time_for_handles() {
+fn instant_converts_to_those_of_tokio_and_of_the_standard_library() {
     let begin = Instant::now();
     let of_tokio = tokio::time::Instant::from(begin);
     assert_eq!(of_tokio.into_std(), begin.into_std());
     assert_eq!(Instant::from(of_tokio), begin);
     within_patience(move || {
-        assert_eq!(block_on(time::handle().sleep(begin + ms(3))), Ok(()));
+        assert_eq!(block_on(time::handle().sleep(begin.into_std() + ms(3))), Ok(()));
         assert!(begin.elapsed() >= ms(3));
     });
 }

@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::thread;
 
-use corewheel::time::{self, Duration, FutureExt, Instant};
+use corewheel::time::{self, Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{LocalSet, spawn_blocking};
 
@@ -30,7 +30,7 @@ async fn timeout_ends_a_longer_sleep_of_tokio_and_the_other_way_round() {
 
     assert_eq!(time::timeout(FAR, tokio::time::sleep(ms(100))).await, Ok(()));
     assert!(tokio::time::timeout(FAR, time::sleep(ms(100))).await.is_ok());
-    assert!(tokio::time::sleep(FAR).timeout(begin + ms(500)).await.is_err());
+    assert!(time::timeout_at(begin + ms(500), tokio::time::sleep(FAR)).await.is_err());
     assert_eq!(begin.elapsed(), ms(500));
 }
 

@@ -37,7 +37,7 @@ fn default_service_starts_its_threads_at_first_use() {
         check_sleep();
         let stats = time::stats_source().read();
         let expected = TimerService::beside_runtime().start().unwrap();
-        assert_eq!(stats.shards.len(), expected.shard_count());
+        assert_eq!(stats.shards.len(), expected.shards().count());
         assert_eq!(own_threads().len(), stats.shards.len(), "{:?}", own_threads());
         assert_eq!(stats.name, "time");
         // The first sleep may end before its service has started.

@@ -16,11 +16,12 @@
 //! for a runtime that runs none. The driver is one of them only once for each sleep.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use compio::driver::DriverType;
+use compio::driver::{DriverType, Proactor, ProactorBuilder};
 use compio::runtime::{Runtime, spawn, time::sleep};
 use corewheel::attach::Attachment;
 use corewheel::host::{Engine, Host, Needs, Shard};
@@ -200,7 +201,7 @@ impl Engine for Compio {
     }
 
     fn probe(&self) -> Result<String, String> {
-        let runtime = Runtime::new().map_err(no_runtime)?;
+        let runtime = new_runtime().map_err(no_runtime)?;
         Ok(match runtime.driver_type() {
             DriverType::IoUring => "io_uring works".to_owned(),
             _ => "io_uring does not work, so compio polls".to_owned(),
@@ -208,7 +209,7 @@ impl Engine for Compio {
     }
 
     fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
-        let runtime = Runtime::new().map_err(no_runtime)?;
+        let runtime = new_runtime().map_err(no_runtime)?;
         Ok(Box::new(move |shard| {
             // A task, as the main future is polled after each look at the sockets.
             let driver = async { spawn(shard.drive(CompioHost::default())).await };
@@ -217,6 +218,18 @@ impl Engine for Compio {
     }
 }
 
-fn no_runtime(error: std::io::Error) -> String {
+/// A runtime that polls where a ring can be made and then not entered, which compio panics at.
+fn new_runtime() -> io::Result<Runtime> {
+    let entered = Proactor::new()?.poll(Some(Duration::ZERO));
+    let mut proactor = ProactorBuilder::new();
+    if entered.is_err_and(|error| {
+        !matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+    }) {
+        proactor.driver_type(DriverType::Poll);
+    }
+    Runtime::builder().with_proactor(proactor).build()
+}
+
+fn no_runtime(error: io::Error) -> String {
     format!("a compio runtime cannot be made ({error}); raise the limit of open files")
 }

@@ -10,7 +10,7 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use corewheel::conn::{PeerSocket, acknowledged_bytes};
+use corewheel::conn::PeerSocket;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// The socket of a stream, for [`ConnTimers::race_write`](corewheel::ConnTimers::race_write) with a
@@ -58,7 +58,7 @@ impl SocketOf {
 
 impl PeerSocket for SocketOf {
     fn acknowledged(&self) -> Option<u64> {
-        acknowledged_bytes(&self.copied()?)
+        self.copied()?.acknowledged()
     }
 
     fn reset_at_close(&self) {

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use corewheel::part::{Part, PartHandle};
-use corewheel::{RefusedCall, TimerId, Timers, When};
+use corewheel::{Refused, TimerId, Timers, When};
 use glommio::TaskQueueHandle;
 
 use crate::host::is_executor_here;
@@ -69,7 +69,7 @@ pub trait OnTaskQueue<T: Send + 'static> {
         queue: TaskQueueHandle,
         when: W,
         call: impl FnOnce(&Timers<T>) + 'static,
-    ) -> Result<TimerId, RefusedCall<LocalCall<T>>>;
+    ) -> Result<TimerId, Refused<LocalCall<T>>>;
 }
 
 impl<T: Send + 'static> OnTaskQueue<T> for Timers<T> {
@@ -78,7 +78,7 @@ impl<T: Send + 'static> OnTaskQueue<T> for Timers<T> {
         queue: TaskQueueHandle,
         when: W,
         call: impl FnOnce(&Timers<T>) + 'static,
-    ) -> Result<TimerId, RefusedCall<LocalCall<T>>> {
+    ) -> Result<TimerId, Refused<LocalCall<T>>> {
         self.schedule_fn(when, in_queue(queue, call))
     }
 }

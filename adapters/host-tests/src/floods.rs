@@ -17,10 +17,8 @@ use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
 
 pub(crate) fn check(bed: &Bed) {
     of_requests(bed);
-    of_callbacks(bed);
     if bed.has_executor() {
         of_tasks(bed);
-        of_turns(bed);
         between_turns(bed);
     }
 }
@@ -91,30 +89,6 @@ fn retry(mut tries: impl FnMut() -> bool) -> bool {
     })
 }
 
-/// Callbacks that schedule another one, due at once, without an end.
-fn of_callbacks(bed: &Bed) {
-    fn again(timers: &Timers<()>, is_over: Arc<AtomicBool>) {
-        if !is_over.load(Ordering::Relaxed) {
-            let call = move |timers: &_| again(timers, is_over);
-            timers.schedule_fn(Duration::ZERO, call).expect("there is room");
-        }
-    }
-    let running = bed.start_plain();
-    let handle = running.service.handle();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&is_over);
-    let begin = move |timers: &_| again(timers, flag);
-    let scheduled = handle.on(SHARD).schedule_fn(Duration::ZERO, begin);
-    running.must("take a callback", scheduled.is_ok());
-    let (sender, ran) = mpsc::channel();
-    let call = tells(sender);
-    let scheduled = handle.on(SHARD).schedule_fn(ms(20), call);
-    running.must("take a callback", scheduled.is_ok());
-    running.next(&ran, "fire a timer beside callbacks that follow each other without an end");
-    is_over.store(true, Ordering::Relaxed);
-    running.end(ShutdownPolicy::Drop);
-}
-
 /// Tasks whose results are always ready.
 fn of_tasks(bed: &Bed) {
     let running = bed.start_plain();
@@ -175,25 +149,6 @@ const COUNTS: usize = 101;
 /// How many turns may do so. A host that lets other tasks run only when it reads its sockets takes
 /// turns for the whole of a tick, which are hundreds.
 const TURNS_MAX: u32 = 32;
-
-/// Turns that follow each other at once, without an end.
-fn of_turns(bed: &Bed) {
-    let running = bed.start_plain();
-    let spawned = running.service.spawn_on(SHARD, |timers| async move {
-        let endless = Endless::begin(&timers);
-        // The other task is spawned beside the driver, and awaits its turn some times.
-        let other = timers.handle();
-        for _ in 0..10 {
-            other.sleep(ms(1)).await.expect("there is room");
-            timers.sleep(ms(1)).await.expect("there is room");
-        }
-        endless.is_over.set(true);
-    });
-    let spawned = spawned.unwrap_or_else(|_| running.fail("take a future"));
-    let done = running.reply(spawned, "run tasks between turns that follow each other at once");
-    running.must("run a future to its end", done == Ok(()));
-    running.end(ShutdownPolicy::Drop);
-}
 
 /// Turns that follow each other at once let another task run that is always ready, and not only
 /// once in a tick, when the sockets are read.

@@ -1,4 +1,4 @@
-//! Futures on a shard: they run, wait, panic alone, and end with it.
+//! Futures on a shard: they run, sleep, and end with it.
 
 use std::future::{Future, pending};
 use std::sync::mpsc;
@@ -11,8 +11,6 @@ use crate::bed::{Bed, FAR, Running, SHARD, look, ms};
 
 pub(crate) fn check(bed: &Bed) {
     sleeps(bed);
-    wait_for_threads(bed);
-    panics(bed);
     for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
         pending_at_the_end(bed, policy);
     }
@@ -55,44 +53,6 @@ fn sleeps(bed: &Bed) {
         let is_right = running.reply(reply, "run a future that sleeps");
         running.must("end no sleep early, and each timeout in time", is_right == Ok(true));
     }
-    running.end(ShutdownPolicy::Drop);
-}
-
-fn wait_for_threads(bed: &Bed) {
-    let running = bed.start_plain();
-    let handle = running.service.handle();
-    let mut replies = Vec::new();
-    for _ in 0..20 {
-        let (sender, ready) = mpsc::channel();
-        let reply = spawn(&running, move |timers| async move {
-            // It is woken by the reply of a future on the same shard, and of a command.
-            let timer = handle.on(SHARD).schedule(FAR, ()).expect("there is room");
-            let _told = sender.send(());
-            let cancelled = handle.cancel(timer).await;
-            timers.sleep(ms(1)).await.expect("there is room");
-            cancelled.is_ok_and(|outcome| outcome.won())
-        });
-        running.next(&ready, "start a future");
-        replies.push(reply);
-    }
-    for reply in replies {
-        let won = running.reply(reply, "wake a future whose reply has come");
-        running.must("cancel a timer for a future", won == Ok(true));
-    }
-    running.end(ShutdownPolicy::Drop);
-}
-
-fn panics(bed: &Bed) {
-    let running = bed.start_plain();
-    let reply = spawn(&running, |timers| async move {
-        timers.sleep(ms(1)).await.expect("there is room");
-        panic!("a future panics");
-    });
-    let panicked = running.reply::<()>(reply, "report a panic of a future");
-    running.must("report a panic of a future", panicked == Err(ReplyError::Panicked));
-    let after = spawn(&running, |timers| async move { timers.sleep(ms(1)).await.is_ok() });
-    let slept = running.reply(after, "run a future after another one has panicked");
-    running.must("run a future after another one has panicked", slept == Ok(true));
     running.end(ShutdownPolicy::Drop);
 }
 

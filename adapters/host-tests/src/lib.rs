@@ -11,16 +11,17 @@
 //! What is tested:
 //!
 //! - No timer is early: values, callbacks, sleeps and resets, of the shard's own thread and others.
-//! - Other threads wake a shard that sleeps: with nothing to do, past a later deadline, many
-//!   threads at once, and threads that end.
+//! - Other threads wake a shard that sleeps: with nothing to do, past a later deadline, and many
+//!   threads at once.
 //! - Under a flood of requests, of tasks that are always ready, and of a peer that sends without a
 //!   pause, timers fire and other tasks run.
-//! - After a stall of the thread, what is due is delivered in the order of the deadlines, and
-//!   sockets are read before a connection is idle.
+//! - After a stall of the thread, sockets are read before a connection is idle.
 //! - A client that reads slowly is kept by a limit of writing, and one that stops is reset.
-//! - Futures run, panic alone, wait for other threads, and are dropped when the shard ends.
-//! - A shutdown gives each timer that was accepted one outcome, under each policy, also while
-//!   another thread sends.
+//! - Futures run, and are dropped when the shard ends, on its thread.
+//! - A shard that is shut down ends.
+//!
+//! What a shard does by itself on any host, such as the order of its timers and the policies of a
+//! shutdown, the tests of `corewheel` have.
 //!
 //! No test asserts how soon something happens. A host that does not do what it must lets a test
 //! wait for [`PATIENCE`], and the panic says for what.
@@ -29,7 +30,6 @@
 mod bed;
 mod floods;
 mod futures;
-mod shutdowns;
 mod sockets;
 mod times;
 mod wakes;
@@ -168,7 +168,6 @@ pub fn check_within<S: Sockets>(engine: impl Engine, sockets: S, patience: Durat
     });
     times::check(&bed);
     wakes::check(&bed);
-    shutdowns::check(&bed);
     floods::check(&bed);
     if bed.has_executor() {
         futures::check(&bed);

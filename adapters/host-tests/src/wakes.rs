@@ -1,6 +1,5 @@
 //! Other threads wake a shard that sleeps.
 
-use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -17,7 +16,6 @@ const THREADS: usize = 8;
 pub(crate) fn check(bed: &Bed) {
     alone(bed);
     at_once(bed);
-    of_threads_that_end(bed);
 }
 
 /// Has a callback run at once, which answers.
@@ -71,35 +69,6 @@ fn at_once(bed: &Bed) {
     });
     for _ in 0..THREADS as u64 * WAKES {
         running.next(&ran, "receive what many threads send at once");
-    }
-    running.end(ShutdownPolicy::Drop);
-}
-
-/// Sends when its thread ends, after the values of the thread that were made later.
-struct SendsLast(Handle<()>, mpsc::Sender<()>);
-
-impl Drop for SendsLast {
-    fn drop(&mut self) {
-        let sender = self.1.clone();
-        // It is refused where the thread has no lane any more; the test then counts no answer.
-        let call = tells(sender);
-        drop(self.0.on(SHARD).schedule_fn(Duration::ZERO, call));
-    }
-}
-
-thread_local! {
-    static LAST: RefCell<Option<SendsLast>> = const { RefCell::new(None) };
-}
-
-fn of_threads_that_end(bed: &Bed) {
-    let running = bed.start_plain();
-    let handle = running.service.handle();
-    for _ in 0..THREADS {
-        let (sender, _ran) = mpsc::channel();
-        let ends = move || LAST.with_borrow_mut(|last| *last = Some(SendsLast(handle, sender)));
-        thread::spawn(ends).join().expect("the thread does not panic");
-        // The shard has not been lost by it.
-        ask(&running, handle);
     }
     running.end(ShutdownPolicy::Drop);
 }

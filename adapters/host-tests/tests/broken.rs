@@ -161,7 +161,7 @@ fn host_that_drops_its_futures_fails() {
 }
 
 #[test]
-#[should_panic(expected = "run tasks between turns that follow each other at once")]
+#[should_panic(expected = "must do this, and does not: run other tasks between two turns")]
 fn host_that_never_lets_other_tasks_run_fails() {
     check_within(LocalSets(Fault::Greedy), OfTokio, SHORT);
 }

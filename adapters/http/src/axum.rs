@@ -9,8 +9,6 @@
 //!
 //! Cost: see [`serve`].
 
-mod answer;
-
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, Pending, Ready, pending, poll_fn, ready};
@@ -24,21 +22,27 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::Request;
 use axum::extract::connect_info::Connected;
 use axum::handler::HandlerService;
-use axum::response::Response;
+use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::{StatusCode, Version};
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::serve::Listener;
 use corewheel::Handle;
 #[cfg(doc)]
 use corewheel::stream::TimedIo;
 use corewheel::stream::{StreamControl, StreamLimits};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::service::TowerToHyperService;
 use tokio::sync::watch;
 use tower_service::Service;
 
-use self::answer::App;
-use super::hyper::BodyLimits;
+use super::hyper::BodyError::{FrameRate, NextFrame};
+use super::hyper::{BodyLimits, TimedBody};
 use super::server::Server;
 
 /// Serves connections of a listener, as `axum::serve` does, with timeouts.
@@ -288,54 +292,6 @@ impl<L: Listener, M, S, F> Serve<L, M, S, F> {
     }
 }
 
-impl<L, M, S, F> Serve<L, M, S, F>
-where
-    L: Listener,
-    M: for<'a> Service<IncomingStream<'a, L>, Error = Infallible, Response = S>,
-    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-    F: Future<Output = ()>,
-{
-    async fn run(self) -> io::Result<()> {
-        let Self { mut listener, mut make_service, server, signal, .. } = self;
-        let timers = server.handle();
-        let server = Arc::new(server.timers(timers));
-        // Its drop, with this future, begins the shutdown of each connection.
-        let (running, shutdown) = watch::channel(());
-        let mut signal = pin!(signal);
-        loop {
-            let (socket, remote_addr) = tokio::select! {
-                biased;
-                () = &mut signal => break,
-                accepted = listener.accept() => accepted,
-            };
-            let stream = server.stream(socket);
-            #[cfg(unix)]
-            let stream = match self.socket {
-                Some(find) => stream.with_socket(find),
-                None => stream,
-            };
-            let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
-            let control = stream.control();
-            let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
-            let Ok(app) = make_service.call(incoming).await;
-            let (server, mut shutdown) = (Arc::clone(&server), shutdown.clone());
-            tokio::spawn(async move {
-                // An error says that the server was dropped.
-                let is_shut_down = async { drop(shutdown.changed().await) };
-                server.serve(stream, App::new(app), is_shut_down).await;
-                // The shutdown has waited for this connection.
-                drop(shutdown);
-            });
-        }
-        drop((listener, make_service, shutdown));
-        // Each connection has a receiver until it has ended.
-        running.send_replace(());
-        running.closed().await;
-        Ok(())
-    }
-}
-
 impl<L, M, S, F> IntoFuture for Serve<L, M, S, F>
 where
     L: Listener,
@@ -349,7 +305,73 @@ where
     type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(async move {
+            let Self { mut listener, mut make_service, server, signal, .. } = self;
+            let timers = server.handle();
+            let server = Arc::new(server.timers(timers));
+            // Its drop, with this future, begins the shutdown of each connection.
+            let (running, shutdown) = watch::channel(());
+            let mut signal = pin!(signal);
+            loop {
+                let (socket, remote_addr) = tokio::select! {
+                    biased;
+                    () = &mut signal => break,
+                    accepted = listener.accept() => accepted,
+                };
+                let stream = server.stream(socket);
+                #[cfg(unix)]
+                let stream = match self.socket {
+                    Some(find) => stream.with_socket(find),
+                    None => stream,
+                };
+                let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
+                let control = stream.control();
+                let incoming = IncomingStream { io: stream.get_ref(), remote_addr, control };
+                let Ok(app) = make_service.call(incoming).await;
+                let (server, mut shutdown) = (Arc::clone(&server), shutdown.clone());
+                tokio::spawn(async move {
+                    // An error says that the server was dropped.
+                    let is_shut_down = async { drop(shutdown.changed().await) };
+                    let app = TowerToHyperService::new(app);
+                    let service = service_fn(move |request| answer(&app, request));
+                    server.serve(stream, service, is_shut_down).await;
+                    // The shutdown has waited for this connection.
+                    drop(shutdown);
+                });
+            }
+            drop((listener, make_service, shutdown));
+            // Each connection has a receiver until it has ended.
+            running.send_replace(());
+            running.closed().await;
+            Ok(())
+        })
+    }
+}
+
+/// The answer of an app to a request: `408` in place of an error, where the client has sent too
+/// little of the body of the request in time.
+fn answer<S>(
+    app: &TowerToHyperService<S>,
+    request: hyper::Request<TimedBody<Incoming>>,
+) -> impl Future<Output = Result<Response, Infallible>> + use<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible> + Clone,
+{
+    let (exchange, version) = (request.body().exchange().clone(), request.version());
+    let answer = hyper::service::Service::call(app, request.map(Body::new));
+    async move {
+        let Ok(answer) = answer.await;
+        let has_failed = answer.status().is_client_error() || answer.status().is_server_error();
+        let is_late =
+            || matches!(exchange.request_limit_reached(), Some(NextFrame(_) | FrameRate(_)));
+        if !(has_failed && is_late()) {
+            return Ok(answer);
+        }
+        let mut late = StatusCode::REQUEST_TIMEOUT.into_response();
+        if version < Version::HTTP_2 {
+            late.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(late)
     }
 }
 

@@ -10,7 +10,6 @@
 //!
 //! Cost: that of a [`TimedHttp`](crate::hyper::TimedHttp).
 
-mod ahead;
 mod closing;
 mod connection;
 

@@ -7,12 +7,9 @@
 //!
 //! Cost: 16 bytes for each member beside what it holds, and 32 bytes and the name for each list.
 
-use corewheel::ConfigError;
 use corewheel_shard::{Link, List, Node};
 use hashbrown::HashTable;
 use slab::Slab;
-
-use crate::capacity::slab;
 
 pub(crate) struct Chains<N, M> {
     members: Slab<Member<M>>,
@@ -31,7 +28,6 @@ struct Named<N> {
     name: N,
     hash: u64,
     members: List,
-    len: u32,
 }
 
 impl<M> Node for Member<M> {
@@ -45,10 +41,8 @@ impl<M> Node for Member<M> {
 }
 
 impl<N, M> Chains<N, M> {
-    /// Reserves memory for so many members. `field` is the name of the setting in the error.
-    pub(crate) fn with_capacity(field: &'static str, members: usize) -> Result<Self, ConfigError> {
-        let members = slab(field, members)?;
-        Ok(Self { members, lists: Slab::new(), by_name: HashTable::new() })
+    pub(crate) fn new() -> Self {
+        Self { members: Slab::new(), lists: Slab::new(), by_name: HashTable::new() }
     }
 
     /// The list of a name.
@@ -59,7 +53,7 @@ impl<N, M> Chains<N, M> {
     /// Makes a list whose name has none, for a member that is appended next.
     #[inline]
     pub(crate) fn add(&mut self, hash: u64, name: N) -> u32 {
-        let list = Named { name, hash, members: List::default(), len: 0 };
+        let list = Named { name, hash, members: List::default() };
         let list = self.lists.insert(list) as u32;
         let lists = &self.lists;
         self.by_name.insert_unique(hash, list, |list| lists[*list as usize].hash);
@@ -73,7 +67,6 @@ impl<N, M> Chains<N, M> {
         let member = self.members.insert(member) as u32;
         let known = &mut self.lists[list as usize];
         known.members.append(&mut self.members, member);
-        known.len += 1;
         member
     }
 
@@ -83,8 +76,7 @@ impl<N, M> Chains<N, M> {
         let list = self.members[member as usize].list;
         let known = &mut self.lists[list as usize];
         known.members.remove(&mut self.members, member);
-        known.len -= 1;
-        let is_empty = known.len == 0;
+        let is_empty = known.members.first().is_none();
         let value = self.members.remove(member as usize).value;
         if !is_empty {
             return (value, None);
@@ -137,11 +129,6 @@ impl<N, M> Chains<N, M> {
     /// The name of a list; `None` if there is no such list any more.
     pub(crate) fn name(&mut self, list: u32) -> Option<&mut N> {
         self.lists.get_mut(list as usize).map(|list| &mut list.name)
-    }
-
-    /// How many members a list has.
-    pub(crate) fn len_of(&self, list: u32) -> usize {
-        self.lists[list as usize].len as usize
     }
 
     /// How many members all lists have.

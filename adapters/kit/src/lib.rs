@@ -45,8 +45,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod ages;
-mod capacity;
 mod chains;
 pub mod herd;
 pub mod keyed;
@@ -62,45 +60,38 @@ pub mod guide {
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use corewheel::{ConfigError, RefusedCall, Timers, When};
+use corewheel::{ConfigError, Refused, Timers, When};
 
-use self::capacity::CAPACITY;
 use self::keyed::KeyedTimers;
 use self::purgatory::{Operation, Purgatory};
 use self::queue::{DelayQueue, Expired};
 use self::repeat::{Periodic, PeriodicRun, Repeat};
 use self::scaled::ScaledTimeouts;
 
-/// Makes containers and periodic callbacks on a shard, as methods of its [`Timers`]. The
-/// trait is sealed.
+/// Makes containers and periodic callbacks on a shard, as methods of its [`Timers`].
 ///
 /// The values and timers of a container that is made with a view
 /// [of a class](Timers::of_class) count for the class.
-pub trait TimersExt: sealed::OfShard {
-    /// Makes a [`DelayQueue`] on this shard for up to 65,536 values.
+pub trait TimersExt {
+    /// The type of the shard's values.
+    type Value: Send + 'static;
+
+    /// The shard's timers.
+    #[doc(hidden)]
+    fn timers(&self) -> &Timers<Self::Value>;
+
+    /// Makes a [`DelayQueue`] on this shard, for as many values as the shard can have timers. Their
+    /// memory is reserved now, and touched as it comes into use.
     ///
     /// # Panics
     ///
     /// If there is no memory for that many.
     fn delay_queue<V>(&self) -> DelayQueue<V> {
-        self.delay_queue_with_capacity(CAPACITY).expect("there is memory for 65,536 values")
+        DelayQueue::new(self.timers())
     }
 
-    /// Makes a [`DelayQueue`] on this shard for up to `capacity` values, 1 to 2³⁰. The memory is
-    /// reserved now, and touched as it comes into use.
-    ///
-    /// # Errors
-    ///
-    /// The capacity is out of its range, or there is no memory for it.
-    fn delay_queue_with_capacity<V>(&self, capacity: u32) -> Result<DelayQueue<V>, ConfigError> {
-        DelayQueue::new(self.timers(), capacity)
-    }
-
-    /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, without groups.
-    ///
-    /// # Panics
-    ///
-    /// If there is no memory for that many.
+    /// Makes [`KeyedTimers`] on this shard, without groups. Each key has a timer of the shard, so
+    /// the shard's [capacity](Timers::capacity) is also theirs.
     fn keyed<K: Hash + Eq, V>(
         &self,
         handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V>) + 'static,
@@ -108,8 +99,7 @@ pub trait TimersExt: sealed::OfShard {
         self.keyed_in_groups(handler)
     }
 
-    /// Makes [`KeyedTimers`] on this shard for up to 65,536 keys, which may be in groups with names
-    /// of type `G`.
+    /// Makes [`KeyedTimers`] on this shard whose keys may be in groups with names of type `G`.
     ///
     /// ```
     /// # use corewheel::{Fired, TimerService, Timers};
@@ -131,80 +121,21 @@ pub trait TimersExt: sealed::OfShard {
     /// assert_eq!(sessions.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    ///
-    /// # Panics
-    ///
-    /// If there is no memory for that many.
     fn keyed_in_groups<K: Hash + Eq, V, G: Hash + Eq>(
         &self,
         handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
     ) -> KeyedTimers<K, V, G> {
-        let keyed = self.keyed_in_groups_with_capacity(CAPACITY, handler);
-        keyed.expect("there is memory for 65,536 keys")
+        KeyedTimers::new(self.timers(), handler)
     }
 
-    /// Makes [`KeyedTimers`] on this shard, without groups, for up to `capacity` keys, 1 to 2³⁰.
-    /// The memory is reserved now, and touched as it comes into use, except the hash table: 5 to 10
-    /// bytes for each key.
-    ///
-    /// # Errors
-    ///
-    /// The capacity is out of its range, or there is no memory for it.
-    fn keyed_with_capacity<K: Hash + Eq, V>(
-        &self,
-        capacity: u32,
-        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V>) + 'static,
-    ) -> Result<KeyedTimers<K, V>, ConfigError> {
-        self.keyed_in_groups_with_capacity(capacity, handler)
-    }
-
-    /// Makes [`KeyedTimers`] on this shard for up to `capacity` keys, which may be in groups with
-    /// names of type `G`. Memory and errors are those of
-    /// [`keyed_with_capacity`](Self::keyed_with_capacity).
-    ///
-    /// # Errors
-    ///
-    /// The capacity is out of its range, or there is no memory for it.
-    fn keyed_in_groups_with_capacity<K: Hash + Eq, V, G: Hash + Eq>(
-        &self,
-        capacity: u32,
-        handler: impl FnMut(Expired<V, K>, &KeyedTimers<K, V, G>) + 'static,
-    ) -> Result<KeyedTimers<K, V, G>, ConfigError> {
-        KeyedTimers::new(self.timers(), capacity, handler)
-    }
-
-    /// A purgatory on this shard, for up to 65,536 operations with four keys each on average.
-    ///
-    /// # Panics
-    ///
-    /// There is no memory for so many; [`purgatory_with_capacity`](Self::purgatory_with_capacity)
-    /// returns an error instead.
+    /// A purgatory on this shard, for as many operations as the shard can have timers, with four
+    /// keys each on average.
     fn purgatory<K, Op>(&self) -> Purgatory<K, Op>
     where
         K: Hash + Eq + 'static,
         Op: Operation,
     {
-        let purgatory = self.purgatory_with_capacity(CAPACITY, Purgatory::<K, Op>::WATCHES);
-        purgatory.expect("there is memory for 65,536 operations")
-    }
-
-    /// A purgatory on this shard, for up to `operations_max` operations that wait at once and up to
-    /// `watches_max` keys that they watch, summed over all operations. Each limit is 1 to 2³⁰.
-    /// Memory is reserved when the purgatory is made, and touched when it is used.
-    ///
-    /// # Errors
-    ///
-    /// A limit is out of its range, or there is no memory for it.
-    fn purgatory_with_capacity<K, Op>(
-        &self,
-        operations_max: u32,
-        watches_max: u32,
-    ) -> Result<Purgatory<K, Op>, ConfigError>
-    where
-        K: Hash + Eq + 'static,
-        Op: Operation,
-    {
-        Purgatory::new(self.timers(), operations_max, watches_max)
+        Purgatory::new(self.timers())
     }
 
     /// Timeouts on this shard that last from `min` to `max` by the shard's
@@ -224,24 +155,7 @@ pub trait TimersExt: sealed::OfShard {
         max: Duration,
         handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
     ) -> Result<ScaledTimeouts<V>, ConfigError> {
-        self.scaled_with_capacity(min, max, self.timers().capacity(), handler)
-    }
-
-    /// Timeouts on this shard that last from `min` to `max` by the shard's
-    /// [scale](Timers::set_scale), for up to `capacity` values at once, 1 to 2³⁰. Memory is taken
-    /// when it is needed, and kept. The handler is as for [`scaled`](Self::scaled).
-    ///
-    /// # Errors
-    ///
-    /// The capacity is out of its range, or an error of [`scaled`](Self::scaled).
-    fn scaled_with_capacity<V: 'static>(
-        &self,
-        min: Duration,
-        max: Duration,
-        capacity: u32,
-        handler: impl FnMut(V, &ScaledTimeouts<V>) + 'static,
-    ) -> Result<ScaledTimeouts<V>, ConfigError> {
-        ScaledTimeouts::new(self.timers(), min, max, capacity, handler)
+        ScaledTimeouts::new(self.timers(), min, max, handler)
     }
 
     /// Runs a callback periodically on this core until it is stopped: by [`PeriodicRun::stop`], or
@@ -260,7 +174,7 @@ pub trait TimersExt: sealed::OfShard {
     /// # Panics
     ///
     /// If the shard has as many [parts](Timers::add_part) as it can have.
-    fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, RefusedCall<F>>
+    fn repeat<F>(&self, repeat: Repeat, call: F) -> Result<Periodic, Refused<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
     {
@@ -310,7 +224,7 @@ pub trait TimersExt: sealed::OfShard {
         first: W,
         next: N,
         call: F,
-    ) -> Result<Periodic, RefusedCall<F>>
+    ) -> Result<Periodic, Refused<F>>
     where
         F: FnMut(&mut PeriodicRun<'_, Self::Value>) + 'static,
         N: FnMut(Instant) -> Option<Instant> + 'static,
@@ -319,22 +233,10 @@ pub trait TimersExt: sealed::OfShard {
     }
 }
 
-impl<T: Send + 'static> TimersExt for Timers<T> {}
-
-mod sealed {
-    use super::Timers;
-
-    pub trait OfShard {
-        type Value: Send + 'static;
-
-        fn timers(&self) -> &Timers<Self::Value>;
-    }
-}
-
-impl<T: Send + 'static> sealed::OfShard for Timers<T> {
+impl<T: Send + 'static> TimersExt for Timers<T> {
     type Value = T;
 
-    fn timers(&self) -> &Timers<T> {
+    fn timers(&self) -> &Self {
         self
     }
 }

@@ -21,8 +21,8 @@
 //! let every_second = Repeat::at_fixed_rate(Duration::from_secs(1))?
 //!     .missed_tick_behavior(MissedTickBehavior::Skip);
 //! let heartbeat = shard.timers().repeat(every_second, |run| {
-//!     println!("heartbeat {}, {} were missed", run.number(), run.missed());
-//!     if run.number() == 2 {
+//!     println!("heartbeat {}, {} were missed", run.number, run.missed);
+//!     if run.number == 2 {
 //!         run.stop();
 //!     }
 //! })?;
@@ -70,7 +70,7 @@
 //! let begin = move |timers: &Timers| {
 //!     let beat = timers.repeat(every, move |run| {
 //!         // The receiver is gone at the end of this example.
-//!         let _ = sender.send(run.number());
+//!         let _ = sender.send(run.number);
 //!     });
 //!     beat.expect("there is room")
 //! };
@@ -90,9 +90,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use corewheel::clock::Clock;
-use corewheel::interval::{Interval, MissedTickBehavior};
+use corewheel::interval::MissedTickBehavior;
 use corewheel::part::{Part, PartHandle, PartTimer};
-use corewheel::{ConfigError, Deadline, RefusedCall, RefusedKind, Timers, When};
+use corewheel::{ConfigError, Deadline, Refused, RefusedKind, Timers, When};
 
 use crate::herd::Jitter;
 
@@ -166,7 +166,7 @@ impl Repeat {
         behavior: Option<MissedTickBehavior>,
     ) -> Result<Self, ConfigError> {
         ConfigError::if_zero(field, period)?;
-        Ok(Self { period, behavior, first: period, jitter: Jitter::even(Duration::ZERO) })
+        Ok(Self { period, behavior, first: period, jitter: Jitter::random(Duration::ZERO, 0) })
     }
 
     /// When the first run is due, from when the callback is handed over.
@@ -174,17 +174,6 @@ impl Repeat {
     pub fn first(mut self, delay: Duration) -> Self {
         self.first = delay;
         self
-    }
-
-    /// Makes the first run due at a random moment within a period, or within a delay, from when the
-    /// callback is handed over. The later runs keep that distance, so callbacks that begin together
-    /// do not run together. It takes the place of [`first`](Self::first).
-    ///
-    /// Equal seeds make equal moments, so each callback takes a seed of its own.
-    #[must_use]
-    pub fn phase(self, seed: u64) -> Self {
-        let first = Interval::phase_of(self.period, seed);
-        self.first(first)
     }
 
     /// What happens to periods at whose end the callback could not run, because its run before, or
@@ -204,7 +193,7 @@ impl Repeat {
         self
     }
 
-    pub(crate) fn begin<T, F>(self, timers: &Timers<T>, call: F) -> Result<Periodic, RefusedCall<F>>
+    pub(crate) fn begin<T, F>(self, timers: &Timers<T>, call: F) -> Result<Periodic, Refused<F>>
     where
         T: Send + 'static,
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
@@ -260,36 +249,21 @@ impl fmt::Debug for Periodic {
 
 /// One run of a periodic callback: its argument.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct PeriodicRun<'a, T: Send + 'static = Infallible> {
-    timers: &'a Timers<T>,
+    /// The shard's timers.
+    pub timers: &'a Timers<T>,
+    /// When this run was due: exact, without jitter, and not rounded up to a tick.
+    pub due: Instant,
+    /// The number of this run, from 0.
+    pub number: u64,
+    /// How many periods after this run have passed already and are left out. It is 0 with
+    /// [`MissedTickBehavior::Burst`], with a fixed delay, and with a plan.
+    pub missed: u64,
     is_over: &'a Cell<bool>,
-    due: Instant,
-    number: u64,
-    missed: u64,
 }
 
 impl<T: Send + 'static> PeriodicRun<'_, T> {
-    /// The shard's timers.
-    pub fn timers(&self) -> &Timers<T> {
-        self.timers
-    }
-
-    /// When this run was due: exact, without jitter, and not rounded up to a tick.
-    pub fn due(&self) -> Instant {
-        self.due
-    }
-
-    /// The number of this run, from 0.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// How many periods after this run have passed already and are left out. It is 0 with
-    /// [`MissedTickBehavior::Burst`], with a fixed delay, and with a plan.
-    pub fn missed(&self) -> u64 {
-        self.missed
-    }
-
     /// Makes this run the last.
     pub fn stop(&mut self) {
         self.is_over.set(true);
@@ -316,13 +290,13 @@ pub(crate) fn by_plan<T, F>(
     first: impl When,
     plan: impl FnMut(Instant) -> Option<Instant> + 'static,
     call: F,
-) -> Result<Periodic, RefusedCall<F>>
+) -> Result<Periodic, Refused<F>>
 where
     T: Send + 'static,
     F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
 {
-    let jitter = Jitter::even(Duration::ZERO);
-    Repeating::begin(timers, first, Body { call, next: Next::Plan(Box::new(plan)), jitter })
+    let next = Next::Plan(Box::new(plan));
+    Repeating::begin(timers, first, Body { call, next, jitter: Jitter::random(Duration::ZERO, 0) })
 }
 
 /// A periodic callback, which is a part of its shard, with the timer of the next run.
@@ -353,91 +327,49 @@ where
         timers: &Timers<T>,
         first: impl When,
         mut body: Body<F>,
-    ) -> Result<Periodic, RefusedCall<F>> {
-        let clock = timers.handle().clock();
+    ) -> Result<Periodic, Refused<F>> {
         let due = timers.handle().instant_of(first);
-        let aim = clock.after(due, body.jitter.after(Duration::ZERO));
         let repeating = timers.add_part(|shard| Self {
             shard,
             timers: timers.with_class_of(timers.handle()),
-            clock,
+            clock: timers.handle().clock(),
             is_over: Cell::new(false),
             timer: Cell::new(None),
-            due: Cell::new((due, aim)),
+            due: Cell::new((due, due)),
             runs: Cell::new(0),
             body: RefCell::new(None),
             own: Cell::new(None),
         });
-        if let Err(kind) = repeating.arm(aim, timers.now()) {
+        if let Err(kind) = repeating.arm(repeating.aim_at(due, &mut body.jitter)) {
             repeating.shard.contain(|| drop(body.next));
-            return Err(kind.of(body.call).into());
+            return Err(kind.of(body.call));
         }
         repeating.body.replace(Some(body));
         repeating.own.set(Some(Rc::clone(&repeating)));
         Ok(Periodic { repeating })
     }
 
-    fn run(&self, body: &mut Body<F>) {
-        let due = self.due.get().0;
-        let missed = self.arm_next(body, self.timers.now());
-        let number = self.runs.replace(self.runs.get() + 1);
-        let (timers, is_over) = (&self.timers, &self.is_over);
-        let mut run = PeriodicRun { timers, is_over, due, number, missed };
-        self.shard.contain(|| (body.call)(&mut run));
-        if let Next::Delay(delay) = body.next {
-            let now = timers.now();
-            self.reset(body, self.clock.after(now, delay), now);
-        }
-    }
-
-    /// Schedules the timer of the next run before this run, so that there is room for it. Returns
-    /// how many periods are left out.
-    fn arm_next(&self, body: &mut Body<F>, now: Instant) -> u64 {
+    /// Runs the callback. The timer of the next run is scheduled before, so that there is room for
+    /// it.
+    fn run(&self, Body { call, next, jitter }: &mut Body<F>) {
         let (due, aim) = self.due.get();
-        match &mut body.next {
+        let (timers, is_over, now) = (&self.timers, &self.is_over, self.timers.now());
+        let mut missed = 0;
+        let deadline = match next {
             Next::Rate(period, behavior) => {
                 let late = now.saturating_duration_since(aim);
-                let (next, missed) = behavior.next_tick(&self.clock, due, (now, late), *period);
-                self.arm_again(self.aim_at(body, next), now);
-                return missed;
+                let (next, left_out) = behavior.next_tick(&self.clock, due, (now, late), *period);
+                missed = left_out;
+                self.aim_at(next, jitter)
             }
             // It is reset at the end of the run, to a later deadline.
-            Next::Delay(delay) => self.arm_again(self.clock.after(now, *delay), now),
-            Next::Plan(next) => {
-                // Keeps the room while the plan is called.
-                self.arm_again(now, now);
-                let mut planned = None;
-                self.shard.contain(|| planned = next(due));
-                match planned {
-                    Some(next) => self.reset(body, next, now),
-                    None => self.disarm(),
-                }
-            }
-        }
-        0
-    }
-
-    /// Notes when the next run is due, and returns the instant that its timer aims at.
-    fn aim_at(&self, body: &mut Body<F>, due: Instant) -> Instant {
-        let aim = self.clock.after(due, body.jitter.after(Duration::ZERO));
-        self.due.set((due, aim));
-        aim
-    }
-
-    /// The deadline of a run that aims at an instant, which may have passed.
-    fn deadline(&self, aim: Instant, now: Instant) -> Deadline {
-        if aim <= now { self.shard.deadline(Duration::ZERO) } else { self.shard.deadline(aim) }
-    }
-
-    fn arm(&self, aim: Instant, now: Instant) -> Result<(), RefusedKind> {
-        self.timer.set(Some(self.shard.schedule(self.deadline(aim, now), 0)?));
-        Ok(())
-    }
-
-    /// Schedules the timer of a later run. The slot of the timer that has just fired is free for
-    /// it, unless the shard is closed or that slot's generations are used up.
-    fn arm_again(&self, aim: Instant, now: Instant) {
-        if self.arm(aim, now).is_err() && !self.shard.is_closed() {
+            Next::Delay(delay) => self.shard.deadline(self.clock.after(now, *delay)),
+            // Keeps the room while the plan is called.
+            Next::Plan(_) => self.shard.deadline(Duration::ZERO),
+        };
+        // The slot of the timer that has just fired is free, unless the shard is closed or that
+        // slot's generations are used up.
+        if self.arm(deadline).is_err() && !self.shard.is_closed() {
             let shard = self.shard.shard_id().number();
             tracing::error!(
                 name: "repeat-without-timer",
@@ -445,13 +377,41 @@ where
                 shard, "a periodic callback ends for want of a timer"
             );
         }
+        if let Next::Plan(next) = next {
+            let mut planned = None;
+            self.shard.contain(|| planned = next(due));
+            match planned {
+                Some(next) => self.reset(next, jitter),
+                None => self.disarm(),
+            }
+        }
+        let number = self.runs.replace(self.runs.get() + 1);
+        let mut run = PeriodicRun { timers, due, number, missed, is_over };
+        self.shard.contain(|| call(&mut run));
+        if let Next::Delay(delay) = next {
+            self.reset(self.clock.after(timers.now(), *delay), jitter);
+        }
+    }
+
+    /// Notes when the next run is due, and returns the deadline of its timer.
+    fn aim_at(&self, due: Instant, jitter: &mut Jitter) -> Deadline {
+        let aim = self.clock.after(due, jitter.after(Duration::ZERO));
+        self.due.set((due, aim));
+        if aim <= self.timers.now() {
+            return self.shard.deadline(Duration::ZERO);
+        }
+        self.shard.deadline(aim)
+    }
+
+    fn arm(&self, deadline: Deadline) -> Result<(), RefusedKind> {
+        self.timer.set(Some(self.shard.schedule(deadline, 0)?));
+        Ok(())
     }
 
     /// Makes the next run due at another instant, unless it has no timer.
-    fn reset(&self, body: &mut Body<F>, due: Instant, now: Instant) {
+    fn reset(&self, due: Instant, jitter: &mut Jitter) {
         if let Some(timer) = self.timer.get() {
-            let aim = self.aim_at(body, due);
-            self.shard.reset(timer, self.deadline(aim, now));
+            self.shard.reset(timer, self.aim_at(due, jitter));
         }
     }
 }

@@ -25,18 +25,22 @@
 //! runtime. A deadline that has passed costs a pass, and a poll of each endpoint.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use atomic_waker::AtomicWaker;
 use corewheel::clock::Clock;
-use corewheel::pass::Pass;
-use oneshot::AsyncReceiver;
+use corewheel::pass::{POLLS_MAX, Pass, SocketReader};
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::runtime::{Handle, Id};
-
-use super::reader::{Reader, Readers, Reads, Served};
+use tokio::task::coop;
 
 /// How long a task may be held up before its stamps are old, and before its first poll is late.
 /// Connections have longer idle times.
@@ -96,13 +100,13 @@ pub(super) fn note_reset(deadline: Instant) {
 }
 
 /// Whether the poll of an endpoint has begun so long ago that what it reads would have old stamps.
-pub(super) fn is_late(clock: &Clock) -> bool {
+fn is_late(clock: &Clock) -> bool {
     with_polled(|polled| clock.now().saturating_duration_since(polled.began) > LATE)
         .unwrap_or(false)
 }
 
 /// A socket is read.
-pub(super) fn note_read(note: impl FnOnce(&mut Reads)) {
+fn note_read(note: impl FnOnce(&mut Reads)) {
     with_polled(|polled| note(polled.reads.get_or_insert_default()));
 }
 
@@ -118,8 +122,8 @@ pub(super) struct Driver {
     deadline: Option<Instant>,
     /// `None` unless the deadline has passed.
     held: Option<Held>,
-    /// Of an endpoint that was polled; `None` of a connection.
-    reader: Option<(Arc<Reader>, Served)>,
+    /// Of an endpoint that was polled, with what it has to answer; `None` of a connection.
+    reader: Option<(Arc<Reader>, Option<u32>)>,
 }
 
 impl Driver {
@@ -170,8 +174,8 @@ impl Future for Driver {
         let this = &mut *self;
         let now = this.clock.now();
         let at = match &mut this.reader {
-            Some((reader, served)) => {
-                reader.begin_poll(cx, served);
+            Some((reader, question)) => {
+                reader.begin_poll(cx, question);
                 None
             }
             None => ready!(this.poll_held(now, cx)),
@@ -179,15 +183,10 @@ impl Future for Driver {
         let (output, polled) = this.poll_inner(now, at, cx);
         let Some(polled) = polled else { return output };
         match (&mut this.reader, polled.reads) {
-            (Some((_, served)), reads) => {
-                if !served.end_poll(reads.unwrap_or_default()) {
-                    // Nothing else need wake the task, as where a socket before a `rebind` is left.
-                    cx.waker().wake_by_ref();
-                }
+            (Some((reader, question)), reads) => {
+                reader.end_poll(reads.unwrap_or_default(), cx, question);
             }
-            (None, Some(_)) => {
-                this.reader = Some((this.readers.add(this.host, cx), Served::default()));
-            }
+            (None, Some(_)) => this.reader = Some((this.readers.add(this.host, cx), None)),
             (None, None) => {
                 let at = polled.at.unwrap_or(now);
                 this.deadline = polled.reset.or(this.deadline).filter(|deadline| *deadline > at);
@@ -210,8 +209,9 @@ struct Held {
     /// When its pass has begun.
     since: Instant,
     pass: Pass,
-    /// The endpoints that have still to read; `None` before the pass is over.
-    reads: Option<Vec<AsyncReceiver<()>>>,
+    /// The endpoints that have still to read, and what they are to answer; `None` before the pass
+    /// is over.
+    reads: Option<Vec<(Arc<Reader>, u32)>>,
 }
 
 impl Held {
@@ -219,10 +219,9 @@ impl Held {
         if self.reads.is_none() {
             ready!(self.pass.poll_over(cx));
         }
-        let reads = self.reads.get_or_insert_with(|| readers.read(host));
-        while let Some(read) = reads.last_mut() {
-            // An endpoint that has ended reads no more.
-            let _ = ready!(Pin::new(read).poll(cx));
+        let reads = self.reads.get_or_insert_with(|| readers.ask(host));
+        while let Some((reader, question)) = reads.last() {
+            ready!(reader.socket.poll_answered(*question, cx));
             reads.pop();
         }
         Poll::Ready(())
@@ -235,5 +234,188 @@ struct Scope(Option<Polled>);
 impl Drop for Scope {
     fn drop(&mut self) {
         POLLED.set(self.0.take());
+    }
+}
+
+/// The tasks of a [`QuinnRuntime`](super::QuinnRuntime) that read sockets: one for each endpoint.
+#[derive(Default)]
+pub(super) struct Readers(Mutex<Vec<Arc<Reader>>>);
+
+impl Readers {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Reader>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a task in its first poll. A connection may ask for the next one at once.
+    fn add(&self, host: Id, cx: &Context<'_>) -> Arc<Reader> {
+        let (task, socket) = (AtomicWaker::new(), SocketReader::default());
+        let reader = Arc::new(Reader { host, task, socket });
+        reader.task.register(cx.waker());
+        self.lock().push(Arc::clone(&reader));
+        reader
+    }
+
+    fn remove(&self, reader: &Arc<Reader>) {
+        self.lock().retain(|it| !Arc::ptr_eq(it, reader));
+        reader.socket.close();
+    }
+
+    /// Has the sockets read of all endpoints whose tasks run in a tokio runtime. Returns what each
+    /// is to answer.
+    fn ask(&self, host: Id) -> Vec<(Arc<Reader>, u32)> {
+        let readers: Vec<_> = self.lock().iter().filter(|it| it.host == host).cloned().collect();
+        let asked = readers.into_iter().map(|reader| {
+            let question = reader.socket.ask();
+            reader.task.wake();
+            (reader, question)
+        });
+        asked.collect()
+    }
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readers").field("count", &self.lock().len()).finish_non_exhaustive()
+    }
+}
+
+/// A task that reads sockets.
+struct Reader {
+    /// The runtime that runs the task.
+    host: Id,
+    task: AtomicWaker,
+    socket: SocketReader,
+}
+
+impl Reader {
+    /// Called before each poll of the task, with what it has to answer.
+    fn begin_poll(&self, cx: &Context<'_>, question: &mut Option<u32>) {
+        self.task.register(cx.waker());
+        *question = question.or_else(|| self.socket.question());
+    }
+
+    /// Called after each poll of the task. A socket that never is empty must not hold a connection
+    /// back for ever: what was in it when the connection asked is read after some polls.
+    fn end_poll(&self, reads: Reads, cx: &Context<'_>, question: &mut Option<u32>) {
+        let Some(number) = *question else { return };
+        if reads.are_done() || !self.socket.is_waited_for(POLLS_MAX) {
+            *question = None;
+            self.socket.answer(number);
+            // What was asked between two polls before the answer has had its wake-up.
+            if self.socket.question().is_none() {
+                return;
+            }
+        }
+        // Nothing else need wake the task, as where a socket before a `rebind` is left.
+        cx.waker().wake_by_ref();
+    }
+}
+
+/// What a task has read from its sockets in a poll. It reads one after another.
+#[derive(Clone, Copy, Default)]
+struct Reads {
+    /// The socket that may have more.
+    unread: Option<usize>,
+    /// Whether the task has left a socket that may have more, and gone to another.
+    has_left: bool,
+}
+
+impl Reads {
+    fn note(&mut self, socket: usize, is_empty: bool) {
+        self.has_left |= self.unread.is_some_and(|unread| unread != socket);
+        self.unread = (!is_empty).then_some(socket);
+    }
+
+    /// Whether each socket was read until it was empty.
+    fn are_done(self) -> bool {
+        self.unread.is_none() && !self.has_left
+    }
+}
+
+/// A socket that notes whether it was read until it was empty.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) inner: Arc<dyn AsyncUdpSocket>,
+    pub(super) clock: Clock,
+}
+
+impl AsyncUdpSocket for Socket {
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        // The task stamps what it reads with the time at which its poll has begun. Its next poll
+        // has another.
+        let is_late = is_late(&self.clock);
+        let read = if is_late {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        } else {
+            self.inner.poll_recv(cx, bufs, meta)
+        };
+        // Without a budget, a socket says that it is empty.
+        let is_empty = read.is_pending() && !is_late && coop::has_budget_remaining();
+        note_read(|reads| reads.note(std::ptr::from_ref(self).addr(), is_empty));
+        read
+    }
+
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Arc::clone(&self.inner).create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.inner.try_send(transmit)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corewheel_test_support::Alarm;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    #[test]
+    fn question_between_the_polls_that_answer_an_older_one_wakes_the_task_that_reads() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let _entered = runtime.enter();
+        let (readers, (alarm, waker)) = (Readers::default(), Alarm::new());
+        let (mut cx, mut question) = (Context::from_waker(&waker), None);
+        let reader = readers.add(Handle::current().id(), &cx);
+        let ask = || readers.ask(Handle::current().id()).pop().unwrap().1;
+        let unread = Reads { unread: Some(1), has_left: false };
+        let first = ask();
+        reader.begin_poll(&cx, &mut question);
+        reader.end_poll(unread, &cx, &mut question);
+        let second = ask();
+        reader.begin_poll(&cx, &mut question);
+        let before = alarm.count();
+        reader.end_poll(Reads::default(), &cx, &mut question);
+        assert!(reader.socket.poll_answered(first, &mut cx).is_ready());
+        assert!(reader.socket.poll_answered(second, &mut cx).is_pending());
+        assert_eq!(alarm.count(), before + 1, "nothing else polls the task");
+        reader.begin_poll(&cx, &mut question);
+        reader.end_poll(Reads::default(), &cx, &mut question);
+        assert!(reader.socket.poll_answered(second, &mut cx).is_ready());
+        // The task that asks is the same here.
+        assert_eq!(alarm.count(), before + 2, "nothing is asked any more");
     }
 }

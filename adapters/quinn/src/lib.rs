@@ -30,7 +30,6 @@
 #![forbid(unsafe_code)]
 
 mod driver;
-mod reader;
 
 pub mod guide {
     #![doc = include_str!("guide.md")]
@@ -49,8 +48,7 @@ use corewheel::fallback::InfallibleSleep;
 use corewheel::{AnyHandle, Handle};
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
-use self::driver::Driver;
-use self::reader::{Readers, Socket};
+use self::driver::{Driver, Readers, Socket};
 
 /// A runtime for quinn's [`Endpoint::new`](quinn::Endpoint::new): it spawns tasks and makes
 /// sockets as quinn's [`TokioRuntime`] does, and takes its timers from a service.

@@ -91,22 +91,7 @@ impl StatsCollector {
     /// takes one collector, which has all services: a text has each family once. A caller that
     /// wants another prefix passes the collector to [`Registry::register_collector`].
     pub fn register(self, registry: &mut Registry) {
-        put_into(registry, self);
-    }
-}
-
-/// Registers a collector in a registry that has no other.
-pub(super) fn put_into(registry: &mut Registry, collector: impl Collector) {
-    registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(collector));
-}
-
-/// The statistics of a service that were read before.
-#[derive(Debug)]
-pub(super) struct Reading(pub(super) ServiceStats);
-
-impl Collector for Reading {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        metrics::encode(&mut encoder, std::slice::from_ref(&self.0))
+        registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(self));
     }
 }
 

@@ -29,31 +29,24 @@
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
-//! | `axum` | `StatsRoutes::router`; turns on `tower` | axum |
-//! | `tower` | [`StatsRoutes`] as a service of tower | tower's trait |
+//! | `axum` | `StatsRoutes::router` | axum |
 #![forbid(unsafe_code)]
 
-mod alarms;
-mod attention;
 mod collector;
-mod history;
 mod host;
 mod metrics;
 mod mount;
 mod reasons;
 mod routes;
 mod server;
-mod warnings;
 pub mod watchdog;
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::oneshot;
 
 pub use self::collector::StatsCollector;
@@ -63,11 +56,9 @@ pub use self::mount::StatsRoutes;
 ///
 /// | route | answer |
 /// |---|---|
-/// | `/` | a page that says what needs attention, and shows the last ten minutes |
-/// | `/stats.json` | [`ServiceStats`](corewheel::stats::ServiceStats) and what is urgent, as JSON |
-/// | `/history.json` | what the page draws of ten minutes, in steps of 5 s; its form may change |
+/// | `/` | a page that says what needs attention, and draws what happens meanwhile |
+/// | `/stats.json` | [`ServiceStats`](corewheel::stats::ServiceStats) and all warnings, as JSON |
 /// | `/metrics` | every count of each shard and class, and its histograms, for Prometheus |
-/// | `/healthz` | 200 while every shard runs, else 503 with the shards that do not |
 /// | `/ready` | 200 while the server may get connections, else 503 with the reasons |
 /// | `/live` | 200 while the process answers |
 ///
@@ -102,6 +93,7 @@ pub use self::mount::StatsRoutes;
 ///
 /// It outlives the [`TimerService`](corewheel::TimerService), and then reports the shards as
 /// closed. See the [module](self) for an example.
+#[derive(Debug)]
 #[must_use = "the endpoint stops when it is dropped"]
 pub struct StatsEndpoint {
     address: SocketAddr,
@@ -176,12 +168,6 @@ impl Drop for StatsEndpoint {
     }
 }
 
-impl fmt::Debug for StatsEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatsEndpoint").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
 /// Listens on the first of the addresses that can be bound.
 fn bind(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<(TcpListener, SocketAddr)> {
     let mut failure =
@@ -204,15 +190,8 @@ fn bind(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<(TcpListener,
 /// Listens with a queue that is long enough for a burst of connections: where it is full, a client
 /// tries again after a second.
 fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A port that an endpoint before has left in TIME_WAIT can be bound, as the standard library
-    // arranges it.
-    #[cfg(unix)]
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(server::QUEUE)?;
-    socket.set_nonblocking(true)?;
-    let listener = TcpListener::from(socket);
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }

@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 
 use corewheel::DeadlineKind;
 use corewheel::stats::{
-    ClassStats, CountRow, DeadlineStats, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
-    Warning, WarningKind,
+    ClassStats, CountRow, ServiceStats, ShardCounts, ShardState, ShardStats, Times, Warning,
+    WarningKind,
 };
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -27,49 +27,51 @@ const BOUNDS: RangeInclusive<u32> = 10..=36;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A name, a meaning and the value of a `T`.
-type Row<T, V = f64> = (&'static str, &'static str, fn(&T) -> V);
+/// A name, a meaning and the value of a `T`, if there is one.
+type Row<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
 
 /// A name, a meaning and the times of a shard.
 type Histogram = (&'static str, &'static str, fn(&ShardStats) -> &Times);
 
 const OF_SERVICE: [Row<ServiceStats>; 5] = [
-    ("uptime_seconds", "How long the service has been up", |service| service.uptime.as_secs_f64()),
-    ("tick_seconds", "The length of a tick", |service| seconds(service.tick_ns)),
-    ("lateness_bound_seconds", "The bound beyond which a delivery counts as late", |service| {
-        seconds(service.lateness_bound_ns)
+    ("uptime_seconds", "How long the service has been up", |of| Some(of.uptime.as_secs_f64())),
+    ("tick_seconds", "The length of a tick", |of| Some(seconds(of.tick_ns))),
+    ("lateness_bound_seconds", "The bound beyond which a delivery counts as late", |of| {
+        Some(seconds(of.lateness_bound_ns))
     }),
     (
         "activity_stamp_seconds",
         "What an activity stamp adds at most to an idle limit of a connection on a shard",
-        |service| seconds(service.activity_stamp_ns),
+        |of| Some(seconds(of.activity_stamp_ns)),
     ),
-    ("cores", "The processors that the process may use", |service| service.cores as f64),
+    ("cores", "The processors that the process may use", |of| Some(of.cores as f64)),
 ];
 
 const OF_SHARD: [Row<ShardStats>; 5] = [
-    ("running", "Whether the shard runs", |shard| flag(shard.state == ShardState::Running)),
+    ("running", "Whether the shard runs", |of| Some(flag(of.state == ShardState::Running))),
     (
         "scale",
         "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum",
-        |shard| shard.scale.get(),
+        |of| Some(of.scale.get()),
     ),
-    ("overdue_seconds", "How long a turn has been due and has not ended", |shard| {
-        seconds(shard.overdue_ns)
+    ("overdue_seconds", "How long a turn has been due and has not ended", |of| {
+        Some(seconds(of.overdue_ns))
     }),
-    ("turn_running_seconds", "How long the turn that runs now has been running", |shard| {
-        seconds(shard.turn_ns.unwrap_or(0))
+    ("turn_running_seconds", "How long the turn that runs now has been running", |of| {
+        Some(seconds(of.turn_ns.unwrap_or(0)))
     }),
-    ("memory_bytes", "The memory that the shard's timers have touched, in bytes", |shard| {
-        shard.memory_bytes as f64
+    ("memory_bytes", "The memory that the shard's timers have touched, in bytes", |of| {
+        Some(of.memory_bytes as f64)
     }),
 ];
 
-/// What the system may not tell of a shard's thread.
-const OF_THREAD: [Row<ShardStats, Option<u64>>; 2] = [
-    ("thread_ran_seconds", "How long the shard's thread has run", |shard| shard.thread_ran_ns),
-    ("thread_waited_seconds", "How long the shard's thread was ready and waited", |shard| {
-        shard.thread_waited_ns
+/// Counters, of which the system may not tell.
+const OF_THREAD: [Row<ShardStats>; 2] = [
+    ("thread_ran_seconds", "How long the shard's thread has run", |of| {
+        of.thread_ran_ns.map(seconds)
+    }),
+    ("thread_waited_seconds", "How long the shard's thread was ready and waited", |of| {
+        of.thread_waited_ns.map(seconds)
     }),
 ];
 
@@ -86,13 +88,27 @@ pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     services: &[ServiceStats],
 ) -> fmt::Result {
-    encode_services(encoder, services)?;
+    let mut info =
+        encoder.encode_descriptor("service", "What the service is", None, MetricType::Info)?;
+    for service in services {
+        let labels = [("runtime", service.runtime), ("version", service.version)];
+        // The labels of the info come before those of its family.
+        info.encode_family(&labels)?.encode_info(&label_of(service))?;
+    }
+    let labelled: Vec<_> = services.iter().map(|service| (label_of(service), service)).collect();
+    encode_rows(encoder, MetricType::Gauge, &OF_SERVICE, &labelled)?;
     let shards = services.iter().flat_map(|service| {
         let labels = move |shard: &ShardStats| with(&label_of(service), "shard", shard.shard);
         service.shards.iter().map(move |shard| (labels(shard), shard))
     });
     let shards: Vec<(Labels, &ShardStats)> = shards.collect();
-    encode_state(encoder, &shards)?;
+    encode_rows(encoder, MetricType::Gauge, &OF_SHARD, &shards)?;
+    let parts = shards.iter().flat_map(|(labels, shard)| {
+        let gauges = shard.gauges.iter();
+        gauges.map(move |(name, value)| (with(labels, "gauge", name), *value as f64))
+    });
+    family(encoder, MetricType::Gauge, "part", "The gauges of parts of the shard", parts)?;
+    encode_rows(encoder, MetricType::Counter, &OF_THREAD, &shards)?;
     encode_warnings(encoder, services)?;
     let counts = shards.iter().map(|(labels, shard)| (labels.clone(), &shard.counts));
     encode_counts(encoder, "", ShardCounts::rows(), &counts.collect::<Vec<_>>())?;
@@ -102,13 +118,10 @@ pub(super) fn encode(
     let classes: Vec<(Labels, &ClassStats)> = classes.collect();
     encode_counts(encoder, "class_", ClassStats::rows(), &classes)?;
     let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
-    let oldest = |class: &ClassStats| class.oldest.unwrap_or_default().as_secs_f64();
-    gauge(
-        encoder,
-        "class_oldest_seconds",
-        help,
-        classes.iter().map(|(l, c)| (l.clone(), oldest(c))),
-    )?;
+    let oldest: Row<ClassStats> = ("class_oldest_seconds", help, |class| {
+        Some(class.oldest.unwrap_or_default().as_secs_f64())
+    });
+    encode_rows(encoder, MetricType::Gauge, &[oldest], &classes)?;
     encode_deadlines(encoder, services)?;
     for (name, help, times) in HISTOGRAMS {
         let samples = shards.iter().map(|(labels, shard)| (labels.clone(), times(shard)));
@@ -159,71 +172,25 @@ fn family(
     Ok(())
 }
 
-fn gauge(
+/// A family for each row.
+fn encode_rows<T>(
     encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl Iterator<Item = (Labels, f64)>,
+    kind: MetricType,
+    rows: &[Row<T>],
+    of: &[(Labels, &T)],
 ) -> fmt::Result {
-    family(encoder, MetricType::Gauge, name, help, samples)
-}
-
-fn counter(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl Iterator<Item = (Labels, f64)>,
-) -> fmt::Result {
-    family(encoder, MetricType::Counter, name, help, samples)
-}
-
-fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
-    let mut info =
-        encoder.encode_descriptor("service", "What the service is", None, MetricType::Info)?;
-    for service in services {
-        let labels = [("runtime", service.runtime), ("version", service.version)];
-        // The labels of the info come before those of its family.
-        info.encode_family(&labels)?.encode_info(&label_of(service))?;
-    }
-    for (name, help, value) in OF_SERVICE {
-        gauge(encoder, name, help, services.iter().map(|one| (label_of(one), value(one))))?;
-    }
-    Ok(())
-}
-
-/// What a shard is and does at the moment.
-fn encode_state(
-    encoder: &mut DescriptorEncoder<'_>,
-    shards: &[(Labels, &ShardStats)],
-) -> fmt::Result {
-    for (name, help, value) in OF_SHARD {
-        gauge(
-            encoder,
-            name,
-            help,
-            shards.iter().map(|(labels, shard)| (labels.clone(), value(shard))),
-        )?;
-    }
-    let parts = shards.iter().flat_map(|(labels, shard)| {
-        let gauges = shard.gauges.iter();
-        gauges.map(move |(name, value)| (with(labels, "gauge", name), *value as f64))
-    });
-    gauge(encoder, "part", "The gauges of parts of the shard", parts)?;
-    for (name, help, ns) in OF_THREAD {
-        let known =
-            shards.iter().filter_map(|(labels, shard)| Some((labels.clone(), seconds(ns(shard)?))));
-        counter(encoder, name, help, known)?;
-    }
-    Ok(())
+    rows.iter().try_for_each(|(name, help, value)| {
+        let samples = of.iter().filter_map(|(labels, one)| Some((labels.clone(), value(one)?)));
+        family(encoder, kind, name, help, samples)
+    })
 }
 
 /// The count of each warning of the closed list, and whether it is active.
 fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
     let mut samples = Vec::new();
     for service in services {
-        for (shard, kind) in
-            service.shards.iter().flat_map(|shard| WarningKind::ALL.map(|kind| (shard.shard, kind)))
-        {
+        let kinds = |shard: &ShardStats| WarningKind::ALL.map(|kind| (shard.shard, kind));
+        for (shard, kind) in service.shards.iter().flat_map(kinds) {
             let labels = with(&with(&label_of(service), "shard", shard), "id", kind);
             let found =
                 service.warnings.iter().filter(|one| one.kind == kind && one.shard == shard);
@@ -231,15 +198,11 @@ fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats
             samples.push((labels, found.fold((0, false), sum)));
         }
     }
-    let of = |value: fn(u64, bool) -> f64| {
-        samples
-            .iter()
-            .map(move |(labels, (count, is_active))| (labels.clone(), value(*count, *is_active)))
-    };
     let help = "How often each warning has occurred";
-    counter(encoder, "warnings", help, of(|count, _| count as f64))?;
-    let help = "Whether the warning is active";
-    gauge(encoder, "warning_active", help, of(|_, is_active| flag(is_active)))
+    let counts = samples.iter().map(|(labels, (count, _))| (labels.clone(), *count as f64));
+    family(encoder, MetricType::Counter, "warnings", help, counts)?;
+    let active = samples.iter().map(|(labels, (_, active))| (labels.clone(), flag(*active)));
+    family(encoder, MetricType::Gauge, "warning_active", "Whether the warning is active", active)
 }
 
 /// Each count as a family of its own, whose name begins with `prefix`.
@@ -264,42 +227,45 @@ fn encode_counts<C>(
 }
 
 /// The deadlines of connections. All kinds are there from the start, so that a rate has the first.
+/// Then what the peers had of their bytes that have reached a limit of writing.
 fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
-    let sample = |service: &ServiceStats, label, value: &str, count: u64| {
-        (with(&label_of(service), label, value), count as f64)
-    };
-    let help = "Deadlines of connections that have come, by their kind";
-    let samples = services.iter().flat_map(|service| {
-        service.deadlines.iter().map(|of| sample(service, "kind", of.kind, of.count))
-    });
-    counter(encoder, "connection_deadlines", help, samples)?;
-    let help = "Connections that have ended, by the deadline that has ended them";
-    let samples = services.iter().flat_map(|service| {
-        let closed = sample(service, "by", "close", service.connections_closed);
-        let ended = service.deadlines.iter().map(|of| sample(service, "by", of.kind, of.ended));
-        ended.chain([closed])
-    });
-    counter(encoder, "connections_ended", help, samples)?;
-    let help = "Bytes that those had acknowledged who reached a limit of writing";
-    encode_bytes(encoder, services, ("acknowledged", help), |of| of.acknowledged_bytes)?;
-    let help = "Bytes that those had not acknowledged who reached a limit of writing";
-    encode_bytes(encoder, services, ("left", help), |of| of.left_bytes)
-}
-
-/// What the peers of connections had of their bytes that have reached a limit of writing.
-fn encode_bytes(
-    encoder: &mut DescriptorEncoder<'_>,
-    services: &[ServiceStats],
-    (name, help): (&str, &str),
-    bytes: fn(&DeadlineStats) -> u64,
-) -> fmt::Result {
+    let (mut events, mut ended) = (Vec::new(), Vec::new());
+    let (mut acknowledged, mut left) = (Vec::new(), Vec::new());
     let limits = [DeadlineKind::WriteTimeout, DeadlineKind::WriteRate].map(|kind| kind.to_string());
-    let samples = services.iter().flat_map(|service| {
-        let of_limits =
-            service.deadlines.iter().filter(|of| limits.iter().any(|kind| kind == of.kind));
-        of_limits.map(|of| (with(&label_of(service), "by", of.kind), bytes(of) as f64))
-    });
-    counter(encoder, &format!("connections_ended_{name}_bytes"), help, samples)
+    for service in services {
+        let of_service = label_of(service);
+        for of in &service.deadlines {
+            let by = with(&of_service, "by", of.kind);
+            events.push((with(&of_service, "kind", of.kind), of.count as f64));
+            ended.push((by.clone(), of.ended as f64));
+            if limits.iter().any(|kind| kind == of.kind) {
+                acknowledged.push((by.clone(), of.acknowledged_bytes as f64));
+                left.push((by, of.left_bytes as f64));
+            }
+        }
+        ended.push((with(&of_service, "by", "close"), service.connections_closed as f64));
+    }
+    let families = [
+        ("connection_deadlines", "Deadlines of connections that have come, by their kind", events),
+        (
+            "connections_ended",
+            "Connections that have ended, by the deadline that has ended them",
+            ended,
+        ),
+        (
+            "connections_ended_acknowledged_bytes",
+            "Bytes that those had acknowledged who reached a limit of writing",
+            acknowledged,
+        ),
+        (
+            "connections_ended_left_bytes",
+            "Bytes that those had not acknowledged who reached a limit of writing",
+            left,
+        ),
+    ];
+    families.into_iter().try_for_each(|(name, help, samples)| {
+        family(encoder, MetricType::Counter, name, help, samples.into_iter())
+    })
 }
 
 fn encode_times<'a>(

@@ -1,22 +1,15 @@
 //! The routes of the statistics in a server of the user's own, on its port.
 //!
-//! A service and not a middleware: it answers every request that it is given, so the server decides
-//! which requests these are, behind its own log, authentication and limits.
+//! No middleware: it answers every request that it is given, so the server decides which requests
+//! these are, behind its own log, authentication and limits.
 //!
 //! Cost: an answer takes a reading of all shards, and is computed at once, on the server's thread.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::future::{Ready, ready};
-use std::sync::{Arc, Mutex};
 
 use corewheel::ConfigError;
 use corewheel::stats::StatsSource;
-use hyper::body::Body;
-use hyper::service::Service;
-use hyper::{Request, Response};
 
-use super::history::History;
 use super::host::Hosts;
 use super::reasons::Reasons;
 #[cfg(feature = "axum")]
@@ -28,10 +21,10 @@ const PREFIX_LEN_MAX: usize = 256;
 /// The routes of a [`StatsEndpoint`](super::StatsEndpoint), which a server of the user's own can
 /// have as well.
 ///
-/// It is a service of hyper and, with the feature `tower`, one of tower. With the feature
-/// `axum` it also becomes a router. The routes, the methods, the headers and the check of the
-/// `Host` header are those of the endpoint. The server limits connections and heads itself; a body
-/// of more than a kilobyte is refused, and none is read.
+/// [`answer`](Self::answer) answers a request of any server. With the feature `axum` they also
+/// become a router. The routes, the methods, the headers and the check of the `Host` header are
+/// those of the endpoint. The server limits connections and heads itself; a body of more than a
+/// kilobyte is refused, and none is read.
 ///
 /// A mounted page is open to every client of the server. [`allow_host`](Self::allow_host) names the
 /// host under which browsers reach the server.
@@ -41,19 +34,16 @@ const PREFIX_LEN_MAX: usize = 256;
 /// ```
 /// use corewheel::TimerService;
 /// use corewheel_stats::StatsRoutes;
-/// use hyper::service::{Service, service_fn};
+/// use hyper::service::service_fn;
 /// use hyper::{Request, Response, body::Incoming};
 ///
 /// # let timers = TimerService::builder().shards(1).start()?;
 /// let stats = StatsRoutes::new(timers.stats_source()).under("/internal/timers")?;
 /// let app = service_fn(move |request: Request<Incoming>| {
-///     let stats = stats.clone();
-///     async move {
-///         if stats.is_for(request.uri().path()) {
-///             return stats.call(request).await;
-///         }
-///         Ok(Response::new("hello".to_owned()))
-///     }
+///     let is_for_stats = request.uri().path().starts_with("/internal/timers");
+///     let answer = is_for_stats.then(|| stats.answer(&request));
+///     let answer = answer.unwrap_or_else(|| Response::new("hello".to_owned()));
+///     std::future::ready(Ok::<_, std::convert::Infallible>(answer))
 /// });
 /// # let _ = &app;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -97,16 +87,14 @@ pub struct StatsRoutes {
     /// What stands before each path: empty, or a slash and a path without a final slash. It needs
     /// no escape in HTML and in a script.
     pub(super) prefix: String,
-    pub(super) history: Arc<Mutex<History>>,
 }
 
 impl StatsRoutes {
     /// The routes without a prefix, for the hosts of a
     /// [`StatsEndpoint`](super::StatsEndpoint).
     pub fn new(source: StatsSource) -> Self {
-        let history = Arc::new(Mutex::new(History::new(&source.read())));
         let (hosts, reasons) = (Hosts::default(), Reasons::default());
-        Self { source, hosts, reasons, prefix: String::new(), history }
+        Self { source, hosts, reasons, prefix: String::new() }
     }
 
     /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
@@ -176,11 +164,6 @@ impl StatsRoutes {
         self
     }
 
-    /// Whether the path of a request is the prefix or lies below it.
-    pub fn is_for(&self, path: &str) -> bool {
-        self.path(path).is_some()
-    }
-
     /// A router with the routes under the prefix, to be merged into the user's own. Paths
     /// besides them go to the fallback of the user's router.
     #[cfg(feature = "axum")]
@@ -203,31 +186,22 @@ impl From<StatsSource> for StatsRoutes {
     }
 }
 
-impl<B: Body> Service<Request<B>> for StatsRoutes {
-    type Response = Response<String>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<String>, Infallible>>;
-
-    fn call(&self, request: Request<B>) -> Self::Future {
-        ready(Ok(self.answer(&request)))
-    }
-}
-
-#[cfg(feature = "tower")]
-impl<B: Body> tower_service::Service<Request<B>> for StatsRoutes {
-    type Response = Response<String>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<String>, Infallible>>;
+/// The routes of a [router](StatsRoutes::router).
+#[cfg(feature = "axum")]
+impl<B: hyper::body::Body> tower_service::Service<hyper::Request<B>> for StatsRoutes {
+    type Response = hyper::Response<String>;
+    type Error = std::convert::Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
 
     fn poll_ready(
         &mut self,
         _context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), Infallible>> {
+    ) -> std::task::Poll<Result<(), Self::Error>> {
         std::task::Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        ready(Ok(self.answer(&request)))
+    fn call(&mut self, request: hyper::Request<B>) -> Self::Future {
+        std::future::ready(Ok(self.answer(&request)))
     }
 }
 

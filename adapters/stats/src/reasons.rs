@@ -1,6 +1,5 @@
 //! Why a server is not ready to get connections, as the server itself says it.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -35,10 +34,4 @@ pub(super) fn attempt<R>(run: impl FnOnce() -> R) -> Result<R, String> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
         text.unwrap_or_else(|| "(not a message)".to_owned())
     })
-}
-
-impl fmt::Debug for Reasons {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reasons({})", self.0.len())
-    }
 }

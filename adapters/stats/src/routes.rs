@@ -6,16 +6,15 @@
 //! Order of judgement: the body, the method, the host, the path.
 
 use std::fmt::Write as _;
-use std::sync::{MutexGuard, PoisonError};
 
-use corewheel::stats::{ServiceStats, ShardState, ShardStats, WarningKind};
+use corewheel::stats::{ClassStats, ServiceStats, ShardState, ShardStats, WarningKind};
 use hyper::body::Body;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
+use serde::Serialize;
 
-use super::collector::{Reading, put_into};
-use super::history::History;
+use super::collector::StatsCollector;
 use super::host::HostError;
 use super::mount::StatsRoutes;
 use super::reasons::Reasons;
@@ -32,11 +31,9 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The paths of the routes.
-pub(super) const PATHS: [&str; 7] =
-    ["/", "/stats.json", "/history.json", "/metrics", "/healthz", "/ready", "/live"];
+pub(super) const PATHS: [&str; 5] = ["/", "/stats.json", "/metrics", "/ready", "/live"];
 
-const NOT_FOUND: &str =
-    "there are /, /stats.json, /history.json, /metrics, /healthz, /ready and /live";
+const NOT_FOUND: &str = "there are /, /stats.json, /metrics, /ready and /live";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -51,6 +48,23 @@ const FOREIGN_HOST: &str = "this endpoint does not answer for the host that was 
                             `StatsRoutes::allow_host`";
 
 type Answer = Response<String>;
+
+/// What `/stats.json` has.
+#[derive(Serialize)]
+struct Served<'a> {
+    #[serde(flatten)]
+    stats: &'a ServiceStats,
+    warning_kinds: [WarningRow; WarningKind::ALL.len()],
+    /// The counts of each class on all shards together.
+    classes: Vec<ClassStats>,
+}
+
+#[derive(Serialize)]
+struct WarningRow {
+    id: &'static str,
+    part: Option<&'static str>,
+    remedy: &'static str,
+}
 
 impl StatsRoutes {
     /// The path of a request below the prefix; `None` if the request is for another path.
@@ -86,24 +100,11 @@ impl StatsRoutes {
         match self.path(request.uri().path()) {
             Some("/") => self.page(),
             Some("/stats.json") => self.json(),
-            Some("/history.json") => self.history_json(),
             Some("/metrics") => self.metrics(),
-            Some("/healthz") => health(&self.read()),
-            Some("/ready") => ready(&self.read(), &self.reasons),
+            Some("/ready") => ready(&self.source.read(), &self.reasons),
             Some("/live") => answer(StatusCode::OK, TEXT, "the process answers\n"),
             _ => refuse(StatusCode::NOT_FOUND, NOT_FOUND),
         }
-    }
-
-    /// Reads the statistics, and takes note of them for the history.
-    pub(super) fn read(&self) -> ServiceStats {
-        let stats = self.source.read();
-        self.history().note(&stats);
-        stats
-    }
-
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn page(&self) -> Answer {
@@ -118,31 +119,27 @@ impl StatsRoutes {
     }
 
     fn json(&self) -> Answer {
-        let stats = self.read();
-        let served = self.history().served(&stats);
-        json(&served)
-    }
-
-    fn history_json(&self) -> Answer {
         let stats = self.source.read();
-        json(&self.history().report(&stats))
+        let warning_kinds = WarningKind::ALL.map(|kind| WarningRow {
+            id: kind.id(),
+            part: kind.part(),
+            remedy: kind.remedy(),
+        });
+        let served = Served { stats: &stats, warning_kinds, classes: stats.classes() };
+        match serde_json::to_string(&served) {
+            Ok(json) => answer(StatusCode::OK, JSON, json),
+            Err(error) => failed(&error),
+        }
     }
 
     fn metrics(&self) -> Answer {
         let mut registry = Registry::default();
-        put_into(&mut registry, Reading(self.read()));
+        StatsCollector::new(self.source.clone()).register(&mut registry);
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
             return failed(&error);
         }
         answer(StatusCode::OK, OPEN_METRICS, text)
-    }
-}
-
-fn json(value: &impl serde::Serialize) -> Answer {
-    match serde_json::to_string(value) {
-        Ok(json) => answer(StatusCode::OK, JSON, json),
-        Err(error) => failed(&error),
     }
 }
 
@@ -223,16 +220,6 @@ fn not_ready(stats: &ServiceStats) -> Option<String> {
         others => format!(", and {others} other shards are not ready either"),
     };
     Some(format!("{shard:?} is {trouble}{others}"))
-}
-
-fn health(stats: &ServiceStats) -> Answer {
-    let complain = |shard: &ShardStats| Some(format!("{:?} is {}\n", shard.shard, trouble(shard)?));
-    let troubles: String = stats.shards.iter().filter_map(complain).collect();
-    if troubles.is_empty() {
-        answer(StatusCode::OK, TEXT, "ok")
-    } else {
-        answer(StatusCode::SERVICE_UNAVAILABLE, TEXT, troubles)
-    }
 }
 
 fn refuse(status: StatusCode, hint: &str) -> Answer {

@@ -8,8 +8,7 @@
 //!
 //! When as many connections are open as may be, the oldest one is cut off for the next. Each keeps
 //! its place for [`KEPT`] even so: a client whose request is on its way must not lose its place to
-//! a burst of others. The time is so short that a full queue is accepted within half a second,
-//! whatever number of idle connections is opened.
+//! a burst of others. The time is so short that a queue of idle connections is accepted soon.
 //!
 //! Cost: a task and two buffers for each connection, of the head's limit and of the answer; a pass
 //! over the connections for each that comes while all places are taken.
@@ -32,15 +31,12 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::history::STEP_LENGTH;
 use super::mount::StatsRoutes;
 
 /// The most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
 /// How long a connection keeps its place while others wait for one.
 const KEPT: Duration = Duration::from_millis(25);
-/// The most connections that wait in the system's queue.
-pub(super) const QUEUE: i32 = 1 << 10;
 /// The most bytes of a request's line and headers.
 const HEAD_MAX: usize = 16 << 10;
 /// How long a client may take to send the head of its request.
@@ -50,7 +46,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait after a failed accept. Without descriptors the connection stays where it is
 /// and the next accept fails at once, so that asking again without a pause would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The most bytes that are read after the answer, and thrown away.
 const DRAINED_MAX: u64 = 1 << 20;
 
@@ -71,7 +67,6 @@ pub(super) fn run(
     runtime.block_on(async {
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                tokio::spawn(keep_history(Arc::clone(&routes)));
                 tokio::spawn(serve(listener, routes));
                 report(Ok(()));
                 // An error says that the sender is gone, which means the same.
@@ -82,36 +77,22 @@ pub(super) fn run(
     });
 }
 
-/// Takes a reading for the history where no request has come.
-async fn keep_history(routes: Arc<StatsRoutes>) {
-    loop {
-        sleep(STEP_LENGTH).await;
-        drop(routes.read());
-    }
-}
-
 async fn serve(listener: TcpListener, routes: Arc<StatsRoutes>) {
     let mut tasks = JoinSet::new();
     let mut open = VecDeque::new();
-    let mut failing = false;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                failing = false;
                 make_room(&mut tasks, &mut open).await;
                 let task = tasks.spawn(connection(stream, Arc::clone(&routes)));
                 open.push_back((task, sleep(KEPT).deadline()));
             }
-            Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
-                if !failing {
-                    tracing::warn!(
-                        name: "connections-not-accepted",
-                        target: "corewheel::endpoint",
-                        %error, "the statistics endpoint cannot accept connections"
-                    );
-                }
-                failing = true;
+                tracing::warn!(
+                    name: "connections-not-accepted",
+                    target: "corewheel::endpoint",
+                    %error, "the statistics endpoint cannot accept connections"
+                );
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -139,12 +120,6 @@ async fn make_room(tasks: &mut JoinSet<()>, open: &mut VecDeque<(AbortHandle, In
         // The connection ends, and with it its descriptor, before the next is accepted.
         tasks.join_next().await;
     }
-}
-
-/// Whether the failed accept has used up a connection, so that the next one finds another.
-fn concerns_one_client(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
 /// The life of one connection.

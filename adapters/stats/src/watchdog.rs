@@ -26,11 +26,11 @@
 //!
 //! Cost: a reading of the statistics at each look.
 
+use std::io;
 use std::ops::RangeInclusive;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use corewheel::ShardId;
 use corewheel::settings::WarningLimits;
@@ -99,17 +99,12 @@ impl Looks {
 }
 
 /// The thread of a watchdog, which ends when this is dropped; made by [`watch`].
+#[derive(Debug)]
 #[must_use = "the watchdog ends when this is dropped"]
 pub struct Watchdog {
     /// `None` while this is dropped. The thread waits for its end.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-impl fmt::Debug for Watchdog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watchdog(..)")
-    }
 }
 
 impl Drop for Watchdog {

@@ -1,15 +1,9 @@
-//! The example `mqtt_broker` with the timers of corewheel, and with tokio's, side by side:
-//! processor time for each message, and memory.
+//! The example `mqtt_broker` with the timers of corewheel, or with tokio's: a round of one of them.
 //!
 //! Each client subscribes to a topic of its own, and publishes to that of the next client, at
 //! random times, what is delivered at least once. So the broker arms and disarms a deadline for
-//! each message. The clients run in this process, and each broker in one of its own. The rounds
-//! alternate between the two.
-//!
-//! ```text
-//! cargo run --release -p corewheel-broker -- --clients 5000
-//! ```
-
+//! each message. The clients run in this process, and the broker in one of its own. The command
+//! `broker` of `corewheel-bench` runs both in turns, and prints their table.
 #![allow(clippy::print_stdout, reason = "it is a command")]
 
 #[allow(clippy::duplicate_mod, reason = "what the two have in common")]
@@ -37,58 +31,38 @@ use tokio_util::codec::FramedRead;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// Compares the broker on two kinds of timers.
+/// A round of a broker.
 #[derive(Parser, Clone, Debug)]
 struct Options {
-    /// Runs a broker: `corewheel` or `tokio`.
-    #[arg(long)]
-    serve: Option<String>,
-    #[arg(long, default_value_t = 5_000)]
+    /// `corewheel` or `tokio`.
+    timers: String,
     clients: u64,
     /// The mean time between two messages of a client, in milliseconds.
-    #[arg(long, default_value_t = 1_000)]
     every_ms: u64,
-    /// How long a round lasts, in seconds.
-    #[arg(long, default_value_t = 10)]
+    /// How long the round lasts, in seconds.
     seconds: u64,
-    #[arg(long, default_value_t = 3)]
-    rounds: u32,
+    /// Only runs the broker.
+    #[arg(long)]
+    serve: bool,
 }
 
 fn main() -> Result<(), Failed> {
     let options = Options::parse();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build()?;
-    match options.serve.as_deref() {
-        Some("tokio") => runtime.block_on(async { of_tokio::run(listen().await?).await }),
-        Some(_) => runtime.block_on(async { of_corewheel::run(listen().await?).await }),
-        None => compare(&options, &runtime),
-    }
+    runtime.block_on(async {
+        match (options.serve, &*options.timers) {
+            (true, "tokio") => of_tokio::run(listen().await?).await,
+            (true, _) => of_corewheel::run(listen().await?).await,
+            (false, _) => round(&options).await,
+        }
+    })
 }
 
 async fn listen() -> Result<TcpListener, Failed> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
     Ok(listener)
-}
-
-fn compare(options: &Options, runtime: &tokio::runtime::Runtime) -> Result<(), Failed> {
-    let mut ratios = Vec::new();
-    for round in 0..options.rounds {
-        let mut kinds = ["corewheel", "tokio"];
-        // Each is the first as often as the other.
-        kinds.rotate_left(round as usize % 2);
-        let mut found = [(0.0, 0), (0.0, 0)];
-        for kind in kinds {
-            let (time_us, memory_kb, messages) = runtime.block_on(round_of(kind, options))?;
-            println!("{kind:>9}: {time_us:.2} us a message, {memory_kb} kB, {messages} messages");
-            found[usize::from(kind == "tokio")] = (time_us, memory_kb);
-        }
-        ratios.push(found[0].0 / found[1].0);
-    }
-    ratios.sort_by(f64::total_cmp);
-    println!("processor time, corewheel : tokio: {ratios:.3?}");
-    Ok(())
 }
 
 /// A broker in a process of its own, which ends with this.
@@ -117,10 +91,10 @@ impl Broker {
     }
 }
 
-/// Microseconds of processor time for each message, the memory at the end, and the messages.
-async fn round_of(kind: &str, options: &Options) -> Result<(f64, u64, u64), Failed> {
+/// Prints the values of a round, with the titles of their tables, as JSON.
+async fn round(options: &Options) -> Result<(), Failed> {
     let mut command = Command::new(env::current_exe()?);
-    let child = command.args(["--serve", kind]).stdout(Stdio::piped()).spawn()?;
+    let child = command.args(env::args().skip(1)).arg("--serve").stdout(Stdio::piped()).spawn()?;
     let mut broker = Broker(child);
     let mut line = String::new();
     BufReader::new(broker.0.stdout.take().ok_or("it is piped")?).read_line(&mut line)?;
@@ -136,8 +110,20 @@ async fn round_of(kind: &str, options: &Options) -> Result<(f64, u64, u64), Fail
     let (begin, before) = (broker.processor_time()?, received.load(Ordering::Relaxed));
     tokio::time::sleep(Duration::from_secs(options.seconds)).await;
     let messages = received.load(Ordering::Relaxed) - before;
-    let ticks = broker.processor_time()? - begin;
-    Ok((ticks as f64 * 10_000.0 / messages as f64, broker.memory_kb()?, messages))
+    let micros = (broker.processor_time()? - begin) as f64 * 10_000.0 / messages as f64;
+    let memory = broker.memory_kb()?;
+    for (at, (table, value)) in [
+        ("a message of the broker, processor time, µs", micros),
+        ("the broker's memory, kB", memory as f64),
+        ("messages in a round", messages as f64),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        print!(r#"{}[["{table}", "{{}}"], {value}]"#, if at == 0 { "[" } else { ", " });
+    }
+    println!("]");
+    Ok(())
 }
 
 async fn client(

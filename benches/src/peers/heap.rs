@@ -9,8 +9,6 @@ use std::collections::BinaryHeap;
 
 use crate::{Payload, Timers};
 
-const FREE_LIST_END: u32 = u32::MAX;
-
 /// In this order: by deadline, then by arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Entry {
@@ -25,7 +23,6 @@ struct Node {
     payload: Option<Payload>,
     /// Of the entry that counts.
     sequence: u32,
-    next_free: u32,
 }
 
 /// Names a timer by its slot and its entry.
@@ -40,9 +37,8 @@ pub struct HeapHandle {
 pub struct Heap {
     entries: BinaryHeap<Reverse<Entry>>,
     nodes: Vec<Node>,
-    free: u32,
+    free: Vec<u32>,
     sequence: u32,
-    pending: usize,
 }
 
 impl Timers for Heap {
@@ -54,23 +50,17 @@ impl Timers for Heap {
         Self {
             entries: BinaryHeap::with_capacity(capacity),
             nodes: Vec::with_capacity(capacity),
-            free: FREE_LIST_END,
+            free: Vec::new(),
             sequence: 0,
-            pending: 0,
         }
     }
 
     fn schedule(&mut self, deadline: u64, payload: Payload) -> HeapHandle {
-        let index = if self.free == FREE_LIST_END {
-            self.nodes.push(Node { payload: None, sequence: 0, next_free: FREE_LIST_END });
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Node { payload: None, sequence: 0 });
             self.nodes.len() as u32 - 1
-        } else {
-            let free = self.free;
-            self.free = self.nodes[free as usize].next_free;
-            free
-        };
+        });
         self.nodes[index as usize].payload = Some(payload);
-        self.pending += 1;
         self.file(index, deadline)
     }
 
@@ -91,7 +81,7 @@ impl Timers for Heap {
             && first.deadline <= now
         {
             self.entries.pop();
-            if self.counts(first) {
+            if counts(&self.nodes, first) {
                 fired(self.vacate(first.index));
             }
         }
@@ -99,7 +89,7 @@ impl Timers for Heap {
 
     fn next_deadline(&mut self) -> Option<u64> {
         while let Some(Reverse(first)) = self.entries.peek().copied() {
-            if self.counts(first) {
+            if counts(&self.nodes, first) {
                 return Some(first.deadline);
             }
             self.entries.pop();
@@ -108,13 +98,13 @@ impl Timers for Heap {
     }
 
     fn pending(&self) -> usize {
-        self.pending
+        self.nodes.len() - self.free.len()
     }
 }
 
 impl Heap {
     fn file(&mut self, index: u32, deadline: u64) -> HeapHandle {
-        if self.entries.len() > 2 * self.pending + 512 {
+        if self.entries.len() > 2 * self.pending() + 512 {
             let nodes = &self.nodes;
             self.entries.retain(|Reverse(entry)| counts(nodes, *entry));
         }
@@ -126,15 +116,8 @@ impl Heap {
     }
 
     fn vacate(&mut self, index: u32) -> Payload {
-        let node = &mut self.nodes[index as usize];
-        node.next_free = self.free;
-        self.free = index;
-        self.pending -= 1;
-        node.payload.take().expect("it is pending")
-    }
-
-    fn counts(&self, entry: Entry) -> bool {
-        counts(&self.nodes, entry)
+        self.free.push(index);
+        self.nodes[index as usize].payload.take().expect("it is pending")
     }
 }
 

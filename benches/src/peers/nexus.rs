@@ -7,7 +7,7 @@
 //! instant at the very beginning of a tick is taken for the tick before; hence the half tick.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::time::{Duration, Instant};
 
 use nexus_timer::{TimerHandle, Wheel, WheelBuilder};
@@ -31,6 +31,16 @@ impl Nexus {
     #[inline]
     fn instant(&self, tick: u64) -> Instant {
         self.epoch + Duration::from_micros(tick * 1_000 + 500)
+    }
+}
+
+impl Drop for Nexus {
+    /// A debug build of nexus-slab panics where handles of fired timers were not dropped.
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            let empty = WheelBuilder::default().unbounded(1).build(self.epoch);
+            mem::forget(mem::replace(&mut self.wheel, empty.expect("the configuration is valid")));
+        }
     }
 }
 

@@ -4,9 +4,9 @@
 //! Why a package of its own: tokio's alternative timer is compiled only with
 //! `--cfg tokio_unstable`, so the binary is built twice, with the cfg and without it. The
 //! comparison's other peers need tokio's feature `test-util`, with which tokio's timers ask at each
-//! reading of the clock whether the time is paused. The command is the binary `timeouts` of
-//! `corewheel-bench`, which builds this one and runs it once for each cell and round. The row
-//! [`Memory`](Row::Memory) has a binary of its own, since counting what is allocated takes time.
+//! reading of the clock whether the time is paused. The command `timeouts` of `corewheel-bench`
+//! builds this one and runs it once for each cell and round. The row [`Memory`](Row::Memory) has a
+//! binary of its own, since counting what is allocated takes time.
 //!
 //! Invariants: every timeout's result is checked; what is measured is the processor time of all
 //! threads of the process, those of a timer service included.
@@ -17,14 +17,12 @@ mod print;
 pub mod process;
 mod systems;
 
-use std::fmt;
-use std::str::FromStr;
-
 pub use measure::measure;
 pub use print::print;
+use serde::{Deserialize, Serialize};
 
 /// What has the timers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum System {
     /// `tokio::time::timeout` with the runtime's own timers.
     Tokio,
@@ -37,23 +35,17 @@ pub enum System {
 }
 
 impl System {
-    /// All systems, in the order of the table's columns.
-    pub const ALL: [Self; 4] =
-        [Self::Tokio, Self::TokioAlternative, Self::Pingora, Self::Corewheel];
-
-    /// The name in tables and arguments.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tokio => "tokio",
-            Self::TokioAlternative => "tokio, alternative timer",
-            Self::Pingora => "pingora-timeout",
-            Self::Corewheel => "corewheel",
-        }
-    }
+    /// All systems with their names, in the order of the table's columns.
+    pub const ALL: [(Self, &str); 4] = [
+        (Self::Tokio, "tokio"),
+        (Self::TokioAlternative, "tokio, alternative timer"),
+        (Self::Pingora, "pingora-timeout"),
+        (Self::Corewheel, "corewheel"),
+    ];
 }
 
 /// What is done with a timeout.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Row {
     /// A timeout of 30 s around a future that is ready at its second poll, in 100 tasks.
     AtOnceFew,
@@ -86,6 +78,19 @@ pub enum Row {
     Memory,
 }
 
+/// What is known of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// The name in tables.
+    pub name: &'static str,
+    /// The numbers of the runtime's workers with which the row is measured.
+    pub workers: &'static [usize],
+    /// How many tasks share the timeouts of a pass.
+    tasks: usize,
+    /// A pass has so many twentieths of the timeouts: passes that wait have fewer.
+    twentieths: usize,
+}
+
 impl Row {
     /// All rows, in the order of the table.
     pub const ALL: [Self; 12] = [
@@ -103,78 +108,39 @@ impl Row {
         Self::Memory,
     ];
 
-    /// The name in tables and arguments.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AtOnceFew => "at once, 100 tasks",
-            Self::AtOnceMany => "at once, 10,000 tasks",
-            Self::Short => "short",
-            Self::Reset => "reset",
-            Self::Lives => "lives, gross",
-            Self::Old => "old, gross",
-            Self::Moved => "moved, gross",
-            Self::FiredFew => "fired, 1,000 tasks, gross",
-            Self::FiredMany => "fired, 10,000 tasks, gross",
-            Self::Slept => "slept, 10,000 tasks, gross",
-            Self::TimeToArm => "time to arm",
-            Self::Memory => "pending",
-        }
-    }
-
-    /// How many tasks share the timeouts of a pass.
-    pub fn tasks(self) -> usize {
-        match self {
-            Self::AtOnceFew | Self::Short | Self::Reset => 100,
-            Self::FiredFew => 1_000,
-            Self::AtOnceMany | Self::Lives | Self::Old | Self::FiredMany | Self::Slept => 10_000,
-            Self::TimeToArm => 16,
-            Self::Moved | Self::Memory => 1,
-        }
-    }
-
-    /// The numbers of the runtime's workers with which the row is measured.
-    pub fn workers(self) -> &'static [usize] {
-        match self {
-            Self::AtOnceFew | Self::AtOnceMany => &[1, 2, 4, 8],
-            Self::FiredFew | Self::FiredMany | Self::Slept | Self::Reset => &[1, 2],
-            Self::Short | Self::Lives | Self::Old | Self::Memory => &[2],
-            Self::Moved => &[1],
-            Self::TimeToArm => &[16],
-        }
+    /// What is known of the row.
+    pub fn facts(self) -> Facts {
+        let (name, workers, tasks, twentieths): (_, &[usize], _, _) = match self {
+            Self::AtOnceFew => ("at once, 100 tasks", &[1, 2, 4, 8], 100, 20),
+            Self::AtOnceMany => ("at once, 10,000 tasks", &[1, 2, 4, 8], 10_000, 20),
+            Self::Short => ("short", &[2], 100, 20),
+            Self::Reset => ("reset", &[1, 2], 100, 20),
+            Self::Lives => ("lives, gross", &[2], 10_000, 10),
+            Self::Old => ("old, gross", &[2], 10_000, 4),
+            Self::Moved => ("moved, gross", &[1], 1, 4),
+            Self::FiredFew => ("fired, 1,000 tasks, gross", &[1, 2], 1_000, 4),
+            Self::FiredMany => ("fired, 10,000 tasks, gross", &[1, 2], 10_000, 4),
+            Self::Slept => ("slept, 10,000 tasks, gross", &[1, 2], 10_000, 4),
+            Self::TimeToArm => ("time to arm", &[16], 16, 80),
+            Self::Memory => ("pending", &[2], 1, 20),
+        };
+        Facts { name, workers, tasks, twentieths }
     }
 
     /// Whether what the same costs without a timeout is left in. It is several times as much as
     /// the timeout there, or there is nothing without a timeout.
     pub fn is_gross(self) -> bool {
-        matches!(
-            self,
-            Self::Lives | Self::Old | Self::Moved | Self::FiredFew | Self::FiredMany | Self::Slept
-        )
+        self.facts().name.ends_with("gross")
     }
 
     /// Whether a system can do it. Pingora's sleeps are measured in no row: they cannot be reset.
     pub fn is_known_to(self, system: System) -> bool {
         !matches!((self, system), (Self::Reset | Self::Slept, System::Pingora))
     }
-
-    /// How many timeouts each task of a pass has. Passes that wait have fewer.
-    pub(crate) fn each(self, timeouts: usize) -> usize {
-        let timeouts = match self {
-            Self::Lives => timeouts / 2,
-            Self::Old | Self::Moved | Self::FiredFew | Self::FiredMany | Self::Slept => {
-                timeouts / 5
-            }
-            Self::TimeToArm => timeouts * 4,
-            Self::AtOnceFew | Self::AtOnceMany | Self::Short | Self::Reset | Self::Memory => {
-                timeouts
-            }
-        };
-        timeouts.div_ceil(self.tasks()).max(1)
-    }
 }
 
 /// A system in a row of the table.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cell {
     /// What is done with a timeout.
     pub row: Row,
@@ -190,119 +156,29 @@ pub struct Cell {
     pub timeouts: usize,
 }
 
-/// A description of a cell could not be read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BadCell(String);
+/// A value that was measured: the title of its table, and how it is named there. `{}` is the row.
+pub type Measured = ((String, String), f64);
 
-impl fmt::Display for BadCell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; run the binary `timeouts` of corewheel-bench instead", self.0)
-    }
-}
-
-impl std::error::Error for BadCell {}
-
-impl Cell {
-    /// The command line of the process that measures the cell.
-    pub fn to_arguments(self) -> [String; 5] {
-        let Self { row, pending, workers, system, timeouts } = self;
-        let numbers = [pending, workers, timeouts].map(|number| number.to_string());
-        let [pending, workers, timeouts] = numbers;
-        [row.name().to_owned(), pending, workers, system.name().to_owned(), timeouts]
-    }
-
-    /// The cell that a command line describes.
-    ///
-    /// # Errors
-    ///
-    /// There are not five arguments, or one of them is no row, no system or no number.
-    pub fn from_arguments(arguments: &[String]) -> Result<Self, BadCell> {
-        let [row, pending, workers, system, timeouts] = arguments else {
-            return Err(BadCell("a cell needs 5 arguments".to_owned()));
-        };
-        let bad = |text: &str| BadCell(format!("`{text}` is no part of a cell"));
-        let number = |text: &String| usize::from_str(text).map_err(|_| bad(text));
-        let known_row = Row::ALL.into_iter().find(|known| known.name() == row);
-        let known_system = System::ALL.into_iter().find(|known| known.name() == system);
-        Ok(Self {
-            row: known_row.ok_or_else(|| bad(row))?,
-            pending: number(pending)?,
-            workers: number(workers)?,
-            system: known_system.ok_or_else(|| bad(system))?,
-            timeouts: number(timeouts)?,
-        })
-    }
-}
-
-/// A value that was measured.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Measured {
-    /// What the value is, with its unit.
-    pub quantity: String,
-    /// The value.
-    pub value: f64,
-}
-
-/// The quantities of the tables.
+/// The titles of the tables.
 pub mod quantity {
     /// Processor time of all threads for each timeout: less that of the same without a timeout, or
     /// all of it where the row is [gross](super::Row::is_gross).
-    pub const PROCESSOR: &str = "processor time, ns";
+    pub const PROCESSOR: &str = "a timeout, processor time of all threads, ns";
     /// Processor time of all threads for the same without a timeout.
-    pub const PROCESSOR_WITHOUT: &str = "processor time without a timeout, ns";
-    /// From the end of the delay until the task goes on: the earliest. Below 0 if a timeout fired
-    /// early.
-    pub const LATE_MIN: &str = "lateness at the task, least, µs";
-    /// From the end of the delay until the task goes on: the median.
-    pub const LATE_P50: &str = "lateness at the task, p50, µs";
-    /// From the end of the delay until the task goes on: the 99th percentile.
-    pub const LATE_P99: &str = "lateness at the task, p99, µs";
-    /// The time that a worker takes to arm a timeout: the median, the 99th percentile, the 999th of
-    /// a thousand, and the greatest.
-    pub const ARM: [&str; 4] = [
-        "time to arm, p50, µs",
-        "time to arm, p99, µs",
-        "time to arm, p99.9, µs",
-        "time to arm, greatest, µs",
-    ];
+    pub const PROCESSOR_WITHOUT: &str = "the same without a timeout, ns";
+    /// How often a thread of the process waits, and is woken.
+    pub const WAITS: &str = "waits of threads, for each 1,000 timeouts";
+    /// From the end of the delay until the task goes on. Below 0 if a timeout fired early.
+    pub const LATE: &str = "lateness at the task, µs";
+    /// The time that a worker takes to arm a timeout.
+    pub const ARM: &str = "time to arm, µs";
     /// The time between the same readings of the clock without a timeout.
-    pub const ARM_WITHOUT: [&str; 4] = [
-        "time without a timeout, p50, µs",
-        "time without a timeout, p99, µs",
-        "time without a timeout, p99.9, µs",
-        "time without a timeout, greatest, µs",
-    ];
-    /// The growth of the resident set for each pending timeout, less that for its future without a
-    /// timeout.
-    pub const RESIDENT: &str = "resident bytes a timeout";
-    /// The bytes that are allocated for each pending timeout, less those for its future without a
-    /// timeout. What the system allocates when it starts is left out, such as the slots of
-    /// corewheel's shard, which become resident with use.
-    pub const ALLOCATED: &str = "allocated bytes a timeout";
-    /// By how many bytes a timeout makes its future larger.
-    pub const IN_FUTURE: &str = "bytes of a timeout in its future";
-    /// The beginning of the names of the service's counters; the values are for each timeout.
-    pub const COUNTER: &str = "counter ";
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Cell, Row, System};
-
-    #[test]
-    fn cell_written_as_arguments_is_read_again() {
-        for row in Row::ALL {
-            for system in System::ALL {
-                let cell = Cell { row, pending: 7, workers: 2, system, timeouts: 5 };
-                assert_eq!(Cell::from_arguments(&cell.to_arguments()), Ok(cell));
-            }
-        }
-    }
-
-    #[test]
-    fn cell_of_an_unknown_row_is_refused() {
-        let arguments = ["x", "0", "1", "tokio", "1"].map(str::to_owned);
-        let refused = Cell::from_arguments(&arguments).map_err(|error| error.to_string());
-        assert!(refused.is_err_and(|text| text.starts_with("`x` is no part of a cell")));
-    }
+    pub const ARM_WITHOUT: &str = "the same readings of the clock without a timeout, µs";
+    /// What a pending timeout takes: the growth of the resident set, and the bytes that are
+    /// allocated, each less that for its future without a timeout; and by how many bytes a timeout
+    /// makes its future larger. What the system allocates when it starts counts as resident only,
+    /// such as the slots of corewheel's shard.
+    pub const BYTES: &str = "bytes of a pending timeout";
+    /// The counters of the service.
+    pub const COUNTER: &str = "counters of the service, for each timeout";
 }

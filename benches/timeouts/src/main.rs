@@ -1,4 +1,4 @@
-//! Measures one cell, which the arguments describe, and prints its values as JSON. The binary
+//! Measures one cell, which the arguments describe, and prints its values as JSON. The command
 //! `timeouts` of `corewheel-bench` runs it.
 
 use std::error::Error;

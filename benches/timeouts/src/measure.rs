@@ -21,9 +21,9 @@ use std::{mem, thread};
 use tokio::runtime::Runtime;
 
 use crate::arm::times_to_arm;
-use crate::process::{processor_time, resident_bytes};
-use crate::systems::{Corewheel, Pingora, Resets, Timeouts, Tokio, Without, runtime};
-use crate::{Cell, Measured, Row, System, quantity};
+use crate::process::{processor_time, resident_bytes, waits};
+use crate::systems::{Corewheel, Pingora, Timeouts, Tokio, Without, runtime};
+use crate::{Cell, Facts, Measured, Row, System, quantity};
 
 /// A timeout of which the time is never up.
 const LONG: Duration = Duration::from_secs(30);
@@ -68,27 +68,10 @@ pub fn measure(
     allocated: Option<fn() -> usize>,
 ) -> Result<Vec<Measured>, &'static str> {
     let runtime = runtime(cell.workers, cell.system == System::TokioAlternative)?;
-    Ok(match (cell.system, cell.row) {
-        (System::Tokio | System::TokioAlternative, Row::Reset) => {
-            compare::<Tokio>(cell, &runtime, reset::<Without>, reset::<Tokio>)
-        }
-        (System::Corewheel, Row::Reset) => {
-            compare::<Corewheel>(cell, &runtime, reset::<Without>, reset::<Corewheel>)
-        }
-        (System::Tokio | System::TokioAlternative, Row::Slept) => {
-            fired::<Tokio, _>(cell, &runtime, sleep::<Tokio>)
-        }
-        (System::Corewheel, Row::Slept) => {
-            fired::<Corewheel, _>(cell, &runtime, sleep::<Corewheel>)
-        }
-        (System::Pingora, Row::Reset | Row::Slept) => {
-            return Err("the sleeps of pingora-timeout are not measured");
-        }
-        (System::Tokio | System::TokioAlternative, _) => {
-            measure_on::<Tokio>(cell, &runtime, allocated)
-        }
-        (System::Pingora, _) => measure_on::<Pingora>(cell, &runtime, allocated),
-        (System::Corewheel, _) => measure_on::<Corewheel>(cell, &runtime, allocated),
+    Ok(match cell.system {
+        System::Tokio | System::TokioAlternative => measure_on::<Tokio>(cell, &runtime, allocated),
+        System::Pingora => measure_on::<Pingora>(cell, &runtime, allocated),
+        System::Corewheel => measure_on::<Corewheel>(cell, &runtime, allocated),
     })
 }
 
@@ -100,13 +83,21 @@ fn measure_on<T: Timeouts>(
     match cell.row {
         Row::Memory => memory::<T>(cell, runtime, allocated),
         Row::TimeToArm => time_to_arm::<T>(cell, runtime),
-        Row::FiredFew | Row::FiredMany | Row::Slept => fired::<T, _>(cell, runtime, time_out::<T>),
+        Row::FiredFew | Row::FiredMany => fired::<T, _>(cell, runtime, time_out::<T>),
+        Row::Slept => fired::<T, _>(cell, runtime, sleep::<T>),
         Row::Moved => compare::<T>(cell, runtime, moved::<Without>, moved::<T>),
-        Row::Lives | Row::Old => compare::<T>(cell, runtime, waits::<Without>, waits::<T>),
-        Row::AtOnceFew | Row::AtOnceMany | Row::Short | Row::Reset => {
+        Row::Reset => compare::<T>(cell, runtime, reset::<Without>, reset::<T>),
+        Row::Lives | Row::Old => compare::<T>(cell, runtime, lives::<Without>, lives::<T>),
+        Row::AtOnceFew | Row::AtOnceMany | Row::Short => {
             compare::<T>(cell, runtime, at_once::<Without>, at_once::<T>)
         }
     }
+}
+
+/// How many tasks a pass has, and how many timeouts each.
+fn shares(Cell { row, timeouts, .. }: Cell) -> (usize, usize) {
+    let Facts { tasks, twentieths, .. } = row.facts();
+    (tasks, (timeouts * twentieths / 20).div_ceil(tasks).max(1))
 }
 
 /// The cost of timeouts that do not fire, and of the same without timeouts.
@@ -116,21 +107,21 @@ fn compare<T: Timeouts>(
     without: Pass<Without>,
     with: Pass<T>,
 ) -> Vec<Measured> {
-    let Cell { row, pending, timeouts, .. } = cell;
-    let each = row.each(timeouts);
-    let without = least_of(row, each, |each| without(Without, row, runtime, each));
+    let Cell { row, pending, .. } = cell;
+    let (tasks, each) = shares(cell);
+    let (without, _) = least_of(cell, |each| without(Without, row, runtime, each));
     let system = T::start();
     arm(runtime, pending, move |delay| system.timeout(delay, Never([0; 8])));
     let before = system.counts();
-    let with = least_of(row, each, |each| with(system, row, runtime, each));
-    let all = row.tasks() * (PASSES * each + warm_up(each));
+    let (with, waits) = least_of(cell, |each| with(system, row, runtime, each));
     let after = system.counts();
     check_none_waits(&before, &after);
-    let mut measured = counters(&before, &after, all);
+    let mut measured = counters(&before, &after, tasks * (PASSES * each + warm_up(each)));
     let subtracted = if row.is_gross() { 0.0 } else { without };
     measured.extend([
-        value(quantity::PROCESSOR, with - subtracted),
-        value(quantity::PROCESSOR_WITHOUT, without),
+        value(quantity::PROCESSOR, "{}", with - subtracted),
+        value(quantity::PROCESSOR_WITHOUT, "{}", without),
+        value(quantity::WAITS, "{}", waits),
     ]);
     measured
 }
@@ -141,36 +132,39 @@ fn fired<T: Timeouts, F: Future<Output = ()> + Send + 'static>(
     runtime: &Runtime,
     wait: fn(T, Duration) -> F,
 ) -> Vec<Measured> {
-    let each = cell.row.each(cell.timeouts);
+    let (tasks, each) = shares(cell);
     let system = T::start();
     let before = system.counts();
     let mut late_us = Vec::new();
-    let spent = least_of(cell.row, each, |each| {
-        late_us = run(runtime, cell.row.tasks(), |task| fire(system, wait, task, each)).concat();
+    let (spent, waits) = least_of(cell, |each| {
+        late_us = run(runtime, tasks, |task| fire(system, wait, task, each)).concat();
     });
-    let all = cell.row.tasks() * (PASSES * each + warm_up(each));
+    let all = tasks * (PASSES * each + warm_up(each));
     let mut measured = counters(&before, &system.counts(), all);
     late_us.sort_by(f64::total_cmp);
     measured.extend([
-        value(quantity::PROCESSOR, spent),
-        value(quantity::LATE_MIN, late_us[0]),
-        value(quantity::LATE_P50, at_most(&late_us, 500)),
-        value(quantity::LATE_P99, at_most(&late_us, 990)),
+        value(quantity::PROCESSOR, "{}", spent),
+        value(quantity::WAITS, "{}", waits),
+        value(quantity::LATE, "{}, least", late_us[0]),
+        value(quantity::LATE, "{}, p50", at_most(&late_us, 500)),
+        value(quantity::LATE, "{}, p99", at_most(&late_us, 990)),
     ]);
     measured
 }
 
 /// How long workers take to arm a timeout.
 fn time_to_arm<T: Timeouts>(cell: Cell, runtime: &Runtime) -> Vec<Measured> {
-    let tasks = cell.row.tasks();
-    let each = cell.row.each(cell.timeouts);
+    let (tasks, each) = shares(cell);
     let without = times_to_arm(Without, runtime, tasks, each);
     let with = times_to_arm(T::start(), runtime, tasks, each);
-    let of = |names: [&str; 4], sorted_us: &[f64]| {
-        let at = [500, 990, 999, 1_000].map(|of_1000| at_most(sorted_us, of_1000));
-        names.into_iter().zip(at).map(|(name, at)| value(name, at)).collect::<Vec<_>>()
-    };
-    [of(quantity::ARM_WITHOUT, &without), of(quantity::ARM, &with)].concat()
+    let mut measured = Vec::new();
+    for (row, of_1000) in
+        [("{}, p50", 500), ("{}, p99", 990), ("{}, p99.9", 999), ("{}, greatest", 1_000)]
+    {
+        measured.push(value(quantity::ARM, row, at_most(&with, of_1000)));
+        measured.push(value(quantity::ARM_WITHOUT, row, at_most(&without, of_1000)));
+    }
+    measured
 }
 
 /// What pending timeouts take, net of what their futures take without timeouts.
@@ -195,12 +189,13 @@ fn memory<T: Timeouts>(
     let net = |with: f64, without: f64, empty: f64| {
         ((with - without) - (without - empty)) / cell.pending as f64
     };
+    let in_future = size_of_returned(&timeout) - size_of::<Never>();
     let mut measured = vec![
-        value(quantity::RESIDENT, net(with.0, without.0, empty.0)),
-        value(quantity::IN_FUTURE, (size_of_returned(&timeout) - size_of::<Never>()) as f64),
+        value(quantity::BYTES, "{}, resident", net(with.0, without.0, empty.0)),
+        value(quantity::BYTES, "{}, of its future", in_future as f64),
     ];
     if allocated.is_some() {
-        measured.push(value(quantity::ALLOCATED, net(with.1, without.1, empty.1)));
+        measured.push(value(quantity::BYTES, "{}, allocated", net(with.1, without.1, empty.1)));
     }
     measured
 }
@@ -215,8 +210,8 @@ fn at_most(sorted: &[f64], of_1000: usize) -> f64 {
     sorted[(sorted.len() - 1) * of_1000 / 1_000]
 }
 
-fn value(quantity: &str, value: f64) -> Measured {
-    Measured { quantity: quantity.to_owned(), value }
+fn value(quantity: &str, row: &str, value: f64) -> Measured {
+    ((quantity.to_owned(), row.to_owned()), value)
 }
 
 /// What the system's counters have grown by for each of `timeouts`.
@@ -226,9 +221,10 @@ fn counters(
     timeouts: usize,
 ) -> Vec<Measured> {
     let grown = before.iter().zip(after).map(|((name, before), (_, after))| {
-        value(&format!("{}{name}", quantity::COUNTER), (after - before) as f64 / timeouts as f64)
+        let each = (after - before) as f64 / timeouts as f64;
+        value(quantity::COUNTER, &format!("{name}: {{}}"), each)
     });
-    grown.filter(|counter| counter.value > 0.0).collect()
+    grown.filter(|(_, each)| *each > 0.0).collect()
 }
 
 /// Checks that no timeout was refused, and that none went to its shard in a request, which would
@@ -247,17 +243,20 @@ fn check_none_waits(before: &[(&'static str, u64)], after: &[(&'static str, u64)
     }
 }
 
-/// Runs a shorter pass to warm up, and then some with `each` timeouts a task. Returns the processor
-/// time of the least of them for each timeout, in nanoseconds.
-fn least_of(row: Row, each: usize, mut pass: impl FnMut(usize)) -> f64 {
+/// Runs a shorter pass to warm up, and then some others. Returns the processor time of the least of
+/// them for each timeout, in nanoseconds, and how often threads wait in all of them for each 1,000.
+fn least_of(cell: Cell, mut pass: impl FnMut(usize)) -> (f64, f64) {
+    let (tasks, each) = shares(cell);
     pass(warm_up(each));
-    let timeouts = (row.tasks() * each) as f64;
+    let timeouts = (tasks * each) as f64;
+    let waited = waits();
     let measured = (0..PASSES).map(|_| {
         let before = processor_time();
         pass(each);
         processor_time().saturating_sub(before).as_nanos() as f64 / timeouts
     });
-    measured.min_by(f64::total_cmp).expect("there is a pass at least")
+    let least = measured.min_by(f64::total_cmp).expect("there is a pass at least");
+    (least, (waits() - waited) as f64 / timeouts / PASSES as f64 * 1_000.0)
 }
 
 /// How many timeouts each task of the first pass has, which is not measured.
@@ -283,7 +282,7 @@ where
 /// Timeouts around futures that are ready at their second poll.
 fn at_once<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
     let delay = if row == Row::Short { SHORT } else { LONG };
-    run(runtime, row.tasks(), |_| async move {
+    run(runtime, row.facts().tasks, |_| async move {
         for number in 0..each {
             match system.timeout(delay, ready_at_second_poll(number)).await {
                 Ok(returned) => assert_eq!(returned, number),
@@ -306,8 +305,8 @@ async fn ready_at_second_poll(output: usize) -> usize {
 }
 
 /// Tasks that reset a sleep at each of many polls.
-fn reset<T: Resets>(system: T, row: Row, runtime: &Runtime, each: usize) {
-    run(runtime, row.tasks(), |_| async move {
+fn reset<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
+    run(runtime, row.facts().tasks, |_| async move {
         let mut sleep = pin!(system.sleep(LONG));
         let mut left = each;
         poll_fn(|cx| {
@@ -325,9 +324,9 @@ fn reset<T: Resets>(system: T, row: Row, runtime: &Runtime, each: usize) {
 }
 
 /// Timeouts around events, which a thread makes happen again and again.
-fn waits<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
+fn lives<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
     let (delay, happens_after) = if row == Row::Old { OLD } else { (LONG, LIVES_FOR) };
-    let events: Arc<[Event]> = (0..row.tasks()).map(|_| Event::default()).collect();
+    let events: Arc<[Event]> = (0..row.facts().tasks).map(|_| Event::default()).collect();
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -336,7 +335,7 @@ fn waits<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
                 events.iter().for_each(Event::happen);
             }
         });
-        run(runtime, row.tasks(), |task| {
+        run(runtime, row.facts().tasks, |task| {
             let events = Arc::clone(&events);
             async move {
                 for _ in 0..each {
@@ -435,7 +434,7 @@ async fn time_out<T: Timeouts>(system: T, delay: Duration) {
 }
 
 /// Waits by a sleep.
-async fn sleep<T: Resets>(system: T, delay: Duration) {
+async fn sleep<T: Timeouts>(system: T, delay: Duration) {
     system.sleep(delay).await;
 }
 

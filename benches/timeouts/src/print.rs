@@ -5,16 +5,14 @@ use std::error::Error;
 use std::io::{self, Write as _};
 use std::{env, panic, process};
 
-use serde_json::{Map, Value};
+use crate::measure;
 
-use crate::{Cell, Measured, measure};
-
-/// Measures the cell that the arguments describe, prints its values as JSON, and exits. `allocated`
+/// Measures the cell that the argument describes, prints its values as JSON, and exits. `allocated`
 /// returns how many bytes are allocated, if the process counts them.
 ///
 /// # Errors
 ///
-/// The arguments describe no cell, or [`measure`] returns an error.
+/// The argument describes no cell, or [`measure`] returns an error.
 pub fn print(allocated: Option<fn() -> usize>) -> Result<(), Box<dyn Error>> {
     // Tasks that nothing waits for must not panic unseen.
     let report = panic::take_hook();
@@ -22,10 +20,8 @@ pub fn print(allocated: Option<fn() -> usize>) -> Result<(), Box<dyn Error>> {
         report(panic);
         process::exit(101);
     }));
-    let arguments: Vec<String> = env::args().skip(1).collect();
-    let measured = measure(Cell::from_arguments(&arguments)?, allocated)?;
-    let entry = |Measured { quantity, value }| (quantity, Value::from(value));
-    println!("{}", Value::Object(measured.into_iter().map(entry).collect::<Map<_, _>>()));
+    let cell = env::args().nth(1).ok_or("run the command `timeouts` of corewheel-bench instead")?;
+    println!("{}", serde_json::to_string(&measure(serde_json::from_str(&cell)?, allocated)?)?);
     io::stdout().flush()?;
     // A million pending timeouts are not cancelled one by one.
     process::exit(0);

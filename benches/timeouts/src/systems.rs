@@ -19,6 +19,8 @@ const CAPACITY: u32 = 1 << 21;
 pub(crate) trait Timeouts: Copy + Send + Sync + 'static {
     /// Why a timeout's future returns no output.
     type Error: Debug + Send;
+    /// A future that waits.
+    type Sleep: Future + Send;
 
     /// Starts what the system needs beside the runtime.
     fn start() -> Self;
@@ -31,18 +33,14 @@ pub(crate) trait Timeouts: Copy + Send + Sync + 'static {
     ) -> impl Future<Output = Result<F::Output, Self::Error>> + Send;
 
     /// Whether the time was up, and nothing else went wrong.
-    fn is_elapsed(error: &Self::Error) -> bool;
+    fn is_elapsed(_: &Self::Error) -> bool {
+        true
+    }
 
     /// The sums that the system counts, with their names.
     fn counts(self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-}
-
-/// A system whose sleeps can be reset.
-pub(crate) trait Resets: Timeouts {
-    /// A future that waits.
-    type Sleep: Future + Send;
 
     /// Waits for a delay.
     fn sleep(self, delay: Duration) -> Self::Sleep;
@@ -57,6 +55,7 @@ pub(crate) struct Without;
 
 impl Timeouts for Without {
     type Error = Infallible;
+    type Sleep = Pending<()>;
 
     fn start() -> Self {
         Self
@@ -69,14 +68,6 @@ impl Timeouts for Without {
     ) -> Result<F::Output, Infallible> {
         Ok(future.await)
     }
-
-    fn is_elapsed(error: &Infallible) -> bool {
-        match *error {}
-    }
-}
-
-impl Resets for Without {
-    type Sleep = Pending<()>;
 
     fn sleep(self, _: Duration) -> Pending<()> {
         pending()
@@ -91,6 +82,7 @@ pub(crate) struct Tokio;
 
 impl Timeouts for Tokio {
     type Error = tokio::time::error::Elapsed;
+    type Sleep = Sleep;
 
     fn start() -> Self {
         Self
@@ -103,14 +95,6 @@ impl Timeouts for Tokio {
     ) -> impl Future<Output = Result<F::Output, Self::Error>> + Send {
         tokio::time::timeout(delay, future)
     }
-
-    fn is_elapsed(_: &Self::Error) -> bool {
-        true
-    }
-}
-
-impl Resets for Tokio {
-    type Sleep = Sleep;
 
     fn sleep(self, delay: Duration) -> Sleep {
         tokio::time::sleep(delay)
@@ -127,6 +111,7 @@ pub(crate) struct Pingora;
 
 impl Timeouts for Pingora {
     type Error = pingora_timeout::Elapsed;
+    type Sleep = Pending<()>;
 
     fn start() -> Self {
         Self
@@ -140,9 +125,11 @@ impl Timeouts for Pingora {
         pingora_timeout::timeout(delay, future)
     }
 
-    fn is_elapsed(_: &Self::Error) -> bool {
-        true
+    fn sleep(self, _: Duration) -> Pending<()> {
+        unreachable!("its sleeps are measured in no row")
     }
+
+    fn reset(_: Pin<&mut Pending<()>>, _: Duration) {}
 }
 
 /// A corewheel service beside the runtime.
@@ -154,6 +141,7 @@ pub(crate) struct Corewheel {
 
 impl Timeouts for Corewheel {
     type Error = TimeoutError;
+    type Sleep = corewheel::Sleep;
 
     fn start() -> Self {
         let service = TimerService::beside_runtime().capacity(CAPACITY).start();
@@ -181,7 +169,7 @@ impl Timeouts for Corewheel {
             "granted",
             "capacity",
             "lanes",
-            "nurseries",
+            "threads",
             "lane_depth",
             "connections",
         ];
@@ -196,10 +184,6 @@ impl Timeouts for Corewheel {
         }
         sums
     }
-}
-
-impl Resets for Corewheel {
-    type Sleep = corewheel::Sleep;
 
     fn sleep(self, delay: Duration) -> corewheel::Sleep {
         self.handle.sleep(delay)

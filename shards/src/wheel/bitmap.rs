@@ -82,11 +82,12 @@ mod tests {
     fn first_in_equals_linear_scan() {
         let len = 3 * WORD * WORD + 5;
         let mut bitmap = Bitmap::new(len);
-        let members = [0, 1, 63, 64, 65, 4_095, 4_096, 8_191, 8_192, len - 1];
+        let members = [0, 1, 63, 64, 65, 4_095, 4_096, 5_000, 8_191, 8_192, len - 1];
         for member in members {
             bitmap.set(member);
         }
-        for cleared in [1, 64, 8_191] {
+        // One of them is the only one of its word.
+        for cleared in [1, 64, 5_000, 8_191] {
             bitmap.clear(cleared);
         }
         for from in 0..len {

@@ -1,5 +1,4 @@
-//! What the handles of one connection share: stamps that any thread stores, and the deadlines
-//! behind a lock.
+//! What the handles of a connection share: stamps that any thread stores, and deadlines in a lock.
 //!
 //! A poll looks at the deadlines when the tick has begun for which they are filed, as a turn of a
 //! shard does for the connections that live on it. The sleep only wakes the task.
@@ -57,7 +56,6 @@ enum Found {
 
 /// What the handles and guards of one connection share.
 pub(in crate::conn) struct Inner {
-    handle: AnyHandle,
     /// How many handles keep the connection open.
     owners: OwnerCount,
     /// `None` if the service had ended when the connection began.
@@ -99,6 +97,8 @@ struct State {
     last_due: u64,
     /// Whether the connection began after the end of the service, and no task was told.
     owes_closed: bool,
+    /// Whether the task watches no deadline, and is woken for the first.
+    is_unwatched: bool,
 }
 
 impl State {
@@ -133,9 +133,9 @@ impl Inner {
             pass: Pass::NONE,
             last_due: 0,
             owes_closed: time.is_none(),
+            is_unwatched: false,
         };
         let inner = Self {
-            handle,
             owners: OwnerCount::default(),
             time,
             opened: now,
@@ -170,6 +170,14 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes a task that watches no deadline.
+    fn watch(&self, mut state: MutexGuard<'_, State>) {
+        if std::mem::take(&mut state.is_unwatched) {
+            drop(state);
+            self.task.wake();
+        }
     }
 
     fn facts<'a>(&self, state: &'a mut State) -> Facts<'a, &'a mut Option<Box<Rare>>> {
@@ -231,7 +239,7 @@ impl Inner {
         self: &Arc<Self>,
         state: &mut State,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Result<Polled, Found> {
         for _ in 0..TRIES {
             if state.sleep.is_some() {
@@ -245,7 +253,7 @@ impl Inner {
             let filed = state.filed;
             let Some(sleep) = &mut state.sleep else {
                 let is_owed = std::mem::take(&mut state.owes_closed);
-                let closed = if is_owed { Err(self.handle.why_closed()) } else { Ok(None) };
+                let closed = if is_owed { Err(RefusedKind::Closed) } else { Ok(None) };
                 return Ok(Poll::Ready(closed));
             };
             if sleep.due() != filed {
@@ -289,7 +297,7 @@ impl Inner {
         self: &Arc<Self>,
         state: &mut State,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Found {
         if state.flags.get().pending() & JUDGED == 0 {
             state.pass = Pass::NONE;
@@ -308,8 +316,8 @@ impl Inner {
             self.file(state, false);
         }
         let verdict = if judged == 0 { Verdict::Wait } else { state.judge(looks) };
-        let is_late = verdict == Verdict::Late;
-        let event = self.next_event(state, |kind| wanted(kind) && (is_late || !kind.is_judged()));
+        let is_next = |kind: DeadlineKind| verdict == Verdict::Late || !kind.is_judged();
+        let event = self.next_event(state, |kind, at| is_next(kind) && wanted(kind, at));
         match (event, verdict) {
             (Some(event), _) => Found::Event(event),
             (None, Verdict::Ask) => Found::Ask(state.pass.renew(&Waker::from(Arc::clone(self)))),
@@ -319,22 +327,15 @@ impl Inner {
     }
 
     fn next_event(
-        &self,
+        self: &Arc<Self>,
         state: &mut State,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Option<ConnEvent> {
         let (event, may_be_earlier) = rules::next_event(&mut self.facts(state), wanted);
         if may_be_earlier {
             self.file(state, false);
         }
-        event.inspect(|event| self.count(|tally| event.kind.count_in(tally)))
-    }
-
-    /// Counts something.
-    fn count(&self, count: impl FnOnce(&Tally)) {
-        if let Some(group) = &self.group {
-            count(group.tally());
-        }
+        event.inspect(|event| self.with_tally(|tally| event.kind.count_in(tally)))
     }
 }
 
@@ -353,7 +354,9 @@ impl Connection for Arc<Inner> {
     }
 
     fn with_tally(&self, count: impl FnOnce(&Tally)) {
-        self.count(count);
+        if let Some(group) = &self.group {
+            count(group.tally());
+        }
     }
 
     fn close(&self) -> bool {
@@ -374,11 +377,6 @@ impl Connection for Arc<Inner> {
         is_open
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn why_closed(&self) -> RefusedKind {
-        self.handle.why_closed()
-    }
-
     fn time(&self) -> Option<&Timeline> {
         self.time.as_ref()
     }
@@ -393,7 +391,6 @@ impl Connection for Arc<Inner> {
         Moment::at(self.now())
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     fn stamp_of(&self, now: u64) -> Moment {
         Moment::at(now)
@@ -415,7 +412,6 @@ impl Connection for Arc<Inner> {
         }
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     fn stamp_all(&self, stamps: rules::Stamps) {
         for (stamp, at) in self.stamps.iter().zip(stamps) {
             if let Some(at) = at {
@@ -449,8 +445,8 @@ impl Connection for Arc<Inner> {
     }
 
     /// The timer is reset in its slot if the first deadline is earlier now, so that the task that
-    /// waits need not be woken for that. Without a timer, no task waits for this deadline: its next
-    /// poll arms one.
+    /// waits need not be woken for that, unless it [watches none](Connection::leave_unwatched).
+    /// Without a timer, no task waits for this deadline: its next poll arms one.
     fn change<R>(
         &self,
         wakes: Wakes,
@@ -465,6 +461,7 @@ impl Connection for Arc<Inner> {
             };
         if is_filed && wakes == Wakes::Task {
             state.reset_sleep();
+            self.watch(state);
         }
         result
     }
@@ -474,17 +471,25 @@ impl Connection for Arc<Inner> {
     }
 
     fn store_limits(&self, limits: ConnLimits) {
-        self.lock().limits = share(limits);
+        let mut state = self.lock();
+        state.limits = share(limits);
+        self.watch(state);
     }
 
-    /// When the deadline is due as of now.
+    fn leave_unwatched(&self) -> bool {
+        let mut state = self.lock();
+        let is_quiet = state.filed == u64::MAX && state.flags.get().pending() == 0;
+        state.is_unwatched = state.sleep.is_some() && is_quiet && state.limits.is_off();
+        state.is_unwatched
+    }
+
     fn due(&self, kind: usize) -> u64 {
         let mut state = self.lock();
         state.looked = self.now();
         rules::open_due(&self.facts(&mut state), kind)
     }
 
-    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
+    fn take(&self, wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool) -> Option<ConnEvent> {
         // Relaxed: see `set_quiet`.
         if self.now() < self.quiet_until.load(Ordering::Relaxed) {
             return None;
@@ -492,14 +497,14 @@ impl Connection for Arc<Inner> {
         let mut state = self.lock();
         state.sleep.as_ref()?;
         self.take_due(&mut state);
-        self.next_event(&mut state, |kind| !kind.is_judged() && wanted(kind))
+        self.next_event(&mut state, |kind, at| !kind.is_judged() && wanted(kind, at))
     }
 
     fn poll(
         &self,
         cx: &mut Context<'_>,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Polled {
         // First of all, so that no event and no change comes in between.
         self.task.register(cx.waker());
@@ -510,7 +515,7 @@ impl Connection for Arc<Inner> {
         // The end of a pass wakes the task for all events that wait for it.
         let asked = if state.pass.has_begun() { JUDGED } else { 0 };
         let is_left = state.flags.get().pending() & !before & !asked != 0;
-        let is_ended = matches!(polled, Ok(Poll::Ready(Err(refused))) if refused.is_closed());
+        let is_ended = matches!(polled, Ok(Poll::Ready(Err(RefusedKind::Closed))));
         let ended = is_ended.then(|| (state.sleep.take(), std::mem::take(&mut state.pass)));
         drop(state);
         drop(ended);

@@ -1,9 +1,12 @@
 //! A poll between the two steps by which a host ends a pass.
 
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::Context;
 use std::time::Duration;
 
+use corewheel_test_support::Alarm;
+
+use super::super::moment::Moment;
 use super::inner::Inner;
 use crate::clock::ManualClock;
 use crate::conn::side::Connection;
@@ -31,16 +34,6 @@ impl Runtime for Host {
     }
 }
 
-/// A waker that counts how often it is woken.
-#[derive(Default)]
-struct Alarm(Mutex<u32>);
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        *self.0.lock().unwrap() += 1;
-    }
-}
-
 #[test]
 fn poll_that_finds_a_pass_over_wakes_the_task_for_the_event_that_it_leaves() {
     const LIMIT: Duration = Duration::from_millis(10);
@@ -49,11 +42,11 @@ fn poll_that_finds_a_pass_over_wakes_the_task_for_the_event_that_it_leaves() {
     let service = TimerService::builder().shards(1).clock(&clock).start_attached().unwrap();
     let attachment = service.attach(service.shard_for(0)).unwrap();
     let mut shard = attachment.into_loop(|_, _: &Timers| {}).unwrap();
-    let (host, alarm) = (Arc::new(Host::default()), Arc::new(Alarm::default()));
+    let host = Arc::new(Host::default());
+    let (alarm, waker) = Alarm::new();
     let conn = Inner::new(service.handle().untyped(), ConnLimits::default().read_idle(LIMIT));
-    let waker = Waker::from(Arc::clone(&alarm));
     let poll = |takes: bool| {
-        let wanted = |_: DeadlineKind| takes;
+        let wanted = |_: DeadlineKind, _: Option<Moment>| takes;
         let poll = || conn.poll(&mut Context::from_waker(&waker), None, wanted);
         within(Some(Arc::clone(&host) as _), poll)
     };
@@ -64,7 +57,7 @@ fn poll_that_finds_a_pass_over_wakes_the_task_for_the_event_that_it_leaves() {
     let wait = host.0.lock().unwrap().take().expect("the poll has asked for a pass");
     LOOKS.add(0);
     wait.set_over();
-    let woken = || *alarm.0.lock().unwrap();
+    let woken = || alarm.count();
     // A write of the same task, which takes no event.
     assert!(poll(false).is_pending());
     let before = woken();

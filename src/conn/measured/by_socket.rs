@@ -165,7 +165,6 @@ impl Transfers {
     }
 
     /// A peer that had acknowledged so many bytes has something to take from `now` on.
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     pub(in crate::conn) fn begin_looks(&mut self, bytes: u64, now: u64) {
         let first = || Box::new(Acknowledged { bytes, ..Acknowledged::default() });
         self.known.get_or_insert_with(first).progress_at = now;

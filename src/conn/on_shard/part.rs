@@ -29,7 +29,7 @@ pub(super) struct Connections {
     itself: OnceCell<Weak<Self>>,
     pub(super) shard: PartHandle,
     /// What all connections of the shard are told.
-    orders: Arc<Orders>,
+    pub(super) orders: Arc<Orders>,
     pub(super) activity: Activity,
     pub(super) table: RefCell<Table>,
     /// How many connections have a handle.
@@ -184,7 +184,7 @@ impl Connections {
         ConnTimers::lend(RecordRef::new(itself, block, index), |conn: &ConnTimers| {
             let mut call = on_event.borrow_mut();
             while self.table.borrow().calls(index, &on_event) {
-                let Some(event) = conn.conn().take(|_| true) else { break };
+                let Some(event) = conn.conn().take(|_, _| true) else { break };
                 self.shard.contain(|| call(conn, event));
             }
         });

@@ -19,8 +19,6 @@ use crate::clock::Timeline;
 use crate::face::part::PartHandle;
 use crate::pass::has_budget;
 use crate::stats::tally::Tally;
-#[cfg(any(feature = "hyper", feature = "tokio"))]
-use crate::values::refused::RefusedKind;
 
 /// A counted reference to a connection's record.
 pub(in crate::conn) struct RecordRef {
@@ -90,7 +88,7 @@ impl Connection for RecordRef {
     }
 
     fn with_tally(&self, count: impl FnOnce(&Tally)) {
-        count(self.connections.shard.orders().tally());
+        count(self.connections.orders.tally());
     }
 
     fn close(&self) -> bool {
@@ -100,11 +98,6 @@ impl Connection for RecordRef {
             self.with_tally(|tally| tally.count_end(ended_by));
         }
         is_open
-    }
-
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
-    fn why_closed(&self) -> RefusedKind {
-        self.connections.shard.why_closed()
     }
 
     fn time(&self) -> Option<&Timeline> {
@@ -120,7 +113,6 @@ impl Connection for RecordRef {
         self.connections.stamp()
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     #[inline]
     fn stamp_of(&self, _now: u64) -> Moment {
         self.stamp_now()
@@ -148,7 +140,6 @@ impl Connection for RecordRef {
         }
     }
 
-    #[cfg(any(feature = "hyper", feature = "tokio"))]
     fn stamp_all(&self, stamps: rules::Stamps) {
         for (stamp, at) in self.stamps().into_iter().zip(stamps) {
             stamp.set(at.or(stamp.get()));
@@ -195,12 +186,12 @@ impl Connection for RecordRef {
         self.connections.table.borrow_mut().set_limits(self.index, limits);
     }
 
-    fn take(&self, wanted: impl Fn(DeadlineKind) -> bool) -> Option<ConnEvent> {
+    fn take(&self, wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool) -> Option<ConnEvent> {
         let event = self.change(Wakes::Task, |facts| {
             let (event, may_be_earlier) = rules::next_event(facts, wanted);
             (event, if may_be_earlier { 0 } else { NEVER })
         });
-        event.inspect(|event| event.kind.count_in(self.connections.shard.orders().tally()))
+        event.inspect(|event| event.kind.count_in(self.connections.orders.tally()))
     }
 
     fn poll(
@@ -208,7 +199,7 @@ impl Connection for RecordRef {
         cx: &mut Context<'_>,
         // The driver of the shard looks at its sockets before a turn that is late.
         _looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind) -> bool,
+        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
     ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
         let (table, record) = (&self.connections.table, self.record());
         if !record.is_open() {

@@ -141,7 +141,7 @@ impl Table {
         record.waker.set(NONE);
         record.flags.set(packed.flags);
         if let Some(rare) = &packed.rare {
-            self.extra_mut(index).rare = rare.without_transfers();
+            made_extra(&mut self.extras, record).rare = rare.without_transfers();
         }
         index
     }
@@ -157,12 +157,6 @@ impl Table {
         let extra = self.extras.try_remove(extra as usize);
         self.vacant.push(index);
         (extra, waker)
-    }
-
-    /// The extra of a connection, made if there is none yet.
-    fn extra_mut(&mut self, index: u32) -> &mut Extra {
-        let record = self.blocks[block_of(index)].record(index);
-        made_extra(&mut self.extras, record)
     }
 
     fn extra(&self, index: u32) -> Option<&Extra> {
@@ -292,7 +286,8 @@ impl Table {
         if on_event.is_none() && self.extra(index).is_none() {
             return None;
         }
-        std::mem::replace(&mut self.extra_mut(index).on_event, on_event)
+        let record = self.blocks[block_of(index)].record(index);
+        std::mem::replace(&mut made_extra(&mut self.extras, record).on_event, on_event)
     }
 
     pub(super) fn on_event(&self, index: u32) -> Option<&OnEvent> {

@@ -15,20 +15,24 @@ use crate::clock::when::When;
 use crate::directory::orders::{Drain, Orders};
 use crate::face::reply::Reply;
 use crate::face::timers::Timers;
-use crate::shard::request::{Bulk, Request};
+use crate::shard::request::{ReplySender, Request};
 use crate::shard::timers::{Payload, SendCall};
 use crate::values::class::ClassId;
+use crate::values::contain::Each;
+use crate::values::error::ReplyError;
 use crate::values::ids::{ShardId, TimerId};
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
-use crate::values::refused::{Refused, RefusedCall, RefusedKind};
+use crate::values::refused::{Refused, RefusedKind};
 use crate::values::scale::Scale;
+
+type Outcomes<T> = Vec<Result<CancelOutcome<Payload<T, SendCall<T>>>, ReplyError>>;
 
 /// Commands, which go over the lanes of the calling thread.
 impl<T: Send + 'static> Handle<T> {
     /// The lanes of this thread.
     #[inline]
     pub(crate) fn lanes(&self) -> Result<Rc<Lanes<T>>, RefusedKind> {
-        self.as_its_thread(|| thread_lanes::of(self.service)).ok_or_else(|| self.why_closed())
+        self.as_its_thread(|| thread_lanes::of(self.service)).ok_or(RefusedKind::Closed)
     }
 
     /// Runs code as the thread of a test whose lanes the handle uses, if it is of one.
@@ -50,7 +54,7 @@ impl<T: Send + 'static> Handle<T> {
     /// A shard that this thread drives, or else the one that it is given.
     #[inline]
     fn given_shard(&self) -> Result<ShardId, RefusedKind> {
-        self.with_reach(Reach::shard).flatten().ok_or_else(|| self.why_closed())
+        self.with_reach(Reach::shard).flatten().ok_or(RefusedKind::Closed)
     }
 
     /// The class and the deadline of a timer, and the present in microseconds.
@@ -66,12 +70,12 @@ impl<T: Send + 'static> Handle<T> {
         &self,
         timer: TimerId,
         foreign: R,
-        request: impl FnOnce(&Lanes<T>, oneshot::Sender<R>) -> Request<T>,
+        request: impl FnOnce(&Lanes<T>, ReplySender<R>) -> Request<T>,
     ) -> Reply<R> {
         if !timer.is_of(self.service) {
             return Reply::ready(foreign);
         }
-        let (sender, reply) = Reply::of_outcome();
+        let (sender, reply) = Reply::of_result();
         if let Ok(lanes) = self.lanes() {
             lanes.send(timer.shard(), request(&lanes, sender));
         }
@@ -164,16 +168,15 @@ impl<T: Send + 'static> Handle<T> {
         &self,
         when: W,
         call: impl FnOnce(&Timers<T>) + Send + 'static,
-    ) -> Result<TimerId, RefusedCall<SendCall<T>>> {
+    ) -> Result<TimerId, Refused<SendCall<T>>> {
         let call: SendCall<T> = Box::new(call);
         let (lanes, shard) = match self.shard_lanes() {
             Ok(found) => found,
-            Err(kind) => return Err(kind.of(call).into()),
+            Err(kind) => return Err(kind.of(call)),
         };
         let (class, deadline, sent_us) = self.timer(&lanes, when);
         let build = |call| Request::Call { deadline, sent_us, class, call };
-        let sent = lanes.schedule(shard, class, call, build, Request::into_call);
-        sent.map_err(RefusedCall::from)
+        lanes.schedule(shard, class, call, build, Request::into_call)
     }
 
     /// Cancels a timer; the reply is the outcome, with the payload. Await the reply, or
@@ -187,6 +190,53 @@ impl<T: Send + 'static> Handle<T> {
         self.ask(timer, CancelOutcome::Foreign, |_, sender| Request::Cancel {
             key: timer.key(),
             reply: Some(sender),
+        })
+    }
+
+    /// Cancels timers of any shards; the reply has the outcome of each, in the order of the
+    /// ids. A group of timers that end together, as those of a connection, is a list of their ids.
+    ///
+    /// The reply itself is never an error. An outcome is [`ReplyError::Closed`] where the shard of
+    /// its timer has ended before it replied: for all timers of the service after a shutdown, and
+    /// after the service was dropped. The shutdown has given each of them its outcome.
+    ///
+    /// The number of ids is not limited, and the command is never refused. Each cancel counts
+    /// as a request, so a turn executes no more cancels than its budget allows. The reply is ready
+    /// after the last cancel.
+    ///
+    /// For a timer that has not arrived yet from another thread, the reply waits until it arrives.
+    /// A timer of another service is left as it is, and its outcome is `Foreign`.
+    ///
+    /// Cost: that of [`cancel`](Self::cancel) for each timer, and room for its reply and outcome.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use corewheel::{CancelOutcome, Fired, Runtime, TimerService, Timers};
+    ///
+    /// let service = TimerService::builder()
+    ///     .shards(2)
+    ///     .runtime(Runtime::Thread)
+    ///     .start_with(|_| |_: Fired<u32>, _: &Timers<u32>| {})?;
+    /// let handle = service.handle();
+    /// // A connection that has its timers on both shards is closed.
+    /// let minute = Duration::from_secs(60);
+    /// let mut timers = Vec::new();
+    /// for (n, shard) in handle.shards().enumerate() {
+    ///     timers.push(handle.on(shard).schedule(minute, n as u32)?);
+    /// }
+    /// let outcomes = handle.cancel_many(&timers).wait()?;
+    /// assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(done) if done.won())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_many(&self, timers: &[TimerId]) -> Reply<Outcomes<T>> {
+        let replies = timers.iter().map(|timer| self.cancel(*timer)).collect();
+        let mut replies = Each(replies);
+        Reply::gathered(async move {
+            let mut outcomes = Each(Vec::with_capacity(replies.0.len()));
+            for reply in &mut replies.0 {
+                outcomes.0.push(reply.await);
+            }
+            outcomes.take()
         })
     }
 
@@ -238,9 +288,7 @@ impl<T: Send + 'static> Handle<T> {
     /// How long a timer still has: zero if it is due, `None` if it is not pending, has not arrived
     /// yet, or is of another service.
     pub fn remaining(&self, timer: TimerId) -> Reply<Option<Duration>> {
-        self.ask(timer, None, |_, reply| {
-            Request::Bulk(Box::new(Bulk::Remaining { key: timer.key(), reply }))
-        })
+        self.ask(timer, None, |_, reply| Request::Remaining { key: timer.key(), reply })
     }
 
     /// Gives an order to the shard.

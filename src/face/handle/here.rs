@@ -1,12 +1,12 @@
-//! How the calling thread reaches a service: by its nursery for the shard that it drives, or else
+//! How the calling thread reaches a service: by its timers for the shard that it drives, or else
 //! for one that it is given, as the thread's [`Reach`] of the service says.
 //!
-//! Each thread has a table of the services that it uses. A nursery is made when the thread first
-//! arms a timer, and is left when the thread ends. Why not one nursery for all threads: its lock
+//! Each thread has a table of the services that it uses. Its thread timers are made when the thread
+//! first arms a timer, and are left when the thread ends. Why not one set for all threads: its lock
 //! would travel between their caches.
 //!
-//! A timer that was armed on another thread is found by the name of its nursery. A thread remembers
-//! the nurseries of other threads that it has met.
+//! A timer that was armed on another thread is found by the name of its thread timers. A thread
+//! remembers those of other threads that it has met.
 //!
 //! Invariant: no code of the user runs while the table, or what it holds, is borrowed.
 //!
@@ -21,15 +21,18 @@ use std::sync::Arc;
 use std::task::Waker;
 
 pub(crate) use self::room::Unarmed;
-use super::own::OwnNurseries;
+use super::own::OwnThreadTimers;
 use super::place::Place;
 use super::reaches::Reaches;
 use super::registry;
 use super::registry::{Service, ThreadLanes};
 use super::simulated::ThreadNumber;
 use crate::clock::{NearClock, Timeline};
-use crate::directory::orders::Group;
-use crate::link::nursery::{ArmRefusal, Armed, Arming, Name, Nursery, NurseryId, Ring, TAKEN_MAX};
+use crate::directory::Front;
+use crate::directory::orders::{GROUPS, Group};
+use crate::link::thread_timers::{
+    ArmRefusal, Armed, Arming, Name, Ring, TAKEN_MAX, ThreadTimers, ThreadTimersId,
+};
 use crate::pass;
 use crate::shard::Core;
 use crate::shard::local::LocalShard;
@@ -39,9 +42,9 @@ use crate::values::error::ConfigError;
 use crate::values::ids::{ServiceId, ShardId};
 use crate::values::refused::RefusedKind;
 
-/// The nurseries of other threads that this thread has met, by the numbers of their shards and
+/// The timers of other threads that this thread has met, by the numbers of their shards and
 /// their own.
-type Others = Vec<Vec<Option<(u32, Arc<Nursery<Waker>>)>>>;
+type Others = Vec<Vec<Option<(u32, Arc<ThreadTimers<Waker>>)>>>;
 
 #[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
@@ -63,13 +66,13 @@ pub(crate) struct Reach {
     shards: RefCell<Vec<Weak<dyn LocalShard>>>,
     /// Whether `shards` has an element.
     drives_any: Cell<bool>,
-    reached: OnceCell<Arc<dyn Service>>,
+    reached: OnceCell<Arc<Service>>,
     /// The shard for timers that may be on any, if this thread drives none, and the number of this
     /// thread among those of the shard.
     given: OnceCell<(ShardId, usize)>,
     /// Empty until the thread first sends a command or a message.
     lanes: OnceCell<Rc<dyn ThreadLanes>>,
-    own: OwnNurseries,
+    own: OwnThreadTimers,
     others: RefCell<Others>,
     next_salt: Cell<u8>,
 }
@@ -106,7 +109,7 @@ impl Reach {
             reached: OnceCell::new(),
             given: OnceCell::new(),
             lanes: OnceCell::new(),
-            own: OwnNurseries::default(),
+            own: OwnThreadTimers::default(),
             others: RefCell::default(),
             next_salt: Cell::new(0),
         })
@@ -125,11 +128,11 @@ impl Reach {
 
     /// The entry of a service that is open. A thread enters the table when it first uses a service.
     ///
-    /// Where the table is gone, as the thread ends, the entry is used once. Its nurseries and lanes
+    /// Where the table is gone, as the thread ends, the entry is used once. Its timers and lanes
     /// are left when it is dropped, as those of a thread that has ended, and their timers go on.
     #[cold]
     fn of_open(service: ServiceId) -> Option<Rc<Self>> {
-        let entry = Self::new(service, registry::find(service)?.time());
+        let entry = Self::new(service, registry::find(service)?.time.clone());
         entry.enter_table();
         Some(entry)
     }
@@ -161,12 +164,13 @@ impl Reach {
         // A thread that drives a shard is given none.
         let own = self.shard();
         let thread = self.given.get().map_or(0, |(_, thread)| *thread);
-        self.service()?.group(shard.or(own)?, thread)
+        let front = self.service()?.front(shard.or(own)?)?;
+        Some(Arc::clone(&front.orders().groups()[thread % GROUPS]))
     }
 
     /// The service; `None` if it has ended and this thread has armed no timer before.
     #[inline]
-    fn service(&self) -> Option<&Arc<dyn Service>> {
+    fn service(&self) -> Option<&Arc<Service>> {
         if self.reached.get().is_none() {
             let service = registry::find(self.service)?;
             drop(self.reached.set(service));
@@ -175,13 +179,17 @@ impl Reach {
     }
 
     /// How many shards the service has; 0 if it has ended.
+    pub(super) fn front(&self, shard: ShardId) -> Option<&Front> {
+        self.service()?.front(shard)
+    }
+
     pub(super) fn shard_count(&self) -> usize {
         self.service().map_or(0, |service| service.shard_count())
     }
 
     /// A class of the service. `None` if the service has ended.
     pub(super) fn find_class(&self, class: TimerClass) -> Option<Result<ClassId, ConfigError>> {
-        Some(self.service().filter(|service| service.shard_count() > 0)?.find_class(class))
+        Some(self.service().filter(|service| service.shard_count() > 0)?.classes.find(class))
     }
 
     /// The lanes of this thread; `None` if the service has ended.
@@ -230,7 +238,7 @@ impl Reach {
     pub(crate) fn is_shard_closed(&self, shard: Option<ShardId>) -> bool {
         let shard = shard.or_else(|| self.shard());
         let (Some(shard), Some(service)) = (shard, self.service()) else { return true };
-        service.has_ended(shard)
+        service.front(shard).is_none_or(Front::has_ended)
     }
 
     /// Whether a time may have passed, as far as this thread knows without a reading.
@@ -263,7 +271,7 @@ impl Reach {
         is_borrowed: bool,
     ) -> Result<(Place, bool), Unarmed> {
         let Some(shard) = shard.or_else(|| self.shard()) else {
-            return Err(self.why_closed().into());
+            return Err(RefusedKind::Closed.into());
         };
         match self.try_to_arm(shard, arming, is_borrowed) {
             Ok(armed) => Ok(armed),
@@ -273,17 +281,17 @@ impl Reach {
 
     /// Has the runtime of this thread wake the futures that its timers guard, where that is known.
     pub(crate) fn find_relay(&self) {
-        if self.own.iter().all(|own| own.nursery.relay().is_some()) {
+        if self.own.iter().all(|own| own.thread_timers.relay().is_some()) {
             return;
         }
         let Some(relay) = pass::relay_of_thread() else { return };
         for own in self.own.iter() {
-            own.nursery.set_relay(Arc::clone(&relay));
+            own.thread_timers.set_relay(Arc::clone(&relay));
         }
     }
 
-    /// Arms a timer, if the thread has a nursery for the shard and a slot that is lent to it. `Err`
-    /// with what has refused the timer: `None` where there is no nursery.
+    /// Arms a timer, if the thread has timers for the shard and a slot that is lent to it. `Err`
+    /// with what has refused the timer: `None` where it has none.
     #[inline(always)]
     fn try_to_arm(
         &self,
@@ -293,17 +301,17 @@ impl Reach {
     ) -> Result<(Place, bool), (Option<ArmRefusal>, Arming<Waker>)> {
         let Some(own) = self.own.find(|own| own.shard == shard) else { return Err((None, arming)) };
         let Armed { name, ring, has_time } = own
-            .nursery
+            .thread_timers
             .arm(arming, || self.clock.recent(), || self.nanos())
             .map_err(|(why, arming)| (Some(why), arming))?;
         self.ring(shard, ring);
-        if own.nursery.has_many_ended() && !is_borrowed {
+        if own.thread_timers.has_many_ended() && !is_borrowed {
             self.end_ended();
         }
-        Ok((Place { nursery: own.name, timer: name }, has_time))
+        Ok((Place { thread_timers: own.name, timer: name }, has_time))
     }
 
-    /// Arms a timer for which the thread first makes a nursery, or asks for a slot.
+    /// Arms a timer for which the thread first makes its timers, or asks for a slot.
     #[cold]
     fn arm_in_steps(
         &self,
@@ -328,12 +336,6 @@ impl Reach {
         }
     }
 
-    /// Why the service, or a shard of it, takes no timer.
-    #[cold]
-    pub(crate) fn why_closed(&self) -> RefusedKind {
-        registry::why_closed(self.service)
-    }
-
     /// Rings a shard, if that is asked for.
     #[inline]
     fn ring(&self, shard: ShardId, ring: Ring) {
@@ -349,30 +351,34 @@ impl Reach {
         if let Some(driven) = driven {
             // The shard sees it before it sleeps, or is woken as by any command.
             driven.note_deadline(act_by);
-        } else if let Some(service) = self.service() {
-            service.ring(shard, act_by);
+        } else if let Some(front) = self.front(shard) {
+            front.threads.ring(act_by, &front.doorbell);
         }
     }
 
-    /// Runs code with the nursery of a timer, which runs no code of the user, and then rings the
-    /// shard as that says. `None` if the nursery is gone.
+    /// Runs code with the thread timers of a timer, which runs no code of the user, and then rings
+    /// the shard as that says. `None` if they are gone.
     pub(crate) fn with<R>(
         &self,
         place: Place,
-        run: impl FnOnce(&Nursery<Waker>, Name) -> (R, Ring),
+        run: impl FnOnce(&ThreadTimers<Waker>, Name) -> (R, Ring),
     ) -> Option<R> {
-        let (result, ring) = match self.own.find(|own| own.name == place.nursery) {
-            Some(own) => run(&own.nursery, place.timer),
-            None => self.with_other(place, |nursery| run(nursery, place.timer))?,
+        let (result, ring) = match self.own.find(|own| own.name == place.thread_timers) {
+            Some(own) => run(&own.thread_timers, place.timer),
+            None => self.with_other(place, |thread_timers| run(thread_timers, place.timer))?,
         };
-        self.ring(place.nursery.shard(), ring);
+        self.ring(place.thread_timers.shard(), ring);
         Some(result)
     }
 
-    /// Runs code with the nursery of another thread.
-    fn with_other<R>(&self, place: Place, run: impl FnOnce(&Nursery<Waker>) -> R) -> Option<R> {
-        let NurseryId { index, generation } = place.nursery.id();
-        let (shard, index) = (place.nursery.shard().index(), usize::from(index));
+    /// Runs code with the timers of another thread.
+    fn with_other<R>(
+        &self,
+        place: Place,
+        run: impl FnOnce(&ThreadTimers<Waker>) -> R,
+    ) -> Option<R> {
+        let ThreadTimersId { index, generation } = place.thread_timers.id();
+        let (shard, index) = (place.thread_timers.shard().index(), usize::from(index));
         let is_known = {
             let others = self.others.borrow();
             let known = others.get(shard).and_then(|others| others.get(index)?.as_ref());
@@ -381,22 +387,23 @@ impl Reach {
         let forgotten = if is_known { None } else { self.meet(place)? };
         let result = {
             let others = self.others.borrow();
-            let (_, nursery) = others[shard][index].as_ref().expect("it is known");
-            run(nursery)
+            let (_, thread_timers) = others[shard][index].as_ref().expect("it is known");
+            run(thread_timers)
         };
-        // The last reference to a nursery that is gone, which carries nothing any more.
+        // The last reference to thread timers that are gone, which carry nothing any more.
         drop(forgotten);
         Some(result)
     }
 
-    /// Remembers the nursery of another thread. Returns the one that had its place before, if there
-    /// was one; `None` if the nursery is gone.
+    /// Remembers the timers of another thread. Returns the one that had its place before, if there
+    /// was one; `None` if they are gone.
     #[cold]
     #[allow(clippy::option_option, reason = "the outer one is for the question mark")]
-    fn meet(&self, place: Place) -> Option<Option<(u32, Arc<Nursery<Waker>>)>> {
-        let nursery = self.service()?.nurseries(place.nursery.shard())?.find(place.nursery.id())?;
-        let NurseryId { index, generation } = place.nursery.id();
-        let (shard, index) = (place.nursery.shard().index(), usize::from(index));
+    fn meet(&self, place: Place) -> Option<Option<(u32, Arc<ThreadTimers<Waker>>)>> {
+        let front = self.front(place.thread_timers.shard())?;
+        let thread_timers = front.threads.find(place.thread_timers.id())?;
+        let ThreadTimersId { index, generation } = place.thread_timers.id();
+        let (shard, index) = (place.thread_timers.shard().index(), usize::from(index));
         let mut others = self.others.borrow_mut();
         if others.len() <= shard {
             others.resize_with(shard + 1, Vec::new);
@@ -405,13 +412,13 @@ impl Reach {
         if others.len() <= index {
             others.resize_with(index + 1, || None);
         }
-        Some(others[index].replace((generation, nursery)))
+        Some(others[index].replace((generation, thread_timers)))
     }
 
     /// Gives a timer another deadline. False if the timer is over.
     pub(crate) fn reset(&self, place: Place, deadline: u64) -> bool {
-        let reset = |nursery: &Nursery<Waker>, timer| {
-            nursery
+        let reset = |thread_timers: &ThreadTimers<Waker>, timer| {
+            thread_timers
                 .reset(timer, deadline, || self.clock.recent(), || self.nanos())
                 .map_or((false, None), |ring| (true, ring))
         };
@@ -422,22 +429,24 @@ impl Reach {
     /// deadline may have passed: a timer that has fired is ended without a lock.
     #[inline]
     pub(crate) fn end(&self, place: Place, may_have_fired: bool) {
-        let Some(own) = self.own.find(|own| own.name == place.nursery) else {
+        let Some(own) = self.own.find(|own| own.name == place.thread_timers) else {
             return self.end_elsewhere(place, may_have_fired);
         };
-        if may_have_fired && own.nursery.is_over(place.timer) {
+        if may_have_fired && own.thread_timers.is_over(place.timer) {
             return;
         }
         // The waker is dropped last, which runs code of the user.
-        let _waker = own.nursery.end(place.timer);
+        let _waker = own.thread_timers.end(place.timer);
     }
 
     /// Whether a timer is over, without a lock. One that has just fired may not show.
     #[inline]
     pub(crate) fn is_timer_over(&self, place: Place) -> bool {
-        match self.own.find(|own| own.name == place.nursery) {
-            Some(own) => own.nursery.is_over(place.timer),
-            None => self.with_other(place, |nursery| nursery.is_over(place.timer)).unwrap_or(true),
+        match self.own.find(|own| own.name == place.thread_timers) {
+            Some(own) => own.thread_timers.is_over(place.timer),
+            None => self
+                .with_other(place, |thread_timers| thread_timers.is_over(place.timer))
+                .unwrap_or(true),
         }
     }
 
@@ -445,24 +454,26 @@ impl Reach {
     #[inline(never)]
     fn end_elsewhere(&self, place: Place, may_have_fired: bool) {
         // Looked at only then, as it takes a line of the other thread's cache.
-        let end = |nursery: &Nursery<Waker>| {
-            if may_have_fired && nursery.is_over(place.timer) {
+        let end = |thread_timers: &ThreadTimers<Waker>| {
+            if may_have_fired && thread_timers.is_over(place.timer) {
                 return Ok(None);
             }
-            nursery.end_elsewhere(place.timer, || self.nanos())
+            thread_timers.end_elsewhere(place.timer, || self.nanos())
         };
         match self.with_other(place, end) {
-            Some(Ok(ring)) => self.ring(place.nursery.shard(), ring),
+            Some(Ok(ring)) => self.ring(place.thread_timers.shard(), ring),
             Some(Err(())) => self.end_all(place),
             None => {}
         }
     }
 
-    /// Ends the timers of a nursery whose shard has ended.
+    /// Ends the timers of a thread whose shard has ended.
     #[cold]
     fn end_all(&self, place: Place) {
         let mut wakers = Vec::new();
-        while self.with_other(place, |nursery| nursery.end_some(&mut wakers)) == Some(true) {
+        while self.with_other(place, |thread_timers| thread_timers.end_some(&mut wakers))
+            == Some(true)
+        {
             drop_each(wakers.drain(..));
         }
         drop_each(wakers);
@@ -474,7 +485,7 @@ impl Reach {
         let mut wakers = Vec::with_capacity(TAKEN_MAX as usize);
         for own in self.own.iter() {
             loop {
-                let more = own.nursery.end_some(&mut wakers);
+                let more = own.thread_timers.end_some(&mut wakers);
                 drop_each(wakers.drain(..));
                 if !more {
                     break;
@@ -550,7 +561,7 @@ impl OnThread {
         })?;
         // A sleep of a service without a handle may be dropped on another thread.
         registry::enter(core.directory());
-        let _known = reach.reached.set(registry::of_directory(core.directory()));
+        let _known = reach.reached.set(Service::new(core.directory()));
         reach.shards.borrow_mut().push(Weak::clone(&shard));
         reach.drives_any.set(true);
         Some(Self { reach, shard })

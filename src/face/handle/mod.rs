@@ -1,7 +1,6 @@
 //! A service as every thread reaches it: handles, their commands, and their futures, which are
 //! `Send` and `Sync`.
 
-pub(crate) mod bulk;
 mod commands;
 pub(crate) mod here;
 mod own;
@@ -43,7 +42,7 @@ use crate::values::refused::RefusedKind;
 /// `Copy`: [`sleep`](Self::sleep), [`timeout`](Self::timeout) and
 /// [`interval`](Self::interval) may be polled and dropped on any thread. A handle may be kept in a
 /// static and used in every task of a multi-thread runtime. It does not keep the service alive:
-/// when the service has ended, futures return `Closed`, or `Dropped` if it was dropped without a
+/// when the service has ended, futures return `Closed`, also if it was dropped without a
 /// shutdown.
 ///
 /// ```
@@ -102,8 +101,7 @@ use crate::values::refused::RefusedKind;
 ///
 /// Commands go over lanes, which each thread opens to a shard when it first sends to it, and which
 /// end with the thread. A lane takes about 12 KiB by default. A command finds the lanes of its
-/// thread first, for some nanoseconds; [`cancel_many`](Self::cancel_many) finds them once for all
-/// its timers.
+/// thread first, for some nanoseconds.
 ///
 /// A timer has its id at once, because the shard has granted keys to the thread in advance. A lane
 /// that is just opened has keys only as far as the shard has some in store for new threads, and the
@@ -228,17 +226,11 @@ impl<T: 'static> Handle<T> {
     /// The service has no such class, or has ended.
     pub fn of_class(self, class: TimerClass) -> Result<Self, ConfigError> {
         let Some(class) = self.with_reach(|reach| reach.find_class(class)).flatten() else {
-            let limit = format!("its service is gone: {}", self.why_closed());
+            let limit = format!("its service is gone: {}", RefusedKind::Closed);
             let remedy = "make handles of a class while its service runs";
             return Err(ConfigError::new("class", class.name(), limit, remedy));
         };
         Ok(self.with_class(class?))
-    }
-
-    /// Why the service, which has ended, takes no timer; or the shard of a timer, which has ended.
-    #[cold]
-    pub(crate) fn why_closed(self) -> RefusedKind {
-        registry::why_closed(self.service)
     }
 
     /// The present moment, by the service's clock.

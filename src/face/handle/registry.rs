@@ -13,55 +13,69 @@ use std::any::Any;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::task::Waker;
 
-use corewheel_shard::Tick;
 use hashbrown::HashMap;
 
 use crate::clock::Timeline;
-use crate::directory::closed_kind;
-use crate::directory::orders::{GROUPS, Group};
-use crate::link::nursery::{ArmRefusal, Number, Table};
+use crate::directory::Front;
+use crate::link::sync::AtomicBool;
+use crate::shard::Directory;
 use crate::shard::lanes::Lanes;
 use crate::shard::parts::Message;
 use crate::shard::request::Request;
-use crate::shard::{Directory, Post};
-use crate::values::class::{ClassId, TimerClass};
-use crate::values::error::ConfigError;
-use crate::values::ids::{LastServices, ServiceId, ShardId, TimerId};
-use crate::values::refused::RefusedKind;
-
-/// The number of a timer that waits for room, and a waker that is not kept.
-pub(crate) type Asked = (Result<Number, ArmRefusal>, Option<Waker>);
+use crate::values::class::Classes;
+use crate::values::ids::{ServiceId, ShardId, TimerId};
 
 /// A service, for code that does not name the type of its values.
-pub(crate) trait Service: Send + Sync {
-    fn time(&self) -> Timeline;
+pub(crate) struct Service {
+    pub(super) time: Timeline,
+    pub(super) classes: Classes,
+    fronts: Vec<Arc<Front>>,
+    shut_down: Arc<AtomicBool>,
+    /// How many threads have been given a shard.
+    threads: Mutex<u64>,
+    make_lanes: Box<dyn Fn() -> Rc<dyn ThreadLanes> + Send + Sync>,
+}
+
+impl Service {
+    /// A service that may have no handle, for a thread that drives a shard of it.
+    pub(crate) fn new<T: Send + 'static>(directory: &Arc<Directory<T>>) -> Arc<Self> {
+        let lanes_to = Arc::clone(directory);
+        Arc::new(Self {
+            time: directory.time.clone(),
+            classes: directory.settings.classes.clone(),
+            fronts: directory.fronts(),
+            shut_down: Arc::clone(&directory.shut_down),
+            threads: Mutex::new(0),
+            make_lanes: Box::new(move || Rc::new(Lanes::new(Arc::clone(&lanes_to)))),
+        })
+    }
+
     /// The shard for the next thread that drives none, and its number among those of the shard.
     /// Threads get the shards in turn.
-    fn next_shard(&self) -> (ShardId, usize);
-    /// The timers of the threads of a shard; `None` if the service has no such shard.
-    fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>>;
-    /// How many classes of timers the service has.
-    fn classes(&self) -> usize;
-    /// Wakes a shard if it sleeps past the act that a thread needs.
-    fn ring(&self, shard: ShardId, act_by: Tick);
-    /// Has a shard look for room for a timer that has found none, see [`Table::ask_for_room`].
-    fn ask_for_room(&self, shard: ShardId, asked: Option<Number>, waker: Waker) -> Asked;
-    /// Counts a timer that was refused for want of room.
-    fn note_refused(&self, shard: ShardId, class: ClassId);
-    /// Whether a shard has ended, or the service has no such shard.
-    fn has_ended(&self, shard: ShardId) -> bool;
-    fn find_class(&self, class: TimerClass) -> Result<ClassId, ConfigError>;
-    /// Logs, once, that a future waits for a shard that no thread drives yet, if that is so.
-    fn note_waiting(&self, shard: ShardId);
+    pub(super) fn next_shard(&self) -> (ShardId, usize) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let (thread, shards) = (*threads, self.fronts.len().max(1) as u64);
+        *threads = thread.wrapping_add(1);
+        (ShardId::new((thread % shards) as u16), (thread / shards) as usize)
+    }
+
+    /// What all threads know of a shard; `None` if the service has no such shard.
+    pub(super) fn front(&self, shard: ShardId) -> Option<&Front> {
+        Some(&**self.fronts.get(shard.index())?)
+    }
+
     /// Lanes for the calling thread.
-    fn lanes(&self) -> Rc<dyn ThreadLanes>;
+    pub(super) fn lanes(&self) -> Rc<dyn ThreadLanes> {
+        (self.make_lanes)()
+    }
+
     /// How many shards the service has; 0 once its shutdown has begun.
-    fn shard_count(&self) -> usize;
-    /// The group of connections of a shard for a thread of a number; `None` if the service has no
-    /// such shard.
-    fn group(&self, shard: ShardId, thread: usize) -> Option<Arc<Group>>;
+    pub(super) fn shard_count(&self) -> usize {
+        // Relaxed: a thread that must see it has learned of the shutdown by other means.
+        let has_ended = self.shut_down.load(Ordering::Relaxed);
+        if has_ended { 0 } else { self.fronts.len() }
+    }
 }
 
 /// The lanes of the calling thread. Implemented by [`Lanes`].
@@ -102,91 +116,7 @@ impl<T: Send + 'static> ThreadLanes for Lanes<T> {
     }
 }
 
-struct Entry<T: Send + 'static> {
-    directory: Arc<Directory<T>>,
-    /// How many threads have been given a shard.
-    threads: Mutex<u64>,
-}
-
-impl<T: Send + 'static> Service for Entry<T> {
-    fn time(&self) -> Timeline {
-        self.directory.time.clone()
-    }
-
-    fn next_shard(&self) -> (ShardId, usize) {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let thread = *threads;
-        *threads = thread.wrapping_add(1);
-        let among = thread / self.directory.shard_count().max(1) as u64;
-        (self.directory.shard_for(thread), among as usize)
-    }
-
-    fn nurseries(&self, shard: ShardId) -> Option<&Table<Waker>> {
-        Some(&self.directory.post(shard)?.nurseries)
-    }
-
-    fn classes(&self) -> usize {
-        self.directory.settings.classes.len()
-    }
-
-    fn ring(&self, shard: ShardId, act_by: Tick) {
-        if let Some(post) = self.directory.post(shard) {
-            post.nurseries.ring(act_by, &post.doorbell);
-        }
-    }
-
-    fn ask_for_room(&self, shard: ShardId, asked: Option<Number>, waker: Waker) -> Asked {
-        match self.directory.post(shard) {
-            Some(post) => post.nurseries.ask_for_room(asked, waker, &post.doorbell),
-            None => (Err(ArmRefusal::Closed), Some(waker)),
-        }
-    }
-
-    fn note_refused(&self, shard: ShardId, class: ClassId) {
-        if let Some(post) = self.directory.post(shard) {
-            post.nurseries.note_refused();
-            post.note_refused(class);
-        }
-    }
-
-    fn has_ended(&self, shard: ShardId) -> bool {
-        self.directory.post(shard).is_none_or(Post::has_ended)
-    }
-
-    fn find_class(&self, class: TimerClass) -> Result<ClassId, ConfigError> {
-        self.directory.settings.classes.find(class)
-    }
-
-    fn note_waiting(&self, shard: ShardId) {
-        if let Some(post) = self.directory.post(shard) {
-            post.note_waiting(shard);
-        }
-    }
-
-    fn lanes(&self) -> Rc<dyn ThreadLanes> {
-        Rc::new(Lanes::new(Arc::clone(&self.directory)))
-    }
-
-    fn shard_count(&self) -> usize {
-        // Relaxed: a thread that must see it has learned of the shutdown by other means.
-        let has_ended = self.directory.shut_down.load(Ordering::Relaxed);
-        if has_ended { 0 } else { self.directory.shard_count() }
-    }
-
-    fn group(&self, shard: ShardId, thread: usize) -> Option<Arc<Group>> {
-        Some(Arc::clone(&self.directory.post(shard)?.orders().groups()[thread % GROUPS]))
-    }
-}
-
-/// A service that may have no handle, for a thread that drives a shard of it.
-pub(crate) fn of_directory<T: Send + 'static>(directory: &Arc<Directory<T>>) -> Arc<dyn Service> {
-    Arc::new(Entry { directory: Arc::clone(directory), threads: Mutex::new(0) })
-}
-
-static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<dyn Service>>>> = RwLock::new(None);
-
-/// The last services that had handles when they were dropped without a shutdown.
-static DROPPED: Mutex<LastServices> = Mutex::new(LastServices::new());
+static SERVICES: RwLock<Option<HashMap<ServiceId, Arc<Service>>>> = RwLock::new(None);
 
 /// Enters a service, unless it is entered already or has been shut down.
 pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
@@ -196,25 +126,15 @@ pub(crate) fn enter<T: Send + 'static>(directory: &Arc<Directory<T>>) {
         return;
     }
     let services = services.get_or_insert_default();
-    services.entry(directory.service).or_insert_with(|| of_directory(directory));
+    services.entry(directory.service).or_insert_with(|| Service::new(directory));
 }
 
-/// Removes a service that is shut down. Its handles find it closed, or dropped.
-pub(crate) fn leave(service: ServiceId, is_dropped: bool) {
+/// Removes a service that is shut down. Its handles find it closed.
+pub(crate) fn leave(service: ServiceId) {
     let mut services = SERVICES.write().unwrap_or_else(PoisonError::into_inner);
     let left = services.as_mut().and_then(|services| services.remove(&service));
     drop(services);
-    if is_dropped && left.is_some() {
-        DROPPED.lock().unwrap_or_else(PoisonError::into_inner).note(service);
-    }
     drop(left);
-}
-
-/// Why a service that is not in the table takes no timer.
-#[cold]
-pub(crate) fn why_closed(service: ServiceId) -> RefusedKind {
-    let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
-    closed_kind(dropped.contains(service))
 }
 
 /// Keeps all threads out of the table.
@@ -224,7 +144,7 @@ pub(crate) fn shut() -> impl Sized {
 }
 
 /// A service by its number; `None` if it has no handle or is shut down.
-pub(crate) fn find(service: ServiceId) -> Option<Arc<dyn Service>> {
+pub(crate) fn find(service: ServiceId) -> Option<Arc<Service>> {
     let services = SERVICES.read().unwrap_or_else(PoisonError::into_inner);
     services.as_ref()?.get(&service).cloned()
 }

@@ -3,7 +3,7 @@
 //! A sleep of a [`Handle`] is over when the clock says so, whether its timer has fired or not; the
 //! timer only wakes the task. A sleep of a shard's own thread is over in the turn that fires its
 //! timer. A timer lies with the thread that has armed it, with the waker, for all of its life: see
-//! [`crate::link::nursery`]. The sleep holds its name.
+//! [`crate::link::thread_timers`]. The sleep holds its name.
 //!
 //! Invariants: a sleep is never over before its deadline, by the system's clock. A sleep that waits
 //! has a timer, whose deadline is its own, or that has fired and wakes its task; or its shard looks
@@ -16,10 +16,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use super::here::{Reach, Unarmed};
-use super::place::{NurseryName, Place};
+use super::place::{Place, ThreadTimersName};
 use super::{AnyHandle, Handle, here};
 use crate::clock::when::When;
-use crate::link::nursery::{Arming, Name, Number, Progress};
+use crate::link::thread_timers::{Arming, Name, Number, Progress};
 use crate::pass::{self, Guarded, Limit, Pass};
 use crate::values::class::ClassId;
 use crate::values::ids::{ServiceId, ShardId};
@@ -42,7 +42,7 @@ use crate::values::refused::RefusedKind;
 ///
 /// # Errors
 ///
-/// As a future it returns `Full` if the shard has no room for its timer, `Closed` or `Dropped` if
+/// As a future it returns `Full` if the shard has no room for its timer, `Closed` if
 /// the shard has ended before the deadline, and `NoSuchShard`. After an error it may be polled
 /// again.
 ///
@@ -68,11 +68,11 @@ use crate::values::refused::RefusedKind;
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     /// In nanoseconds since the service's epoch, before it is rounded up to a tick. `u64::MAX` for
-    /// never. Most sleeps are never rounded: see [`crate::link::nursery`].
+    /// never. Most sleeps are never rounded: see [`crate::link::thread_timers`].
     deadline: u64,
     /// Where the timer lies while the phase is `Armed`. While it is `Asked`, the shard that was
     /// asked, and the number that the sleep has there.
-    nursery: NurseryName,
+    thread_timers: ThreadTimersName,
     number: Option<Number>,
     slot: u32,
     service: ServiceId,
@@ -114,7 +114,7 @@ impl Sleep {
         let Handle { service, shard, class, .. } = handle;
         Self {
             deadline,
-            nursery: NurseryName::NONE,
+            thread_timers: ThreadTimersName::NONE,
             number: None,
             slot: 0,
             service,
@@ -228,7 +228,7 @@ impl Sleep {
     #[inline]
     fn place(&self) -> Option<Place> {
         let timer = Name { slot: self.slot, number: self.number? };
-        (self.phase == Phase::Armed).then_some(Place { nursery: self.nursery, timer })
+        (self.phase == Phase::Armed).then_some(Place { thread_timers: self.thread_timers, timer })
     }
 
     #[inline]
@@ -264,17 +264,12 @@ impl Sleep {
     #[inline]
     fn poll_here(&mut self, cx: &Context<'_>, is_borrowed: bool) -> Poll<Result<(), RefusedKind>> {
         // A refusal goes beside the result, which is in a register so.
-        let mut refused = None;
+        let mut refused = RefusedKind::Closed;
         match self.poll_or_refuse(cx, is_borrowed, &mut refused) {
             Some(true) => Poll::Ready(Ok(())),
             Some(false) => Poll::Pending,
-            None => Poll::Ready(Err(refused.unwrap_or_else(|| self.why_closed()))),
+            None => Poll::Ready(Err(refused)),
         }
-    }
-
-    #[cold]
-    fn why_closed(&self) -> RefusedKind {
-        self.handle().why_closed()
     }
 
     /// Whether the sleep is done. `None` where there is no timer to wait for, which `refused` says
@@ -284,7 +279,7 @@ impl Sleep {
         &mut self,
         cx: &Context<'_>,
         is_borrowed: bool,
-        refused: &mut Option<RefusedKind>,
+        refused: &mut RefusedKind,
     ) -> Option<bool> {
         if self.phase == Phase::Done {
             return Some(true);
@@ -300,7 +295,7 @@ impl Sleep {
         reach: &Reach,
         cx: &Context<'_>,
         is_borrowed: bool,
-        refused: &mut Option<RefusedKind>,
+        refused: &mut RefusedKind,
     ) -> Option<bool> {
         if let Some(place) = self.place() {
             if !self.waits_for_turn {
@@ -324,13 +319,13 @@ impl Sleep {
         let carried = cx.waker().clone();
         let arming = Arming { deadline, class: class.bits(), is_guarded, carried };
         match reach.arm(self.shard, arming, is_borrowed) {
-            Ok((Place { nursery, timer: Name { slot, number } }, has_time)) => {
-                (self.nursery, self.slot, self.phase) = (nursery, slot, Phase::Armed);
+            Ok((Place { thread_timers, timer: Name { slot, number } }, has_time)) => {
+                (self.thread_timers, self.slot, self.phase) = (thread_timers, slot, Phase::Armed);
                 self.number = Some(number);
                 Some(!has_time && !self.waits_for_turn && self.end_if_over(reach))
             }
             Err(unarmed) => self.wait_for_room(reach, unarmed, cx).unwrap_or_else(|kind| {
-                *refused = Some(kind);
+                *refused = kind;
                 None
             }),
         }
@@ -354,9 +349,9 @@ impl Sleep {
             return Ok(Some(true));
         }
         // A sleep without a shard of its own asks that of the thread that polls it.
-        let asked = self.number.filter(|_| is_asked && self.nursery.shard() == shard);
+        let asked = self.number.filter(|_| is_asked && self.thread_timers.shard() == shard);
         self.number = Some(reach.wait_for_room(shard, self.class, asked, cx.waker().clone())?);
-        (self.nursery, self.phase) = (NurseryName::none_of(shard), Phase::Asked);
+        (self.thread_timers, self.phase) = (ThreadTimersName::none_of(shard), Phase::Asked);
         Ok(Some(false))
     }
 
@@ -384,16 +379,17 @@ impl Sleep {
         cx: &Context<'_>,
     ) -> Option<Option<bool>> {
         let waker = cx.waker();
-        let progress = reach.with(place, |nursery, timer| {
-            (nursery.look_at(timer, |known| known.will_wake(waker)), None)
+        let progress = reach.with(place, |thread_timers, timer| {
+            (thread_timers.look_at(timer, |known| known.will_wake(waker)), None)
         });
         match progress {
             Some(Progress::Same) => return Some(Some(false)),
             Some(Progress::Other) => {
                 // A waker runs code of the user when it is cloned and when it is dropped.
                 let waker = waker.clone();
-                let replaced =
-                    reach.with(place, |nursery, timer| (nursery.replace(timer, waker), None));
+                let replaced = reach.with(place, |thread_timers, timer| {
+                    (thread_timers.replace(timer, waker), None)
+                });
                 if let Some(Ok(_old)) = replaced {
                     return Some(Some(false));
                 }
@@ -482,7 +478,7 @@ impl Limit for Sleep {
 /// hook runs for it, once for each such runtime.
 pub type Timeout<F> = Guarded<F, Sleep>;
 
-// A test of the nurseries adds what a pending one takes there.
+// A test of the thread timers adds what a pending one takes there.
 const _: () = assert!(size_of::<Timeout<()>>() == 48);
 
 const _: () = {

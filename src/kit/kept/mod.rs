@@ -3,7 +3,7 @@
 //!
 //! For multi-thread servers that want a container of a shard. By hand it is a channel of boxed
 //! closures into a task on the shard, with a channel for each reply. A command here costs two more
-//! boxes and two short locks, and needs no executor on the shard.
+//! boxes, and needs no executor on the shard.
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
@@ -60,7 +60,8 @@
 //! # Room
 //!
 //! At most `lane_capacity` commands are on their way to one value. [`Kept::try_run`]
-//! refuses another one as `Busy`; [`Kept::run`] waits. Commands need no slot of the shard, so a
+//! refuses another one as `Busy`; [`Kept::run`] tries again in each tick.
+//! Commands need no slot of the shard, so a
 //! container on a shard that is full can still be emptied. The shard runs them in the order in
 //! which it receives them, within the budget of its turns and alternating with timers that are due.
 //! Commands of one thread keep their order.
@@ -73,19 +74,21 @@
 //! # Cost
 //!
 //! Nothing for a service without kept values. A command is a request on the lane of its thread,
-//! three boxes, a channel for the reply and two short locks, and wakes the shard if it sleeps. On
+//! three boxes and a channel for the reply, and wakes the shard if it sleeps. On
 //! the shard's own thread it takes no lane.
 
 mod part;
 mod room;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use self::part::{KeptPart, Run, Sender};
-use self::room::{Permit, Room};
+use self::room::Room;
 use crate::face::handle::Handle;
 use crate::face::part::PartSender;
 use crate::face::reply::Reply;
@@ -94,7 +97,7 @@ use crate::shard::request::Control;
 use crate::shard::timers::SendCall;
 use crate::values::error::{ReplyError, ShardError};
 use crate::values::ids::ShardId;
-use crate::values::refused::Refused;
+use crate::values::refused::{Refused, RefusedKind};
 
 /// A handle of a value that is kept on a shard; made by [`Timers::keep`] and [`Handle::keep`]. See
 /// the [module](self) for an example and for the life of the value.
@@ -138,10 +141,13 @@ impl<C: 'static> Kept<C> {
         F: FnOnce(&C) -> R + Send + 'static,
         R: Send + 'static,
     {
-        match self.shared.room.enter() {
-            Some(permit) => self.send_run(permit, call),
-            None => Err(Refused::Busy(call)),
-        }
+        let Some(permit) = self.shared.room.enter() else { return Err(Refused::Busy(call)) };
+        let (sender, reply) = Self::reply();
+        let to = Arc::clone(&self.shared);
+        let command = Run { to, permit, call, sender, value: self.value };
+        let sent =
+            self.shared.part.send(command, |part, command| part.accept(|part| command.run(part)));
+        sent.map_err(|refused| refused.map(|command| command.call)).map(|()| reply)
     }
 
     /// Runs a closure on the shard as [`try_run`](Self::try_run) does, waits while too many
@@ -159,30 +165,40 @@ impl<C: 'static> Kept<C> {
         F: FnOnce(&C) -> R + Send + 'static,
         R: Send + 'static,
     {
-        let kept = self.clone();
+        let (kept, mut call) = (self.clone(), call);
         async move {
-            let permit = kept.shared.room.enter_when_free().await;
-            kept.send_run(permit, call).map_err(|_| ReplyError::Closed)?.await
+            loop {
+                match kept.try_run(call) {
+                    Ok(reply) => return reply.await,
+                    Err(Refused::Busy(back)) => call = back,
+                    Err(_) => return Err(ReplyError::Closed),
+                }
+                match kept.shared.part.handle().sleep(Duration::from_nanos(1)).await {
+                    Err(RefusedKind::Closed) => return Err(ReplyError::Closed),
+                    Err(_full) => yield_once().await,
+                    Ok(()) => {}
+                }
+            }
         }
-    }
-
-    fn send_run<R, F>(&self, permit: Permit, call: F) -> Result<Reply<R>, Refused<F>>
-    where
-        F: FnOnce(&C) -> R + Send + 'static,
-        R: Send + 'static,
-    {
-        let (sender, reply) = Self::reply();
-        let to = Arc::clone(&self.shared);
-        let command = Run { to, permit, call, sender, value: self.value };
-        let sent =
-            self.shared.part.send(command, |part, command| part.accept(|part| command.run(part)));
-        sent.map_err(|refused| refused.map(|command| command.call)).map(|()| reply)
     }
 
     fn reply<R>() -> (Sender<R>, Reply<R>) {
         let (sender, reply) = Reply::of_result();
         (Sender::new(sender, || true), reply)
     }
+}
+
+/// Lets the other tasks run.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Values that are kept.

@@ -1,7 +1,6 @@
 //! The owner's end of a lane.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use corewheel_shard::Tick;
@@ -25,11 +24,6 @@ pub(crate) struct Arrival<K> {
     pub(crate) is_cancelled: bool,
 }
 
-impl<K> Arrival<K> {
-    /// The rest of a bulk request, which uses no key.
-    const REST: Self = Self { key: None, is_cancelled: false };
-}
-
 /// The owner's end.
 #[allow(clippy::struct_excessive_bools, reason = "what happened in the last turn, each by itself")]
 pub(crate) struct LaneReceiver<R: Request> {
@@ -37,8 +31,6 @@ pub(crate) struct LaneReceiver<R: Request> {
     grants: Producer<R::Key>,
     /// The keys that the thread holds or has used in requests not yet received, oldest first.
     granted: VecDeque<R::Key>,
-    /// The rest of a bulk request that is applied in part. It is older than all others.
-    rest: Option<R>,
     /// Requests taken from the overflow. They are older than those in the ring.
     overflowed: VecDeque<R>,
     window: Window,
@@ -70,7 +62,6 @@ impl<R: Request> LaneReceiver<R> {
             requests,
             grants,
             granted: VecDeque::new(),
-            rest: None,
             overflowed: VecDeque::new(),
             window,
             keys_before: 0,
@@ -119,18 +110,15 @@ impl<R: Request> LaneReceiver<R> {
     /// How many requests wait.
     pub(crate) fn depth(&self) -> usize {
         let beside = self.overflowed.len() + self.shared.beside.overflow.len();
-        self.requests.slots() + beside + usize::from(self.rest.is_some())
+        self.requests.slots() + beside
     }
 
     /// Receives up to `max` requests, and returns how many. `apply` gets the place of each request,
-    /// which it takes, and how many commands it may do.
-    ///
-    /// A bulk request counts as many requests as it has commands. If `apply` leaves the rest of it,
-    /// the next call begins with that rest.
+    /// which it takes.
     pub(crate) fn receive(
         &mut self,
         max: usize,
-        apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
+        apply: impl FnMut(&mut Option<R>, Arrival<R::Key>),
     ) -> usize {
         self.keys_before = self.granted.len();
         let received = self.receive_some(max, apply);
@@ -142,40 +130,22 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_some(
         &mut self,
         max: usize,
-        mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
+        mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>),
     ) -> usize {
-        let mut left = max;
-        if let Some(rest) = &self.rest {
-            let weight = rest.weight();
-            apply(&mut self.rest, Arrival::REST, left);
-            if self.rest.is_some() {
-                return max;
-            }
-            left -= weight;
-        }
-        left -= self.receive_overflowed(left, &mut apply);
+        let mut left = max - self.receive_overflowed(max, &mut apply);
         if left == 0 {
             return max;
         }
         // The order matters: if there is an overflow now, it is newer than the requests in the
         // ring.
         let overflows = !self.shared.beside.overflow.is_empty();
-        let Self { requests, granted, rest, .. } = self;
+        let Self { requests, granted, .. } = self;
         requests.take(left, |place, is_cancelled| {
-            let Some(request) = place else { return ControlFlow::Continue(()) };
+            let Some(request) = place else { return };
             let key = next_key(granted, request);
-            let weight = request.weight();
-            apply(place, Arrival { key, is_cancelled }, left);
-            if place.is_some() {
-                *rest = place.take();
-                return ControlFlow::Break(());
-            }
-            left -= weight;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            apply(place, Arrival { key, is_cancelled });
+            left -= 1;
         });
-        if self.rest.is_some() {
-            return max;
-        }
         if overflows && self.requests.is_empty() {
             let Waiting { requests, ring } = self.shared.beside.overflow.take();
             self.overflowed = requests;
@@ -300,7 +270,7 @@ impl<R: Request> LaneReceiver<R> {
 
     /// The owner's column of the closing: closes the lane, and receives all requests that it holds.
     /// The owner must call [`hand_back`](Self::hand_back) next.
-    pub(crate) fn close(&mut self, mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>, usize)) {
+    pub(crate) fn close(&mut self, mut apply: impl FnMut(&mut Option<R>, Arrival<R::Key>)) {
         self.shared.gate.close();
         while self.has_requests() {
             self.receive(usize::MAX, &mut apply);
@@ -311,7 +281,7 @@ impl<R: Request> LaneReceiver<R> {
     /// dropped, so that callers that wait for a reply get an error.
     pub(crate) fn close_unread(mut self) {
         let mut requests = Vec::new();
-        self.close(|place, _, _| requests.extend(place.take()));
+        self.close(|place, _| requests.extend(place.take()));
         self.hand_back();
         // After `hand_back`: the drop of a reply wakes its caller, and code in that waker may at
         // once take back requests of this lane.
@@ -328,22 +298,14 @@ impl<R: Request> LaneReceiver<R> {
     fn receive_overflowed(
         &mut self,
         max: usize,
-        apply: &mut impl FnMut(&mut Option<R>, Arrival<R::Key>, usize),
+        apply: &mut impl FnMut(&mut Option<R>, Arrival<R::Key>),
     ) -> usize {
-        let mut left = max;
-        while left > 0 {
-            let Some(request) = self.overflowed.pop_front() else { break };
-            let is_cancelled = false;
+        let count = max.min(self.overflowed.len());
+        for request in self.overflowed.drain(..count) {
             let key = next_key(&mut self.granted, &request);
-            let weight = request.weight();
-            self.rest = Some(request);
-            apply(&mut self.rest, Arrival { key, is_cancelled }, left);
-            if self.rest.is_some() {
-                return max;
-            }
-            left -= weight;
+            apply(&mut Some(request), Arrival { key, is_cancelled: false });
         }
-        max - left
+        count
     }
 
     /// Whether the lane holds requests.
@@ -353,8 +315,7 @@ impl<R: Request> LaneReceiver<R> {
 
     /// Whether the lane holds requests that are not in the ring.
     fn has_requests_beside(&self) -> bool {
-        let has_older = self.rest.is_some() || !self.overflowed.is_empty();
-        has_older || !self.shared.beside.overflow.is_empty()
+        !self.overflowed.is_empty() || !self.shared.beside.overflow.is_empty()
     }
 }
 

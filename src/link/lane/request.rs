@@ -13,18 +13,9 @@ pub(crate) trait Request {
     /// Whether it uses up the next granted key, which the owner passes on with it. Such a request
     /// can be cancelled in the lane.
     fn uses_key(&self) -> bool;
-    /// Which timers it is about; `None` if it schedules one.
-    fn about(&self) -> Option<About<Self::Key>>;
-    /// The number of requests for which it counts against a turn's budget; at least 1.
-    fn weight(&self) -> usize;
+    /// Which timer it is about; `None` if it schedules one, or is about none.
+    fn about(&self) -> Option<Self::Key>;
     /// The latest tick at which the owner must have received it. `None` for a request that may wait
     /// for a while: the sender and the owner say until when.
     fn needed_by(&self) -> Option<Tick>;
-}
-
-/// Which timers a request is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum About<K> {
-    One(K),
-    Many,
 }

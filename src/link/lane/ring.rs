@@ -3,8 +3,6 @@
 //!
 //! Both ends count the requests of the ring, so a request need not carry its position.
 
-use std::ops::ControlFlow;
-
 use super::super::sync::{Consumer, Producer, RingBuffer, any_of};
 use super::Request;
 use super::marks::Words;
@@ -95,11 +93,7 @@ impl<R: Request> RingReceiver<R> {
     /// Why not the request itself: it would be moved in pieces as its kind is looked at, and the
     /// next move of it would wait for them.
     #[inline]
-    pub(super) fn take(
-        &mut self,
-        max: usize,
-        mut each: impl FnMut(&mut Option<R>, bool) -> ControlFlow<()>,
-    ) {
+    pub(super) fn take(&mut self, max: usize, mut each: impl FnMut(&mut Option<R>, bool)) {
         let len = self.requests.slots().min(max);
         let Ok(chunk) = self.requests.read_chunk(len) else { return };
         let mut requests = chunk.into_iter();
@@ -109,9 +103,7 @@ impl<R: Request> RingReceiver<R> {
             let position = self.position;
             self.position += 1;
             let is_cancelled = request.uses_key() && self.words.take(position);
-            if each(&mut place, is_cancelled).is_break() {
-                return;
-            }
+            each(&mut place, is_cancelled);
         }
     }
 

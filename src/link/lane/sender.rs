@@ -1,6 +1,5 @@
 //! The thread's end of a lane.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -11,7 +10,8 @@ use super::super::sync::{Backoff, Consumer, Ordering, yield_now};
 use super::super::wake_up::{Doorbell, WakeUp};
 use super::recent::Recent;
 use super::ring::{RingSender, ring};
-use super::{Exhausted, LaneShared, Refusal, Request, Room};
+use super::{Exhausted, LaneShared, Request, Room};
+use crate::values::refused::RefusedKind;
 
 /// The thread's end.
 pub(crate) struct LaneSender<R: Request> {
@@ -80,7 +80,7 @@ impl<R: Request> LaneSender<R> {
     pub(crate) fn reserve<'a>(
         &'a mut self,
         doorbell: &'a Doorbell,
-    ) -> Result<Slot<'a, R>, Refusal> {
+    ) -> Result<Slot<'a, R>, RefusedKind> {
         let in_ring = self.has_slot();
         let has_room = in_ring || self.has_room_beside();
         if has_room {
@@ -121,8 +121,9 @@ impl<R: Request> LaneSender<R> {
         soon: impl FnOnce() -> Tick,
     ) -> Result<(), R> {
         debug_assert!(!request.uses_key(), "a request with a key is sent where there is room");
-        if let Some(timers) = request.about() {
-            self.recent.forget(timers, self.requests.position());
+        // The timer must be there when the request comes, as its reply and the counts are about it.
+        if let Some(key) = request.about() {
+            self.recent.take(key);
         }
         let in_ring = self.has_slot();
         self.push(request, in_ring, doorbell, soon)
@@ -155,10 +156,7 @@ impl<R: Request> LaneSender<R> {
             let before = std::mem::replace(&mut back, request);
             debug_assert!(before.is_none(), "the requests before were accepted or taken back");
         };
-        consumer.take(usize::MAX, |place, is_cancelled| {
-            note(place.take(), is_cancelled);
-            ControlFlow::Continue(())
-        });
+        consumer.take(usize::MAX, |place, is_cancelled| note(place.take(), is_cancelled));
         let Waiting { requests, ring } = self.shared.beside.overflow.take();
         for request in requests {
             note(Some(request), false);
@@ -259,7 +257,7 @@ impl<R: Request> LaneSender<R> {
     /// Counts a refusal, wakes the owner, and returns the reason. The thread lacks a key, or else
     /// room in the lane.
     #[cold]
-    fn refuse(&mut self, lacks_key: bool, doorbell: &Doorbell) -> Refusal {
+    fn refuse(&mut self, lacks_key: bool, doorbell: &Doorbell) -> RefusedKind {
         count(&self.shared.refused);
         if lacks_key {
             // Relaxed: an owner that this refusal wakes sees it, and another sees it soon.
@@ -267,7 +265,7 @@ impl<R: Request> LaneSender<R> {
         }
         self.wake_owner(|| Tick::ZERO, doorbell);
         if self.is_closed() {
-            return Refusal::Closed;
+            return RefusedKind::Closed;
         }
         self.refused_in_a_row = self.refused_in_a_row.saturating_add(1);
         if self.refused_in_a_row >= REFUSED_MAX {
@@ -276,7 +274,7 @@ impl<R: Request> LaneSender<R> {
         let exhausted = Exhausted::unpack(self.shared.exhausted.load(Ordering::Relaxed));
         match exhausted {
             Some(exhausted) if lacks_key => exhausted.refusal(),
-            _ => Refusal::Busy,
+            _ => RefusedKind::Busy,
         }
     }
 }

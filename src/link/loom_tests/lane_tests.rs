@@ -4,11 +4,10 @@ use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::lane::{
-    About, Exhausted, LaneReceiver, LaneSender, Refusal, Request, Room, Window, lane,
-};
+use super::super::lane::{Exhausted, LaneReceiver, LaneSender, Request, Room, Window, lane};
 use super::super::wake_up::Doorbell;
 use super::{Owner, check, check_within, tick};
+use crate::values::refused::RefusedKind;
 
 /// A request of these models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,16 +31,12 @@ impl Request for Message {
         key as usize
     }
 
-    fn about(&self) -> Option<About<u32>> {
+    fn about(&self) -> Option<u32> {
         None
     }
 
     fn uses_key(&self) -> bool {
         matches!(self, Schedule(_))
-    }
-
-    fn weight(&self) -> usize {
-        1
     }
 
     fn needed_by(&self) -> Option<Tick> {
@@ -77,7 +72,7 @@ impl Receiver {
 
     fn receive(&mut self, max: usize) -> usize {
         let accepted = &mut self.accepted;
-        self.lane.receive(max, |place, arrival, _| {
+        self.lane.receive(max, |place, arrival| {
             accepted.extend(place.take().map(|request| (request, arrival.key)));
         })
     }
@@ -86,7 +81,7 @@ impl Receiver {
     /// accepted request has used.
     fn close(mut self) -> (Vec<(Message, Option<u32>)>, Vec<u32>) {
         let accepted = &mut self.accepted;
-        self.lane.close(|place, arrival, _| {
+        self.lane.close(|place, arrival| {
             accepted.extend(place.take().map(|request| (request, arrival.key)));
         });
         (self.accepted, self.lane.hand_back().into())
@@ -104,7 +99,7 @@ fn send(lane: &mut LaneSender<Message>, request: Message, doorbell: &Doorbell) -
             None
         }),
         Err(refusal) => {
-            assert_eq!(refusal, Refusal::Closed, "there is a key and room for the request");
+            assert_eq!(refusal, RefusedKind::Closed, "there is a key and room for the request");
             Some(request)
         }
     }
@@ -267,7 +262,7 @@ fn client_that_waits_for_a_key_is_granted_it() {
                             assert_eq!(slot.send(|key| Schedule(*key)), Ok(2));
                             break sender;
                         }
-                        Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+                        Err(refusal) => assert_eq!(refusal, RefusedKind::Busy),
                     }
                     thread::yield_now();
                 }
@@ -307,7 +302,7 @@ fn client_without_room_wakes_an_owner_that_its_request_has_not_woken() {
                             assert_eq!(slot.send(|key| Schedule(*key)), Ok(2));
                             break sender;
                         }
-                        Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+                        Err(refusal) => assert_eq!(refusal, RefusedKind::Busy),
                     }
                     thread::yield_now();
                 }
@@ -340,9 +335,12 @@ fn client_of_an_exhausted_owner_is_refused_or_granted_a_key() {
         receiver.grant(7);
         receiver.set_exhausted(None);
         let (first, mut sender) = client.join().unwrap();
-        assert!(matches!(first, Ok(Ok(7)) | Err(Refusal::Full | Refusal::Busy)), "{first:?}");
+        assert!(
+            matches!(first, Ok(Ok(7)) | Err(RefusedKind::Full | RefusedKind::Busy)),
+            "{first:?}"
+        );
         let second = sender.reserve(&doorbell).map(|slot| slot.send(|key| Schedule(*key)));
-        assert_eq!(second, if first.is_ok() { Err(Refusal::Busy) } else { Ok(Ok(7)) });
+        assert_eq!(second, if first.is_ok() { Err(RefusedKind::Busy) } else { Ok(Ok(7)) });
     });
 }
 

@@ -4,7 +4,7 @@ use corewheel_shard::Tick;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::lane::{About, Request, Room};
+use super::super::lane::{Request, Room};
 use super::super::mailbox::Mailbox;
 use super::super::wake_up::Doorbell;
 use super::{Owner, check};
@@ -17,16 +17,12 @@ impl Request for u32 {
         key as usize
     }
 
-    fn about(&self) -> Option<About<u32>> {
+    fn about(&self) -> Option<u32> {
         None
     }
 
     fn uses_key(&self) -> bool {
         false
-    }
-
-    fn weight(&self) -> usize {
-        1
     }
 
     fn needed_by(&self) -> Option<Tick> {

@@ -13,7 +13,7 @@ use Message::{Cancel, Forget, Schedule};
 type Received = Vec<(u32, bool)>;
 
 fn receive(lane: &mut LaneReceiver<Message>, received: &mut Received) {
-    lane.receive(usize::MAX, |place, arrival, _| {
+    lane.receive(usize::MAX, |place, arrival| {
         if let Some(Schedule(number)) = place.take() {
             assert_eq!(arrival.key, Some(number), "each request has the key that it was granted");
             received.push((number, arrival.is_cancelled));
@@ -90,7 +90,7 @@ fn cancel_in_a_closing_lane_agrees_with_what_the_owner_receives_last() {
             });
             let mut arrived = Vec::new();
             receive(&mut receiver, &mut arrived);
-            receiver.close(|place, arrival, _| {
+            receiver.close(|place, arrival| {
                 if let Some(Schedule(number)) = place.take() {
                     arrived.push((number, arrival.is_cancelled));
                 }
@@ -145,7 +145,7 @@ fn request_that_may_wait_is_seen_by_an_owner_that_sleeps_for_longer() {
         };
         let mut arrived = None;
         while arrived.is_none() {
-            receiver.receive(usize::MAX, |place, _, _| arrived = place.take());
+            receiver.receive(usize::MAX, |place, _| arrived = place.take());
             if arrived.is_none() {
                 owner.sleep(tick(5), || receiver.has_news_before(tick(5), SOON));
             }

@@ -13,7 +13,7 @@ use super::super::executor::{Alarm, Executor, Home, ThreadId};
 use super::kernel::{Looked, World};
 use super::options::RuntimeOptions;
 use crate::clock::saturating_nanos;
-use crate::link::nursery::Relay;
+use crate::link::thread_timers::Relay;
 use crate::pass::looks::Written;
 use crate::pass::{Wait, simulated};
 

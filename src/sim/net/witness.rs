@@ -17,7 +17,6 @@ pub(super) struct Known {
     pub(super) accepted: u64,
     /// For what is not read, up to which byte it came when.
     marks: VecDeque<(u64, u64)>,
-    last_came_at: Option<u64>,
     last_read_at: Option<u64>,
     /// Since when a write finds room; `None` if it finds none.
     pub(super) room_since: Option<u64>,
@@ -43,7 +42,6 @@ pub struct Progress {
 impl Known {
     pub(super) fn note_came(&mut self, count: usize, at: u64) {
         self.came += count as u64;
-        self.last_came_at = Some(at);
         match self.marks.back_mut() {
             Some((end, mark)) if *mark == at => *end = self.came,
             _ => self.marks.push_back((self.came, at)),
@@ -117,11 +115,6 @@ impl Witness {
         last.map_or(0, |(end, _)| end - known.read)
     }
 
-    /// When the last byte came; `None` if none has come.
-    pub fn last_came_at(&self) -> Option<Duration> {
-        self.known().last_came_at.map(Duration::from_nanos)
-    }
-
     /// When the last byte was read; `None` if none was.
     pub fn last_read_at(&self) -> Option<Duration> {
         self.known().last_read_at.map(Duration::from_nanos)
@@ -157,13 +150,6 @@ impl Witness {
     /// and how many were left then: an entry for each time at which it changed, the last one last.
     pub fn progress(&self) -> Vec<Progress> {
         self.known().progress.clone()
-    }
-
-    /// Since when the peer has not acknowledged all; `None` if it has.
-    pub fn unacknowledged_since(&self) -> Option<Duration> {
-        let known = self.known();
-        let last = known.progress.iter().rev().take_while(|one| one.left > 0);
-        last.last().map(|one| one.at)
     }
 
     /// How many bytes have come, those included that are not read.

@@ -15,17 +15,18 @@ use std::cell::Cell;
 use std::io;
 use std::task::{Context, Poll};
 
+use super::super::StreamTimeout::{WriteRate, WriteStall};
 use super::super::limits::{ends, no_timer};
 use super::super::socket::{ACK_DELAY, Acknowledged, Doubt};
-use super::{Deadlines, Sending, is_idle};
-use crate::conn::{DeadlineKind, Direction, Ends, LUMP_MAX, Sent, Side, Transfer, Wakes};
+use super::{Deadlines, is_idle};
+use crate::conn::{DeadlineKind, Direction, Ends, LUMP_MAX, Moment, Sent, Side, Wakes};
 
 /// What the peer has acknowledged, of a stream with a socket.
 impl<M: Side> Deadlines<M> {
     /// The stream has a socket, of which the system says this.
     #[cfg(unix)]
     pub(in crate::stream) fn set_sent(&mut self, sent: Sent) {
-        self.acknowledged = Some(Acknowledged::new(sent, self.unsent_max));
+        self.acknowledged = Some(Acknowledged::new(sent, self.timers.limits().unsent_max));
     }
 
     /// Takes the bound that is to be set at the socket.
@@ -47,17 +48,17 @@ impl<M: Side> Deadlines<M> {
 
     #[cold]
     fn look_at(&mut self, sent: Sent) {
+        let (is_windowed, is_stalled) = (self.is_windowed(), self.is_stalled());
         let Some(known) = &mut self.acknowledged else { return };
         let now = self.timers.now();
         let look = known.look(sent, now);
         let counted_at = std::mem::replace(&mut known.counted_at, now);
-        if self.writes.waits && !matches!(self.sending, Sending::Window { .. }) {
+        if self.writes.waits && !is_windowed {
             known.look_at_write(now);
         }
-        let waits = self.sending != Sending::Nothing || known.has_left;
+        let waits = is_stalled || known.has_left;
         if let Some(transfer) = &mut self.writes.transfer {
             transfer.count(look.bytes);
-            let is_windowed = matches!(self.sending, Sending::Window { .. });
             if !is_windowed {
                 // In the rest of the time, the peer had nothing to take.
                 transfer.pause_at(now.min(counted_at.saturating_add(look.busy)));
@@ -76,15 +77,16 @@ impl<M: Side> Deadlines<M> {
             }
         }
         self.timers.look_at_writes(sent.acknowledged, now);
-        if !waits && self.stall.as_ref().is_some_and(Transfer::stop) {
-            self.stall = None;
+        (self.reads.has_looked, self.writes.has_looked) = (true, true);
+        if !waits {
+            self.stall.take_if(|(stall, _)| stall.stop());
         }
         if self.timers.bounds_writes() {
             self.timers.was_busy(look.busy, look.busy_until);
         }
         self.unwatch(true);
         self.shared.looks.set_needed(waits);
-        self.shared.looks.answer();
+        self.shared.looks.answer(Moment::at(now));
         self.shared.request_idle.wake();
     }
 
@@ -107,15 +109,7 @@ impl<M: Side> Deadlines<M> {
         // No read or write that waits may follow in this poll, so the timer is reset here. Where
         // there is none, what waits next says so.
         let cx = &mut Context::from_waker(&self.waker);
-        let _ = self.timers.poll_kinds(cx, None, |_| false);
-    }
-
-    /// What comes next in a direction is judged by another look.
-    #[inline]
-    pub(super) fn forget_look(&mut self, direction: Direction) {
-        if let Some(known) = &mut self.acknowledged {
-            known.has_looked[direction as usize] = false;
-        }
+        let _ = self.timers.poll_kinds(cx, None, |_, _| false);
     }
 
     /// Whether bytes are left that the peer may not have acknowledged.
@@ -128,13 +122,16 @@ impl<M: Side> Deadlines<M> {
         self.has_left() && !self.is_stalled() && !self.writes.waits
     }
 
-    /// Whether nothing is to be asked of the socket before an event is judged.
-    pub(super) fn is_known(&self, direction: Direction, kind: DeadlineKind) -> bool {
+    /// Whether nothing is to be asked of the socket before an event is judged that came at a time.
+    fn is_known(&self, direction: Direction, kind: DeadlineKind, came_at: Option<Moment>) -> bool {
         let Some(known) = &self.acknowledged else { return true };
+        let has_looked = [&self.reads, &self.writes][direction as usize].has_looked;
         let is_asked = known.has_left || self.is_stalled();
         let is_of_window = kind == DeadlineKind::WriteTimeout && self.is_windowed();
         let is_about_peer = ends(kind) == Ends::Writes || is_idle(kind);
-        known.has_looked[direction as usize] || !is_asked || is_of_window || !is_about_peer
+        // An earlier look, of a direction that was not polled since, says nothing of the event.
+        let has_looked = has_looked && self.shared.looks.has_looked_since(came_at);
+        has_looked || !is_asked || is_of_window || !is_about_peer
     }
 
     /// The time of a write counts from `now` on, by what the peer acknowledges, unless it waits for
@@ -145,23 +142,15 @@ impl<M: Side> Deadlines<M> {
         }
     }
 
-    /// Resets the connection at its close if a limit of writing has ended it.
+    /// Whether the close is to reset the connection: a limit of writing has ended it.
     #[inline]
-    pub(in crate::stream) fn reset_if_late<V>(
-        &self,
-        polled: &Poll<io::Result<V>>,
-        reset: impl FnOnce(),
-    ) {
-        if self.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_))) {
-            use super::super::StreamTimeout::{WriteRate, WriteStall};
-
-            if let Some(WriteStall(_) | WriteRate(_)) = self.shared.timeout.get() {
-                reset();
-            }
-        }
+    pub(in crate::stream) fn is_reset_by<V>(&self, polled: &Poll<io::Result<V>>) -> bool {
+        let has_failed = self.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_)));
+        has_failed && matches!(self.shared.timeout.get(), Some(WriteStall(_) | WriteRate(_)))
     }
 
     /// Polls the timers for what ends the wait in a direction.
+    #[cold]
     pub(super) fn poll_timers(&mut self, direction: Direction) -> Poll<io::Error> {
         if let Some(refused) = self.refused.take() {
             return Poll::Ready(no_timer(refused));
@@ -173,26 +162,24 @@ impl<M: Side> Deadlines<M> {
         // After the pass, a write that waits may go on, and its peer is not idle then. A read may
         // bring the window that a write waits for.
         let (may_refute, other) = match direction {
-            Direction::Read => (self.writes.waits || self.is_stalled(), Direction::Write),
-            Direction::Write => (self.is_windowed(), Direction::Read),
+            Direction::Read => (self.writes.waits || self.is_stalled(), self.writes.looks),
+            Direction::Write => (self.is_windowed(), self.reads.looks),
         };
-        let others = if may_refute { self.looks_of[other as usize] } else { self.looks };
-        let looks = self.looks.min(others);
+        let looks = if may_refute { self.looks.min(other) } else { self.looks };
         let asks = Cell::new(false);
-        let is_known = |this: &Self, kind| {
-            let is_known = this.is_known(direction, kind);
-            asks.set(asks.get() || !is_known);
-            is_known
-        };
-        let ended = self.take_events(looks, |this, kind| {
-            this.is_wanted(direction, kind) && is_known(this, kind)
+        let ended = self.take_events(looks, |this, kind, came_at| {
+            let is_wanted = this.is_wanted(direction, kind);
+            let is_known = this.is_known(direction, kind, came_at);
+            asks.set(asks.get() || is_wanted && !is_known);
+            is_wanted && is_known
         });
-        self.forget_look(direction);
         if asks.get() && ended.is_pending() {
             self.shared.looks.ask();
             self.waker.wake_by_ref();
         }
-        self.way(direction).is_watched |= ended.is_pending();
+        let way = self.way(direction);
+        way.has_looked = false;
+        way.is_watched |= ended.is_pending();
         ended.map(|error| error.unwrap_or_else(no_timer))
     }
 }

@@ -118,6 +118,14 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
+        if self.forwards() {
+            let polled = flush(cx);
+            if polled.is_ready() {
+                return polled;
+            }
+            self.watch();
+            return self.shutdown(cx, |_| Poll::Pending);
+        }
         self.check()?;
         ready!(self.shutdown(cx, flush))?;
         if self.shared.unsent.has_any() && !self.writes.waits {
@@ -196,7 +204,7 @@ impl<M: Side> Deadlines<M> {
             self.writes.registered = None;
             self.looks = pass::looks();
         }
-        self.looks_of[Direction::Write as usize] = self.looks;
+        self.writes.looks = self.looks;
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
             if !self.is_stalled() || self.is_windowed() {
@@ -235,10 +243,10 @@ impl<M: Side> Deadlines<M> {
         } else {
             self.measure_stall(now)
         };
-        let is_limited =
-            |transfer: &Option<Transfer<M>>| transfer.as_ref().is_some_and(Transfer::is_limited);
-        if self.rated.is_none() && !is_limited(&self.stall) && is_limited(&self.writes.transfer) {
-            self.rated = Some(self.timers.pause_reads());
+        let is_timed = self.stall.as_ref().is_some_and(|(stall, _)| stall.is_limited());
+        let is_rated = self.writes.transfer.as_ref().is_some_and(Transfer::is_limited);
+        if self.rated.is_none() && !is_timed && is_rated {
+            self.rated = Some(self.timers.begin_read());
         }
         self.unwatch(is_filed);
     }
@@ -247,11 +255,11 @@ impl<M: Side> Deadlines<M> {
     pub(super) fn measure_stall(&mut self, now: u64) -> bool {
         // What was judged by the socket is measured anew for a window, which says nothing of it.
         let is_windowed = self.is_windowed();
-        let was_windowed = std::mem::replace(&mut self.is_for_window, is_windowed);
         let is_filed = match &mut self.stall {
-            Some(stall) if was_windowed == is_windowed => stall.restart(now),
+            Some((stall, was_windowed)) if *was_windowed == is_windowed => stall.restart(now),
             stall => {
-                *stall = Some(self.timers.measure(DeadlineKind::WriteTimeout, now));
+                let begun = self.timers.measure(DeadlineKind::WriteTimeout, now);
+                *stall = Some((begun, is_windowed));
                 true
             }
         };
@@ -262,7 +270,7 @@ impl<M: Side> Deadlines<M> {
 
     /// Bytes that are left hold no idle time back by themselves.
     fn presume(&self) {
-        if let Some(stall) = &self.stall {
+        if let Some((stall, _)) = &self.stall {
             stall.presume(!self.is_stalled());
         }
     }
@@ -271,17 +279,13 @@ impl<M: Side> Deadlines<M> {
     fn stall_ends(&mut self) {
         self.sending = Sending::Nothing;
         self.rated = None;
-        if self.has_left() {
-            if self.is_for_window {
-                let is_filed = self.measure_stall(self.timers.now());
-                self.unwatch(is_filed);
-            } else {
-                self.presume();
-            }
-            return;
-        }
-        if self.stall.as_ref().is_some_and(Transfer::stop) {
-            self.stall = None;
+        if !self.has_left() {
+            self.stall.take_if(|(stall, _)| stall.stop());
+        } else if matches!(self.stall, Some((_, true))) {
+            let is_filed = self.measure_stall(self.timers.now());
+            self.unwatch(is_filed);
+        } else {
+            self.presume();
         }
     }
 }

@@ -89,7 +89,9 @@ impl Server {
         let cut = without_dates(talk(self.address, &cut(bytes, &sent)?));
         // Where a client speaks HTTP/2, the order of frames follows from the pieces.
         if whole.bytes.starts_with(b"HTTP/1") && cut.bytes.starts_with(b"HTTP/1") {
-            // The answer to a head that is none may be left out behind the end of the client.
+            // hyper looks at a head as soon as it has begun, and then not until its empty line has
+            // come. So a head that is none is refused in one piece, and is only incomplete if the
+            // client ends behind a first piece of it that may still become a head.
             let agree = without_refusal(&whole).agrees_with(&without_refusal(&cut));
             assert!(
                 agree,

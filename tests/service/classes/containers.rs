@@ -65,7 +65,7 @@ fn runs_of_a_callback_with_a_class_schedule_timers_of_no_class() {
     let requests = lab.timers().of_class(REQUEST).unwrap();
     let every = Repeat::at_fixed_rate(ms(10)).unwrap();
     let call = |run: &mut PeriodicRun<'_, u32>| {
-        run.timers().schedule(FAR, 0).unwrap();
+        run.timers.schedule(FAR, 0).unwrap();
     };
     requests.repeat(every, call).unwrap();
     lab.advance(ms(10));

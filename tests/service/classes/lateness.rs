@@ -5,7 +5,7 @@ use corewheel::stats::ClassStats;
 use corewheel_kit::TimersExt;
 
 use super::{IDLE, LEASE, REQUEST, classed, counts, of};
-use crate::support::{FAR, Lab, OTHER, SHARD, ms};
+use corewheel_test_support::{FAR, Lab, OTHER, SHARD, ms};
 
 /// The number of measured deliveries, the sum and the greatest lateness in milliseconds.
 #[track_caller]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use corewheel::ShutdownPolicy;
 
 use super::*;
-use crate::support::check_law;
+use corewheel_test_support::check_law;
 
 #[test]
 fn callback_finds_idle_deadline_armed_again() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corewheel::{Fired, Handle, ShardId, ShutdownPolicy, Timers};
 
 use super::*;
-use crate::support::{Alarm, seeds};
+use corewheel_test_support::{Alarm, seeds};
 
 /// One connection with the events that it was given, each with its tick.
 pub(super) enum Conn {

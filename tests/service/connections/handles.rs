@@ -4,7 +4,7 @@ use corewheel::attach::Turn;
 use corewheel::{RefusedKind, ShutdownPolicy};
 
 use super::*;
-use crate::support::{Alarm, check_law};
+use corewheel_test_support::{Alarm, check_law};
 
 #[test]
 fn gauge_counts_connections_while_the_shard_sleeps() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use corewheel::{Fired, ShutdownPolicy, Timers};
 
 use super::*;
-use crate::support::{Host, PATIENCE, Running, SHARD, block_on, check_law, wait_until};
+use corewheel_test_support::{Host, PATIENCE, Running, SHARD, block_on, check_law, wait_until};
 
 #[test]
 fn task_gets_events_on_every_executor() {
@@ -93,7 +93,7 @@ fn spawned_future_sees_its_connection_closed_when_its_shard_is_shut_down() {
 
     use corewheel::conn::Raced;
 
-    use crate::support::{Host, Running};
+    use corewheel_test_support::{Host, Running};
 
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &Timers<()>| {});

@@ -6,7 +6,7 @@ use corewheel::Handle;
 use corewheel::clock::ManualClock;
 
 use super::*;
-use crate::support::seeds;
+use corewheel_test_support::seeds;
 
 const AGE: Duration = ms(100);
 

@@ -62,31 +62,6 @@ fn huge_limit_means_never() {
 }
 
 #[test]
-fn oneshot_deadline_is_armed_reset_and_disarmed() {
-    let mut lab = lab();
-    let limits = ConnLimits { handshake: ms(50), max_age: ms(1_000), ..NONE };
-    let conn = lab.timers().connection(limits).unwrap();
-    assert_eq!(conn.disarm(Handshake), Ok(true));
-    assert_eq!(conn.disarm(Handshake), Ok(false));
-    conn.arm(Request, ms(500)).unwrap();
-    conn.arm(Custom(0), ms(300)).unwrap();
-    conn.arm(Custom(7), ms(200)).unwrap();
-    // A deadline that becomes earlier resets the entry.
-    conn.arm(Request, ms(100)).unwrap();
-    conn.arm(Custom(7), lab.clock.now() + ms(400)).unwrap();
-    let events = run(&mut lab, &conn, 600);
-    assert_eq!(events, [(100, Request, true), (300, Custom(0), true), (400, Custom(7), true)]);
-    conn.arm(MaxAge, ms(50)).unwrap();
-    conn.arm(Custom(1), Duration::ZERO).unwrap();
-    assert_eq!(run(&mut lab, &conn, 1_000), [(601, Custom(1), true), (650, MaxAge, true)]);
-    // A deadline whose event was not taken can still be disarmed.
-    conn.arm(Request, ms(1)).unwrap();
-    lab.advance(ms(5));
-    assert_eq!(conn.disarm(Request), Ok(true));
-    assert_eq!(poll(&conn), Poll::Pending);
-}
-
-#[test]
 fn arm_of_unfit_kind_is_refused_by_name() {
     let lab = lab();
     let conn = lab.timers().connection(NONE).unwrap();
@@ -100,27 +75,4 @@ fn arm_of_unfit_kind_is_refused_by_name() {
     assert_eq!(error.field(), "kind");
     let said = error.to_string();
     assert!(said.contains("custom deadline 8") && said.contains("0 to 7"), "{said}");
-}
-
-#[test]
-fn set_limits_counts_from_the_last_activity() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    assert_eq!(run(&mut lab, &conn, 50), []);
-    conn.set_limits(ConnLimits { read_idle: ms(60), ..NONE });
-    assert_eq!(conn.limits().read_idle, ms(60));
-    assert_eq!(run(&mut lab, &conn, 20), [(60, ReadIdle, true)]);
-    conn.set_limits(ConnLimits { read_idle: ms(500), ..NONE });
-    assert_eq!(run(&mut lab, &conn, 600), [(500, ReadIdle, true)], "from 0 on");
-    conn.set_limits(NONE);
-    assert_eq!(run(&mut lab, &conn, 1_000), []);
-}
-
-#[test]
-fn event_after_longer_limits_is_the_first() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    assert_eq!(run(&mut lab, &conn, 100), [(100, ReadIdle, true)]);
-    conn.set_limits(ConnLimits { read_idle: ms(150), ..NONE });
-    assert_eq!(run(&mut lab, &conn, 50), [(150, ReadIdle, true)]);
 }

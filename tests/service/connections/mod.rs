@@ -40,7 +40,7 @@ use corewheel::{
     ConnEvent, ConnLimits, ConnTimers, DeadlineKind, RefusedKind, TimerServiceBuilder,
 };
 
-use crate::support::{Lab, builder, ms, ticks_of};
+use corewheel_test_support::{Lab, builder, ms, ticks_of};
 
 const NONE: ConnLimits = ConnLimits {
     read_idle: Duration::ZERO,

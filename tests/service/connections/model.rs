@@ -21,7 +21,7 @@ use fastrand::Rng;
 use super::measured::{Measured, random_limits};
 use super::stamps::{Activity, Looks, MS, Stamp};
 use super::*;
-use crate::support::{check_law, seeds};
+use corewheel_test_support::{check_law, seeds};
 
 pub(super) const NEVER: u64 = u64::MAX;
 /// So many bits of nanoseconds are 13 days, less than what is left until a clock's range ends.
@@ -586,7 +586,7 @@ impl World {
                 model.borrow_mut().touch_at(id, is_read);
             }
             8 => model.borrow_mut().arm(id),
-            9 if depth == 0 => self.hold(id),
+            9 if depth < 2 => self.hold(id, depth + 1),
             10 => model.borrow_mut().set_limits(id),
             11 => {
                 model.borrow_mut().conn(id).is_called = true;
@@ -625,7 +625,7 @@ impl World {
     }
 
     /// A read, a write or a request that is in progress for a while.
-    fn hold(&mut self, id: usize) {
+    fn hold(&mut self, id: usize, depth: u32) {
         let whole = Rc::clone(&self.model);
         let (guard, kind, serial, shard, number);
         {
@@ -657,7 +657,7 @@ impl World {
         let is_limited = whole.borrow_mut().conn(id).spans[WRITES] != NEVER;
         let steps = whole.borrow_mut().rng.u32(..20);
         for _ in 0..steps {
-            self.step(1);
+            self.step(depth);
         }
         let model = &mut *whole.borrow_mut();
         let stamp = model.stamp(shard);

@@ -40,20 +40,6 @@ fn adopt_keeps_all_deadlines() {
 }
 
 #[test]
-fn stamp_made_just_before_pack_counts_as_late_as_before() {
-    let mut lab = lab_with(builder(2));
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    conn.touch_read();
-    // The shard is held up, and the stamp is the same.
-    lab.clock.advance(ms(90));
-    conn.touch_read();
-    let packed = conn.pack().unwrap();
-    let conn = lab.shards[1].timers().adopt(packed).unwrap();
-    assert_eq!(run(&mut lab, &conn, 99), []);
-    assert_eq!(run(&mut lab, &conn, 15).len(), 1);
-}
-
-#[test]
 fn adopt_by_a_full_shard_returns_the_connection() {
     let mut lab = lab_with(builder(2).capacity(1));
     let packed = lab.timers().connection(READ_IDLE).unwrap().pack().unwrap();
@@ -66,36 +52,6 @@ fn adopt_by_a_full_shard_returns_the_connection() {
     let conn = other.adopt(packed).unwrap();
     assert_eq!(conn.limits(), READ_IDLE);
     assert_eq!(run(&mut lab, &conn, 100).len(), 1);
-}
-
-#[test]
-fn adopt_keeps_events_that_were_not_taken() {
-    let mut lab = lab_with(builder(2));
-    let limits = ConnLimits { max_age: ms(100), read_idle: ms(50), ..NONE };
-    let conn = lab.timers().connection(limits).unwrap();
-    conn.arm(Custom(4), ms(20)).unwrap();
-    lab.advance(ms(110));
-    let packed = conn.pack().unwrap();
-    let conn = lab.shards[1].timers().adopt(packed).unwrap();
-    assert_eq!(event(&conn), Some((MaxAge, true)));
-    assert_eq!(event(&conn), Some((ReadIdle, true)));
-    assert_eq!(event(&conn), Some((Custom(4), true)));
-    assert_eq!(event(&conn), None);
-    assert_eq!(run(&mut lab, &conn, 60), [(160, ReadIdle, false)]);
-}
-
-#[test]
-fn begin_read_withdraws_event_on_a_shard_that_has_not_read_the_clock() {
-    let mut lab = lab_with(builder(2));
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    lab.clock.advance(ms(100));
-    let _ = lab.shards[0].turn();
-    let conn = lab.shards[1].timers().adopt(conn.pack().unwrap()).unwrap();
-    let reading = conn.begin_read();
-    assert_eq!(event(&conn), None);
-    drop(reading);
-    assert_eq!(run(&mut lab, &conn, 109), []);
-    assert_eq!(run(&mut lab, &conn, 1), [(210, ReadIdle, true)]);
 }
 
 #[test]
@@ -129,24 +85,4 @@ fn pack_closes_all_handles() {
     assert!(clone.pack().is_none());
     let conn = lab.shards[1].timers().adopt(packed).unwrap();
     assert!(!conn.is_closed());
-}
-
-#[test]
-fn pack_ends_what_is_in_progress() {
-    let mut lab = lab_with(builder(2));
-    let limits = ConnLimits { write_idle: ms(100), write_timeout: ms(300), ..READ_IDLE };
-    for begin in [ConnTimers::begin_read, ConnTimers::begin_request] {
-        let conn = lab.timers().connection(limits).unwrap();
-        let (guard, write) = (begin(&conn), conn.begin_write());
-        lab.advance(ms(250));
-        let _ = event(&conn);
-        let conn = lab.shards[1].timers().adopt(conn.pack().unwrap()).unwrap();
-        let ended = lab.clock.now();
-        assert_eq!(conn.deadline(ReadIdle), Some(ended + ms(100)), "it was active until now");
-        assert_eq!(conn.deadline(WriteTimeout), None);
-        // The end of the guards has no effect on the other shard.
-        lab.advance(ms(50));
-        drop((guard, write));
-        assert_eq!(conn.deadline(ReadIdle), Some(ended + ms(100)));
-    }
 }

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use corewheel::Handle;
 use corewheel_kit::TimersExt;
+use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::Repeat;
 
 use super::*;
-use crate::support::seeds;
+use corewheel_test_support::seeds;
 
 const COUNT: usize = 300;
 const PERIOD: u64 = 1_000;
@@ -62,37 +63,34 @@ fn heartbeats(limits: ConnLimits) -> [Vec<Vec<u64>>; 2] {
 #[test]
 fn heartbeats_of_connections_that_begin_together_are_spread_and_keep_their_distance() {
     let limits = NONE.heartbeat(ms(PERIOD));
-    for beats in heartbeats(limits.heartbeat_phase(true)) {
+    let once = || {
+        seeds::note(seeds::of_process());
+        heartbeats(limits.heartbeat_phase(true))
+    };
+    let both = once();
+    assert_eq!(both, once(), "a seed repeats them");
+    for beats in both {
         check_period(&beats);
         assert!(most(&beats.concat()) < COUNT / 20, "{}", most(&beats.concat()));
         let early = beats.iter().filter(|beats| beats[0] < PERIOD / 2).count();
         assert!((COUNT / 3..COUNT * 2 / 3).contains(&early), "{early}");
     }
-    // Again, they are the same.
-    let once = || {
-        seeds::note(seeds::of_process());
-        heartbeats(limits.heartbeat_phase(true))
-    };
-    assert_eq!(once(), once());
     for beats in heartbeats(limits) {
         assert!(most(&beats.concat()) >= COUNT, "without a phase they come together");
     }
 }
 
 #[test]
-fn intervals_with_a_phase_of_their_own_are_spread_and_keep_their_distance() {
+fn intervals_whose_first_tick_has_a_jitter_are_spread_and_keep_their_distance() {
     let mut lab = lab();
     let ticks: Rc<RefCell<Vec<Vec<u64>>>> = Rc::new(RefCell::new(vec![Vec::new(); 50]));
     let timers = lab.timers().clone();
     let tasks = (0..50).map(|number| {
         let (ticks, timers) = (Rc::clone(&ticks), timers.clone());
-        let period = ms(PERIOD);
-        let here = timers.interval(period).unwrap().phase(number);
-        let shared = lab.service.handle().interval(period).unwrap().phase(number);
+        let first = Jitter::random(ms(PERIOD), number).after(Duration::ZERO);
+        let mut interval = timers.handle().interval_at(first, ms(PERIOD)).unwrap();
         let task = async move {
-            let (mut here, mut shared) = (here, shared);
-            while let Ok(at) = here.tick().await {
-                assert_eq!(shared.tick().await.ok(), Some(at));
+            while interval.tick().await.is_ok() {
                 ticks.borrow_mut()[number as usize].push(ticks_of(&timers));
             }
         };
@@ -111,16 +109,17 @@ fn intervals_with_a_phase_of_their_own_are_spread_and_keep_their_distance() {
 }
 
 #[test]
-fn periodic_callbacks_with_a_phase_of_their_own_are_spread_and_keep_their_distance() {
+fn periodic_callbacks_whose_first_run_has_a_jitter_are_spread_over_the_period() {
     for is_rate in [true, false] {
         let mut lab = lab();
         let runs: Rc<RefCell<Vec<Vec<u64>>>> = Rc::new(RefCell::new(vec![Vec::new(); 50]));
         for number in 0..50 {
             let repeat = if is_rate { Repeat::at_fixed_rate } else { Repeat::with_fixed_delay };
-            let repeat = repeat(ms(PERIOD)).unwrap().phase(number);
+            let first = Jitter::random(ms(PERIOD), number).after(Duration::ZERO);
+            let repeat = repeat(ms(PERIOD)).unwrap().first(first);
             let runs = Rc::clone(&runs);
             let call = move |run: &mut corewheel_kit::repeat::PeriodicRun<'_, u8>| {
-                runs.borrow_mut()[number as usize].push(ticks_of(run.timers()));
+                runs.borrow_mut()[number as usize].push(ticks_of(run.timers));
             };
             let _periodic = lab.timers().repeat(repeat, call).unwrap();
         }

@@ -8,7 +8,7 @@ use corewheel::settings::Scale;
 
 use super::drain::{Conn, pass};
 use super::*;
-use crate::support::Alarm;
+use corewheel_test_support::Alarm;
 
 const HOUR: Duration = Duration::from_hours(1);
 

@@ -4,17 +4,15 @@
 use std::cell::RefCell;
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Wake;
 use std::thread;
 
 use corewheel::Handle;
 use corewheel::conn::{InProgress, Raced};
-use futures_core::Stream;
 
 use super::*;
-use crate::support::{Alarm, look};
+use corewheel_test_support::{Alarm, look};
 
 type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
@@ -66,53 +64,6 @@ fn shared_connection_and_its_guards_are_send_sync_and_static() {
 }
 
 #[test]
-fn each_limit_gives_its_event_at_the_deadline_and_not_a_tick_before() {
-    let cases = [
-        (ReadIdle, NONE.read_idle(ms(100)), true),
-        (WriteIdle, NONE.write_idle(ms(100)), true),
-        (AllIdle, NONE.all_idle(ms(100)), true),
-        (RequestIdle, NONE.request_idle(ms(100)), true),
-        (Heartbeat, NONE.heartbeat(ms(100)), true),
-        (WriteTimeout, NONE.write_timeout(ms(100)), false),
-        (Handshake, NONE.handshake(ms(100)), false),
-        (MaxAge, NONE.max_age(ms(100)), false),
-    ];
-    for (kind, limits, comes_again) in cases {
-        let mut lab = lab();
-        let conn = connect(&lab, limits);
-        let _write = conn.begin_write();
-        assert_eq!(conn.deadline(kind), Some(lab.clock.now() + ms(100)), "{kind}");
-        assert_eq!(run(&mut lab, &conn, 99), [], "{kind}");
-        assert_eq!(run(&mut lab, &conn, 1), [(100, kind, true)]);
-        let again = if comes_again { vec![(200, kind, false)] } else { Vec::new() };
-        assert_eq!(run(&mut lab, &conn, 100), again, "{kind}");
-    }
-}
-
-#[test]
-fn oneshot_deadline_is_armed_reset_and_disarmed_from_any_handle() {
-    let mut lab = lab();
-    let conn = connect(&lab, NONE.handshake(ms(50)).max_age(ms(1_000)));
-    let other = conn.clone();
-    assert_eq!((other.disarm(Handshake), conn.disarm(Handshake)), (Ok(true), Ok(false)));
-    conn.arm(Request, ms(500)).unwrap();
-    conn.arm(Custom(0), ms(300)).unwrap();
-    conn.arm(Custom(7), ms(200)).unwrap();
-    other.arm(Request, ms(100)).unwrap();
-    other.arm(Custom(7), lab.clock.now() + ms(400)).unwrap();
-    let events = run(&mut lab, &conn, 600);
-    assert_eq!(events, [(100, Request, true), (300, Custom(0), true), (400, Custom(7), true)]);
-    conn.arm(MaxAge, ms(50)).unwrap();
-    assert_eq!(run(&mut lab, &conn, 1_000), [(650, MaxAge, true)]);
-    let said = conn.arm(ReadIdle, ms(1)).unwrap_err().to_string();
-    assert!(said.contains("read idle") && said.contains("set_limits"), "{said}");
-    let said = conn.disarm(Custom(8)).unwrap_err().to_string();
-    assert!(said.contains("custom deadline 8") && said.contains("0 to 7"), "{said}");
-    assert!(conn.close());
-    assert_eq!(conn.arm(Request, ms(1)), Ok(false));
-}
-
-#[test]
 fn known_time_before_the_last_event_makes_the_next_event_earlier() {
     let mut lab = lab();
     let conn = connect(&lab, READ_IDLE);
@@ -132,21 +83,6 @@ fn known_time_before_the_last_event_makes_the_next_event_earlier() {
 }
 
 #[test]
-fn event_that_was_not_taken_is_withdrawn_by_activity() {
-    let mut lab = lab();
-    let conn = connect(&lab, READ_IDLE.max_age(ms(100)));
-    lab.advance(ms(100));
-    let mut race = pin!(conn.race(ready(7)));
-    let cx = &mut Context::from_waker(Waker::noop());
-    let old = ConnEvent { kind: MaxAge, first: true };
-    assert_eq!(race.as_mut().poll(cx), Poll::Ready(Ok(Raced::Event(old))));
-    // The idle event has come with it.
-    conn.touch_read();
-    assert_eq!(run(&mut lab, &conn, 99), []);
-    assert_eq!(run(&mut lab, &conn, 1), [(200, ReadIdle, true)]);
-}
-
-#[test]
 fn race_prefers_value_that_is_ready_with_the_deadline() {
     let mut lab = lab();
     let conn = connect(&lab, READ_IDLE);
@@ -163,9 +99,9 @@ fn race_prefers_value_that_is_ready_with_the_deadline() {
 }
 
 #[test]
-fn next_that_is_dropped_loses_no_event_and_stream_gives_the_events() {
+fn next_that_is_dropped_loses_no_event() {
     let mut lab = lab();
-    let mut conn = connect(&lab, READ_IDLE);
+    let conn = connect(&lab, READ_IDLE);
     {
         let mut wait = Box::pin(conn.next());
         assert!(look(&mut wait).is_none());
@@ -175,9 +111,9 @@ fn next_that_is_dropped_loses_no_event_and_stream_gives_the_events() {
     assert_eq!(look(&mut Box::pin(conn.next())), Some(Ok(Some(idle(true)))));
     lab.advance(ms(100));
     let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(Stream::poll_next(pin!(&mut conn), cx), Poll::Ready(Some(Ok(idle(false)))));
+    assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(Some(idle(false)))));
     conn.close();
-    assert_eq!(Stream::poll_next(pin!(&mut conn), cx), Poll::Ready(None));
+    assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(None)));
 }
 
 #[test]
@@ -232,39 +168,6 @@ fn request_in_flight_holds_back_idle_and_lets_the_heartbeat_come() {
     let events = run(&mut lab, &conn, 100);
     assert_eq!(events[0], (240, Heartbeat, false));
     assert_eq!(events[1..], idle);
-}
-
-#[test]
-fn request_that_begins_after_the_deadline_withdraws_an_event_that_was_not_taken() {
-    let mut lab = lab();
-    let conn = connect(&lab, READ_IDLE);
-    conn.arm(MaxAge, ms(101)).unwrap();
-    lab.advance(ms(101));
-    // Both have come, and the first of them is taken.
-    assert_eq!(event(&conn), Some((MaxAge, true)));
-    let request = conn.begin_request();
-    assert_eq!(event(&conn), None);
-    drop(request);
-    assert_eq!(run(&mut lab, &conn, 100), [(201, ReadIdle, true)]);
-}
-
-#[test]
-fn each_shared_write_has_its_own_timeout() {
-    let mut lab = lab();
-    let conn = connect(&lab, NONE.write_timeout(ms(100)));
-    let first = conn.begin_write();
-    lab.advance(ms(40));
-    let second = conn.begin_write();
-    lab.advance(ms(40));
-    let third = conn.begin_write();
-    assert!(second.finish());
-    // The progress of a write does not give it more time.
-    conn.touch_write();
-    assert_eq!(run(&mut lab, &conn, 60), [(100, WriteTimeout, true)]);
-    assert!(!first.finish(), "its time was up");
-    assert_eq!(conn.deadline(WriteTimeout), Some(lab.clock.now() + ms(40)));
-    drop(third);
-    assert_eq!(run(&mut lab, &conn, 200), []);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use corewheel::settings::Scale;
 use fastrand::Rng;
 
 use super::*;
-use crate::support::{nanos_of, seeds};
+use corewheel_test_support::{nanos_of, seeds};
 
 struct Pair {
     lab: Lab<u8>,

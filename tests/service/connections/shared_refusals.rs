@@ -6,7 +6,7 @@ use corewheel::{ShutdownPolicy, TimerId};
 
 use super::shared::{connect, event};
 use super::*;
-use crate::support::Alarm;
+use corewheel_test_support::Alarm;
 
 type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
@@ -83,7 +83,7 @@ fn connection_that_begins_after_the_end_says_so_at_its_first_poll() {
     let conn = handle.connection(READ_IDLE);
     conn.touch();
     let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Dropped)));
+    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Closed)));
     assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(None)));
     assert!(conn.is_closed());
 }

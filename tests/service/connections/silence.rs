@@ -77,7 +77,6 @@ fn each_case_of_silence_has_its_effect_on_each_idle_time() {
             Box::new(())
         };
         "a read takes long": [Held, none, Held, none], |conn| Box::new(conn.begin_read());
-        "the server does not read": [Held, none, Held, none], |conn| Box::new(conn.pause_reads());
         "a request is served": [Held, Held, Held, none], |conn| Box::new(conn.begin_request());
         "a write waits": [none; 4], |conn| Box::new(conn.begin_write());
         "a write waits whose time is limited": [Held, Held, Held, none], |conn| {

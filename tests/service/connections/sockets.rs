@@ -22,7 +22,7 @@ use super::*;
 use crate::network::on_glommio::Glommio;
 use crate::network::on_tokio::Tokio;
 use crate::network::{Network, Stream};
-use crate::support::{Host, PATIENCE, Running, SHARD, glommio_works};
+use corewheel_test_support::{Host, PATIENCE, Running, SHARD, glommio_works};
 
 const IDLE: Duration = ms(150);
 const HOUR: Duration = Duration::from_hours(1);
@@ -61,7 +61,7 @@ async fn command<S: Stream>(
     match command {
         // It does not read for a while, or works on a request.
         b'P' | b'R' => {
-            let held = if command == b'P' { conn.pause_reads() } else { conn.begin_request() };
+            let held = if command == b'P' { conn.begin_read() } else { conn.begin_request() };
             let mut work = pin!(timers.sleep(HELD));
             while let Raced::Event(event) = conn.race(&mut work).await {
                 come(event, stream, report).await?;

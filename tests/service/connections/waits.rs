@@ -9,7 +9,7 @@ use std::task::Wake;
 use corewheel::conn::Raced;
 
 use super::*;
-use crate::support::{Alarm, look};
+use corewheel_test_support::{Alarm, look};
 
 thread_local! {
     /// The connection that a waker of this thread closes.

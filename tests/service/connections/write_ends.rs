@@ -65,27 +65,3 @@ fn write_that_begins_when_the_idle_time_is_over_leaves_it_over() {
     let found = found.map(|event| event.unwrap().map(|event| event.kind));
     assert_eq!(found, Poll::Ready(Some(ReadIdle)));
 }
-
-#[test]
-fn timeout_of_a_write_that_has_ended_does_not_end_the_next_write() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(NONE.write_timeout(ms(100))).unwrap();
-    let first = conn.begin_write();
-    lab.advance(ms(150));
-    // Its time is up, and its task finds the socket ready before it takes the event.
-    assert!(!first.finish());
-    let second = conn.begin_write();
-    assert_eq!(run(&mut lab, &conn, 300), [(250, WriteTimeout, true)]);
-    drop(second);
-}
-
-#[test]
-fn timeout_of_a_write_comes_though_another_write_that_was_late_has_ended() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(NONE.write_timeout(ms(100))).unwrap();
-    let (first, second) = (conn.begin_write(), conn.begin_write());
-    lab.advance(ms(150));
-    assert!(!first.finish());
-    assert_eq!(event(&conn), Some((WriteTimeout, true)));
-    assert!(!second.finish());
-}

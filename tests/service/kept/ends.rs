@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use corewheel::{Fired, Refused, ReplyError, ShutdownPolicy, Timers};
 use corewheel_kit::keyed::KeyedTimers;
 
 use super::{count, jobs, kept};
-use crate::support::{
+use corewheel_test_support::{
     FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, wait_until,
 };
 
@@ -67,6 +68,7 @@ fn future_that_waits_for_room_is_told_that_the_shard_has_ended() {
     assert!(look(&mut first).is_none() && look(&mut second).is_none());
     drop(lab.shards.remove(0));
     assert_eq!(look(&mut first), Some(Err(ReplyError::Closed)), "a dead shard runs no command");
+    lab.clock.advance(Duration::from_millis(2));
     assert_eq!(look(&mut second), Some(Err(ReplyError::Closed)));
 }
 

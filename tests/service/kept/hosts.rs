@@ -7,8 +7,10 @@ use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
-use crate::operation_fn::{Completion, OperationFn};
-use crate::support::{FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms};
+use corewheel_test_support::operation_fn::{Completion, OperationFn};
+use corewheel_test_support::{
+    FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms,
+};
 
 fn start(host: Host) -> Running<u32> {
     Running::start(host, builder(2), |_| |_: Fired<u32>, _: &Timers<u32>| {})
@@ -124,7 +126,7 @@ fn purgatory_is_watched_and_checked_from_different_threads() {
                 let time = if number == 0 { ms(1) } else { FAR };
                 waits
                     .try_complete_else_watch(operation, time, [number])
-                    .is_ok_and(|id| id.is_some())
+                    .is_ok_and(|completed| !completed)
             })
         };
         for number in 0..20 {

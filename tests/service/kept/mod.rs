@@ -19,7 +19,7 @@ use corewheel::{Refused, Reply, ReplyError, ShardError, ShardId, ShutdownPolicy,
 use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
-use crate::support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, check_law, look, ms};
+use corewheel_test_support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, check_law, look, ms};
 
 type Jobs = KeyedTimers<u32, u32>;
 
@@ -162,7 +162,7 @@ fn futures_that_wait_for_room_are_woken_and_each_runs_once() {
             let is_pending = run.as_mut().poll(&mut Context::from_waker(waker)).is_pending();
             is_pending && (rounds != 1 || polls % 10 > 0)
         });
-        lab.settle();
+        lab.advance(ms(1));
         rounds += 1;
         assert!(rounds < FUTURES, "{} wait for ever", waiting.len());
     }
@@ -206,6 +206,7 @@ fn value_is_dropped_on_its_shard_after_the_last_handle_and_the_last_command() {
     }
     let mut lab = Lab::new(builder(1));
     let (sender, dropped) = mpsc::channel();
+    let other = kept(&mut lab, |_| 7);
     let kept = kept(&mut lab, move |_| OnThread(sender, Cell::new(0)));
     let clone = kept.clone();
     drop(kept);
@@ -220,6 +221,9 @@ fn value_is_dropped_on_its_shard_after_the_last_handle_and_the_last_command() {
     assert!(dropped.try_recv().is_err(), "no turn was taken");
     lab.settle();
     assert_eq!(dropped.try_recv(), Ok((thread::current().id(), 100)));
+    let mut left = other.try_run(|value| *value).unwrap();
+    lab.settle();
+    assert_eq!(look(&mut left), Some(Ok(7)), "another value stays");
 }
 
 #[test]

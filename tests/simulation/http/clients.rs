@@ -20,9 +20,9 @@ use super::{BODY_RATE, REQUESTS_MAX, World};
 use crate::sockets::one_of;
 
 /// The body of a request, in two parts with a pause between them, or in one.
-struct Parts {
-    parts: [Bytes; 2],
-    pause: Option<Pin<Box<dyn Future<Output = ()>>>>,
+pub(super) struct Parts {
+    pub(super) parts: [Bytes; 2],
+    pub(super) pause: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 impl Body for Parts {

@@ -1,5 +1,5 @@
-//! Servers of HTTP/1 on a simulated network, each with one given history: the driver of the server
-//! is held while its client sends the rest of a body in time.
+//! Servers on a simulated network, each with one given history: the driver of the server is held
+//! while its client sends the rest of a body in time, or waits for a window of HTTP/2.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,16 +14,21 @@ use corewheel::{AnyHandle, TimerService};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
+use hyper::client::conn::http2 as client2;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::servers::Failed;
+use super::clients::Parts;
+use super::servers::{Failed, InRuntime};
 
 const LIMIT: Duration = Duration::from_millis(200);
+/// The window of a connection of HTTP/2 that begins.
+const WINDOW: u32 = 65_535;
+
 /// What a client is answered whose body comes in two parts. The second one is in time, and the
 /// server's driver does not look before that is over.
 fn answer_of<S: Future<Output = ()> + 'static>(
@@ -92,5 +97,91 @@ fn router_of_axum_serves_a_simulated_client_as_the_service_of_hyper() {
                 .request(BodyLimits::default().next_frame(LIMIT));
             drop(http1::Builder::new().serve_connection(io, service).await);
         })
+    });
+}
+
+/// The history of a connection of HTTP/2 with two requests.
+#[derive(Clone, Copy)]
+struct Waits {
+    /// When the first request is sent, whose body uses up the server's window for the connection.
+    first_sent: Duration,
+    /// How long its handler does not read that body.
+    reads_after: Duration,
+    /// When the driver of the server is held, and for how long.
+    held: (Duration, Duration),
+}
+
+/// Checks that the second of two requests is answered whose client waits for the server's window.
+fn check_waits(waits: Waits) {
+    for seed in 0..50 {
+        let answer = second_answer(seed, waits);
+        let answer = answer.unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+        assert_eq!(answer, "3", "seed {seed}");
+    }
+}
+
+fn second_answer(seed: u64, waits: Waits) -> hyper::Result<Bytes> {
+    let builder = TimerService::beside_runtime().shards(1).capacity(100);
+    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let (timers, time) = (sim.service().handle().untyped(), sim.time());
+    let net = sim.net(NetOptions::default());
+    let server = net.runtime(RuntimeOptions { events_max: 1, ..RuntimeOptions::default() });
+    let clients = net.runtime(RuntimeOptions::default());
+    let address = SocketAddr::from(([10, 0, 0, 1], 80));
+    let (listener, peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
+    let (runtime, of_handler) = (InRuntime(server.clone()), time.clone());
+    drop(server.spawn(async move {
+        let (io, control) = stream_of(listener.accept().await, timers);
+        let service = service_fn(move |request: Request<TimedBody<Incoming>>| {
+            let time = of_handler.clone();
+            async move {
+                if request.uri().path() == "/first" {
+                    time.sleep(waits.reads_after).await;
+                }
+                let length = request.into_body().collect().await?.to_bytes().len();
+                Ok::<_, Failed>(Response::new(Full::new(Bytes::from(length.to_string()))))
+            }
+        });
+        let service =
+            TimedHttp::new(service, control).request(BodyLimits::default().next_frame(LIMIT));
+        let mut builder = http2::Builder::new(runtime);
+        builder.initial_connection_window_size(WINDOW).initial_stream_window_size(WINDOW);
+        drop(builder.serve_connection(io, service).await);
+    }));
+    let runtime = InRuntime(clients.clone());
+    let client = clients.spawn(async move {
+        let (mut sender, conn) = client2::handshake(runtime.clone(), TokioIo::new(peer)).await?;
+        drop(runtime.0.spawn(conn));
+        let at = |moment| Some(Box::pin(time.sleep(moment)) as _);
+        let request = |path, body| Request::post(format!("http://a/{path}")).body(body).unwrap();
+        let empty = Bytes::new;
+        // Its head comes before the server is held, and its body would come in time.
+        let body = Parts { parts: [empty(), Bytes::from_static(b"end")], pause: at(LIMIT / 2) };
+        let second = sender.send_request(request("second", body));
+        let body = Parts { parts: [vec![b'a'; WINDOW as usize].into(), empty()], pause: None };
+        let first = sender.send_request(request("first", body));
+        let second = runtime.0.spawn(second);
+        let (held_from, held_for) = waits.held;
+        let hold = time.sleep(held_from);
+        drop(runtime.0.spawn(async move {
+            hold.await;
+            server.hold_driver(held_for);
+        }));
+        time.sleep(waits.first_sent).await;
+        drop(runtime.0.spawn(first));
+        let answer = second.await?;
+        Ok(answer.into_body().collect().await?.to_bytes())
+    });
+    sim.run(client)
+}
+
+#[test]
+fn body_that_came_after_a_window_while_the_driver_was_held_is_not_cut() {
+    // The limit is judged when the window is shut. The window opens, the body comes, and the time
+    // is up that counts from then, all before the driver looks.
+    check_waits(Waits {
+        first_sent: Duration::ZERO,
+        reads_after: LIMIT + LIMIT / 2,
+        held: (LIMIT / 4, 3 * LIMIT),
     });
 }

@@ -13,15 +13,17 @@ pub(crate) mod tunnels;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
-use corewheel::sim::{Simulation, Step, Time};
+use corewheel::sim::{Simulation, Step};
 use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use fastrand::Rng;
 
 use self::seen::{Limits, Seen};
+use crate::judge::Judge;
 use crate::sockets::{one_of, runtime_options, settings};
 
 /// No fault lasts longer.
@@ -81,8 +83,7 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
 
 /// What the tasks of a history share.
 pub(crate) struct World {
-    time: Time,
-    start: Instant,
+    judge: Judge<()>,
     /// How many bytes lie between the server's write and the client's read at most.
     buffers: u64,
     /// How much later than its time a deadline may come, while nothing is held up.
@@ -102,7 +103,6 @@ pub(crate) struct World {
     drained_at: Cell<Option<Duration>>,
     /// When a part of the server was held up, from when to when.
     holds: RefCell<Vec<(Duration, Duration)>>,
-    violation: RefCell<Option<String>>,
 }
 
 impl World {
@@ -113,14 +113,6 @@ impl World {
         let is_one = |begin: Duration, end: Duration| end.saturating_sub(begin) >= time;
         let mut ends = holds.iter().map(|(_, end)| *end).filter(|end| *end >= since);
         ends.any(|end| holds.iter().any(|(begin, _)| is_one(*begin, end)))
-    }
-
-    fn now(&self) -> Duration {
-        self.time.now() - self.start
-    }
-
-    fn violate(&self, text: String) {
-        self.violation.borrow_mut().get_or_insert(text);
     }
 
     fn has_large_buffers(&self) -> bool {
@@ -141,6 +133,14 @@ impl World {
 
     fn is_drained(&self) -> bool {
         self.drained_at.get().is_some_and(|end| end <= self.now())
+    }
+}
+
+impl Deref for World {
+    type Target = Judge<()>;
+
+    fn deref(&self) -> &Judge<()> {
+        &self.judge
     }
 }
 
@@ -187,7 +187,7 @@ impl History {
         let (builder, tick) = settings(&mut rng);
         let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
         let mut sim = sim.expect("the settings are in range");
-        let start = sim.now();
+        let judge = Judge::new(&sim);
         sim.run_for(Duration::from_secs(rng.u64(1..24 * 3_600)));
         let buffer = one_of(&mut rng, &[64, 1_024, 65_536]);
         let net = sim.net(NetOptions {
@@ -207,8 +207,7 @@ impl History {
         }
         let clients = net.runtime(RuntimeOptions::default());
         let world = Rc::new(World {
-            time: sim.time(),
-            start,
+            judge,
             buffers: 2 * buffer as u64,
             slack: 3 * tick + Duration::from_millis(20),
             reading: tick + Duration::from_millis(10),
@@ -220,7 +219,6 @@ impl History {
             is_ordered: Cell::new(false),
             drained_at: Cell::new(None),
             holds: RefCell::default(),
-            violation: RefCell::default(),
         });
         Self { sim, net, world, servers, clients, seen: Vec::new() }
     }
@@ -230,7 +228,7 @@ impl History {
     }
 
     fn execute(&mut self, command: &Command) {
-        let shards = self.sim.service().shard_count();
+        let shards = self.sim.service().shards().count();
         if let Command::HoldDriver(time)
         | Command::Stall { time, .. }
         | Command::StallWorker(time)
@@ -329,9 +327,7 @@ impl History {
                 self.world.is_ordered.set(!is_done);
             }
         }
-        if let Some(violation) = self.world.violation.take() {
-            panic!("{violation}");
-        }
+        self.world.check();
     }
 
     fn run_for(&mut self, time: Duration) {

@@ -6,12 +6,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream};
-use corewheel::sim::{Simulation, Time};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Fired, ShutdownPolicy, Timers};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
@@ -26,6 +27,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::servers::{Failed, InRuntime};
+use crate::judge::{Judge, run_for};
 use crate::sockets::{one_of, settings};
 
 /// No fault lasts longer.
@@ -81,8 +83,7 @@ impl Done {
 }
 
 struct World {
-    time: Time,
-    start: Instant,
+    judge: Judge<Done>,
     slack: Duration,
     /// When threads of the server were last kept from running, until when.
     stalled_until: Cell<Duration>,
@@ -91,23 +92,13 @@ struct World {
     ordered_at: Cell<Option<Duration>>,
     drained_at: Cell<Option<Duration>>,
     conns: RefCell<Vec<Rc<Seen>>>,
-    violation: RefCell<Option<String>>,
-    done: Cell<Done>,
 }
 
-impl World {
-    fn now(&self) -> Duration {
-        self.time.now() - self.start
-    }
+impl Deref for World {
+    type Target = Judge<Done>;
 
-    fn violate(&self, text: String) {
-        self.violation.borrow_mut().get_or_insert(text);
-    }
-
-    fn count(&self, count: impl FnOnce(&mut Done)) {
-        let mut done = self.done.get();
-        count(&mut done);
-        self.done.set(done);
+    fn deref(&self) -> &Judge<Done> {
+        &self.judge
     }
 }
 
@@ -141,6 +132,9 @@ struct Seen {
     is_served: Cell<bool>,
     /// Whether its socket is asked what the client has acknowledged.
     asks: bool,
+    /// When the client has last sent what is not part of a request, nor of a tunnel: the end of a
+    /// tunnel.
+    sent_at: Cell<Duration>,
     told_at: Cell<Option<Duration>>,
     ended_at: Cell<Option<Duration>>,
 }
@@ -181,12 +175,14 @@ impl Seen {
         let idler = conns.iter().find(|other| {
             let last = other.last_at_order.get();
             let stays = last == Some(other.last.get()) && other.requests.get() == 0;
-            // One that asks its socket knows later that the peer has all.
+            // What the client has sent since is activity. One that asks its socket knows later that
+            // the peer has all.
+            let stays = stays && last > Some(other.sent_at.get());
             let stays = stays && other.is_served.get() && !other.asks;
             stays
                 && other.told_at.get().is_none()
                 && other.ended_at.get().is_none()
-                && last.is_some_and(|last| held_until < last && last + world.slack < own)
+                && last.is_some_and(|last| held_until < last && last < own)
                 && at + world.slack < other.last.get() + other.limit
         });
         if let Some(idler) = idler {
@@ -402,6 +398,7 @@ async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender, mut rng: Rng) {
     }
     // The last byte goes before the end.
     world.time.sleep(Duration::from_millis(1)).await;
+    seen.sent_at.set(world.now());
 }
 
 /// Sends a body as fast as the server's windows let it.
@@ -426,10 +423,7 @@ async fn upload(world: &World, seen: &Seen, mut sender: Sender, mut rng: Rng) {
             world.count(|done| done.uploads += 1);
         }
         Ok(body) => world.violate(format!("{body:?} in place of {length}: {seen:?}")),
-        // Of a server that was held up since, a body may be cut whose client waited for a window.
-        Err(error) if seen.told_at.get().is_none() && world.held_until.get() <= seen.began => {
-            seen.is_cut(world, "an upload", &error);
-        }
+        Err(error) if seen.told_at.get().is_none() => seen.is_cut(world, "an upload", &error),
         Err(_) => {}
     }
     seen.moves(world);
@@ -509,16 +503,13 @@ impl History {
         });
         let clients = net.runtime(RuntimeOptions::default());
         let world = Rc::new(World {
-            time: sim.time(),
-            start: sim.now(),
+            judge: Judge::new(&sim),
             slack: 2 * tick,
             stalled_until: Cell::default(),
             held_until: Cell::default(),
             ordered_at: Cell::new(None),
             drained_at: Cell::new(None),
             conns: RefCell::default(),
-            violation: RefCell::default(),
-            done: Cell::default(),
         });
         Self { sim, net, world, server, clients }
     }
@@ -576,6 +567,7 @@ impl History {
             is_done: Cell::new(false),
             is_served: Cell::new(false),
             asks: rng.bool(),
+            sent_at: Cell::default(),
             told_at: Cell::new(None),
             ended_at: Cell::new(None),
         });
@@ -593,14 +585,10 @@ impl History {
     }
 
     fn run_for(&mut self, time: Duration) {
-        let end = self.sim.elapsed() + time;
-        while self.sim.next_at().is_some_and(|at| at <= end) {
-            self.sim.step();
-            if let Some(violation) = self.world.violation.take() {
-                panic!("{violation}");
-            }
-        }
-        self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
+        run_for(&mut self.sim, time, |sim| {
+            sim.step();
+            self.world.check();
+        });
     }
 
     fn finish(mut self) -> Done {
@@ -611,6 +599,6 @@ impl History {
         assert_eq!(self.net.sockets(), 0, "sockets are left");
         drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
         self.sim.settle();
-        self.world.done.get()
+        self.world.done()
     }
 }

@@ -106,7 +106,7 @@ fn window(seed: u64) -> io::Result<()> {
     let task = server.spawn(async move {
         let limits = StreamLimits::default().write_stall(STALL);
         let mut stream = TimedIo::new(listener.accept().await, timers, limits);
-        let _piece = stream.control().begin_piece(8);
+        stream.control().begin_piece();
         let period = Duration::from_millis(10);
         let mut pause = Box::pin(of_server.sleep(period));
         poll_fn(|cx| {

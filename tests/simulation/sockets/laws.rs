@@ -366,7 +366,7 @@ impl Seen {
 
     /// Whether the peer has not acknowledged all.
     fn is_left(&self) -> bool {
-        self.witness.unacknowledged_since().is_some()
+        self.witness.progress().last().is_some_and(|last| last.left > 0)
     }
 
     /// Checks a connection of a history that has ended: what the server's socket has accepted has

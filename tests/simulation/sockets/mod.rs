@@ -273,7 +273,7 @@ impl History {
             Command::Stall { on, time } => self.runtime(on).stall(time),
             Command::StallWorker { on, time } => self.runtime(on).stall_worker(time),
             Command::StallShard { shard, time } => {
-                let shards = self.sim.service().shard_count();
+                let shards = self.sim.service().shards().count();
                 self.sim.stall(ShardId::new((usize::from(shard) % shards) as u16), time);
             }
             Command::Stop(time) => self.sim.stop(&self.runtimes, time),
@@ -294,7 +294,7 @@ impl History {
         let limits = [limit, one_of(&mut rng, &[limit, other])];
         let witness = stream.peer_witness().expect("it is in the listener's queue");
         let asks = guard.may_ask() && rng.bool();
-        let shards = self.sim.service().shard_count();
+        let shards = self.sim.service().shards().count();
         let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
         let runtime = self.runtimes[place].clone();
         let witnesses = [witness, stream.witness()];

@@ -4,25 +4,26 @@
 //! say that the head is complete before hyper reads on. It does not see either whether it waits for
 //! the body of the request or for something else.
 //!
+//! The data of an HTTP/2 response carries a guard, which says when the server has written it.
+//!
 //! Invariants: the connection is told once that a body is over.
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
+use std::fmt;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::{fmt, mem};
 
 use corewheel::Handle;
 use corewheel::conn::Side;
 use corewheel::stream::StreamControl;
-use hyper::body::{Body, Buf, Frame, SizeHint};
-use hyper::http::request::Parts;
+use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
-use super::cell::{self, BoxError, Cell, Owner, PolledFrame, Rest};
-use super::data::{BodyData, Piece};
-use super::exchange::{BodySide, Connection, Core, Exchange, Hold, Kind, Link, NoBody};
+use super::cell::{BoxError, Cell, PolledFrame, poll_body};
+use super::exchange::{BodySide, Connection, Core, Exchange, Hold, Kind, Link};
 use super::limits::Awaited;
 
 /// The body of a request of a [`TimedHttp`](super::TimedHttp), whose waits have limits.
@@ -40,45 +41,19 @@ where
     B: Body,
     M: Side,
 {
-    within: Within<B>,
-    left: SizeHint,
+    /// `None` when the consumer has the end, or an error, and while a response holds its body.
+    cell: Option<Arc<Cell<B>>>,
+    exchange: Exchange,
+    /// `None` when the connection knows that the body is over.
+    control: Option<StreamControl<M>>,
     side: BodySide,
     /// Whether the data is handed over as pieces.
     has_pieces: bool,
-    exchange: Exchange,
+    /// Whether the consumer has all of the body.
+    is_complete: bool,
     /// Whether the consumer knows that the body has ended. A response that is dropped before is
     /// broken off.
     is_known_to_end: AtomicBool,
-    /// `None` when the connection knows that the body is over.
-    control: Option<StreamControl<M>>,
-}
-
-/// Where the body within is.
-enum Within<B: Body> {
-    /// Here, before its first poll: the body of an HTTP/1 response, which hyper polls at once. The
-    /// mutex, which nothing locks, makes it `Sync`.
-    New(Mutex<B>),
-    Shared(Arc<dyn Owner<B>>),
-    /// Nowhere: the consumer has the end, or an error. Whether it has all of the body.
-    Over(bool),
-}
-
-impl<B: Body> Within<B> {
-    fn new_body(&mut self) -> Option<&mut B> {
-        let Self::New(body) = self else { return None };
-        Some(body.get_mut().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Takes the body out if it was not polled.
-    fn take_new(&mut self) -> Option<B> {
-        match mem::replace(self, Self::Over(false)) {
-            Self::New(body) => Some(body.into_inner().unwrap_or_else(PoisonError::into_inner)),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
 }
 
 impl<B, M> TimedBody<B, M>
@@ -86,84 +61,35 @@ where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     M: Side,
 {
-    /// Begins a request, with its exchange, after its head.
+    /// Begins a request of a kind, with its exchange, after its head.
     #[inline]
     pub(super) fn of_request(
-        head: &Parts,
+        kind: Kind,
         body: B,
         connection: &Arc<Connection>,
         control: &StreamControl<M>,
     ) -> Self {
         connection.begin(control);
-        let (kind, side) = (Kind::of(head, &body, control), BodySide::Request);
-        let hold = Hold::Held(control.hold_request());
-        let left = body.size_hint();
-        if !kind.has_body {
-            let exchange = Exchange { core: Arc::new(Core::new(connection, kind, hold, NoBody)) };
-            Link { exchange: &exchange, control }.begin();
-            return Self::new(Within::Over(true), left, side, exchange, None);
-        }
-        let since = connection.begin_wait(&connection.limits[0], Awaited::Poll);
-        let cell = Cell::new(side, Some(body), since);
-        let core = Arc::new(Core::new(connection, kind, hold, cell));
-        let owner: Arc<dyn Owner<B>> = Arc::<Core<Cell<B>>>::clone(&core);
-        let exchange = Exchange { core };
+        let side = BodySide::Request;
+        control.hold_request();
+        let exchange = Exchange { core: Arc::new(Core::new(connection, kind, Hold::Held)) };
         Link { exchange: &exchange, control }.begin();
-        if since.is_some() {
-            cell::arm(&owner);
+        if !kind.has_body {
+            return Self::new(None, true, side, exchange, None);
         }
-        Self::new(Within::Shared(owner), left, side, exchange, Some(control.clone()))
+        let left = body.size_hint();
+        let cell = Cell::share(&exchange, side, Some(body), left);
+        Self::new(Some(cell), false, side, exchange, Some(control.clone()))
     }
 
-    fn of_response(
-        body: B,
-        exchange: Exchange,
-        control: StreamControl<M>,
-        has_pieces: bool,
-    ) -> Self {
-        let (exchange, left) = (exchange.of_response(), body.size_hint());
-        let (core, side) = (&exchange.core, BodySide::Response);
-        let within = if body.is_end_stream() {
-            core.body_over(side, true);
-            Within::Over(true)
-        } else if core.response_is_alone() {
-            Within::New(Mutex::new(body))
-        } else {
-            Within::Shared(cell::share(&exchange, Some(body)))
-        };
-        let mut body = Self::new(within, left, side, exchange, Some(control));
-        body.has_pieces = has_pieces;
-        body
-    }
-
-    /// Polls the body of a response for the first time. One that is not over then is shared with
-    /// its exchange, which may have ended meanwhile.
-    fn poll_new(&mut self, cx: &mut Context<'_>) -> (PolledFrame<B::Data>, Rest) {
-        let core = &self.exchange.core;
-        let body = self.within.new_body().expect("it was not polled");
-        let polled = if core.has_ended() {
-            Poll::Ready(Some(Err(core.error_of(self.side).into())))
-        } else {
-            cell::poll_body(body, cx)
-        };
-        let is_complete = match &polled {
-            Poll::Ready(Some(Ok(_))) => body.is_end_stream().then_some(true),
-            Poll::Ready(end) => Some(end.is_none()),
-            Poll::Pending => None,
-        };
-        if let Some(is_complete) = is_complete {
-            self.within = Within::Over(is_complete);
-            core.body_over(self.side, is_complete);
-            return (polled, Rest::Over(is_complete));
+    /// A poll has returned, and says whether the body is complete if it is over.
+    fn note(&mut self, polled: &PolledFrame<B::Data>, over: Option<bool>) {
+        let Some(is_complete) = over else { return self.tell(polled.is_pending()) };
+        (self.cell, self.is_complete) = (None, is_complete);
+        // hyper keeps the last frame of an HTTP/2 response until the client has a window.
+        if !(self.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))))) {
+            self.tell_over(is_complete);
         }
-        let body = self.within.take_new().expect("it is there");
-        let owner = cell::share(&self.exchange, None);
-        let rest = match polled {
-            Poll::Ready(frame) => cell::hand_over(&owner, body, frame, Awaited::Poll),
-            Poll::Pending => cell::wait(&owner, body, Awaited::Poll, false, cx),
-        };
-        self.within = Within::Shared(owner);
-        rest
     }
 }
 
@@ -173,23 +99,17 @@ impl<B: Body, M: Side> TimedBody<B, M> {
         &self.exchange
     }
 
+    /// A body that goes on in `cell`, is complete, or is held by its response.
+    #[inline]
     fn new(
-        within: Within<B>,
-        left: SizeHint,
+        cell: Option<Arc<Cell<B>>>,
+        is_complete: bool,
         side: BodySide,
         exchange: Exchange,
         control: Option<StreamControl<M>>,
     ) -> Self {
-        let is_over = matches!(within, Within::Over(_));
-        Self {
-            within,
-            left,
-            side,
-            has_pieces: false,
-            exchange,
-            is_known_to_end: AtomicBool::new(is_over),
-            control,
-        }
+        let is_known_to_end = AtomicBool::new(is_complete);
+        Self { cell, exchange, control, side, has_pieces: false, is_complete, is_known_to_end }
     }
 
     fn link(&self) -> Option<Link<'_, M>> {
@@ -238,33 +158,17 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let this = self.get_mut();
-        let (polled, rest) = match &this.within {
-            Within::New(_) => this.poll_new(cx),
-            Within::Shared(owner) => cell::poll(owner, cx),
-            &Within::Over(is_complete) => {
-                this.tell_over(is_complete);
-                return Poll::Ready(None);
-            }
+        let Some(cell) = &this.cell else {
+            this.tell_over(this.is_complete);
+            return Poll::Ready(None);
         };
-        match rest {
-            Rest::Same => {}
-            Rest::Left(left) => this.left = left,
-            Rest::Over(is_complete) => {
-                this.within = Within::Over(is_complete);
-                this.left = SizeHint::with_exact(0);
-                // hyper keeps the last frame of an HTTP/2 response until the client has a window.
-                if !(this.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))))) {
-                    this.tell_over(is_complete);
-                }
-                return polled;
-            }
-        }
-        this.tell(polled.is_pending());
+        let (polled, over) = cell.poll(cx);
+        this.note(&polled, over);
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_ended = matches!(self.within, Within::Over(_));
+        let has_ended = self.cell.is_none();
         if has_ended {
             // Relaxed: the drop follows, in the same task or after it.
             self.is_known_to_end.store(true, Ordering::Relaxed);
@@ -273,24 +177,16 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        // It is not `Copy` in the first versions of `http-body` 1.
-        SizeHint::clone(&self.left)
+        self.cell.as_ref().map_or(SizeHint::with_exact(0), |cell| cell.left())
     }
 }
 
 impl<B: Body, M: Side> Drop for TimedBody<B, M> {
     fn drop(&mut self) {
-        let is_complete = match &self.within {
-            Within::New(_) => {
-                drop(self.within.take_new());
-                self.exchange.core.body_over(self.side, false);
-                false
-            }
-            Within::Shared(owner) => owner.cell().over(owner.core(), false),
+        let is_complete = match &self.cell {
+            Some(cell) => cell.over(false),
             // Relaxed: see `is_end_stream`.
-            Within::Over(is_complete) => {
-                *is_complete && self.is_known_to_end.load(Ordering::Relaxed)
-            }
+            None => self.is_complete && self.is_known_to_end.load(Ordering::Relaxed),
         };
         self.tell_over(is_complete);
     }
@@ -304,10 +200,16 @@ debug_fields!([B: Body + fmt::Debug, M: Side] TimedBody<B, M>, |it| exchange: it
 /// With a limit for its consumer, it says that it has ended only when the consumer has asked for
 /// more than the last frame: hyper asks for the frames of an HTTP/2 stream before the client has a
 /// window for them.
-pub struct ResponseBody<B, M = Handle>(TimedBody<B, M>)
+pub struct ResponseBody<B, M = Handle>
 where
     B: Body,
-    M: Side;
+    M: Side,
+{
+    /// The body within, before its first poll: that of an HTTP/1 response, which hyper polls at
+    /// once. The mutex makes it `Sync`.
+    new: Option<Mutex<B>>,
+    body: TimedBody<B, M>,
+}
 
 impl<B, M> ResponseBody<B, M>
 where
@@ -320,16 +222,73 @@ where
         control: StreamControl<M>,
         has_pieces: bool,
     ) -> Self {
-        Self(TimedBody::of_response(body, exchange, control, has_pieces))
+        let exchange = exchange.of_response();
+        let (core, side, is_over) = (&exchange.core, BodySide::Response, body.is_end_stream());
+        let (mut new, mut cell) = (None, None);
+        if is_over {
+            core.body_over(side, true);
+        } else if core.response_is_alone() {
+            new = Some(Mutex::new(body));
+        } else {
+            let left = body.size_hint();
+            cell = Some(Cell::share(&exchange, side, Some(body), left));
+        }
+        let mut body = TimedBody::new(cell, is_over, side, exchange, Some(control));
+        body.has_pieces = has_pieces;
+        Self { new, body }
+    }
+
+    /// Polls the body for the first time. One that is not over then is shared with its exchange,
+    /// which may have ended meanwhile.
+    fn poll_new(&mut self, cx: &mut Context<'_>) -> PolledFrame<B::Data> {
+        let (TimedBody { exchange, side, .. }, core) = (&self.body, &self.body.exchange.core);
+        let body = self.new.as_mut().expect("it was not polled");
+        let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let polled = if core.has_ended() {
+            Poll::Ready(Some(Err(core.error_of(*side).into())))
+        } else {
+            poll_body(body, cx)
+        };
+        let is_complete = match &polled {
+            Poll::Ready(Some(Ok(_))) => body.is_end_stream().then_some(true),
+            Poll::Ready(end) => Some(end.is_none()),
+            Poll::Pending => None,
+        };
+        if let Some(is_complete) = is_complete {
+            self.new = None;
+            core.body_over(*side, is_complete);
+            self.body.note(&polled, Some(is_complete));
+            return polled;
+        }
+        let cell = Cell::share(exchange, *side, None, body.size_hint());
+        let body = self.new.take().expect("it is there");
+        let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (polled, over) = match polled {
+            Poll::Ready(frame) => cell.hand_over(body, frame, Awaited::Poll),
+            Poll::Pending => cell.wait(body, Awaited::Poll, false, cx),
+        };
+        self.body.cell = Some(cell);
+        self.body.note(&polled, over);
+        polled
     }
 }
 
 impl<B: Body, M: Side> ResponseBody<B, M> {
     /// The exchange to which the body belongs.
     pub fn exchange(&self) -> &Exchange {
-        &self.0.exchange
+        &self.body.exchange
     }
 }
+
+impl<B: Body, M: Side> Drop for ResponseBody<B, M> {
+    fn drop(&mut self) {
+        if self.new.take().is_some() {
+            self.body.exchange.core.body_over(BodySide::Response, false);
+        }
+    }
+}
+
+impl<B: Body, M: Side> Unpin for ResponseBody<B, M> {}
 
 impl<B, M> Body for ResponseBody<B, M>
 where
@@ -343,23 +302,135 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
-        let polled = Pin::new(&mut self.0).poll_frame(cx);
+        let is_new = self.new.is_some();
+        let polled =
+            if is_new { self.poll_new(cx) } else { Pin::new(&mut self.body).poll_frame(cx) };
         polled.map_ok(|frame| {
             frame.map_data(|data| {
-                let bytes = data.remaining();
-                let link = if self.0.has_pieces && bytes > 0 { self.0.link() } else { None };
-                BodyData::new(data, link.map(|link| Piece::new(link, bytes)))
+                let (body, left) = (&self.body, data.remaining());
+                let link = if body.has_pieces && left > 0 { body.link() } else { None };
+                let piece = link.map(|Link { exchange, control }| {
+                    Link { exchange, control }.begin_piece();
+                    Box::new(Piece { exchange: exchange.clone(), control: control.clone(), left })
+                });
+                BodyData { data, piece }
             })
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.new.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        let Some(body) = &self.new else { return self.body.size_hint() };
+        body.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
     }
 }
 
-debug_fields!([B: Body + fmt::Debug, M: Side] ResponseBody<B, M>, |it| exchange: it.0.exchange);
+debug_fields!([B: Body + fmt::Debug, M: Side] ResponseBody<B, M>, |it| exchange: it.body.exchange);
+
+/// A part of a response that hyper has and has not written.
+struct Piece<M: Side> {
+    exchange: Exchange,
+    control: StreamControl<M>,
+    /// How many bytes were not taken.
+    left: usize,
+}
+
+impl<M: Side> Drop for Piece<M> {
+    fn drop(&mut self) {
+        let link = Link { exchange: &self.exchange, control: &self.control };
+        link.piece_over(self.left == 0);
+    }
+}
+
+/// Data of a [`ResponseBody`]. That of HTTP/2 says when the server has written
+/// or copied it: until then, its response is on its way. A layer that copies the data drops
+/// it, and ends that early.
+///
+/// ```
+/// use corewheel_http::hyper::{BodyData, ResponseBody};
+/// use http_body_util::{BodyExt, Full};
+/// use hyper::body::{Body, Buf, Bytes};
+///
+/// /// Counts the bytes of a response, and leaves them to hyper.
+/// fn counted(
+///     body: ResponseBody<Full<Bytes>>,
+///     count: impl Fn(usize),
+/// ) -> impl Body<Data = BodyData<Bytes>> {
+///     body.map_frame(move |frame| {
+///         frame.map_data(|data| {
+///             count(data.remaining());
+///             data
+///         })
+///     })
+/// }
+/// ```
+pub struct BodyData<D, M = Handle>
+where
+    M: Side,
+{
+    data: D,
+    /// `None` if all is written, if a flush says that, or if no limit bounds the write. In a box,
+    /// as hyper moves the data of a response often, and only HTTP/2 has pieces.
+    piece: Option<Box<Piece<M>>>,
+}
+
+impl<D, M: Side> BodyData<D, M> {
+    /// The data within.
+    pub fn get_ref(&self) -> &D {
+        &self.data
+    }
+
+    /// The data within. That of a response is over on its way.
+    pub fn into_inner(self) -> D {
+        self.data
+    }
+}
+
+impl<D: Buf, M: Side> BodyData<D, M> {
+    /// So many bytes were taken of the data.
+    fn was_taken(&mut self, count: usize) {
+        if let Some(piece) = self.piece.as_deref_mut() {
+            piece.left = piece.left.saturating_sub(count);
+            piece.control.take_piece(count);
+            if piece.left == 0 {
+                // Here, and not where hyper drops it: that is after its flush.
+                self.piece = None;
+            }
+        }
+    }
+}
+
+impl<D: Buf, M: Side> Buf for BodyData<D, M> {
+    #[inline]
+    fn remaining(&self) -> usize {
+        self.data.remaining()
+    }
+
+    #[inline]
+    fn chunk(&self) -> &[u8] {
+        self.data.chunk()
+    }
+
+    #[inline]
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.data.chunks_vectored(slices)
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.data.advance(count);
+        self.was_taken(count);
+    }
+
+    #[inline]
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        let copied = self.data.copy_to_bytes(count);
+        self.was_taken(count);
+        copied
+    }
+}
+
+debug_fields!([D: fmt::Debug, M: Side] BodyData<D, M>, |it| data: it.data);

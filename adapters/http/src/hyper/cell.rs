@@ -13,44 +13,33 @@
 //! Why not a timer for all bodies of a connection: a sleep that ends young costs less than to find
 //! the bodies again when that timer fires.
 //!
-//! Invariants: no lock is held while the body within or a waker is polled, cloned, woken or
-//! dropped: a poll takes the body out and puts it back. The sleep is armed for no later than the
-//! present wait is over, or a thread is about to arm it or to judge.
+//! Invariants: no lock is held while the body within is polled or dropped, or the waker of its
+//! consumer is cloned, woken or dropped. A poll takes the body out and puts it back. The sleep,
+//! whose waker is the cell itself, is armed for no later than the present wait is over, or a task
+//! is about to judge.
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
-
-mod owners;
-mod window;
 
 use std::error::Error;
 use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::fallback::InfallibleSleep;
 use corewheel::pass::PATIENCE;
 use hyper::body::{Body, Buf, Frame, SizeHint};
 
-pub(super) use self::owners::share;
-use super::exchange::{BodySide, Core, Member};
+use super::exchange::{BodySide, Core, Exchange, Member};
 use super::limits::{Awaited, BodyError, NEVER, allowance, saturating_nanos};
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type PolledFrame<D> = Poll<Option<Result<Frame<D>, BoxError>>>;
-
-/// How a body is after a poll.
-pub(super) enum Rest {
-    /// As before.
-    Same,
-    /// It goes on, and this much is left of it.
-    Left(SizeHint),
-    /// It is over, and whether it is complete.
-    Over(bool),
-}
+/// What a poll returns, and whether the body is complete; `None` if it goes on.
+type Polled<D> = (PolledFrame<D>, Option<bool>);
 
 /// Where the body within is.
 enum Place<B: Body> {
@@ -60,10 +49,8 @@ enum Place<B: Body> {
     Found(B, Option<Result<Frame<B::Data>, BoxError>>),
     /// Its consumer polls it.
     Polled,
-    /// A judgement polls it.
+    /// A judgement polls it, or has found it over a limit and is about to cut it.
     Judged,
-    /// It has reached a limit, and its exchange is about to end.
-    Doomed(B),
     /// It was dropped, and the consumer does not know yet.
     Cut,
     Done,
@@ -76,11 +63,12 @@ enum Alarm {
         until: Instant,
         _sleep: InfallibleSleep,
     },
-    /// A thread polls the sleep, which may have woken it meanwhile.
-    Polled(bool),
     /// The sleep is over, and the limit is judged.
     Judges,
 }
+
+/// For how much time in all the server's window excuses the client of a request.
+const EXCUSE_MAX: Duration = Duration::from_secs(60);
 
 struct State<B: Body> {
     place: Place<B>,
@@ -97,6 +85,8 @@ struct State<B: Body> {
     excused: Duration,
     /// The consumer has the last frame.
     has_last: bool,
+    /// How much is left of the body, after the frames that its consumer has.
+    left: SizeHint,
     /// Of the consumer that has polled last; `None` before, and when it was woken.
     waker: Option<Waker>,
     alarm: Alarm,
@@ -106,21 +96,19 @@ impl<B: Body> State<B> {
     fn is_over(&self) -> bool {
         matches!(self.place, Place::Cut | Place::Done)
     }
+
+    /// The body is over, one way or another. The caller drops without the lock what was there.
+    fn finish(&mut self, place: Place<B>) -> (Place<B>, Option<Waker>) {
+        self.alarm = Alarm::Off;
+        (mem::replace(&mut self.place, place), self.waker.take())
+    }
 }
 
-/// What is to be dropped without the lock.
-type Dropped<B> = (Place<B>, Option<Waker>, Alarm);
-
+/// A body where its exchange and its timer reach it.
 pub(super) struct Cell<B: Body> {
+    exchange: Exchange,
     side: BodySide,
     state: Mutex<State<B>>,
-}
-
-/// What a cell lies in.
-pub(super) trait Owner<B: Body>: Send + Sync {
-    fn cell(&self) -> &Cell<B>;
-    fn core(&self) -> &Core<dyn Member>;
-    fn waker(self: Arc<Self>) -> Waker;
 }
 
 /// The bodies that have limits.
@@ -133,89 +121,82 @@ impl<B> Limited for B where B: Body<Data: Send, Error: Into<BoxError>> + Send + 
 
 impl<B: Limited> Member for Cell<B> {
     fn cut(&self) {
+        if self.side == BodySide::Response {
+            self.core().response_cut();
+        }
         let mut state = self.lock();
         if state.is_over() {
             return;
         }
-        let is_awaited = matches!(
-            state.place,
-            Place::Here(_, Awaited::Frame) | Place::Judged | Place::Doomed(_)
-        );
-        let (place, waker, alarm) = finish(&mut state, Place::Cut);
+        let is_awaited = matches!(state.place, Place::Here(_, Awaited::Frame) | Place::Judged);
+        let (place, waker) = state.finish(Place::Cut);
         drop(state);
-        drop((place, alarm));
+        drop(place);
         if let Some(waker) = waker.filter(|_| is_awaited) {
             waker.wake();
         }
     }
 }
 
-/// The body is over, one way or another.
-fn finish<B: Body>(state: &mut State<B>, place: Place<B>) -> Dropped<B> {
-    let alarm = match state.alarm {
-        Alarm::Armed { .. } => mem::replace(&mut state.alarm, Alarm::Off),
-        // The thread that polls the sleep drops it.
-        Alarm::Off | Alarm::Polled(_) | Alarm::Judges => Alarm::Off,
-    };
-    (mem::replace(&mut state.place, place), state.waker.take(), alarm)
+/// The alarm has come.
+impl<B: Limited> Wake for Cell<B> {
+    fn wake(self: Arc<Self>) {
+        self.look();
+    }
 }
 
 impl<B: Body> Cell<B> {
-    /// `body` is `None` while its consumer polls it.
-    pub(super) fn new(side: BodySide, body: Option<B>, since: Option<Instant>) -> Self {
-        let state = State {
-            place: body.map_or(Place::Polled, |body| Place::Here(body, Awaited::Poll)),
-            since,
-            patience: None,
-            waited: [0; 2],
-            bytes: 0,
-            excused: Duration::ZERO,
-            has_last: false,
-            waker: None,
-            alarm: Alarm::Off,
-        };
-        Self { side, state: Mutex::new(state) }
+    fn core(&self) -> &Core {
+        &self.exchange.core
     }
 
     fn lock(&self) -> MutexGuard<'_, State<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A wait begins now. True if the alarm is to be armed for it, without the lock.
-    fn begin_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) -> bool {
-        (state.since, state.patience) = (core.begin_wait(self.side, awaited), None);
-        state.since.is_some() && self.needs_alarm(core, state, awaited)
+    /// How much is left of the body, after the frames that its consumer has.
+    pub(super) fn left(&self) -> SizeHint {
+        // It is not `Copy` in the first versions of `http-body` 1.
+        SizeHint::clone(&self.lock().left)
     }
 
-    /// Whether the alarm is armed for too late, or not at all.
-    fn needs_alarm(&self, core: &Core<dyn Member>, state: &State<B>, awaited: Awaited) -> bool {
-        let Some((due, _)) = self.due_of(core, state, awaited) else { return false };
-        match &state.alarm {
-            Alarm::Off => true,
-            Alarm::Armed { until, .. } => due < *until,
-            Alarm::Polled(_) | Alarm::Judges => false,
-        }
+    /// A wait begins now.
+    fn begin_wait(&self, state: &mut State<B>, awaited: Awaited) {
+        (state.since, state.patience) = (self.core().begin_wait(self.side, awaited), None);
+    }
+
+    /// Whether a wait is for what the client sends.
+    fn is_of_client(&self, awaited: Awaited) -> bool {
+        self.side == BodySide::Request && awaited == Awaited::Frame
+    }
+
+    /// A wait counts from the last moment at which the server's own window was shut. A server that
+    /// was held up does not know since when it was. The time before that is excused, and is
+    /// bounded: a client could keep the window shut by a request whose handler does not read.
+    ///
+    /// Why not what the bodies have consumed: the client knows the window that was written to it.
+    fn excuse(&self, state: &mut State<B>, awaited: Awaited) {
+        let Some(since) = state.since.filter(|_| self.is_of_client(awaited)) else { return };
+        let Some(until) = self.core().connection.shared().window_shut_until() else { return };
+        let time = until.saturating_duration_since(since);
+        let time = time.min(EXCUSE_MAX.saturating_sub(state.excused));
+        (state.since, state.excused) = (since.checked_add(time), state.excused + time);
     }
 
     /// When the present wait is over, and by which limit; `None` if it has no limit.
-    fn due_of(
-        &self,
-        core: &Core<dyn Member>,
-        state: &State<B>,
-        awaited: Awaited,
-    ) -> Option<(Instant, BodyError)> {
-        if self.is_of_client(awaited) && core.is_answered() {
+    fn due_of(&self, state: &State<B>, awaited: Awaited) -> Option<(Instant, BodyError)> {
+        if self.is_of_client(awaited) && self.core().is_answered.get() {
             return None;
         }
         let waited = state.waited[awaited as usize];
-        let due = core.limits(self.side).due(awaited, state.since?, waited, state.bytes);
+        let due = self.core().limits(self.side).due(awaited, state.since?, waited, state.bytes);
         due.map(|(due, timeout)| (state.patience.map_or(due, |until| until.max(due)), timeout))
     }
 
     /// Whether the peer has given what the consumer of a response may need, since the wait was
     /// over. Then the consumer has a little more time, once.
-    fn is_patient(&self, core: &Core<dyn Member>, state: &mut State<B>, due: Instant) -> bool {
-        let connection = &core.connection;
+    fn is_patient(&self, state: &mut State<B>, due: Instant) -> bool {
+        let connection = &self.core().connection;
         let is_patient = self.side == BodySide::Response
             && matches!(state.place, Place::Here(_, Awaited::Poll))
             && state.patience.is_none()
@@ -227,23 +208,23 @@ impl<B: Body> Cell<B> {
     }
 
     /// When the wait of a body that no poll has taken out is over.
-    fn due(&self, core: &Core<dyn Member>, state: &State<B>) -> Option<(Instant, BodyError)> {
+    fn due(&self, state: &State<B>) -> Option<(Instant, BodyError)> {
         match state.place {
-            Place::Here(_, awaited) => self.due_of(core, state, awaited),
-            Place::Found(..) => self.due_of(core, state, Awaited::Poll),
+            Place::Here(_, awaited) => self.due_of(state, awaited),
+            Place::Found(..) => self.due_of(state, Awaited::Poll),
             _ => None,
         }
     }
 
     /// The present wait has ended, or goes on with a poll.
-    fn count_wait(&self, core: &Core<dyn Member>, state: &mut State<B>, awaited: Awaited) {
-        let rate = core.limits(self.side).rate_of(awaited);
+    fn count_wait(&self, state: &mut State<B>, awaited: Awaited) {
+        let rate = self.core().limits(self.side).rate_of(awaited);
         if rate.bytes_per_second == 0 {
             return;
         }
-        self.excuse(core, state, awaited);
+        self.excuse(state, awaited);
         if let Some(since) = state.since {
-            let connection = &core.connection;
+            let connection = &self.core().connection;
             let nanos_to = |at: Instant| saturating_nanos(at.saturating_duration_since(since));
             let passed = nanos_to(connection.clock.near());
             let waited = &mut state.waited[awaited as usize];
@@ -260,238 +241,281 @@ impl<B: Body> Cell<B> {
 
     /// The consumer has all of the body, or an error, or has dropped it. Returns whether the
     /// consumer has all of it.
-    pub(super) fn over(&self, core: &Core<dyn Member>, is_complete: bool) -> bool {
+    pub(super) fn over(&self, is_complete: bool) -> bool {
         let mut state = self.lock();
         if matches!(state.place, Place::Done) {
             return is_complete;
         }
         let is_complete = is_complete || state.has_last;
         let was_cut = matches!(state.place, Place::Cut);
-        let dropped = finish(&mut state, Place::Done);
+        let dropped = state.finish(Place::Done);
         drop(state);
         drop(dropped);
         if !was_cut {
-            core.body_over(self.side, is_complete);
+            self.core().body_over(self.side, is_complete);
         }
         is_complete
     }
 }
 
-/// Arms the alarm for the end of the present wait, unless that is done.
-#[cold]
-pub(super) fn arm<B: Limited>(owner: &Arc<dyn Owner<B>>) {
-    let (cell, core) = (owner.cell(), owner.core());
-    loop {
-        let mut state = cell.lock();
-        let Some((due, _)) = cell.due(core, &state) else { return };
-        match state.alarm {
-            Alarm::Armed { until, .. } if until <= due => return,
-            Alarm::Polled(_) | Alarm::Judges => return,
-            Alarm::Armed { .. } | Alarm::Off => {}
+impl<B: Limited> Cell<B> {
+    /// Shares a body with its exchange, of which so much is `left`. `body` is `None` while its
+    /// consumer polls it.
+    pub(super) fn share(
+        exchange: &Exchange,
+        side: BodySide,
+        body: Option<B>,
+        left: SizeHint,
+    ) -> Arc<Self> {
+        let core = &exchange.core;
+        let since = core.begin_wait(side, Awaited::Poll);
+        let state = State {
+            place: body.map_or(Place::Polled, |body| Place::Here(body, Awaited::Poll)),
+            since,
+            patience: None,
+            waited: [0; 2],
+            bytes: 0,
+            excused: Duration::ZERO,
+            has_last: false,
+            left,
+            waker: None,
+            alarm: Alarm::Off,
+        };
+        let cell = Arc::new(Self { exchange: exchange.clone(), side, state: Mutex::new(state) });
+        let weak: Weak<Self> = Arc::downgrade(&cell);
+        if !core.add_body(side, weak) {
+            cell.cut();
+        } else if since.is_some() {
+            cell.arm(cell.lock());
         }
-        let before = mem::replace(&mut state.alarm, Alarm::Polled(false));
-        drop(state);
-        drop(before);
-        let mut sleep = InfallibleSleep::until(core.connection.handle, due);
-        let waker = Arc::clone(owner).waker();
-        let is_over = Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_ready();
-        let mut state = cell.lock();
-        if state.is_over() {
-            state.alarm = Alarm::Off;
-            drop(state);
-            drop(sleep);
+        cell
+    }
+
+    /// Arms the alarm for the end of the present wait, if there is no earlier one, and unlocks.
+    fn arm(self: &Arc<Self>, mut state: MutexGuard<'_, State<B>>) {
+        let Some((due, _)) = self.due(&state) else { return };
+        let comes = match &state.alarm {
+            Alarm::Off => false,
+            Alarm::Armed { until, .. } => *until <= due,
+            Alarm::Judges => true,
+        };
+        if comes {
             return;
         }
-        let was_woken = matches!(state.alarm, Alarm::Polled(true));
+        let mut sleep = InfallibleSleep::until(self.core().connection.handle, due);
+        let waker = Waker::from(Arc::clone(self));
+        let is_over = Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_ready();
         state.alarm = Alarm::Armed { until: due, _sleep: sleep };
         drop(state);
-        if is_over || was_woken {
-            return look(owner);
+        if is_over {
+            self.look();
         }
     }
-}
 
-/// The alarm has woken its waker: the present wait is over, or another one has begun.
-fn look<B: Limited>(owner: &Arc<dyn Owner<B>>) {
-    let (cell, core) = (owner.cell(), owner.core());
-    let mut state = cell.lock();
-    match &mut state.alarm {
-        Alarm::Armed { .. } => {}
-        Alarm::Polled(is_woken) => {
-            *is_woken = true;
+    /// The alarm has woken its waker: the present wait is over, or another one has begun.
+    #[cold]
+    fn look(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if !matches!(state.alarm, Alarm::Armed { .. }) {
             return;
         }
-        Alarm::Off | Alarm::Judges => return,
-    }
-    let due = cell.due(core, &state).map(|(due, _)| due);
-    // The near clock may be ahead, and a body never ends early.
-    let passed = due.filter(|due| *due <= core.connection.clock.now());
-    let next = if passed.is_some() { Alarm::Judges } else { Alarm::Off };
-    let before = mem::replace(&mut state.alarm, next);
-    drop(state);
-    drop(before);
-    if let Some(due) = passed {
-        judge(owner, due);
-    } else if due.is_some() {
-        arm(owner);
-    }
-}
-
-/// Decides about a wait that is over, when the stream of the connection was read.
-#[cold]
-fn judge<B: Limited>(owner: &Arc<dyn Owner<B>>, due: Instant) {
-    let judged = Arc::clone(owner);
-    owner.core().connection.shared().decide(due, move || decide(&judged));
-}
-
-/// Ends the exchange, unless the present wait has begun since the alarm, or the body has a frame.
-fn decide<B: Limited>(owner: &Arc<dyn Owner<B>>) {
-    let (cell, core) = (owner.cell(), owner.core());
-    let mut state = cell.lock();
-    if matches!(state.alarm, Alarm::Judges) {
         state.alarm = Alarm::Off;
-    }
-    if let Place::Here(_, awaited) = state.place {
-        cell.excuse(core, &mut state, awaited);
-    }
-    let Some((due, timeout)) = cell.due(core, &state) else { return };
-    let is_early = due > core.connection.clock.now();
-    if is_early || cell.is_patient(core, &mut state, due) {
+        // The near clock may be ahead, and a body never ends early.
+        let connection = &self.core().connection;
+        let is_over = |due: &Instant| *due <= connection.clock.now();
+        let Some(due) = self.due(&state).map(|(due, _)| due).filter(is_over) else {
+            return self.arm(state);
+        };
+        state.alarm = Alarm::Judges;
         drop(state);
-        return arm(owner);
+        // When the stream of the connection was read.
+        let judged = Arc::clone(self);
+        connection.shared().decide(due, move || judged.decide(due));
     }
-    match mem::replace(&mut state.place, Place::Judged) {
-        Place::Here(body, Awaited::Frame) => {
-            let waker = state.waker.take();
-            drop(state);
-            poll_judged(owner, body, waker, timeout);
-        }
-        Place::Here(body, Awaited::Poll) | Place::Found(body, _) => {
-            state.place = Place::Doomed(body);
-            drop(state);
-            reach(owner, timeout);
-        }
-        other => state.place = other,
-    }
-}
 
-fn reach<B: Limited>(owner: &Arc<dyn Owner<B>>, timeout: BodyError) {
-    owner.core().reach(owner.cell().side, timeout);
-}
-
-/// Polls a body for its consumer, and keeps what it returns. Without that, the exchange ends.
-fn poll_judged<B: Limited>(
-    owner: &Arc<dyn Owner<B>>,
-    mut body: B,
-    consumer: Option<Waker>,
-    timeout: BodyError,
-) {
-    let (cell, core) = (owner.cell(), owner.core());
-    let mut cx = Context::from_waker(consumer.as_ref().unwrap_or(Waker::noop()));
-    // A body that panics has nothing for its consumer. The panic's payload may panic, too, when it
-    // is dropped.
-    let polled = catch_unwind(AssertUnwindSafe(|| poll_body(&mut body, &mut cx)));
-    let polled = polled.map_err(mem::forget).unwrap_or(Poll::Pending);
-    let mut state = cell.lock();
-    let found = if !matches!(state.place, Place::Judged) {
-        // The exchange has ended meanwhile.
-        drop(state);
-        drop((body, polled));
-        None
-    } else if let Poll::Ready(frame) = polled {
-        cell.count_wait(core, &mut state, Awaited::Frame);
-        state.place = Place::Found(body, frame);
-        let needs_alarm = cell.begin_wait(core, &mut state, Awaited::Poll);
-        let other = state.waker.take();
-        drop(state);
-        Some((other, needs_alarm))
-    } else {
-        state.place = Place::Doomed(body);
-        drop(state);
-        reach(owner, timeout);
-        None
-    };
-    if let Some((other, needs_alarm)) = found {
-        if let Some(other) = other {
-            other.wake();
+    /// Ends the exchange, unless the present wait was not over at `judged`, or the body has a
+    /// frame. The stream was read since `judged`, but perhaps not since a later deadline, which has
+    /// passed meanwhile, too.
+    fn decide(self: &Arc<Self>, judged: Instant) {
+        let mut state = self.lock();
+        state.alarm = Alarm::Off;
+        if let Place::Here(_, awaited) = state.place {
+            self.excuse(&mut state, awaited);
         }
-        if needs_alarm {
-            arm(owner);
+        let Some((due, timeout)) = self.due(&state) else { return };
+        if due > judged || self.is_patient(&mut state, due) {
+            return self.arm(state);
         }
-    }
-    if let Some(consumer) = consumer {
-        consumer.wake();
-    }
-}
-
-/// Polls a body for its consumer.
-pub(super) fn poll<B: Limited>(
-    owner: &Arc<dyn Owner<B>>,
-    cx: &mut Context<'_>,
-) -> (PolledFrame<B::Data>, Rest) {
-    let (cell, core) = (owner.cell(), owner.core());
-    let mut state = cell.lock();
-    match mem::replace(&mut state.place, Place::Polled) {
-        Place::Here(body, awaited) => {
-            if awaited == Awaited::Poll {
-                cell.count_wait(core, &mut state, awaited);
+        match mem::replace(&mut state.place, Place::Judged) {
+            Place::Here(body, Awaited::Frame) => {
+                let consumer = state.waker.take();
+                drop(state);
+                self.poll_judged(body, consumer, timeout);
             }
-            let is_known = state.waker.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
-            drop(state);
-            poll_within(owner, body, awaited, is_known, cx)
-        }
-        Place::Found(body, frame) => {
-            cell.count_wait(core, &mut state, Awaited::Poll);
-            drop(state);
-            hand_over(owner, body, frame, Awaited::Poll)
-        }
-        place @ (Place::Judged | Place::Doomed(_)) => {
-            state.place = place;
-            drop(state);
-            wait_for_judgement(cell, cx.waker());
-            (Poll::Pending, Rest::Same)
-        }
-        Place::Cut => {
-            state.place = Place::Done;
-            (cut_off(cell, core), Rest::Over(false))
-        }
-        place @ (Place::Polled | Place::Done) => {
-            state.place = place;
-            (Poll::Ready(None), Rest::Over(false))
+            // It stays judged until its exchange has cut it, so its consumer takes no more of it.
+            limited => {
+                drop(state);
+                self.core().reach(self.side, timeout);
+                drop(limited);
+            }
         }
     }
-}
 
-/// Registers a consumer that the judgement wakes, or wakes it.
-#[cold]
-fn wait_for_judgement<B: Body>(cell: &Cell<B>, waker: &Waker) {
-    let own = waker.clone();
-    let mut state = cell.lock();
-    let is_judged = !matches!(state.place, Place::Judged | Place::Doomed(_));
-    let before = state.waker.replace(own);
-    drop(state);
-    drop(before);
-    if is_judged {
-        waker.wake_by_ref();
+    /// Polls a body for its consumer, and keeps what it returns. Without that, the exchange ends.
+    fn poll_judged(self: &Arc<Self>, mut body: B, consumer: Option<Waker>, timeout: BodyError) {
+        let mut cx = Context::from_waker(consumer.as_ref().unwrap_or(Waker::noop()));
+        // A body that panics has nothing for its consumer. The panic's payload may panic, too, when
+        // it is dropped.
+        let polled = catch_unwind(AssertUnwindSafe(|| poll_body(&mut body, &mut cx)));
+        let polled = polled.map_err(mem::forget).unwrap_or(Poll::Pending);
+        let mut state = self.lock();
+        if !matches!(state.place, Place::Judged) {
+            // The exchange has ended meanwhile.
+            drop(state);
+            drop((body, polled));
+        } else if let Poll::Ready(frame) = polled {
+            self.count_wait(&mut state, Awaited::Frame);
+            state.place = Place::Found(body, frame);
+            self.begin_wait(&mut state, Awaited::Poll);
+            let other = state.waker.take();
+            self.arm(state);
+            if let Some(other) = other {
+                other.wake();
+            }
+        } else {
+            drop(state);
+            self.core().reach(self.side, timeout);
+            drop(body);
+        }
+        if let Some(consumer) = consumer {
+            consumer.wake();
+        }
     }
-}
 
-/// The error of a body that the end of its exchange has cut.
-fn cut_off<B: Body>(cell: &Cell<B>, core: &Core<dyn Member>) -> PolledFrame<B::Data> {
-    Poll::Ready(Some(Err(core.error_of(cell.side).into())))
-}
+    /// Polls a body for its consumer.
+    pub(super) fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Polled<B::Data> {
+        let mut state = self.lock();
+        match mem::replace(&mut state.place, Place::Polled) {
+            Place::Here(mut body, awaited) => {
+                if awaited == Awaited::Poll {
+                    self.count_wait(&mut state, awaited);
+                }
+                let known = state.waker.as_ref();
+                let is_known = known.is_some_and(|known| known.will_wake(cx.waker()));
+                drop(state);
+                match poll_body(&mut body, cx) {
+                    Poll::Ready(frame) => self.hand_over(body, frame, awaited),
+                    Poll::Pending => self.wait(body, awaited, is_known, cx),
+                }
+            }
+            Place::Found(body, frame) => {
+                self.count_wait(&mut state, Awaited::Poll);
+                drop(state);
+                self.hand_over(body, frame, Awaited::Poll)
+            }
+            Place::Judged => {
+                state.place = Place::Judged;
+                drop(state);
+                self.wait_for_judgement(cx.waker());
+                (Poll::Pending, None)
+            }
+            Place::Cut => {
+                drop(state);
+                self.cut_off(())
+            }
+            place @ (Place::Polled | Place::Done) => {
+                state.place = place;
+                (Poll::Ready(None), Some(false))
+            }
+        }
+    }
 
-/// Polls a body that was taken out. Its consumer has waited for a frame, or was waited for.
-fn poll_within<B: Limited>(
-    owner: &Arc<dyn Owner<B>>,
-    mut body: B,
-    awaited: Awaited,
-    is_known: bool,
-    cx: &mut Context<'_>,
-) -> (PolledFrame<B::Data>, Rest) {
-    match poll_body(&mut body, cx) {
-        Poll::Ready(frame) => hand_over(owner, body, frame, awaited),
-        Poll::Pending => wait(owner, body, awaited, is_known, cx),
+    /// Registers a consumer that the judgement wakes, or wakes it.
+    #[cold]
+    fn wait_for_judgement(&self, waker: &Waker) {
+        let own = waker.clone();
+        let mut state = self.lock();
+        let is_judged = !matches!(state.place, Place::Judged);
+        let before = state.waker.replace(own);
+        drop(state);
+        drop(before);
+        if is_judged {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The error of a body that the end of its exchange has cut.
+    fn cut_off(&self, polled: impl Sized) -> Polled<B::Data> {
+        self.lock().place = Place::Done;
+        drop(polled);
+        let error = self.core().error_of(self.side);
+        (Poll::Ready(Some(Err(error.into()))), Some(false))
+    }
+
+    /// Puts a body back whose consumer waits for a frame.
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        body: B,
+        awaited: Awaited,
+        is_known: bool,
+        cx: &mut Context<'_>,
+    ) -> Polled<B::Data> {
+        let waker = (!is_known).then(|| cx.waker().clone());
+        let mut state = self.lock();
+        if !matches!(state.place, Place::Polled) {
+            // The exchange has ended meanwhile.
+            drop(state);
+            return self.cut_off((body, waker));
+        }
+        if awaited == Awaited::Poll {
+            self.begin_wait(&mut state, Awaited::Frame);
+        }
+        state.place = Place::Here(body, Awaited::Frame);
+        let _before = waker.and_then(|waker| state.waker.replace(waker));
+        // Also in a wait that goes on: the alarm may have come while the body was polled.
+        self.arm(state);
+        (Poll::Pending, None)
+    }
+
+    /// Hands what a body has returned to its consumer.
+    pub(super) fn hand_over(
+        self: &Arc<Self>,
+        body: B,
+        frame: Option<Result<Frame<B::Data>, BoxError>>,
+        awaited: Awaited,
+    ) -> Polled<B::Data> {
+        let (mut goes_on, mut has_last, mut length) = (false, false, 0);
+        let mut left = SizeHint::default();
+        if let Some(Ok(frame)) = &frame {
+            // A consumer of a response that has a limit asks for the end, which shows that it has
+            // taken the last frame.
+            let shows_end =
+                self.side == BodySide::Response && self.core().limits(self.side).has(Awaited::Poll);
+            let has_ended = body.is_end_stream();
+            goes_on = shows_end || !has_ended;
+            left = body.size_hint();
+            has_last = goes_on && left.exact().map_or(has_ended, |rest| rest == 0);
+            length = frame.data_ref().map_or(0, Buf::remaining);
+        }
+        if !goes_on {
+            drop(body);
+            let is_complete = self.over(!matches!(frame, Some(Err(_))));
+            return (Poll::Ready(frame), Some(is_complete));
+        }
+        let mut state = self.lock();
+        if !matches!(state.place, Place::Polled) {
+            drop(state);
+            return self.cut_off((body, frame));
+        }
+        if awaited == Awaited::Frame {
+            self.count_wait(&mut state, awaited);
+        }
+        (state.has_last, state.left) = (has_last, left);
+        state.bytes = state.bytes.saturating_add(length as u64);
+        state.place = Place::Here(body, Awaited::Poll);
+        self.begin_wait(&mut state, Awaited::Poll);
+        self.arm(state);
+        (Poll::Ready(frame), None)
     }
 }
 
@@ -499,84 +523,4 @@ fn poll_within<B: Limited>(
 pub(super) fn poll_body<B: Limited>(body: &mut B, cx: &mut Context<'_>) -> PolledFrame<B::Data> {
     let polled = Pin::new(body).poll_frame(cx);
     polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
-}
-
-/// Puts a body back whose consumer waits for a frame.
-pub(super) fn wait<B: Limited>(
-    owner: &Arc<dyn Owner<B>>,
-    body: B,
-    awaited: Awaited,
-    is_known: bool,
-    cx: &mut Context<'_>,
-) -> (PolledFrame<B::Data>, Rest) {
-    let (cell, core) = (owner.cell(), owner.core());
-    let waker = (!is_known).then(|| cx.waker().clone());
-    let mut state = cell.lock();
-    if !matches!(state.place, Place::Polled) {
-        // The exchange has ended meanwhile.
-        state.place = Place::Done;
-        drop(state);
-        drop((body, waker));
-        return (cut_off(cell, core), Rest::Over(false));
-    }
-    let needs_alarm = match awaited {
-        Awaited::Poll => cell.begin_wait(core, &mut state, Awaited::Frame),
-        // The alarm may have come while the body was polled.
-        Awaited::Frame => cell.needs_alarm(core, &state, awaited),
-    };
-    state.place = Place::Here(body, Awaited::Frame);
-    let before = waker.and_then(|waker| state.waker.replace(waker));
-    drop(state);
-    drop(before);
-    if needs_alarm {
-        arm(owner);
-    }
-    (Poll::Pending, Rest::Same)
-}
-
-/// Hands what a body has returned to its consumer.
-pub(super) fn hand_over<B: Limited>(
-    owner: &Arc<dyn Owner<B>>,
-    body: B,
-    frame: Option<Result<Frame<B::Data>, BoxError>>,
-    awaited: Awaited,
-) -> (PolledFrame<B::Data>, Rest) {
-    let (cell, core) = (owner.cell(), owner.core());
-    let (mut goes_on, mut has_last, mut length) = (false, false, 0);
-    let mut left = SizeHint::default();
-    if let Some(Ok(frame)) = &frame {
-        // A consumer of a response that has a limit asks for the end, which shows that it has taken
-        // the last frame.
-        let shows_end =
-            cell.side == BodySide::Response && core.limits(cell.side).has(Awaited::Poll);
-        let has_ended = body.is_end_stream();
-        goes_on = shows_end || !has_ended;
-        left = body.size_hint();
-        has_last = goes_on && left.exact().map_or(has_ended, |rest| rest == 0);
-        length = frame.data_ref().map_or(0, Buf::remaining);
-    }
-    if !goes_on {
-        drop(body);
-        let is_complete = cell.over(core, !matches!(frame, Some(Err(_))));
-        return (Poll::Ready(frame), Rest::Over(is_complete));
-    }
-    let mut state = cell.lock();
-    if !matches!(state.place, Place::Polled) {
-        state.place = Place::Done;
-        drop(state);
-        drop((body, frame));
-        return (cut_off(cell, core), Rest::Over(false));
-    }
-    if awaited == Awaited::Frame {
-        cell.count_wait(core, &mut state, awaited);
-    }
-    state.has_last = has_last;
-    state.bytes = state.bytes.saturating_add(length as u64);
-    state.place = Place::Here(body, Awaited::Poll);
-    let needs_alarm = cell.begin_wait(core, &mut state, Awaited::Poll);
-    drop(state);
-    if needs_alarm {
-        arm(owner);
-    }
-    (Poll::Ready(frame), Rest::Left(left))
 }

@@ -22,13 +22,14 @@
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
 mod answer;
-mod kind;
 mod link;
 
 use std::future::poll_fn;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+#[cfg(feature = "server")]
+use std::task::Context;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -36,10 +37,11 @@ use atomic_waker::AtomicWaker;
 use corewheel::AnyHandle;
 use corewheel::clock::Clock;
 use corewheel::conn::Side;
-use corewheel::stream::{HeldRequest, SharedControl, StreamControl};
+use corewheel::stream::{SharedControl, StreamControl};
+#[cfg(feature = "server")]
+use tokio::sync::SetOnce;
 
-pub(super) use self::kind::Kind;
-pub(super) use self::link::Link;
+pub(super) use self::link::{Kind, Link};
 use super::limits::{Awaited, BodyError, BodyLimits};
 
 /// What the exchanges of a connection share.
@@ -54,46 +56,53 @@ pub(super) struct Connection {
     shared: OnceLock<SharedControl>,
 }
 
-/// What the owner of a connection is told.
+/// A flag that carries no other data.
 #[derive(Default, Debug)]
-pub(crate) struct Told {
-    /// A client of HTTP/2 does not take a response. Relaxed: the waker orders it.
-    is_stalled: AtomicBool,
-    stalled: AtomicWaker,
-    /// The connection of HTTP/1 has another protocol from now on.
-    is_tunnel: AtomicBool,
-    /// The response in progress is a stream of events in chunks.
-    has_events: AtomicBool,
+pub(crate) struct Flag(AtomicBool);
+
+impl Flag {
+    #[inline]
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, is_set: bool) {
+        self.0.store(is_set, Ordering::Relaxed);
+    }
 }
 
+/// What the owner of a connection is told. Its task asks, and but for `is_stalled` changes it.
+#[derive(Default, Debug)]
+pub(crate) struct Told {
+    /// The first request has come.
+    #[cfg(feature = "server")]
+    pub(crate) first: SetOnce<()>,
+    /// A request of HTTP/1 goes on, or its response. hyper reads where none does.
+    pub(crate) has_request: Flag,
+    /// The connection is one of HTTP/2.
+    #[cfg(feature = "server")]
+    pub(crate) is_http2: Flag,
+    /// A client of HTTP/2 does not take a response. The waker orders it.
+    pub(crate) is_stalled: Flag,
+    stalled: AtomicWaker,
+    /// The connection of HTTP/1 has another protocol from now on: its bytes follow the response,
+    /// which hands the stream over.
+    pub(crate) is_tunnel: Flag,
+    /// The response in progress is a stream of events in chunks.
+    pub(crate) has_events: Flag,
+}
+
+#[cfg(feature = "server")]
 impl Told {
-    fn stall(&self) {
-        self.is_stalled.store(true, Ordering::Relaxed);
-        self.stalled.wake();
-    }
-
-    /// Waits until a response has reached a limit of its client.
-    #[cfg(feature = "server")]
-    pub(crate) async fn stalled(&self) {
-        poll_fn(|cx| {
-            self.stalled.register(cx.waker());
-            let is_stalled = self.is_stalled.load(Ordering::Relaxed);
-            if is_stalled { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-
-    /// Whether the response in progress is a stream of events in chunks. Relaxed: asked in the task
-    /// of the connection, in which this changes.
-    #[cfg(feature = "server")]
-    pub(crate) fn has_events(&self) -> bool {
-        self.has_events.load(Ordering::Relaxed)
-    }
-
-    /// Relaxed: the bytes of the other protocol follow the response, which hands the stream over.
-    #[cfg(feature = "server")]
-    pub(crate) fn is_tunnel(&self) -> bool {
-        self.is_tunnel.load(Ordering::Relaxed)
+    /// Ready if a response has reached a limit of its client, and otherwise when one does. Polled
+    /// after the connection, in whose poll the first response of HTTP/2 may begin.
+    pub(crate) fn poll_stalled(&self, cx: &Context<'_>) -> Poll<()> {
+        if !self.is_http2.get() {
+            return Poll::Pending;
+        }
+        self.stalled.register(cx.waker());
+        if self.is_stalled.get() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -105,18 +114,17 @@ impl Connection {
 
     /// A request has come, in the task of the connection.
     pub(super) fn begin<M: Side>(&self, control: &StreamControl<M>) {
-        self.shared.get_or_init(|| control.shared());
+        self.told.has_request.set(true);
+        if self.shared.get().is_none() {
+            self.shared.get_or_init(|| control.shared());
+            #[cfg(feature = "server")]
+            let _is_first = self.told.first.set(());
+        }
     }
 
     /// What any thread tells the stream of the connection, and asks it.
     pub(super) fn shared(&self) -> &SharedControl {
         self.shared.get().expect("there was a request")
-    }
-
-    /// When a wait has begun that begins now; `None` if it has no limit.
-    #[inline]
-    pub(super) fn begin_wait(&self, limits: &BodyLimits, awaited: Awaited) -> Option<Instant> {
-        limits.has(awaited).then(|| self.clock.near())
     }
 }
 
@@ -133,13 +141,6 @@ pub(super) enum BodySide {
 pub(super) trait Member: Send + Sync {
     /// Drops the body within, and wakes the consumer.
     fn cut(&self);
-}
-
-/// The body of a request without one.
-pub(super) struct NoBody;
-
-impl Member for NoBody {
-    fn cut(&self) {}
 }
 
 /// A request and its response, which end together.
@@ -178,10 +179,10 @@ impl Member for NoBody {
 /// ```
 #[derive(Clone)]
 pub struct Exchange {
-    pub(super) core: Arc<Core<dyn Member>>,
+    pub(super) core: Arc<Core>,
 }
 
-pub(super) struct Core<B: ?Sized> {
+pub(super) struct Core {
     pub(super) connection: Arc<Connection>,
     /// The exchange of the request, which has ended before the handler has answered. It stands for
     /// the request on the connection.
@@ -190,22 +191,21 @@ pub(super) struct Core<B: ?Sized> {
     state: Mutex<State>,
     /// The limit that has ended the exchange.
     reached: OnceLock<(BodySide, BodyError)>,
-    /// Whether it has ended. Written under the lock of the state. Relaxed: a task that waits
-    /// counts itself under that lock first, so it is woken by the end, or sees it.
-    has_ended: AtomicBool,
-    /// The response has begun. Relaxed: a limit that is judged at this moment was passed before.
-    is_answered: AtomicBool,
+    /// Whether it has ended. Written under the lock of the state: a task that waits counts itself
+    /// under that lock first, so it is woken by the end, or sees it.
+    has_ended: Flag,
+    /// The client has the head of its response, and sends as what it receives asks for. A limit
+    /// that is judged when the response begins was passed before.
+    pub(super) is_answered: Flag,
     /// The task that waits for the end.
     waiting: AtomicWaker,
-    /// The body of the request.
-    pub(super) request: B,
 }
 
 /// How far a body is.
 enum Progress {
     /// There is none, or not yet.
     None,
-    Goes,
+    Goes(Weak<dyn Member>),
     /// Its consumer has all of it.
     Complete,
     /// It has failed, or was dropped.
@@ -213,13 +213,15 @@ enum Progress {
 }
 
 impl Progress {
-    /// Whether the body has not ended. It is broken from now on.
-    fn cut(&mut self) -> bool {
-        let goes = matches!(self, Self::Goes);
-        if goes {
-            *self = Self::Broken;
+    /// Takes the body out if it has not ended. It is broken from now on.
+    fn cut(&mut self) -> Option<Weak<dyn Member>> {
+        match mem::replace(self, Self::Broken) {
+            Self::Goes(body) => Some(body),
+            before => {
+                *self = before;
+                None
+            }
         }
-        goes
     }
 
     fn over(is_complete: bool) -> Self {
@@ -228,10 +230,10 @@ impl Progress {
 }
 
 /// Whether a request holds back the idle times of its connection.
-#[derive(Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     /// The server works.
-    Held(HeldRequest),
+    Held,
     /// A read of the request's body waits for the peer.
     Waits,
     /// The response has ended.
@@ -241,10 +243,8 @@ pub(super) enum Hold {
 struct State {
     /// How many calls of [`Exchange::ended`] wait.
     waits: u32,
-    request: Progress,
-    response: Progress,
-    /// The body of the response, if it goes.
-    responder: Option<Weak<dyn Member>>,
+    /// Of the request, and of the response.
+    bodies: [Progress; 2],
     on_end: Vec<Box<dyn FnOnce() + Send>>,
     hold: Hold,
     /// After the response, the connection belongs to another protocol.
@@ -261,7 +261,7 @@ struct State {
 
 impl State {
     fn is_request_complete(&self) -> bool {
-        matches!(self.request, Progress::Complete | Progress::None)
+        matches!(self.bodies[0], Progress::Complete | Progress::None)
     }
 
     /// A body has ended on the connection. Returns whether it was the last.
@@ -270,24 +270,13 @@ impl State {
         self.parts == 0
     }
 
-    /// A read of the request's body waits. Returns what has held the idle times back.
-    fn wait_for_body(&mut self) -> Option<HeldRequest> {
-        match mem::replace(&mut self.hold, Hold::Waits) {
-            Hold::Held(held) => Some(held),
-            before => {
-                self.hold = before;
-                None
-            }
+    /// Goes on from `Held`. True if the idle times are held back no more.
+    fn end_hold(&mut self, next: Hold) -> bool {
+        let is_held = self.hold == Hold::Held;
+        if is_held || next == Hold::Ended {
+            self.hold = next;
         }
-    }
-
-    /// hyper has all of the response, and keeps no piece of it. Returns what has held the idle
-    /// times back.
-    fn end_hold(&mut self) -> Option<HeldRequest> {
-        match mem::replace(&mut self.hold, Hold::Ended) {
-            Hold::Held(held) => Some(held),
-            Hold::Waits | Hold::Ended => None,
-        }
+        is_held
     }
 }
 
@@ -308,15 +297,13 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl<B> Core<B> {
-    /// An exchange whose request has come, with its body or without one.
+impl Core {
+    /// An exchange whose request has come.
     #[inline]
-    pub(super) fn new(connection: &Arc<Connection>, kind: Kind, hold: Hold, request: B) -> Self {
+    pub(super) fn new(connection: &Arc<Connection>, kind: Kind, hold: Hold) -> Self {
         let state = State {
             waits: 0,
-            request: if kind.has_body { Progress::Goes } else { Progress::None },
-            response: Progress::None,
-            responder: None,
+            bodies: [Progress::None, Progress::None],
             on_end: Vec::new(),
             hold,
             is_tunnel: false,
@@ -331,15 +318,12 @@ impl<B> Core<B> {
             kind,
             state: Mutex::new(state),
             reached: OnceLock::new(),
-            has_ended: AtomicBool::new(false),
-            is_answered: AtomicBool::new(false),
+            has_ended: Flag::default(),
+            is_answered: Flag::default(),
             waiting: AtomicWaker::new(),
-            request,
         }
     }
-}
 
-impl<B: ?Sized> Core<B> {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -353,20 +337,16 @@ impl<B: ?Sized> Core<B> {
     /// When a wait has begun that begins now; `None` if it has no limit.
     #[inline]
     pub(super) fn begin_wait(&self, side: BodySide, awaited: Awaited) -> Option<Instant> {
-        self.connection.begin_wait(self.limits(side), awaited)
+        self.limits(side).has(awaited).then(|| self.connection.clock.near())
     }
 
+    #[inline]
     pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Relaxed)
-    }
-
-    /// Whether the client has the head of its response, and sends as what it receives asks for.
-    pub(super) fn is_answered(&self) -> bool {
-        self.is_answered.load(Ordering::Relaxed)
+        self.has_ended.get()
     }
 }
 
-impl Core<dyn Member> {
+impl Core {
     /// The response is over, or does not come: the bodies are cut if bodies have limits. A body
     /// without a limit may be read on by a task of the handler's.
     pub(super) fn end_with_response(&self) {
@@ -380,20 +360,15 @@ impl Core<dyn Member> {
         if self.has_ended() {
             return;
         }
-        self.has_ended.store(true, Ordering::Relaxed);
-        let cuts_request = cuts && state.request.cut();
-        let cuts_response = cuts && state.response.cut();
-        let responder = state.responder.take().filter(|_| cuts_response);
+        self.has_ended.set(true);
+        let cut = if cuts { state.bodies.each_mut().map(Progress::cut) } else { [None, None] };
         let (on_end, waits) = (mem::take(&mut state.on_end), state.waits > 0);
         drop(state);
         // Before the bodies, so that what consumes them does not mistake their end for its own.
         for function in on_end {
             function();
         }
-        if cuts_request {
-            self.request.cut();
-        }
-        if let Some(body) = responder.and_then(|body| body.upgrade()) {
+        for body in cut.into_iter().flatten().filter_map(|body| body.upgrade()) {
             body.cut();
         }
         if waits {
@@ -407,7 +382,8 @@ impl Core<dyn Member> {
         let _ = self.reached.set((side, timeout));
         let is_of_client = matches!(timeout, BodyError::NextPoll(_) | BodyError::PollRate(_));
         if side == BodySide::Response && is_of_client && !self.kind.is_http1() {
-            self.connection.told.stall();
+            self.connection.told.is_stalled.set(true);
+            self.connection.told.stalled.wake();
         }
         self.end(true);
     }
@@ -421,32 +397,28 @@ impl Core<dyn Member> {
         self.kind.is_http1() && !has_limit && is_complete()
     }
 
-    /// The response has a body. False if the exchange has ended.
-    pub(super) fn add_response(&self, body: Weak<dyn Member>) -> bool {
+    /// A body has begun. False if the exchange has ended.
+    pub(super) fn add_body(&self, side: BodySide, body: Weak<dyn Member>) -> bool {
         let mut state = self.lock();
         let goes_on = !self.has_ended();
-        if goes_on {
-            (state.response, state.responder) = (Progress::Goes, Some(body));
-        } else {
-            state.response = Progress::Broken;
-        }
+        let progress = if goes_on { Progress::Goes(body) } else { Progress::Broken };
+        state.bodies[side as usize] = progress;
         goes_on
     }
 
     /// A body has ended by itself.
     pub(super) fn body_over(&self, side: BodySide, is_complete: bool) {
         let mut state = self.lock();
+        state.bodies[side as usize] = Progress::over(is_complete);
         if side == BodySide::Request {
-            state.request = Progress::over(is_complete);
             state.complete_at = is_complete.then(|| self.connection.clock.near());
             return;
         }
-        state.response = Progress::over(is_complete);
         if self.has_ended() || !is_complete || !state.is_request_complete() {
             drop(state);
             return self.end_with_response();
         }
-        self.has_ended.store(true, Ordering::Relaxed);
+        self.has_ended.set(true);
         let (on_end, waits) = (mem::take(&mut state.on_end), state.waits > 0);
         drop(state);
         drop(on_end);
@@ -467,10 +439,10 @@ impl Core<dyn Member> {
         let core = self.on_connection();
         let mut state = core.lock();
         state.is_body_over = true;
-        let held = state.end_hold();
+        let was_held = state.end_hold(Hold::Ended);
         drop(state);
-        if let Some(held) = held {
-            let _own = core.connection.shared().end_request(held);
+        if was_held {
+            core.connection.shared().end_request();
         }
     }
 
@@ -503,7 +475,7 @@ impl Exchange {
             return;
         }
         let is_complete =
-            state.is_request_complete() && matches!(state.response, Progress::Complete);
+            state.is_request_complete() && matches!(state.bodies[1], Progress::Complete);
         drop(state);
         if !is_complete {
             function();
@@ -552,7 +524,7 @@ impl Exchange {
         }
         let Core { connection, kind, .. } = &*self.core;
         let kind = kind.without_body();
-        let mut next = Core::new(connection, kind, Hold::Ended, NoBody);
+        let mut next = Core::new(connection, kind, Hold::Ended);
         next.first = Some(self);
         Self { core: Arc::new(next) }
     }

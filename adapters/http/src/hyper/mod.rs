@@ -7,14 +7,12 @@
 
 mod body;
 mod cell;
-mod data;
 mod exchange;
 mod limits;
 mod service;
 mod timer;
 
-pub use self::body::{ResponseBody, TimedBody};
-pub use self::data::BodyData;
+pub use self::body::{BodyData, ResponseBody, TimedBody};
 pub use self::exchange::Exchange;
 #[cfg(feature = "server")]
 pub(crate) use self::exchange::Told;

@@ -3,10 +3,11 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use corewheel::Handle;
 use corewheel::conn::Side;
@@ -20,7 +21,7 @@ use super::body::{ResponseBody, TimedBody};
 use super::cell::BoxError;
 #[cfg(feature = "server")]
 use super::exchange::Told;
-use super::exchange::{Connection, Exchange, Link};
+use super::exchange::{Connection, Exchange, Kind, Link};
 use super::limits::BodyLimits;
 
 /// A service of hyper whose requests have limits.
@@ -90,7 +91,7 @@ use super::limits::BodyLimits;
 ///
 /// # Cost
 ///
-/// A request costs an allocation of some 300 bytes, with its body, and the body of a response
+/// A request costs an allocation of some 250 bytes, and the body of a request or of a response
 /// another one. A response costs none if it has ended before. Nor does one of HTTP/1 to a complete
 /// request, if all of it is there when hyper first polls it. The first wait of a body that has a
 /// limit costs a [`Sleep`](corewheel::Sleep), which later waits use again.
@@ -225,11 +226,12 @@ where
     type Future = TimedResponse<S::Future, M>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        let body = TimedBody::of_request(&head, body, &self.connection, &self.control);
+        let (kind, control) = (Kind::of(&request, &self.control), &self.control);
+        let request =
+            request.map(|body| TimedBody::of_request(kind, body, &self.connection, control));
         // Before the call, whose panic ends the request.
-        let waiting = Waiting(Some((body.exchange().clone(), self.control.clone())));
-        TimedResponse { future: self.inner.call(Request::from_parts(head, body)), waiting }
+        let waiting = Waiting(Some((request.body().exchange().clone(), control.clone())));
+        TimedResponse { future: self.inner.call(request), waiting }
     }
 }
 
@@ -280,19 +282,14 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let Poll::Ready(response) = this.future.poll(cx) else { return Poll::Pending };
-        // The drop of what waits ends the exchange of an error.
-        let response = match response {
-            Ok(response) => response,
-            Err(error) => {
-                *this.waiting = Waiting(None);
-                return Poll::Ready(Err(error));
-            }
-        };
-        let (exchange, control) = this.waiting.0.take().expect("no poll comes after the end");
-        let has_pieces = Link { exchange: &exchange, control: &control }.respond(&response);
-        let of_response = |body| ResponseBody::new(body, exchange, control, has_pieces);
-        Poll::Ready(Ok(response.map(of_response)))
+        let response = ready!(this.future.poll(cx));
+        // Its drop ends the exchange of an error.
+        let mut waiting = mem::replace(this.waiting, Waiting(None));
+        Poll::Ready(response.map(move |response| {
+            let (exchange, control) = waiting.0.take().expect("no poll comes after the end");
+            let has_pieces = Link { exchange: &exchange, control: &control }.respond(&response);
+            response.map(|body| ResponseBody::new(body, exchange, control, has_pieces))
+        }))
     }
 }
 

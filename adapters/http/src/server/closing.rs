@@ -1,5 +1,10 @@
 //! The stream of a connection while hyper has it, and its close.
 //!
+//! hyper reads no more while a service works on a request of HTTP/1 and a part of the next one is
+//! there. So a client that has sent two requests and left would hold the first until a limit. Where
+//! hyper reads, it takes the end of a client for its departure. So one that has shut its side down
+//! would lose its answer. Therefore this stream reads ahead while hyper does not read.
+//!
 //! A socket that is closed while bytes lie unread in it is reset, and so is one to which bytes come
 //! after that. A reset takes back what lies in the system's send buffer. So the writing side is
 //! shut down first, and what the client still sends is read, until the client closes or the time is
@@ -9,8 +14,12 @@
 //!
 //! Invariants: a stream to which nothing was written is closed at once, unless a `408` tells its
 //! client that its head was too slow. So is one whose client does not take what is sent, which
-//! [`TimedIo`] resets.
+//! [`TimedIo`] resets. hyper gets each byte that was read ahead in its order, and the end after the
+//! last. No more than [`AHEAD_MAX`] bytes are kept.
+//!
+//! Cost: no allocation for a client that sends nothing before its answer.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -28,7 +37,6 @@ use corewheel::stream::TimedIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
-use super::ahead::Ahead;
 use super::connection::set_http2;
 use crate::hyper::Told;
 
@@ -42,8 +50,51 @@ const HEAD_TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nconnection: close
 /// Ends a response in chunks.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
+/// The most bytes that are kept. The end behind more than these is found when hyper reads on.
+const AHEAD_MAX: usize = 64 << 10;
+
+/// What was read ahead.
+#[derive(Default)]
+struct Ahead {
+    /// What hyper has not read.
+    read: VecDeque<u8>,
+    /// Whether the last read of hyper's was ready, so that none waits.
+    is_wanted: bool,
+    /// The time of a client that has closed its side.
+    left: Option<InfallibleSleep>,
+}
+
+impl Ahead {
+    /// Hands over what was read before. False if there is nothing.
+    #[inline]
+    fn hand_over(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let has_any = !self.read.is_empty();
+        if has_any {
+            self.hand_over_next(buf);
+        }
+        has_any
+    }
+
+    #[cold]
+    fn hand_over_next(&mut self, buf: &mut ReadBuf<'_>) {
+        let (next, _) = self.read.as_slices();
+        let count = buf.remaining().min(next.len());
+        buf.put_slice(&next[..count]);
+        self.read.drain(..count);
+        if self.read.is_empty() {
+            self.read = VecDeque::new();
+        }
+    }
+
+    /// Whether a client that has closed its side has waited for so long.
+    fn is_over(&mut self, timers: AnyHandle, time: Duration, cx: &mut Context<'_>) -> bool {
+        let new = || InfallibleSleep::after(timers, time);
+        time.is_zero() || Pin::new(self.left.get_or_insert_with(new)).poll(cx).is_ready()
+    }
+}
+
 /// What has gone over a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Seen {
     /// Whether something was written.
     is_written: bool,
@@ -57,7 +108,7 @@ struct Seen {
 }
 
 /// What a server says about a stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Terms {
     pub(super) timers: AnyHandle,
     /// Whether clients may use HTTP/2.
@@ -69,7 +120,6 @@ pub(super) struct Terms {
 }
 
 /// A stream that hyper has. Its drop gives it back to the owner of the connection, if that waits.
-#[derive(Debug)]
 pub(super) struct ServedIo<S> {
     /// `None` when it is given back.
     stream: Option<TimedIo<S>>,
@@ -81,7 +131,6 @@ pub(super) struct ServedIo<S> {
 }
 
 /// A stream that hyper has given back.
-#[derive(Debug)]
 pub(super) struct EndedIo<S> {
     stream: TimedIo<S>,
     seen: Seen,
@@ -121,6 +170,7 @@ impl<S> ServedIo<S> {
                 if !self.terms.has_http2 {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
+                self.told.is_http2.set(true);
                 set_http2(&stream.control(), self.terms.limits_windows);
             }
         }
@@ -139,11 +189,12 @@ impl<S: AsyncRead + Unpin> ServedIo<S> {
     /// Finds the end of what a client of HTTP/1 sends, while no read of hyper's waits. An error if
     /// the client has left.
     fn look_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.seen.is_http2 != Some(false) || !self.ahead.is_wanted || self.told.is_tunnel() {
+        let may_leave = self.told.has_request.get() && !self.told.is_tunnel.get();
+        if self.seen.is_http2 != Some(false) || !self.ahead.is_wanted || !may_leave {
             return Ok(());
         }
         let stream = self.stream.as_mut().expect("it is given back by the drop");
-        while !self.seen.has_left && self.ahead.has_room() {
+        while !self.seen.has_left && self.ahead.read.len() < AHEAD_MAX {
             let mut part = [const { MaybeUninit::uninit() }; PART];
             let mut part = ReadBuf::uninit(&mut part);
             let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut part) else {
@@ -151,7 +202,7 @@ impl<S: AsyncRead + Unpin> ServedIo<S> {
             };
             read?;
             self.seen.has_left = part.filled().is_empty();
-            self.ahead.keep(part.filled());
+            self.ahead.read.extend(part.filled());
         }
         let Terms { timers, half_close, .. } = self.terms;
         if self.seen.has_left && self.ahead.is_over(timers, half_close, cx) {
@@ -204,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ServedIo<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.stream().poll_flush(cx))?;
         // hyper has written its whole buffer before, which ends with a whole chunk.
-        self.seen.is_between_events = self.told.has_events();
+        self.seen.is_between_events = self.told.has_events.get();
         Poll::Ready(self.look_ahead(cx))
     }
 
@@ -286,5 +337,26 @@ where
         if part.filled().is_empty() {
             return Poll::Ready(Ok(()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_ahead_are_handed_over_in_parts_and_in_order() {
+        let mut ahead = Ahead::default();
+        ahead.read.extend(b"first");
+        ahead.read.extend(b"second");
+        let (mut all, mut room) = (Vec::new(), [0; 4]);
+        loop {
+            let mut buf = ReadBuf::new(&mut room);
+            if !ahead.hand_over(&mut buf) {
+                break;
+            }
+            all.extend_from_slice(buf.filled());
+        }
+        assert_eq!(all, b"firstsecond");
     }
 }

@@ -3,9 +3,11 @@
 //! Invariants: a client is told before its connection is cut for being idle or too old. A request
 //! that is in progress then ends first, within the grace of the limit.
 
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use corewheel::AnyHandle;
@@ -16,38 +18,14 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::SetOnce;
 
 use super::closing::ServedIo;
 use super::{BoxError, Server};
-use crate::hyper::{TimedBody, TimedHttp};
+use crate::hyper::{TimedBody, TimedHttp, Told};
 
 /// How long a client may hold a connection that was told to end, after its last request: the time
 /// in which it takes the rest of what was sent.
 const TOLD_TIME: Duration = Duration::from_secs(1);
-
-/// A service that notes its first request.
-struct Noted<'a, S> {
-    service: S,
-    first: &'a SetOnce<()>,
-}
-
-impl<S, B> Service<Request<B>> for Noted<'_, S>
-where
-    S: Service<Request<B>>,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn call(&self, request: Request<B>) -> S::Future {
-        if !self.first.initialized() {
-            // Another request of HTTP/2 may have come at this moment.
-            let _ = self.first.set(());
-        }
-        self.service.call(request)
-    }
-}
 
 impl Server {
     /// Serves the client of a stream of [`stream`](Self::stream) to its end, and closes the socket.
@@ -66,8 +44,8 @@ impl Server {
         S::Future: Send + 'static,
         B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
-        let (control, first) = (stream.control(), SetOnce::new());
-        let service = TimedHttp::new(Noted { service, first: &first }, control.clone());
+        let control = stream.control();
+        let service = TimedHttp::new(service, control.clone());
         let service = service.request(self.request).response(self.response);
         let service = service.http2_response(self.http2_response.unwrap_or(self.response));
         let (told, terms) = (service.told(), self.terms());
@@ -78,16 +56,29 @@ impl Server {
             let hyper = &known.as_ref().unwrap_or(self).hyper;
             let serving = hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
-            let end = tokio::select! {
-                biased;
+            let (mut aged, mut idle) =
+                (pin!(is_aged(&control, &told, terms.timers)), pin!(comes(control.request_idle())));
+            let mut shutdown = pin!(shutdown);
+            // Each poll of a connection polls all of this, which is why it is no `select!`.
+            let end = poll_fn(|cx| {
                 // First, so that the client is told also where the process was held up until the
                 // socket has reached its limit, too.
-                () = told.stalled() => Some(End::Told),
+                if told.is_stalled.get() {
+                    return Poll::Ready(Some(End::Told));
+                }
                 // An error says that the client has left, or by which limit the stream has ended.
-                _ = serving.as_mut() => None,
-                end = is_over(&control, &first, terms.timers) => Some(end),
-                () = shutdown => Some(End::Told),
-            };
+                if serving.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(None);
+                }
+                if told.poll_stalled(cx).is_ready() || aged.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Some(End::Told));
+                }
+                if idle.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Some(End::Idle));
+                }
+                shutdown.as_mut().poll(cx).map(|()| Some(End::Told))
+            })
+            .await;
             if let Some(end) = end {
                 serving.as_mut().graceful_shutdown();
                 // A client of HTTP/2 need not close the connection.
@@ -131,24 +122,22 @@ enum End {
     Told,
 }
 
-/// Waits until the connection is to end.
-async fn is_over(control: &StreamControl, first: &SetOnce<()>, timers: AnyHandle) -> End {
+/// Waits until the connection is too old, or a drain has come to it.
+async fn is_aged(control: &StreamControl, told: &Told, timers: AnyHandle) {
+    comes(control.max_age_reached()).await;
     // A connection that begins in a drain has one request, for which it has some time: a load
     // balancer sends more clients until it knows that the server drains.
-    let is_aged = async {
-        control.max_age_reached().await?;
-        tokio::select! {
-            () = first.wait() => {}
-            () = InfallibleSleep::after(timers, TOLD_TIME) => {}
-        }
-        std::io::Result::Ok(())
-    };
-    // Each returns an error if the stream has ended, which the connection finds out itself.
     tokio::select! {
-        biased;
-        Ok(()) = is_aged => End::Told,
-        Ok(()) = control.request_idle() => End::Idle,
-        else => pending().await,
+        () = told.first.wait() => {}
+        () = InfallibleSleep::after(timers, TOLD_TIME) => {}
+    }
+}
+
+/// Waits for an event of a stream. An error says that the stream has ended, which the connection
+/// finds out itself.
+async fn comes(event: impl Future<Output = io::Result<()>>) {
+    if event.await.is_err() {
+        pending::<()>().await;
     }
 }
 
@@ -158,9 +147,7 @@ async fn is_unused(control: &StreamControl, end: End) {
     let timers = control.timers();
     timers.set_limits(timers.limits().request_idle(TOLD_TIME));
     loop {
-        if control.request_idle().await.is_err() {
-            pending::<()>().await;
-        }
+        comes(control.request_idle()).await;
         if end == End::Idle || !control.has_tunnel() {
             return;
         }

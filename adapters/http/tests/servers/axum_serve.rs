@@ -19,6 +19,7 @@ use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::{IncomingStream, serve};
 use corewheel_http::hyper::BodyLimits;
+pub(super) use corewheel_test_support::stream::NONE as OFF;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -38,26 +39,6 @@ const RATE: DataRate = DataRate::new(1_000, LIMIT);
 /// The parts of a slow response, all together in the time of a handler that works.
 const PARTS: u32 = 5;
 
-pub(super) const OFF: StreamLimits = StreamLimits {
-    first_byte: Duration::ZERO,
-    head: Duration::ZERO,
-    read_idle: Duration::ZERO,
-    write_stall: Duration::ZERO,
-    idle: Duration::ZERO,
-    max_age: Duration::ZERO,
-    max_age_jitter: Duration::ZERO,
-    max_age_grace: Duration::ZERO,
-    max_age_least: Duration::ZERO,
-    first_byte_least: Duration::ZERO,
-    read_idle_least: Duration::ZERO,
-    idle_least: Duration::ZERO,
-    heartbeat_phase: false,
-    min_read_rate: DataRate::OFF,
-    min_write_rate: DataRate::OFF,
-    heartbeat: Duration::ZERO,
-    request_idle: Duration::ZERO,
-    unsent_max: 0,
-};
 const ALL: StreamLimits =
     OFF.first_byte(LIMIT).head(LIMIT).idle(LIMIT).read_idle(LIMIT).min_read_rate(RATE);
 

@@ -12,9 +12,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use corewheel::Handle;
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamLimits, TimedIo};
-use corewheel::{Handle, TimerService};
 use corewheel_http::hyper::{BodyError, BodyLimits, Exchange, ResponseBody, TimedBody, TimedHttp};
 use http_body_util::Full;
 use hyper::body::{Body, Buf, Bytes, Frame};
@@ -22,7 +22,7 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWriteExt, DuplexStream, ReadBuf};
 
-use crate::http::{Alarm, Lab, ms};
+use crate::http::{Alarm, Lab, builder, lab, ms};
 
 pub(crate) const LIMIT: Duration = ms(100);
 pub(crate) const NONE: BodyLimits = BodyLimits::NONE;
@@ -250,7 +250,7 @@ fn limits_reached(exchange: &Exchange) -> [Option<BodyError>; 2] {
 
 #[test]
 fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = Asked::new(lab.handle(), NONE.next_frame(LIMIT), NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
     let (alarm, waker) = Alarm::new();
@@ -273,7 +273,7 @@ fn body_whose_producer_stops_fails_at_its_limit_and_wakes_the_consumer() {
 
 #[test]
 fn each_frame_begins_the_wait_for_the_next_one_again() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.next_frame(LIMIT).next_poll(LIMIT);
     let mut asked = Asked::new(lab.handle(), NONE, limits);
     let mut body = asked.respond();
@@ -292,7 +292,7 @@ fn each_frame_begins_the_wait_for_the_next_one_again() {
 
 #[test]
 fn frame_that_is_found_at_the_limit_is_in_time_and_the_next_wait_has_one() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = Asked::new(lab.handle(), NONE.next_frame(LIMIT), NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
     let (alarm, waker) = Alarm::new();
@@ -313,7 +313,7 @@ fn frame_that_is_found_at_the_limit_is_in_time_and_the_next_wait_has_one() {
 
 #[test]
 fn wait_with_a_shorter_limit_than_the_one_before_has_its_own() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.next_frame(10 * LIMIT).next_poll(LIMIT);
     let asked = Asked::new(lab.handle(), limits, NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
@@ -329,7 +329,7 @@ fn wait_with_a_shorter_limit_than_the_one_before_has_its_own() {
 
 #[test]
 fn limit_that_comes_during_a_poll_is_reached_after_it() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = Asked::new(lab.handle(), NONE.next_frame(LIMIT), NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
     assert_eq!(body.poll(), Polled::Waits);
@@ -349,7 +349,7 @@ fn limit_that_comes_during_a_poll_is_reached_after_it() {
 
 #[test]
 fn body_that_no_task_polls_is_dropped_at_its_limit() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
     let mut response = asked.respond();
     let (exchange, request) = (asked.exchange, asked.request);
@@ -369,7 +369,7 @@ fn body_that_no_task_polls_is_dropped_at_its_limit() {
 fn response_whose_connection_has_moved_since_the_limit_has_a_second_more() {
     // After the byte, so much time is left until two milliseconds before the end.
     let check = |received: Duration, left: Duration| {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
         let response = asked.respond();
         assert!(asked.read().is_pending());
@@ -386,7 +386,7 @@ fn response_whose_connection_has_moved_since_the_limit_has_a_second_more() {
     check(ms(95), ms(3));
     check(ms(105), ms(998));
     // It has the second once.
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
     let mut response = asked.respond();
     assert!(asked.read().is_pending());
@@ -410,7 +410,7 @@ fn response_whose_connection_has_moved_since_the_limit_has_a_second_more() {
 
 #[test]
 fn body_of_an_exchange_that_another_body_has_ended_says_so() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
     let (alarm, waker) = Alarm::new();
     assert_eq!(asked.request.poll_with(&waker), Polled::Waits);
@@ -423,7 +423,7 @@ fn body_of_an_exchange_that_another_body_has_ended_says_so() {
 
 #[test]
 fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = Asked::new(lab.handle(), NONE.min_frame_rate(RATE), NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
     let mut waited = Duration::ZERO;
@@ -447,7 +447,7 @@ fn slow_producer_is_found_by_its_rate_which_counts_only_waits_for_it() {
 
 #[test]
 fn wait_for_a_frame_that_is_found_late_leaves_half_of_its_time_to_the_next() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = Asked::new(lab.handle(), NONE.min_frame_rate(RATE), NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
     assert_eq!(body.poll(), Polled::Waits);
@@ -466,7 +466,7 @@ fn wait_for_a_frame_that_is_found_late_leaves_half_of_its_time_to_the_next() {
 
 #[test]
 fn slow_consumer_is_found_by_its_rate() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut asked = Asked::new(lab.handle(), NONE, NONE.min_poll_rate(RATE));
     let mut body = asked.respond();
     let exchange = asked.exchange;
@@ -481,7 +481,7 @@ fn slow_consumer_is_found_by_its_rate() {
 
 #[test]
 fn body_that_has_ended_leaves_no_timer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let limits = NONE.next_frame(LIMIT).next_poll(LIMIT);
     for _ in 0..50 {
         let mut body = Asked::new(lab.handle(), NONE, limits).respond();
@@ -490,14 +490,14 @@ fn body_that_has_ended_leaves_no_timer() {
         assert_eq!(body.poll(), Polled::End);
         lab.advance(ms(1));
     }
-    assert_eq!(lab.counts().pending, 0);
+    assert_eq!(lab.settled().pending, 0);
     lab.advance(LIMIT);
-    assert_eq!(lab.counts().fired, 0);
+    assert_eq!(lab.settled().fired, 0);
 }
 
 #[test]
 fn many_bodies_end_each_at_its_own_time() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut bodies = Vec::new();
     for index in 0..20_u64 {
         let limits = NONE.next_poll(ms(200 - 5 * index));
@@ -513,7 +513,7 @@ fn many_bodies_end_each_at_its_own_time() {
 
 #[test]
 fn exchange_whose_bodies_are_complete_calls_no_function() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut asked = Asked::new(lab.handle(), NONE, NONE);
     let exchange = asked.exchange.clone();
     let ends = count_ends(&exchange);
@@ -534,7 +534,7 @@ fn exchange_whose_bodies_are_complete_calls_no_function() {
 #[test]
 fn response_that_is_dropped_or_complete_first_ends_the_request() {
     for is_complete in [false, true] {
-        let lab = Lab::new();
+        let lab = lab();
         let far = NONE.next_frame(10 * LIMIT);
         let mut asked = Asked::new(lab.handle(), far, NONE);
         let ends = count_ends(&asked.exchange);
@@ -555,7 +555,7 @@ fn response_that_is_dropped_or_complete_first_ends_the_request() {
 
 #[test]
 fn response_to_complete_request_fails_in_its_first_poll_after_the_end() {
-    let lab = Lab::new();
+    let lab = lab();
     let mut asked = Asked::complete(lab.handle(), NONE);
     let ends = count_ends(&asked.exchange);
     let mut response = asked.respond();
@@ -571,7 +571,7 @@ fn response_to_complete_request_fails_in_its_first_poll_after_the_end() {
 #[test]
 fn response_to_complete_request_is_dropped_at_once_when_it_was_polled() {
     for frame in [None, Some(&b"frame"[..])] {
-        let lab = Lab::new();
+        let lab = lab();
         let mut asked = Asked::complete(lab.handle(), NONE);
         let (alarm, waker) = Alarm::new();
         let mut response = asked.respond();
@@ -589,7 +589,7 @@ fn response_to_complete_request_is_dropped_at_once_when_it_was_polled() {
 
 #[test]
 fn response_to_complete_request_reaches_its_limit_from_its_first_poll_on() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut asked = Asked::complete(lab.handle(), NONE.next_frame(LIMIT));
     let (alarm, waker) = Alarm::new();
     let mut response = asked.respond();
@@ -606,18 +606,20 @@ fn response_to_complete_request_reaches_its_limit_from_its_first_poll_on() {
 
 #[test]
 fn response_that_is_dropped_before_its_first_poll_calls_the_functions() {
-    let lab = Lab::new();
-    let mut asked = Asked::complete(lab.handle(), NONE);
-    let ends = count_ends(&asked.exchange);
-    let Timed { body, shared } = asked.respond();
-    drop(body);
-    assert!(shared.lock().unwrap().is_dropped);
-    assert_eq!((ends.load(Ordering::SeqCst), asked.exchange.has_ended()), (1, true));
+    for limits in [NONE, NONE.next_poll(LIMIT)] {
+        let lab = lab();
+        let mut asked = Asked::complete(lab.handle(), limits);
+        let ends = count_ends(&asked.exchange);
+        let Timed { body, shared } = asked.respond();
+        drop(body);
+        assert!(shared.lock().unwrap().is_dropped);
+        assert_eq!((ends.load(Ordering::SeqCst), asked.exchange.has_ended()), (1, true));
+    }
 }
 
 #[test]
 fn response_future_that_is_dropped_ends_the_exchange() {
-    let lab = Lab::new();
+    let lab = lab();
     let found = Arc::<Mutex<Option<Exchange>>>::default();
     let handler = Arc::clone(&found);
     let service = service_fn(move |request: Request<TimedBody<Feed>>| {
@@ -642,7 +644,7 @@ fn response_future_that_is_dropped_ends_the_exchange() {
 #[test]
 fn body_limits_hold_where_the_shard_is_full() {
     // The only slot is that of another timer.
-    let mut lab = Lab::with(TimerService::builder().capacity(1));
+    let mut lab: Lab = Lab::new(builder(1).capacity(1)).with_tasks();
     let mut other = pin!(lab.handle().sleep(Duration::from_hours(1)));
     let cx = &mut Context::from_waker(Waker::noop());
     assert!(other.as_mut().poll(cx).is_pending());
@@ -655,7 +657,7 @@ fn body_limits_hold_where_the_shard_is_full() {
 
 #[test]
 fn handler_learns_of_the_end_and_may_still_answer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let service = service_fn(|request: Request<TimedBody<Feed>>| async move {
         let exchange = request.body().exchange().clone();
         exchange.ended().await;
@@ -676,7 +678,7 @@ fn handler_learns_of_the_end_and_may_still_answer() {
 
 #[test]
 fn end_of_an_exchange_wakes_who_waits_for_it_and_nobody_else() {
-    let lab = Lab::new();
+    let lab = lab();
     for (cut, waits) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut asked = Asked::new(lab.handle(), NONE, NONE);
         asked.request.push(None);
@@ -706,7 +708,7 @@ fn end_of_an_exchange_wakes_who_waits_for_it_and_nobody_else() {
 
 #[test]
 fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
-    let lab = Lab::new();
+    let lab = lab();
     for asks_for_end in [true, false] {
         let mut asked = Asked::new(lab.handle(), NONE, NONE.next_poll(LIMIT));
         asked.request.push(None);
@@ -729,7 +731,7 @@ fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
 
 #[test]
 fn request_whose_consumer_has_the_last_frame_is_complete_and_has_no_limit() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = Asked::new(lab.handle(), NONE.next_poll(LIMIT), NONE);
     let (exchange, mut body) = (asked.exchange, asked.request);
     body.push(Some(b"all"));

@@ -1,5 +1,6 @@
 //! Clients of HTTP/1 that close their own side after a request.
 
+use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -12,6 +13,10 @@ use axum::routing::any;
 use corewheel::TimerService;
 use corewheel_http::axum::serve;
 use http_body_util::BodyExt;
+use hyper::Response;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -107,4 +112,53 @@ fn client_that_closes_its_side_between_requests_is_closed() {
     let server = Server::start(FAR);
     assert_eq!(read_until(&mut server.ask(""), b"\0"), "");
     assert_eq!(read_until(&mut server.ask("GET / HT"), b"\0"), "");
+}
+
+/// Reads the answer to a request, and what comes behind it when the client has sent the rest.
+fn answers(address: SocketAddr, [first, rest]: [&str; 2]) -> String {
+    let mut client = connect(address);
+    client.write_all(["GET / HTTP/1.1\r\nhost: test\r\n\r\n", first].concat().as_bytes()).unwrap();
+    let answer = read_until(&mut client, b"\r\n\r\nok");
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    client.write_all(rest.as_bytes()).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    read_until(&mut client, b"\0")
+}
+
+/// hyper parses a head when its first piece is there, and then not until its empty line has come.
+#[test]
+fn bytes_that_are_no_head_are_refused_in_one_piece_alone_as_by_hyper_itself() {
+    const PIECES: [([&str; 2], bool); 3] = [
+        (["Content-Length: 1\r\n", ""], true),
+        (["Content", "-Length: 1\r\n"], false),
+        (["Content", "-Length: 1\r\n\r\n"], true),
+    ];
+    let service = TimerService::beside_runtime().start().unwrap();
+    let timers = service.handle();
+    let runtime = Runtime::new().unwrap();
+    let listen = || runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let (ours, plain) = (listen(), listen());
+    let addresses = [&ours, &plain].map(|listener| listener.local_addr().unwrap());
+    let app = Router::new().route("/", any(async || "ok"));
+    runtime.spawn(async move { serve(ours, app).timers(timers).half_close(FAR).await });
+    runtime.spawn(async move {
+        let answer = async |_| Ok::<_, Infallible>(Response::new("ok".to_owned()));
+        while let Ok((socket, _)) = plain.accept().await {
+            let mut http1 = http1::Builder::new();
+            let service = service_fn(answer);
+            let serving = http1.half_close(true).serve_connection(TokioIo::new(socket), service);
+            tokio::spawn(serving);
+        }
+    });
+    for (pieces, is_refused) in PIECES {
+        for address in addresses {
+            let rest = answers(address, pieces);
+            assert_eq!(
+                rest.starts_with("HTTP/1.1 400 Bad Request"),
+                is_refused,
+                "{pieces:?}: {rest}"
+            );
+            assert!(is_refused || rest.is_empty(), "{pieces:?}: {rest}");
+        }
+    }
 }

@@ -5,33 +5,18 @@ use std::future::Future;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream as Client};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::attach::{ShardLoop, Turn};
-use corewheel::clock::ManualClock;
-use corewheel::stats::ShardCounts;
-use corewheel::{Handle, TimerService, TimerServiceBuilder};
+use corewheel::Handle;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::{Method, Request, Response, Version, client};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
 
-use crate::seeds;
-
-/// How long a test waits for an expected event before it fails. Far longer than the event takes, so
-/// that no test fails because the machine is busy.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-pub(crate) const FAR: Duration = Duration::from_hours(1);
-
-pub(crate) const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
+pub(crate) use corewheel_test_support::wait_for as wait_until;
+pub(crate) use corewheel_test_support::{Alarm, FAR, Lab, PATIENCE, builder, ms, poll_with};
 
 /// The body of each answer.
 pub(crate) type Body = http_body_util::Full<Bytes>;
@@ -41,112 +26,9 @@ pub(crate) async fn answer(_request: Request<Incoming>) -> Result<Response<Body>
     Ok(Response::new(Body::from("hello")))
 }
 
-/// A service by a manual clock, whose only shard is driven by the thread of the test, and a
-/// current-thread runtime without timers on the same thread.
-pub(crate) struct Lab {
-    pub(crate) service: TimerService,
-    pub(crate) clock: ManualClock,
-    shard: ShardLoop<Infallible>,
-    runtime: Runtime,
-}
-
-impl Lab {
-    pub(crate) fn new() -> Self {
-        Self::with(TimerService::builder())
-    }
-
-    pub(crate) fn with(builder: TimerServiceBuilder) -> Self {
-        Self::by(seeds::clock(), builder)
-    }
-
-    pub(crate) fn by(clock: ManualClock, builder: TimerServiceBuilder) -> Self {
-        let service: TimerService = builder.shards(1).clock(&clock).start_attached().unwrap();
-        let attachment = service.attach(service.shard_for(0)).unwrap();
-        let shard = attachment.into_loop((|_, _| {}) as fn(_, &_)).unwrap();
-        let runtime = Builder::new_current_thread().build().unwrap();
-        Self { service, clock, shard, runtime }
-    }
-
-    pub(crate) fn handle(&self) -> Handle {
-        self.service.handle()
-    }
-
-    pub(crate) fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future<Output: Send + 'static> + Send + 'static,
-    {
-        self.runtime.spawn(future)
-    }
-
-    /// Runs the tasks and the shard until each has had what the others have for it.
-    pub(crate) fn settle(&mut self) {
-        for _ in 0..8 {
-            self.runtime.block_on(async {
-                for _ in 0..32 {
-                    tokio::task::yield_now().await;
-                }
-            });
-            while self.shard.turn() == Turn::More {}
-        }
-    }
-
-    pub(crate) fn advance(&mut self, by: Duration) {
-        self.clock.advance(by);
-        self.settle();
-    }
-
-    /// Runs a future that needs nothing but the tasks.
-    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime.block_on(future)
-    }
-
-    pub(crate) fn counts(&mut self) -> ShardCounts {
-        self.settle();
-        self.service.stats().shards[0].counts
-    }
-
-    /// The output of a task that has ended.
-    #[track_caller]
-    pub(crate) fn output<O>(&mut self, task: JoinHandle<O>) -> O {
-        assert!(task.is_finished(), "the task has not ended");
-        self.runtime.block_on(task).unwrap()
-    }
-}
-
-/// Polls a future once with a waker.
-pub(crate) fn poll_with<F: Future + ?Sized>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(waker))
-}
-
-/// Waits for something that a test expects.
-#[track_caller]
-pub(crate) fn wait_until(mut is_there: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !is_there() {
-        assert!(begin.elapsed() < PATIENCE, "an expected event does not come");
-        std::thread::sleep(ms(1));
-    }
-}
-
-/// Counts how often a waker is woken.
-#[derive(Default)]
-pub(crate) struct Alarm(AtomicUsize);
-
-impl Alarm {
-    pub(crate) fn new() -> (Arc<Self>, Waker) {
-        let alarm = Arc::new(Self::default());
-        (Arc::clone(&alarm), Waker::from(alarm))
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
+/// A lab with one shard, whose thread runs the tasks.
+pub(crate) fn lab() -> Lab {
+    Lab::new(builder(1)).with_tasks()
 }
 
 /// A peer that writes and reads bytes, and answers nothing by itself.

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use corewheel::clock::ManualClock;
 use corewheel::fallback::InfallibleSleep;
 use corewheel::{ShutdownPolicy, TimerService};
 use corewheel_http::hyper::HyperTimer;
@@ -18,10 +17,10 @@ use hyper_util::server::conn::auto;
 use tokio::task::JoinHandle;
 
 use crate::http::{
-    Alarm, FAR, Failed, Lab, PING, Peer, answer, frames, is_timeout, ms, poll_with, pong, preface,
-    wait_until,
+    Alarm, FAR, Failed, Lab, PING, Peer, answer, builder, frames, is_timeout, lab, ms, poll_with,
+    pong, preface, wait_until,
 };
-use crate::log::logged;
+use corewheel_test_support::logged;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
 const HALF_A_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: te";
@@ -68,7 +67,7 @@ fn timer_and_its_sleeps_belong_to_every_thread() {
 
 #[test]
 fn half_a_head_is_timed_out_at_the_limit_and_not_a_tick_before() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut peer, served) = http1(&lab);
     peer.write(&mut lab, HALF_A_HEAD);
     lab.advance(ms(99));
@@ -79,7 +78,7 @@ fn half_a_head_is_timed_out_at_the_limit_and_not_a_tick_before() {
 
 #[test]
 fn kept_alive_connection_is_closed_a_limit_after_its_last_response() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut peer, served) = http1(&lab);
     lab.settle();
     lab.advance(ms(60));
@@ -93,7 +92,7 @@ fn kept_alive_connection_is_closed_a_limit_after_its_last_response() {
 
 #[test]
 fn head_that_comes_in_time_cancels_its_timer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut peer, served) = http1(&lab);
     lab.settle();
     for _ in 0..9 {
@@ -101,17 +100,17 @@ fn head_that_comes_in_time_cancels_its_timer() {
         peer.write(&mut lab, REQUEST);
         assert!(peer.read(&mut lab).ends_with(b"hello"));
     }
-    let counts = lab.counts();
+    let counts = lab.settled();
     assert_eq!((counts.scheduled_local, counts.cancelled, counts.fired), (10, 9, 0));
     drop(peer);
     lab.settle();
     lab.output(served).unwrap();
-    assert_eq!(lab.counts().pending, 0);
+    assert_eq!(lab.settled().pending, 0);
 }
 
 #[test]
 fn quiet_http2_peer_gets_a_ping_and_is_closed_if_it_does_not_answer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut peer, served) = http2(&mut lab);
     lab.advance(ms(99));
     assert_eq!(pings(&mut lab, &mut peer).len(), 0, "a PING is a tick early");
@@ -126,7 +125,7 @@ fn quiet_http2_peer_gets_a_ping_and_is_closed_if_it_does_not_answer() {
 
 #[test]
 fn http2_peer_that_answers_pings_stays_and_uses_one_timer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut peer, served) = http2(&mut lab);
     for round in 0..20 {
         lab.advance(ms(100));
@@ -135,13 +134,13 @@ fn http2_peer_that_answers_pings_stays_and_uses_one_timer() {
         peer.write(&mut lab, &pong(&pings[0]));
         assert!(!served.is_finished());
     }
-    let counts = lab.counts();
+    let counts = lab.settled();
     assert_eq!((counts.pending, counts.cancelled), (1, 0), "a sleep was replaced");
 }
 
 #[test]
 fn server_that_detects_the_version_has_the_deadlines_of_both() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let serve = |lab: &Lab| {
         let (near, far) = tokio::io::duplex(1 << 16);
         let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -172,7 +171,7 @@ fn server_that_detects_the_version_has_the_deadlines_of_both() {
 
 #[test]
 fn sleeps_by_delay_and_by_instant_are_done_at_their_tick() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let timer = timer(&lab);
     lab.advance(ms(3));
     let mut sleeps = [timer.sleep(ms(10)), timer.sleep_until(timer.now() + ms(10))];
@@ -184,7 +183,7 @@ fn sleeps_by_delay_and_by_instant_are_done_at_their_tick() {
 
 #[test]
 fn sleep_of_the_longest_delay_waits() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut sleep = timer(&lab).sleep(Duration::MAX);
     lab.advance(FAR);
     assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
@@ -192,7 +191,7 @@ fn sleep_of_the_longest_delay_waits() {
 
 #[test]
 fn present_of_the_timer_is_that_of_the_services_clock() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let timer = timer(&lab);
     let before = timer.now();
     lab.advance(ms(7));
@@ -218,7 +217,7 @@ fn present_of_the_timer_is_never_behind_the_systems_clock() {
 
 #[test]
 fn reset_keeps_the_box_and_the_timer_of_a_sleep() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let timer = timer(&lab);
     let mut sleep = timer.sleep(ms(10));
     let address = std::ptr::from_ref(&*sleep).addr();
@@ -227,7 +226,7 @@ fn reset_keeps_the_box_and_the_timer_of_a_sleep() {
     timer.reset(&mut sleep, timer.now() + ms(50));
     assert_eq!(std::ptr::from_ref(&*sleep).addr(), address, "a reset allocates");
     assert!(poll_with(sleep.as_mut(), &waker).is_pending());
-    let counts = lab.counts();
+    let counts = lab.settled();
     assert_eq!((counts.pending, counts.scheduled_local, counts.cancelled), (1, 1, 0));
     // To earlier, without a poll.
     timer.reset(&mut sleep, timer.now() + ms(5));
@@ -259,14 +258,14 @@ impl Sleep for Foreign {}
 
 #[test]
 fn reset_of_a_foreign_sleep_makes_a_sleep_of_the_service() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let other = TimerService::builder().shards(1).start_attached_with::<()>().unwrap();
     let timer = timer(&lab);
     let foreign = [Box::pin(Foreign) as _, HyperTimer::new(other.handle()).sleep(Duration::ZERO)];
     for mut sleep in foreign {
         timer.reset(&mut sleep, timer.now() + ms(10));
         assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
-        assert_eq!(lab.counts().pending, 1);
+        assert_eq!(lab.settled().pending, 1);
         lab.advance(ms(9));
         assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
         lab.advance(ms(1));
@@ -276,7 +275,7 @@ fn reset_of_a_foreign_sleep_makes_a_sleep_of_the_service() {
 
 #[test]
 fn full_shard_leaves_the_deadlines_of_a_connection_as_they_are() {
-    let mut lab = Lab::with(TimerService::builder().capacity(1));
+    let mut lab: Lab = Lab::new(builder(1).capacity(1)).with_tasks();
     let handle = lab.handle();
     let mut slot = Box::pin(handle.sleep(FAR));
     assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
@@ -297,14 +296,13 @@ fn full_shard_leaves_the_deadlines_of_a_connection_as_they_are() {
         served.is_finished()
     });
     assert!(lab.output(served).unwrap_err().is_timeout());
-    assert_eq!(lab.counts().scheduled_local, 1);
+    assert_eq!(lab.settled().scheduled_local, 1);
 }
 
 #[test]
 fn sleep_of_a_full_shard_is_not_early_four_centuries_after_the_epoch() {
-    let clock = ManualClock::new();
-    clock.advance(Duration::from_hours(24 * 365 * 400));
-    let mut lab = Lab::by(clock, TimerService::builder().capacity(1));
+    let age = Duration::from_hours(24 * 365 * 400);
+    let mut lab: Lab = Lab::aged(builder(1).capacity(1), age).with_tasks();
     let mut slot = Box::pin(lab.handle().sleep(FAR));
     assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
     lab.settle();

@@ -21,7 +21,7 @@ use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
 use tower::{Service, service_fn as connect_fn};
 
-use crate::http::{Lab, PING, Peer, SETTINGS, answer, frames, is_timeout, ms, pong};
+use crate::http::{Lab, PING, Peer, SETTINGS, answer, frames, is_timeout, lab, ms, pong};
 
 /// A stream in memory that a client connects by.
 struct InMemory(TokioIo<DuplexStream>);
@@ -112,7 +112,7 @@ fn connections(servers: &Servers) -> (usize, usize) {
 #[test]
 fn pool_reuses_a_connection_until_it_is_idle_for_longer_than_the_timeout() {
     for (idle, made) in [(ms(99), 1), (ms(100), 1), (ms(101), 2)] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let (mut get, servers) = pooled(&lab);
         // The task that looks at idle connections begins now, and looks in 100 ms.
         get(&mut lab);
@@ -126,7 +126,7 @@ fn pool_reuses_a_connection_until_it_is_idle_for_longer_than_the_timeout() {
 
 #[test]
 fn pool_closes_idle_connections_at_the_tick_of_its_interval() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut get, servers) = pooled(&lab);
     get(&mut lab);
     lab.advance(ms(100));
@@ -137,12 +137,12 @@ fn pool_closes_idle_connections_at_the_tick_of_its_interval() {
     lab.advance(ms(1));
     assert_eq!(connections(&servers), (1, 0));
     drop(get);
-    assert_eq!(lab.counts().pending, 0);
+    assert_eq!(lab.settled().pending, 0);
 }
 
 #[test]
 fn http2_client_sends_a_ping_to_a_quiet_server_and_gives_up_without_an_answer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (near, far) = tokio::io::duplex(1 << 16);
     let timer = HyperTimer::new(lab.handle());
     let connected = lab.spawn(async move {

@@ -16,16 +16,11 @@ mod hyper;
 mod hyper_clients;
 mod hyper_sockets;
 mod keep_alive;
-#[path = "../../../../tests/service/log.rs"]
-mod log;
 mod on_its_way;
 mod over_tls;
 mod paused;
 mod reentrant;
 mod requests_over_sockets;
-#[path = "../../../../tests/service/support/seeds.rs"]
-#[allow(dead_code, reason = "the tests of the service use the rest")]
-mod seeds;
 mod server;
 mod stream;
 mod tower;

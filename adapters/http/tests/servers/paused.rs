@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::{ServiceExt, service_fn as tower_fn};
 
-use crate::http::{FAR, Lab, PING, answer, frames, ms, preface};
+use crate::http::{FAR, PING, answer, frames, lab, ms, preface};
 
 /// A service in real time.
 fn service() -> &'static TimerService {
@@ -263,7 +263,7 @@ fn request_and_a_timeout_of_tokio_end_at_the_same_moment() {
 
 #[test]
 fn service_with_a_manual_clock_has_its_time_in_a_paused_runtime() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let timer = HyperTimer::new(lab.handle());
     let begin = timer.now();
     let mut service = tower::Layer::layer(&TimeoutLayer::new(lab.handle(), ms(10)), {

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower::{Layer, Service};
 
 use crate::exchanges::{Asked, LIMIT, NONE, Polled, Timed};
-use crate::http::{Lab, PATIENCE};
+use crate::http::{Lab, PATIENCE, lab};
 
 /// A waker that acts when it is woken, and when its last clone is dropped.
 struct Acts(Box<dyn Fn() + Send + Sync>);
@@ -60,7 +60,7 @@ fn check(name: &str, run: impl FnOnce() + Send + 'static) {
 fn waker_whose_drop_ends_the_exchange_is_replaced_by_the_next_poll() {
     for (is_request, has_limit) in [(true, true), (true, false), (false, true), (false, false)] {
         check(&format!("request: {is_request}, limit: {has_limit}"), move || {
-            let lab = Lab::new();
+            let lab = lab();
             let limits = if has_limit { NONE.next_frame(LIMIT).next_poll(LIMIT) } else { NONE };
             let mut asked = Asked::new(lab.handle(), limits, limits);
             let exchange = asked.exchange.clone();
@@ -131,7 +131,7 @@ struct Used {
 
 impl Used {
     fn new() -> Self {
-        let lab = Lab::new();
+        let lab = lab();
         let (stream, peer) = tokio::io::duplex(16);
         let limits = StreamLimits::default()
             .idle(20 * LIMIT)

@@ -14,13 +14,13 @@ use axum::error_handling::HandleErrorLayer;
 use axum::http::{Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use corewheel::TimeoutError;
 use corewheel::fallback::InfallibleSleep;
-use corewheel::{TimeoutError, TimerService};
 use corewheel_http::tower::{ResponseFuture, Timeout, TimeoutLayer};
 use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::http::{Alarm, FAR, Failed, Lab, ms, poll_with, wait_until};
+use crate::http::{Alarm, FAR, Failed, Lab, builder, lab, ms, poll_with, wait_until};
 
 const LIMIT: Duration = ms(100);
 
@@ -47,7 +47,7 @@ fn layer_its_services_and_futures_belong_to_every_thread() {
 
 #[test]
 fn request_ends_with_an_error_at_the_limit_and_not_a_tick_before() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut service = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
     let (_answer, request) = oneshot::channel();
     let (alarm, waker) = Alarm::new();
@@ -64,7 +64,7 @@ fn request_ends_with_an_error_at_the_limit_and_not_a_tick_before() {
 
 #[test]
 fn request_ends_with_the_response_that_the_layer_makes() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
     let (_answer, request) = oneshot::channel();
     let mut response = pin!(service.call(request));
@@ -77,7 +77,7 @@ fn request_ends_with_the_response_that_the_layer_makes() {
 
 #[test]
 fn time_of_a_request_begins_with_its_call() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
     let (_answer, request) = oneshot::channel();
     lab.advance(ms(50));
@@ -91,7 +91,7 @@ fn time_of_a_request_begins_with_its_call() {
 
 #[test]
 fn response_that_is_ready_at_the_deadline_wins() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
     let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
     let (first, second) = (oneshot::channel(), oneshot::channel());
@@ -108,7 +108,7 @@ fn response_that_is_ready_at_the_deadline_wins() {
 
 #[test]
 fn error_of_the_service_comes_in_a_box_or_as_it_is() {
-    let lab = Lab::new();
+    let lab = lab();
     let (answer, request) = oneshot::channel();
     drop(answer);
     let response = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers()).call(request);
@@ -141,7 +141,7 @@ impl Service<()> for ReadyLater {
 
 #[test]
 fn readiness_is_that_of_the_service_and_has_no_time() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(ReadyLater(0));
     let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || ()).layer(ReadyLater(0));
     let cx = &mut Context::from_waker(Waker::noop());
@@ -151,12 +151,12 @@ fn readiness_is_that_of_the_service_and_has_no_time() {
     assert!(matches!(fails.poll_ready(cx), Poll::Ready(Ok(()))));
     assert!(matches!(answers.poll_ready(cx), Poll::Ready(Ok(()))));
     assert_eq!((fails.get_ref().0, answers.get_mut().0, answers.into_inner().0), (2, 2, 2));
-    assert_eq!(lab.counts().scheduled_local, 0);
+    assert_eq!(lab.settled().scheduled_local, 0);
 }
 
 #[test]
 fn request_that_ends_or_is_dropped_leaves_no_timer() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut service = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
     let (answer, request) = oneshot::channel();
     let mut ends = Box::pin(service.call(request));
@@ -164,22 +164,22 @@ fn request_that_ends_or_is_dropped_leaves_no_timer() {
     let mut dropped = Box::pin(service.call(request));
     assert!(poll_with(ends.as_mut(), Waker::noop()).is_pending());
     assert!(poll_with(dropped.as_mut(), Waker::noop()).is_pending());
-    assert_eq!(lab.counts().pending, 2);
+    assert_eq!(lab.settled().pending, 2);
     answer.send(200).unwrap();
     assert_eq!(lab.block_on(ends).unwrap(), 200);
     drop(dropped);
-    let counts = lab.counts();
+    let counts = lab.settled();
     assert_eq!((counts.pending, counts.cancelled), (0, 2));
     // A request that is ready at once has no timer at all.
     let (answer, request) = oneshot::channel();
     answer.send(200).unwrap();
     assert_eq!(lab.block_on(service.call(request)).unwrap(), 200);
-    assert_eq!(lab.counts().scheduled_local, 2);
+    assert_eq!(lab.settled().scheduled_local, 2);
 }
 
 #[test]
 fn longest_limit_never_comes() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut service = TimeoutLayer::new(lab.handle(), Duration::MAX).layer(answers());
     let (_answer, request) = oneshot::channel();
     let mut response = pin!(service.call(request));
@@ -190,7 +190,7 @@ fn longest_limit_never_comes() {
 
 #[test]
 fn full_shard_leaves_the_limit_of_a_request_as_it_is() {
-    let mut lab = Lab::with(TimerService::builder().capacity(1));
+    let mut lab: Lab = Lab::new(builder(1).capacity(1)).with_tasks();
     let mut slot = pin!(lab.handle().sleep(FAR));
     assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
     let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
@@ -217,7 +217,7 @@ fn full_shard_leaves_the_limit_of_a_request_as_it_is() {
 #[test]
 fn request_has_its_own_time_if_that_is_shorter_than_the_limit() {
     for (own, expected) in [(Some(ms(50)), ms(50)), (Some(ms(150)), LIMIT), (None, LIMIT)] {
-        let mut lab = Lab::new();
+        let mut lab = lab();
         let time = |request: &Option<Duration>| *request;
         let never = service_fn(|_: Option<Duration>| pending::<Result<u32, Infallible>>());
         let fails = TimeoutLayer::new(lab.handle(), LIMIT).by_request(time);
@@ -239,7 +239,7 @@ fn request_has_its_own_time_if_that_is_shorter_than_the_limit() {
 fn classes_of_the_handle_count_the_requests() {
     use corewheel::class::TimerClass;
     const REQUEST: TimerClass = TimerClass::new("request");
-    let mut lab = Lab::with(TimerService::builder().classes([REQUEST]));
+    let mut lab: Lab = Lab::new(builder(1).classes([REQUEST])).with_tasks();
     let handle = lab.handle().of_class(REQUEST).unwrap();
     let mut service = TimeoutLayer::new(handle, LIMIT).layer(answers());
     let (_answer, request) = oneshot::channel();
@@ -263,7 +263,7 @@ fn routes() -> Router {
 }
 
 fn check_router(router: impl FnOnce(&Lab) -> Router) {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let router = router(&lab);
     let in_time = lab.spawn(status(router.clone(), "/"));
     let late = lab.spawn(status(router, "/late"));

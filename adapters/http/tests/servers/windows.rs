@@ -9,7 +9,7 @@ use corewheel_http::hyper::BodyLimits;
 use crate::axum_serve::OFF;
 use crate::axum_told::{DATA, Http2, LIMIT, OK, Server, frame, head};
 use crate::exchanges::{Asked, NONE, Polled};
-use crate::http::{Lab, ms, preface};
+use crate::http::{Lab, lab, ms, preface};
 
 const WINDOW_UPDATE: u8 = 8;
 /// The window of a connection at its beginning.
@@ -92,7 +92,7 @@ fn waiting_for_window(lab: &Lab) -> Asked {
 
 #[test]
 fn window_that_stays_shut_excuses_a_body_for_a_bounded_time() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let asked = waiting_for_window(&lab);
     for _ in 0..EXCUSE_MAX.as_secs() {
         lab.advance(Duration::from_secs(1));
@@ -105,7 +105,7 @@ fn window_that_stays_shut_excuses_a_body_for_a_bounded_time() {
 
 #[test]
 fn window_excuses_a_body_for_as_long_as_it_was_shut() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let mut asked = waiting_for_window(&lab);
     lab.advance(10 * LIMIT);
     assert!(!asked.request.is_dropped());

@@ -2,7 +2,7 @@
 //!
 //! The table is borrowed while the closure runs. A method that the closure calls finds that and
 //! panics before it changes anything. A timer that fires meanwhile, since the closure takes a turn
-//! of the shard, cannot be taken out of the table; it is deferred.
+//! of the shard, cannot be taken out of the table; it is deferred until the closure has returned.
 //!
 //! Why not values that are taken out of the table and put back: each entry would need a state for
 //! that, and a closure that panics would lose its value.
@@ -13,10 +13,8 @@
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::time::Duration;
 
 use super::KeyedTimers;
-use super::table::Table;
 
 /// Lending values.
 impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
@@ -24,7 +22,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     /// is no such key. The deadline does not change.
     ///
     /// A key whose deadline has passed is there until its timer is delivered: see
-    /// [`contains`](Self::contains).
+    /// [`due`](Self::due).
     ///
     /// Cost: a lookup; nothing is moved or cloned.
     ///
@@ -37,64 +35,31 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.0.hasher.hash_one(key);
-        self.lend(|table| {
-            let entry = table.find(hash, |known| known.borrow() == key)?;
-            table.get(entry).map(|known| visit(&mut known.value))
-        })
-    }
-
-    /// Lends each key and its value to a closure, in no particular order.
-    ///
-    /// # Panics
-    ///
-    /// If the closure uses these timers, or panics itself. Keys, values and timers stay.
-    pub fn for_each(&self, mut visit: impl FnMut(&K, &mut V)) {
-        self.lend(|table| table.for_each(|known| visit(&known.key, &mut known.value)));
-    }
-}
-
-impl<K, V, G> KeyedTimers<K, V, G> {
-    /// Runs code of the user that is lent values of the table.
-    fn lend<R>(&self, run: impl FnOnce(&mut Table<K, V, G>) -> R) -> R {
         // Dropped after the table is released, and also if the closure panics.
-        let _restore = RestoreOnDrop(self);
-        run(&mut self.table())
-    }
-
-    /// The timer of an entry has fired in a turn that a closure takes while it is lent a value. A
-    /// timer without a deadline keeps the place until the closure returns; the slot of the timer
-    /// that has just fired is free, so only a closed shard refuses it.
-    #[cold]
-    pub(super) fn defer(&self, entry: u32) {
-        if let Ok(timer) = self.0.shard.schedule(Duration::MAX, entry) {
-            self.0.deferred.borrow_mut().push((entry, timer));
-        }
-    }
-
-    /// Gives the entries that were deferred their deadlines back: they fire in the next turn.
-    #[cold]
-    fn restore_deferred(&self) {
-        // The table is still borrowed if a closure that is lent a value has called a method.
-        let Ok(mut table) = self.0.table.try_borrow_mut() else { return };
-        // The driver is woken when all of them are restored.
-        let _compound = self.0.shard.compound();
-        for (entry, timer) in self.0.deferred.take() {
-            if let Some(known) = table.get(entry) {
-                known.timer = timer;
-                let _restored = self.0.shard.reset(timer, known.deadline);
-            }
-        }
-        drop(table);
+        let _fires = FireOnDrop(self);
+        let mut table = self.table();
+        let entry = table.find(hash, |known| known.borrow() == key)?;
+        table.get(entry).map(|known| visit(&mut known.value))
     }
 }
 
-/// Restores the deferred entries when a value is no longer lent.
-struct RestoreOnDrop<'a, K: 'static, V: 'static, G: 'static>(&'a KeyedTimers<K, V, G>);
+/// Fires the entries that were deferred when a value is no longer lent.
+struct FireOnDrop<'a, K: 'static, V: 'static, G: 'static>(&'a KeyedTimers<K, V, G>);
 
-impl<K, V, G> Drop for RestoreOnDrop<'_, K, V, G> {
+impl<K, V, G> Drop for FireOnDrop<'_, K, V, G> {
     fn drop(&mut self) {
-        if !self.0.0.deferred.borrow().is_empty() {
-            self.0.restore_deferred();
+        let Self(KeyedTimers(inner)) = self;
+        // A closed shard fires no timer any more, and the entries stay.
+        if inner.deferred.borrow().is_empty() || inner.shard.is_closed() {
+            return;
+        }
+        // The table is still borrowed if a closure that is lent a value has called a method.
+        let Ok(mut table) = inner.table.try_borrow_mut() else { return };
+        let deferred = inner.deferred.take().into_iter().map(|entry| table.remove(entry));
+        let deferred: Vec<_> = deferred.collect();
+        drop(table);
+        for ended in deferred {
+            self.0.end(ended);
         }
     }
 }

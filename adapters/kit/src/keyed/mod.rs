@@ -8,7 +8,7 @@
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService, Timers};
 //! use corewheel_kit::TimersExt;
-//! use std::time::Duration;
+//! use std::time::Instant;
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
@@ -32,7 +32,7 @@
 //! clock.advance(TTL / 2);
 //! let _next = shard.turn();
 //! assert_eq!(cache.with("a.example", |address| *address), None);
-//! assert!(cache.contains("b.example"));
+//! assert!(cache.due("b.example").is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -43,8 +43,9 @@
 //! # Cost
 //!
 //! A timer of the shard, and about 30 bytes beside the key and the value, 5.7 of them for the
-//! hash table at its fullest; 24 bytes more for a key in a group. Each method is O(1), except the
-//! methods that end or visit several timers, which are O(those).
+//! hash table at its fullest; 24 bytes more for a key in a group. Memory is taken when it is
+//! needed, and kept. Each method is amortised O(1), except those that end several timers, which are
+//! O(those).
 #![doc = ""]
 #![doc = include_str!("other_threads.md")]
 
@@ -60,15 +61,14 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use corewheel::part::{Part, PartHandle, PartTimer};
-use corewheel::{ConfigError, Deadline, Refused, Timers, When};
+use corewheel::part::{Part, PartHandle};
+use corewheel::{Deadline, Refused, Timers, When};
 use hashbrown::DefaultHashBuilder;
 
 use self::lend::used_while_lent;
 use self::table::{Entry, Hashed, Put, Table};
-use crate::capacity::check;
 #[doc(no_inline)]
 pub use crate::queue::Expired;
 
@@ -86,11 +86,10 @@ pub use crate::queue::Expired;
 /// panic of the handler is counted by the shard and ends only that call. A handler that owns a
 /// clone of its own timers keeps them alive for ever.
 ///
-/// **Lending.** [`with`](Self::with) and [`for_each`](Self::for_each) lend values to a closure. The
-/// closure must not use these timers, and neither may `Hash` and `Eq` of keys and names: each
-/// method panics then, and changes nothing. Other timers of the shard may be used. A timer that
-/// would fire while the closure runs, because the closure takes a turn of the shard, fires in the
-/// next turn after it.
+/// **Lending.** [`with`](Self::with) lends a value to a closure. The closure must not use these
+/// timers, and neither may `Hash` and `Eq` of keys and names: each method panics then, and changes
+/// nothing. Other timers of the shard may be used. A timer that would fire while the closure runs,
+/// because the closure takes a turn of the shard, fires when the closure has returned.
 ///
 /// **Class.** Timers that are made with a view [of a class](Timers::of_class) count for the class.
 ///
@@ -106,30 +105,24 @@ struct Inner<K: 'static, V: 'static, G: 'static> {
     /// None while it runs.
     handler: Cell<Option<KeyedHandler<K, V, G>>>,
     table: RefCell<Table<K, V, G>>,
-    /// Entries whose timers have fired while a value was lent, each with the timer that holds its
-    /// place on the shard.
-    deferred: RefCell<Vec<(u32, PartTimer)>>,
+    /// Entries whose timers have fired while a value was lent.
+    deferred: RefCell<Vec<u32>>,
     hasher: DefaultHashBuilder,
-    capacity: usize,
 }
 
 impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     pub(crate) fn new<T: Send + 'static>(
         timers: &Timers<T>,
-        capacity: u32,
         handler: impl FnMut(Expired<V, K>, &Self) + 'static,
-    ) -> Result<Self, ConfigError> {
-        let capacity = check("capacity", capacity)?;
-        let table = Table::with_capacity(capacity)?;
+    ) -> Self {
         let handler: KeyedHandler<K, V, G> = Box::new(handler);
-        Ok(Self(timers.add_part(|shard| Inner {
+        Self(timers.add_part(|shard| Inner {
             shard,
             handler: Cell::new(Some(handler)),
-            table: RefCell::new(table),
+            table: RefCell::new(Table::new()),
             deferred: RefCell::default(),
             hasher: DefaultHashBuilder::default(),
-            capacity,
-        })))
+        }))
     }
 }
 
@@ -231,67 +224,24 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         drained.sort_by_key(|expired| expired.deadline);
         drained
     }
-
-    /// Drops all keys with their values, and ends their timers.
-    pub fn clear(&self) {
-        for Expired { key, value, .. } in self.drain() {
-            self.0.shard.drop_each([key]);
-            self.0.shard.drop_each([value]);
-        }
-    }
 }
 
 /// Queries.
 impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
-    /// Whether there is such a key.
+    /// When the timer of a key is due: its deadline, rounded up to a tick. `None` if there is no
+    /// such key.
     ///
     /// A key is there until its timer is delivered, which is later than its deadline by the shard's
     /// lateness: a turn delivers only as many timers as its budget allows. A cache that must not
-    /// return a value after its deadline also looks whether [`remaining`](Self::remaining) is zero.
-    pub fn contains<Q>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        self.find(key).is_some()
-    }
-
-    /// When the timer of a key is due: its deadline, rounded up to a tick. `None` if there is no
-    /// such key.
+    /// return a value after its deadline looks whether that has passed.
     pub fn due<Q>(&self, key: &Q) -> Option<Instant>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let deadline = self.deadline_of(key)?;
+        let entry = self.find(key)?;
+        let deadline = self.table().get(entry)?.deadline;
         Some(self.0.shard.instant_of(deadline))
-    }
-
-    /// How long it is until the timer of a key is due; zero if it is due. `None` if there is no
-    /// such key. Of a key that was inserted with `Duration::MAX`, which means never, 584 years
-    /// remain.
-    pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let deadline = self.deadline_of(key)?;
-        Some(self.0.shard.time_left(deadline))
-    }
-
-    /// The number of keys in a group.
-    pub fn group_len<Q>(&self, group: &Q) -> usize
-    where
-        G: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let hash = self.0.hasher.hash_one(group);
-        self.table().group_len(hash, |known| known.borrow() == group)
-    }
-
-    /// The number of groups that have keys.
-    pub fn groups(&self) -> usize {
-        self.table().groups()
     }
 
     /// The number of keys.
@@ -302,11 +252,6 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The most keys that these timers hold.
-    pub fn capacity(&self) -> usize {
-        self.0.capacity
     }
 }
 
@@ -323,7 +268,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     ) -> Result<Option<Expired<V, K>>, NotInserted<K, V, G>> {
         let shard = &self.0.shard;
         if shard.is_closed() {
-            return Err(shard.why_closed().of((group, key, value)));
+            return Err(Refused::Closed((group, key, value)));
         }
         // The driver is woken when the entry is complete.
         let _compound = shard.compound();
@@ -331,7 +276,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         let group = group.map(|group| (self.0.hasher.hash_one(&group), group));
         let mut table = self.table();
         let schedule = |entry| shard.schedule(deadline, entry).ok();
-        let put = table.put((hash, key), value, deadline, self.0.capacity, schedule);
+        let put = table.put((hash, key), value, deadline, schedule);
         let name = match put {
             Put::New(entry) => group.and_then(|group| table.join_group(entry, group)),
             Put::Known(entry, key, value) => {
@@ -384,15 +329,6 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         let hash = self.0.hasher.hash_one(key);
         self.table().find(hash, |known| known.borrow() == key)
     }
-
-    fn deadline_of<Q>(&self, key: &Q) -> Option<Deadline>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let entry = self.find(key)?;
-        self.table().get(entry).map(|known| known.deadline)
-    }
 }
 
 impl<K, V, G> KeyedTimers<K, V, G> {
@@ -404,9 +340,16 @@ impl<K, V, G> KeyedTimers<K, V, G> {
 
     /// The timer of an entry has fired.
     fn fire(&self, entry: u32) {
-        let Ok(mut table) = self.0.table.try_borrow_mut() else { return self.defer(entry) };
-        let (ended, name) = table.remove(entry);
+        let Ok(mut table) = self.0.table.try_borrow_mut() else {
+            return self.0.deferred.borrow_mut().push(entry);
+        };
+        let ended = table.remove(entry);
         drop(table);
+        self.end(ended);
+    }
+
+    /// Calls the handler for an entry that has left the table.
+    fn end(&self, (ended, name): (Entry<K, V>, Option<G>)) {
         self.drop_name(name);
         let ended = self.expired(ended);
         let mut handler = self.0.handler.take().expect("a turn is not taken within a turn");
@@ -476,7 +419,7 @@ impl<K, V, G> fmt::Debug for KeyedTimers<K, V, G> {
         let mut debug = f.debug_struct("KeyedTimers");
         // A closure that is lent a value may print the timers.
         if let Ok(table) = self.0.table.try_borrow() {
-            debug.field("len", &table.len()).field("groups", &table.groups());
+            debug.field("len", &table.len());
         }
         debug.finish_non_exhaustive()
     }

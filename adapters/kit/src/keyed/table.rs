@@ -10,13 +10,12 @@
 //! Absent by design: code of the user, except `Hash` and `Eq` of keys and names and the closures
 //! that are lent entries.
 
+use corewheel::Deadline;
 use corewheel::part::PartTimer;
-use corewheel::{ConfigError, Deadline};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Spot;
 use slab::Slab;
 
-use crate::capacity::{no_memory, slab};
 use crate::chains::Chains;
 
 /// The membership of a key that is in no group.
@@ -50,7 +49,7 @@ pub(super) enum Put<K, V> {
     New(u32),
     /// The entry of this number has the key already; nothing has changed.
     Known(u32, K, V),
-    /// The table or the shard has no room.
+    /// The shard has no room.
     Refused(K, V),
 }
 
@@ -62,24 +61,12 @@ fn spread(hash: u32) -> u64 {
 }
 
 impl<K, V, G> Table<K, V, G> {
-    /// Fails if there is no memory for that many.
-    pub(super) fn with_capacity(capacity: usize) -> Result<Self, ConfigError> {
-        // The slab first: making the hash table touches all of its memory.
-        let entries = slab("capacity", capacity)?;
-        let mut by_key = HashTable::new();
-        by_key
-            .try_reserve(capacity, |_| unreachable!("the table is empty"))
-            .map_err(|_| no_memory("capacity", capacity))?;
-        Ok(Self { entries, by_key, groups: Chains::with_capacity("groups", 0)? })
+    pub(super) fn new() -> Self {
+        Self { entries: Slab::new(), by_key: HashTable::new(), groups: Chains::new() }
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// How many groups have keys.
-    pub(super) fn groups(&self) -> usize {
-        self.groups.lists()
     }
 
     #[inline]
@@ -93,15 +80,14 @@ impl<K, V, G> Table<K, V, G> {
         self.entries.get_mut(entry as usize)
     }
 
-    /// Inserts a key that is not there yet, if the table has fewer than `max`. The key is in no
-    /// group, and has the timer that `schedule` makes for the number of its entry.
+    /// Inserts a key that is not there yet. The key is in no group, and has the timer that
+    /// `schedule` makes for the number of its entry.
     #[inline]
     pub(super) fn put(
         &mut self,
         (hash, key): (u64, K),
         value: V,
         deadline: Deadline,
-        max: usize,
         schedule: impl FnOnce(u32) -> Option<PartTimer>,
     ) -> Put<K, V>
     where
@@ -109,14 +95,6 @@ impl<K, V, G> Table<K, V, G> {
     {
         let hash = hash as u32;
         let entries = &mut self.entries;
-        // Looking for a vacant place in a full table would make it grow.
-        if entries.len() >= max {
-            let is_entry = |entry: &u32| entries[*entry as usize].key == key;
-            return match self.by_key.find(spread(hash), is_entry) {
-                Some(entry) => Put::Known(*entry, key, value),
-                None => Put::Refused(key, value),
-            };
-        }
         let spot = self.by_key.entry(
             spread(hash),
             |entry| entries[*entry as usize].key == key,
@@ -177,19 +155,10 @@ impl<K, V, G> Table<K, V, G> {
         group == name.map(|(_, name)| name)
     }
 
-    pub(super) fn group_len(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> usize {
-        self.groups.find(hash, is_group).map_or(0, |group| self.groups.len_of(group))
-    }
-
     /// The numbers of the entries of a group, in the order in which their keys came to it.
     pub(super) fn members(&self, hash: u64, is_group: impl Fn(&G) -> bool) -> Vec<u32> {
         let group = self.groups.find(hash, is_group);
         group.map_or_else(Vec::new, |group| self.groups.members(group).copied().collect())
-    }
-
-    /// Visits all entries, in no particular order.
-    pub(super) fn for_each(&mut self, mut visit: impl FnMut(&mut Entry<K, V>)) {
-        self.entries.iter_mut().for_each(|(_, entry)| visit(entry));
     }
 
     /// The numbers of all entries, in no particular order.

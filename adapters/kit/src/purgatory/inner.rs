@@ -9,16 +9,16 @@ use std::hash::{BuildHasher, Hash};
 use std::rc::Rc;
 
 use corewheel::part::{Part, PartHandle};
-use corewheel::{Deadline, Refused, RefusedKind};
+use corewheel::{Deadline, Refused};
 use hashbrown::DefaultHashBuilder;
 
-use super::lists::{Hashed, Lists, Walk};
-use super::{Operation, OperationId, PurgatoryStats};
+use super::lists::{Hashed, Lists};
+use super::{Operation, PurgatoryStats};
 
-/// How often an operation is tried again because its `try_complete` has checked one of its keys.
-const TRIES_MAX: usize = 64;
-/// How many checks may be nested; a check within so many is deferred.
-const NESTED_MAX: usize = 16;
+/// How often all that was checked meanwhile is tried again, while none of it completes.
+const ROUNDS_MAX: usize = 64;
+/// How many keys an operation watches on average where the purgatory has no room for another.
+const WATCHES_EACH: usize = 4;
 
 pub(super) struct Inner<K, Op> {
     pub(super) shard: PartHandle,
@@ -28,8 +28,9 @@ pub(super) struct Inner<K, Op> {
     keys: RefCell<Vec<Hashed<K>>>,
     /// How many checks there were.
     checks: Cell<u64>,
+    /// Operations are being tried by a check, and other checks wait for their turn.
+    is_checking: Cell<bool>,
     pub(super) counts: Cell<PurgatoryStats>,
-    operations_max: usize,
     watches_max: usize,
 }
 
@@ -38,21 +39,16 @@ where
     K: Hash + Eq + 'static,
     Op: Operation,
 {
-    pub(super) fn new(
-        shard: PartHandle,
-        lists: Lists<K, Op>,
-        operations_max: usize,
-        watches_max: usize,
-    ) -> Self {
+    pub(super) fn new(shard: PartHandle, capacity: u32) -> Self {
         Self {
             shard,
-            lists: RefCell::new(lists),
+            lists: RefCell::new(Lists::new()),
             hasher: DefaultHashBuilder::default(),
             keys: RefCell::default(),
             checks: Cell::new(0),
+            is_checking: Cell::new(false),
             counts: Cell::default(),
-            operations_max,
-            watches_max,
+            watches_max: (WATCHES_EACH * capacity as usize).min(u32::MAX as usize / 2),
         }
     }
 
@@ -60,18 +56,18 @@ where
         self.hasher.hash_one(key)
     }
 
-    /// Tries an operation. One that is not complete gets a place; `None` if it has completed.
+    /// Tries an operation. One that is not complete gets a place; true if it has completed.
     pub(super) fn watch(
         &self,
         mut operation: Op,
         deadline: Deadline,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Option<OperationId>, Refused<Op>> {
+    ) -> Result<bool, Refused<Op>> {
         let checks = self.checks.get();
         if self.try_complete(&mut operation) {
             self.count(|counts| counts.completed_at_once += 1);
             self.shard.contain(|| operation.completed());
-            return Ok(None);
+            return Ok(true);
         }
         let mut incoming =
             Incoming { hashed: self.keys.take(), shard: &self.shard, room: &self.keys };
@@ -81,17 +77,16 @@ where
         let inserted = self.insert(deadline, &mut incoming.hashed);
         // A key that has a list already was not moved into the lists.
         drop(incoming);
-        let id = match inserted {
-            Ok(id) => id,
+        let index = match inserted {
+            Ok(index) => index,
             Err(refuse) => return Err(refuse(operation)),
         };
-        if self.checks.get() != checks {
-            // A check may have come during the first try, when the operation was in no list.
-            self.lists.borrow_mut().operations[id.index as usize].again = true;
+        if self.checks.get() == checks {
+            self.put_back(index, operation);
+            return Ok(false);
         }
-        let again = self.put_back(id.index, operation);
-        let completed = again.is_some_and(|operation| self.attempt(id.index, operation));
-        Ok((!completed).then_some(id))
+        // A check that came during the first try has not found the operation.
+        Ok(self.alone(|| self.try_again(index, operation)))
     }
 
     /// Makes a place for an operation, with its watches and its timer. The error makes the refusal.
@@ -99,20 +94,17 @@ where
         &self,
         deadline: Deadline,
         keys: &mut [Hashed<K>],
-    ) -> Result<OperationId, fn(Op) -> Refused<Op>> {
+    ) -> Result<u32, fn(Op) -> Refused<Op>> {
         let refuse = |how: fn(Op) -> Refused<Op>| {
             self.count(|counts| counts.refused += 1);
             Err(how)
         };
         if self.shard.is_closed() {
-            let is_dropped = self.shard.why_closed() == RefusedKind::Dropped;
-            return refuse(if is_dropped { Refused::Dropped } else { Refused::Closed });
+            return refuse(Refused::Closed);
         }
-        let (index, serial) = {
+        let index = {
             let mut lists = self.lists.borrow_mut();
-            let full = lists.operations.len() >= self.operations_max
-                || lists.watched() + keys.len() > self.watches_max;
-            if full {
+            if lists.watched() + keys.len() > self.watches_max {
                 return refuse(Refused::Full);
             }
             lists.insert(keys)
@@ -126,85 +118,84 @@ where
         };
         self.lists.borrow_mut().operations[index as usize].timer = Some(timer);
         self.count(|counts| counts.accepted += 1);
-        Ok(OperationId { serial, index })
+        Ok(index)
     }
 
-    /// Tries the operations that watch a key. The outermost check also runs the deferred ones.
+    /// Tries the operations that watch a key, and those whose keys are checked meanwhile. A check
+    /// within another one leaves that to it.
     pub(super) fn check(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> usize {
         self.checks.set(self.checks.get() + 1);
-        let (walk, is_outermost) = {
-            let mut lists = self.lists.borrow_mut();
-            if lists.walks() >= NESTED_MAX {
-                lists.defer_walk(hash, is_key);
-                return 0;
-            }
-            let is_outermost = lists.walks() == 0;
-            let Some(walk) = lists.begin_walk(hash, is_key) else { return 0 };
-            (walk, is_outermost)
-        };
-        let mut completed = self.walk(walk);
-        if is_outermost {
-            loop {
-                let deferred = self.lists.borrow_mut().begin_deferred_walk();
-                let Some(walk) = deferred else { break };
-                completed += self.walk(walk);
-            }
+        self.lists.borrow_mut().check(hash, is_key);
+        let completed = self.counts.get().completed;
+        if !self.is_checking.get() {
+            self.alone(|| ());
         }
-        completed
+        (self.counts.get().completed - completed) as usize
     }
 
-    /// Tries operations until the walk is over.
-    fn walk(&self, walk: Walk) -> usize {
-        let mut completed = 0;
-        loop {
-            let step = self.lists.borrow_mut().step(walk);
-            let Some((index, operation)) = step else { break };
-            completed += usize::from(self.attempt(index, operation));
+    /// Runs `work`, and then all checks that have come meanwhile, unless a check runs already.
+    fn alone<R>(&self, work: impl FnOnce() -> R) -> R {
+        if self.is_checking.replace(true) {
+            return work();
         }
-        self.lists.borrow_mut().end_walk(walk);
-        completed
+        let done = work();
+        let (mut idle, mut completed) = (0, self.counts.get().completed);
+        while idle < ROUNDS_MAX {
+            let round = self.lists.borrow().checked();
+            if round == 0 {
+                break;
+            }
+            for _ in 0..round {
+                self.lists.borrow_mut().begin_walk();
+                while let Some((index, operation)) = self.step() {
+                    self.try_again(index, operation);
+                }
+            }
+            let before = std::mem::replace(&mut completed, self.counts.get().completed);
+            idle = if completed > before { 0 } else { idle + 1 };
+        }
+        if idle == ROUNDS_MAX {
+            tracing::warn!(
+                name: "operation-checks-itself",
+                target: "corewheel::kit",
+                shard = self.shard.shard_id().number(),
+                tries = ROUNDS_MAX,
+                "an operation checks its own keys each time that it is tried"
+            );
+        }
+        self.is_checking.set(false);
+        done
+    }
+
+    /// Takes the next operation of the walk out of its place, and borrows nothing after that.
+    fn step(&self) -> Option<(u32, Op)> {
+        self.lists.borrow_mut().step()
     }
 
     /// Tries an operation that was taken from its place, and completes it or puts it back.
-    fn attempt(&self, index: u32, mut operation: Op) -> bool {
-        for _ in 0..TRIES_MAX {
-            if self.try_complete(&mut operation) {
-                self.end(index, |counts| counts.completed += 1);
-                self.shard.contain(|| operation.completed());
-                return true;
-            }
-            match self.put_back(index, operation) {
-                Some(again) => operation = again,
-                None => return false,
-            }
+    fn try_again(&self, index: u32, mut operation: Op) -> bool {
+        let is_complete = self.try_complete(&mut operation);
+        if is_complete {
+            self.end(index, |counts| counts.completed += 1);
+            self.shard.contain(|| operation.completed());
+        } else {
+            self.put_back(index, operation);
         }
-        tracing::warn!(
-            name: "operation-checks-itself",
-            target: "corewheel::kit",
-            shard = self.shard.shard_id().number(),
-            tries = TRIES_MAX,
-            "an operation checks its own keys each time that it is tried"
-        );
-        self.lists.borrow_mut().operations[index as usize].operation = Some(operation);
-        false
+        is_complete
     }
 
     /// Puts an operation that was not complete back into its place, or expires it if its timer has
-    /// fired meanwhile. Returns the operation if it must be tried again.
-    fn put_back(&self, index: u32, operation: Op) -> Option<Op> {
+    /// fired meanwhile.
+    fn put_back(&self, index: u32, operation: Op) {
         let mut lists = self.lists.borrow_mut();
         let waiting = &mut lists.operations[index as usize];
         if waiting.due {
             drop(lists);
             self.end(index, |counts| counts.expired += 1);
             self.shard.contain(|| operation.expired());
-            return None;
+        } else {
+            waiting.operation = Some(operation);
         }
-        if std::mem::take(&mut waiting.again) {
-            return Some(operation);
-        }
-        waiting.operation = Some(operation);
-        None
     }
 
     /// The timer of an operation has fired.
@@ -224,13 +215,12 @@ where
     /// Cancels those of these operations that have not ended. The `Drop` of a key may end the
     /// others meanwhile, and let new operations take their places.
     pub(super) fn cancel_all(&self, operations: Vec<(u32, u64)>) -> Vec<Op> {
-        operations.into_iter().filter_map(|(index, serial)| self.cancel(index, serial)).collect()
-    }
-
-    pub(super) fn cancel(&self, index: u32, serial: u64) -> Option<Op> {
-        let operation = self.lists.borrow_mut().get(index, serial)?.operation.take()?;
-        self.end(index, |counts| counts.cancelled += 1);
-        Some(operation)
+        let cancel = |(index, serial)| {
+            let operation = self.lists.borrow_mut().get(index, serial)?.operation.take()?;
+            self.end(index, |counts| counts.cancelled += 1);
+            Some(operation)
+        };
+        operations.into_iter().filter_map(cancel).collect()
     }
 
     /// Frees the place of an operation, with its watches and its timer, and counts its end.

@@ -5,19 +5,17 @@
 //! then, as in Kafka: operations that have completed would stay in it until then, and the sweep
 //! visits every watch.
 //!
-//! Invariant: a walk stands at the next watch to be visited; removing that watch moves the walk to
-//! the one after it. Absent by design: running an operation. Keys without a list are left in
+//! Invariant: the walk stands at the next watch to be visited; removing that watch moves the walk
+//! to the one after it. Absent by design: running an operation. Keys without a list are left in
 //! `spent`, for the caller to drop when nothing is borrowed.
 //!
 //! Cost: 24 bytes for each watch, and 48 bytes and the key for each list.
 
 use std::collections::VecDeque;
 
-use corewheel::ConfigError;
 use corewheel::part::PartTimer;
 use slab::Slab;
 
-use crate::capacity::slab;
 use crate::chains::Chains;
 
 /// Where the chain of an operation's watches ends.
@@ -29,10 +27,12 @@ pub(super) type Hashed<K> = (u64, Option<K>);
 pub(super) struct Lists<K, Op> {
     pub(super) operations: Slab<Waiting<Op>>,
     watches: Chains<Watched<K>, Watch>,
-    /// The next watch of each walk, the innermost walk last. `None` at the end of the list.
-    walks: Vec<Option<u32>>,
-    /// Lists whose walks begin when the outermost walk is over.
-    deferred: VecDeque<u32>,
+    /// The next watch of the walk along a list. `None` at the end of the list.
+    walk: Option<u32>,
+    /// The operations of the walk have serials below this.
+    before: u64,
+    /// Lists that were checked and whose walks have not begun.
+    checked: VecDeque<u32>,
     /// Keys whose lists are removed.
     pub(super) spent: Vec<K>,
     /// The serial of the next operation.
@@ -47,8 +47,6 @@ pub(super) struct Waiting<Op> {
     pub(super) serial: u64,
     /// `None` once it has fired.
     pub(super) timer: Option<PartTimer>,
-    /// One of its keys was checked while it was tried.
-    pub(super) again: bool,
     /// Its timer fired while it was tried.
     pub(super) due: bool,
     /// Its first watch, or [`NONE`].
@@ -65,29 +63,21 @@ struct Watch {
 /// A key that operations watch.
 struct Watched<K> {
     key: K,
-    /// Whether a walk is deferred.
-    is_deferred: bool,
-}
-
-/// A walk along one list, over the operations that were in it when the walk began.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Walk {
-    /// Its index in `walks`.
-    place: usize,
-    /// The operations of the walk have serials below this.
-    before: u64,
+    /// Whether a walk is to begin.
+    is_checked: bool,
 }
 
 impl<K, Op> Lists<K, Op> {
-    pub(super) fn with_capacity(operations: usize, watches: usize) -> Result<Self, ConfigError> {
-        Ok(Self {
-            operations: slab("operations_max", operations)?,
-            watches: Chains::with_capacity("watches_max", watches)?,
-            walks: Vec::new(),
-            deferred: VecDeque::new(),
+    pub(super) fn new() -> Self {
+        Self {
+            operations: Slab::new(),
+            watches: Chains::new(),
+            walk: None,
+            before: 0,
+            checked: VecDeque::new(),
             spent: Vec::new(),
             serial: 0,
-        })
+        }
     }
 
     /// How many watches there are in all lists.
@@ -103,7 +93,7 @@ impl<K, Op> Lists<K, Op> {
     /// Makes a place for an operation that is being tried, at the end of the lists of its keys. A
     /// key that is given twice counts once. The caller drops the keys that are not moved into the
     /// lists, when nothing is borrowed.
-    pub(super) fn insert(&mut self, keys: &mut [Hashed<K>]) -> (u32, u64)
+    pub(super) fn insert(&mut self, keys: &mut [Hashed<K>]) -> u32
     where
         K: Eq,
     {
@@ -113,7 +103,6 @@ impl<K, Op> Lists<K, Op> {
             operation: None,
             serial,
             timer: None,
-            again: false,
             due: false,
             first: NONE,
         }) as u32;
@@ -121,7 +110,7 @@ impl<K, Op> Lists<K, Op> {
             let list = self.list_of(*hash, key);
             self.append(index, list);
         }
-        (index, serial)
+        index
     }
 
     /// Removes an operation from its place and from all its lists.
@@ -150,58 +139,45 @@ impl<K, Op> Lists<K, Op> {
             .map(|watch| (watch.operation, self.operations[watch.operation as usize].serial))
     }
 
-    /// Begins a walk along the list of a key. Walks end in the reverse order of their beginnings.
-    pub(super) fn begin_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<Walk> {
-        let list = self.find(hash, is_key)?;
-        Some(self.walk_along(list))
-    }
-
-    /// Defers a walk along the list of a key until all others are over.
-    pub(super) fn defer_walk(&mut self, hash: u64, is_key: impl Fn(&K) -> bool) {
+    /// Notes that a key was checked: a walk along its list is to begin.
+    pub(super) fn check(&mut self, hash: u64, is_key: impl Fn(&K) -> bool) {
         let Some(list) = self.find(hash, is_key) else { return };
         let Some(known) = self.watches.name(list) else { return };
-        if !std::mem::replace(&mut known.is_deferred, true) {
-            self.deferred.push_back(list);
+        if !std::mem::replace(&mut known.is_checked, true) {
+            self.checked.push_back(list);
         }
     }
 
-    /// Begins the next deferred walk.
-    pub(super) fn begin_deferred_walk(&mut self) -> Option<Walk> {
-        loop {
-            let list = self.deferred.pop_front()?;
-            // The list may have been removed, and another list may have its index.
-            let known = self.watches.name(list);
-            if known.is_some_and(|known| std::mem::take(&mut known.is_deferred)) {
-                return Some(self.walk_along(list));
-            }
+    /// How many walks are to begin.
+    pub(super) fn checked(&self) -> usize {
+        self.checked.len()
+    }
+
+    /// Begins the next walk, over the operations that are in its list now. The walk before is over.
+    pub(super) fn begin_walk(&mut self) {
+        let Some(list) = self.checked.pop_front() else { return };
+        // The list may have been removed, and another list may have its index.
+        let known = self.watches.name(list);
+        if known.is_some_and(|known| std::mem::take(&mut known.is_checked)) {
+            (self.walk, self.before) = (self.watches.first(list), self.serial);
         }
     }
 
-    /// How many walks are under way.
-    pub(super) fn walks(&self) -> usize {
-        self.walks.len()
-    }
-
-    /// Takes the next operation of a walk out of its place. An operation that is being tried is
-    /// marked to be tried again.
-    pub(super) fn step(&mut self, walk: Walk) -> Option<(u32, Op)> {
+    /// Takes the next operation of the walk out of its place.
+    pub(super) fn step(&mut self) -> Option<(u32, Op)> {
         loop {
-            let watch = self.walks[walk.place]?;
+            let watch = self.walk?;
             let index = self.watches.get(watch).operation;
             let waiting = &mut self.operations[index as usize];
-            if waiting.serial >= walk.before {
+            if waiting.serial >= self.before {
+                self.walk = None;
                 return None;
             }
-            self.walks[walk.place] = self.watches.next(watch);
-            match waiting.operation.take() {
-                Some(operation) => return Some((index, operation)),
-                None => waiting.again = true,
+            self.walk = self.watches.next(watch);
+            if let Some(operation) = waiting.operation.take() {
+                return Some((index, operation));
             }
         }
-    }
-
-    pub(super) fn end_walk(&mut self, walk: Walk) {
-        self.walks.truncate(walk.place);
     }
 
     /// Takes all keys, when the purgatory is dropped.
@@ -209,11 +185,6 @@ impl<K, Op> Lists<K, Op> {
         let mut keys = std::mem::take(&mut self.spent);
         keys.extend(self.watches.take_names().map(|known| known.key));
         keys
-    }
-
-    fn walk_along(&mut self, list: u32) -> Walk {
-        self.walks.push(self.watches.first(list));
-        Walk { place: self.walks.len() - 1, before: self.serial }
     }
 
     fn find(&self, hash: u64, is_key: impl Fn(&K) -> bool) -> Option<u32> {
@@ -229,7 +200,7 @@ impl<K, Op> Lists<K, Op> {
             return list;
         }
         let key = key.take().expect("a key is moved into the lists once");
-        self.watches.add(hash, Watched { key, is_deferred: false })
+        self.watches.add(hash, Watched { key, is_checked: false })
     }
 
     fn append(&mut self, operation: u32, list: u32) {
@@ -245,9 +216,8 @@ impl<K, Op> Lists<K, Op> {
     /// Removes a watch from its list, and the list if it is empty. Returns the next watch of the
     /// same operation, or [`NONE`].
     fn unlink(&mut self, watch: u32) -> u32 {
-        let next = self.watches.next(watch);
-        for walk in self.walks.iter_mut().filter(|walk| **walk == Some(watch)) {
-            *walk = next;
+        if self.walk == Some(watch) {
+            self.walk = self.watches.next(watch);
         }
         let (Watch { sibling, .. }, spent) = self.watches.remove(watch);
         self.spent.extend(spent.map(|known| known.key));

@@ -188,13 +188,12 @@ use std::fmt;
 use std::hash::Hash;
 use std::rc::Rc;
 
-use corewheel::{ConfigError, Refused, Timers, When};
+use corewheel::{Refused, Timers, When};
 
 use self::inner::Inner;
-use self::lists::{Lists, Waiting};
+use self::lists::Waiting;
 pub use self::operation::Operation;
-pub use self::stats::{OperationId, PurgatoryStats};
-use crate::capacity::{CAPACITY, check};
+pub use self::stats::PurgatoryStats;
 
 /// Operations of one shard that complete by an event or by their deadline, exactly once; made by
 /// [`TimersExt::purgatory`](crate::TimersExt::purgatory). See the [module](self).
@@ -211,64 +210,46 @@ use crate::capacity::{CAPACITY, check};
 /// [drained](Self::drain). Dropping the last clone drops the operations and their timers.
 pub struct Purgatory<K, Op>(Rc<Inner<K, Op>>);
 
-/// How many watches an operation has on average, where no limit is set.
-const WATCHES_EACH: u32 = 4;
-
 impl<K, Op> Purgatory<K, Op>
 where
     K: Hash + Eq + 'static,
     Op: Operation,
 {
-    /// The most watches where no limit is set.
-    pub(crate) const WATCHES: u32 = CAPACITY * WATCHES_EACH;
-
-    pub(crate) fn new<T: Send + 'static>(
-        timers: &Timers<T>,
-        operations_max: u32,
-        watches_max: u32,
-    ) -> Result<Self, ConfigError> {
-        let operations_max = check("operations_max", operations_max)?;
-        let watches_max = check("watches_max", watches_max)?;
-        let lists = Lists::with_capacity(operations_max, watches_max)?;
-        let make = |shard| Inner::new(shard, lists, operations_max, watches_max);
-        Ok(Self(timers.add_part(make)))
+    pub(crate) fn new<T: Send + 'static>(timers: &Timers<T>) -> Self {
+        Self(timers.add_part(|shard| Inner::new(shard, timers.capacity())))
     }
-}
 
-impl<K, Op> Purgatory<K, Op>
-where
-    K: Hash + Eq + 'static,
-    Op: Operation,
-{
-    /// Tries an operation. If it is complete, it has ended, and `None` is returned. If not, it
-    /// watches these keys until it is due; the id cancels it.
+    /// Tries an operation. If it is complete, it has ended, and the result is true. If not, it
+    /// watches these keys until it is due, and the result is false.
     ///
     /// A key that is given twice counts once. Without keys the operation waits for its deadline
     /// alone. If `when` has passed, the operation expires in the next turn.
     ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, with the operation, which was tried and was not complete.
+    /// `Full` if the shard has no room for its timer, or if the operations watch four keys for each
+    /// timer that the shard can have; `Closed`. Both with the operation, which was tried and was
+    /// not complete.
     pub fn try_complete_else_watch<W: When>(
         &self,
         operation: Op,
         when: W,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Option<OperationId>, Refused<Op>> {
+    ) -> Result<bool, Refused<Op>> {
         self.0.watch(operation, self.0.shard.deadline(when), keys)
     }
 
-    /// Tries all operations that watch a key, in the order in which they came. Returns how many of
-    /// them were completed. To be called whenever something changes that operations depend on under
-    /// this key.
+    /// Tries all operations that watch a key, in the order in which they came. Returns how many
+    /// operations were completed. To be called whenever something changes that operations depend on
+    /// under this key.
     ///
     /// An operation that begins to watch the key meanwhile is not tried: it was tried when it came.
-    /// An operation whose `try_complete` makes this very call is tried once more when that returns,
-    /// up to 64 times.
     ///
-    /// Operations may check keys while they run. From 16 nested checks on, a check returns 0 and is
-    /// deferred until the outermost check is done, so that the stack does not overflow; the
-    /// operations that it then completes count for the outermost check.
+    /// Operations may check keys while they run. A check by an operation that is tried or completed
+    /// by another check returns 0: that one tries the operations of all keys that were checked
+    /// meanwhile, too, and returns how many it has completed in all, so that the stack does not
+    /// overflow. Where operations check their own keys each time that they are tried and none
+    /// completes, it ends after 64 rounds, and logs that.
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -293,12 +274,6 @@ where
         self.0.cancel_all(watchers)
     }
 
-    /// Cancels one operation and returns it. `None` if it has ended, or if its own `try_complete`
-    /// makes this call.
-    pub fn cancel(&self, operation: OperationId) -> Option<Op> {
-        self.0.cancel(operation.index, operation.serial)
-    }
-
     /// Cancels all operations and returns them, in the order in which they came.
     pub fn drain(&self) -> Vec<Op> {
         let mut all: Vec<_> = {
@@ -308,12 +283,6 @@ where
         };
         all.sort_unstable_by_key(|(_, serial)| *serial);
         self.0.cancel_all(all)
-    }
-
-    /// Cancels all operations and drops them one at a time: a panic in one `Drop` is counted by the
-    /// shard, and the others are dropped.
-    pub fn clear(&self) {
-        self.0.shard.drop_each(self.drain());
     }
 }
 
@@ -327,16 +296,6 @@ impl<K, Op> Purgatory<K, Op> {
             keys: lists.keys() as u64,
             ..self.0.counts.get()
         }
-    }
-
-    /// How many operations wait.
-    pub fn len(&self) -> usize {
-        self.0.lists.borrow().operations.len()
-    }
-
-    /// Whether no operation waits.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

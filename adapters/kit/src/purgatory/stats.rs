@@ -1,27 +1,10 @@
-//! The gauges and counters of a purgatory, and the names of its operations.
-
-use std::fmt;
-
-/// Names one operation of one purgatory. Once the operation has ended, the id names nothing, and
-/// using it does no harm.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OperationId {
-    pub(super) serial: u64,
-    pub(super) index: u32,
-}
-
-impl fmt::Debug for OperationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "operation {}", self.serial)
-    }
-}
+//! The gauges and counters of a purgatory.
 
 /// What a purgatory holds and has counted; read by [`Purgatory::stats`](super::Purgatory::stats).
 ///
 /// `accepted = delayed + completed + expired + cancelled`, except for operations whose methods are
 /// running while the statistics are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PurgatoryStats {
     /// Operations that wait now.

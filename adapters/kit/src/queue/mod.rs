@@ -3,7 +3,7 @@
 //! For a task that takes what is due at its own pace: retries with a back-off, leases, messages
 //! that are delivered later. By hand it is a timer for each value, whose handler pushes it into a
 //! list and wakes the task. That costs the shard a slot and a delivery for each value; a queue
-//! takes one timer of the shard, and 14 KiB for a wheel of its own.
+//! takes no timer of the shard, and 14 KiB for a wheel of its own.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
@@ -35,7 +35,7 @@
 //!     retries.insert((request, failures + 1), delay * 2)?;
 //! }
 //! let next = retries.peek().unwrap();
-//! assert_eq!(retries.remaining(next), Some(delay * 2));
+//! assert_eq!(retries.due(next), Some(shard.timers().now() + delay * 2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -154,14 +154,13 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use corewheel::{ConfigError, Deadline, Refused, Timers, When};
+use corewheel::{Refused, Timers, When};
 use corewheel_shard::{Shard, ShardConfig, TimerKey};
 use futures_core::Stream;
 
 use self::inner::Inner;
-use crate::capacity::{check, no_memory};
 
 /// Names one value in a [`DelayQueue`].
 ///
@@ -205,19 +204,14 @@ pub struct Expired<V, K = DelayKey> {
 /// first that polls takes it. After 512 values in a row, a task yields to the other tasks of its
 /// core.
 ///
-/// **Class.** The values of a queue that is made with a view [of a class](Timers::of_class) count
-/// for the class: an inserted value as `scheduled`, and a value that is taken because it is due as
-/// `fired`. A value that is removed, drained, cleared or dropped with the queue counts as
-/// `cancelled`, and a value that is still in the queue when the shard ends as `returned`. How late
-/// a value is taken depends on its consumer, so `late` and `overrun` leave values out. Such a queue
-/// takes 16 bytes more for each value, for its age.
+/// **Class.** A queue counts for no class; [`len`](Self::len) has its values.
 ///
 /// **Shutdown.** When the shard is shut down, values that are due can still be taken. The other
 /// values stay in the queue, to be [removed](Self::remove) or [drained](Self::drain).
 ///
-/// **Cost.** The shard has one timer for all values of a queue. A method that takes a delay reads
-/// the near clock; a method that takes values reads the system's clock when no value is due by its
-/// last reading.
+/// **Cost.** A queue [takes part in turns](corewheel::part::Part::takes_turns). A method that takes
+/// a delay reads the near clock; a method that takes values reads the system's clock when no value
+/// is due by its last reading.
 pub struct DelayQueue<V: 'static> {
     inner: Rc<Inner<V>>,
     /// The place of the task that polls the queue itself.
@@ -225,16 +219,13 @@ pub struct DelayQueue<V: 'static> {
 }
 
 impl<V> DelayQueue<V> {
-    pub(crate) fn new<T: Send + 'static>(
-        timers: &Timers<T>,
-        capacity: u32,
-    ) -> Result<Self, ConfigError> {
-        let room = check("capacity", capacity)?;
+    pub(crate) fn new<T: Send + 'static>(timers: &Timers<T>) -> Self {
+        let capacity = timers.capacity();
         let config = ShardConfig { capacity, level_slots: 64, ..ShardConfig::default() };
-        let values = Shard::new(config).map_err(|_| no_memory("capacity", room))?;
+        let values = Shard::new(config).expect("there is memory for as many values as timers");
         let inner = timers.add_part(|shard| Inner::new(shard, values));
         let place = inner.waiters.enter();
-        Ok(DelayQueue { inner, place })
+        DelayQueue { inner, place }
     }
 }
 
@@ -244,8 +235,7 @@ impl<V> DelayQueue<V> {
     ///
     /// # Errors
     ///
-    /// `Full` or `Closed`, with the value. An empty queue is also `Full` when its shard has no room
-    /// for the one timer that the queue needs.
+    /// `Full` or `Closed`, with the value.
     pub fn insert<W: When>(&self, value: V, when: W) -> Result<DelayKey, Refused<V>> {
         self.inner.insert(value, self.inner.shard.deadline(when))
     }
@@ -264,11 +254,6 @@ impl<V> DelayQueue<V> {
     /// one tick is not defined.
     pub fn drain(&self) -> Vec<Expired<V>> {
         self.inner.drain()
-    }
-
-    /// Drops all values, due or not.
-    pub fn clear(&self) {
-        self.inner.shard.drop_each(self.drain());
     }
 }
 
@@ -310,17 +295,6 @@ impl<V> DelayQueue<V> {
         let place = Place::new(&self.inner);
         poll_fn(|cx| self.inner.poll(place.index, waits_while_empty, cx)).await
     }
-
-    /// Polls for what [`next`](Self::next) waits for. The task that has polled last is woken.
-    pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
-        self.inner.poll(self.place, false, cx)
-    }
-
-    /// Polls for what [`recv`](Self::recv) waits for, also while the queue is empty. The task that
-    /// has polled last, by this method or by [`poll_expired`](Self::poll_expired), is woken.
-    pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
-        self.inner.poll(self.place, true, cx)
-    }
 }
 
 /// Queries.
@@ -335,16 +309,8 @@ impl<V> DelayQueue<V> {
 
     /// When a value is due: its deadline, rounded up to a tick. `None` if the key is stale.
     pub fn due(&self, key: DelayKey) -> Option<Instant> {
-        self.deadline_of(key).map(|deadline| self.inner.shard.instant_of(deadline))
-    }
-
-    /// How long it is until a value is due; zero if it is due. `None` if the key is stale.
-    pub fn remaining(&self, key: DelayKey) -> Option<Duration> {
-        self.deadline_of(key).map(|deadline| self.inner.shard.time_left(deadline))
-    }
-
-    fn deadline_of(&self, key: DelayKey) -> Option<Deadline> {
-        self.inner.values.borrow().deadline(key.0).map(Deadline::from)
+        let deadline = self.inner.values.borrow().deadline(key.0)?;
+        Some(self.inner.instant(deadline))
     }
 
     /// The number of values, due or not.
@@ -355,11 +321,6 @@ impl<V> DelayQueue<V> {
     /// Whether the queue has no value.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// The most values that the queue holds.
-    pub fn capacity(&self) -> usize {
-        self.inner.values.borrow().capacity()
     }
 }
 
@@ -377,31 +338,22 @@ impl<'a, V> Place<'a, V> {
 
 impl<V> Drop for Place<'_, V> {
     fn drop(&mut self) {
-        self.inner.waiters.leave(self.index, &self.inner.shard);
+        self.inner.shard.drop_each(self.inner.waiters.leave(self.index));
     }
 }
 
-/// The stream ends when the queue is empty, and goes on when a value is inserted after that.
+/// The stream ends when the queue is empty, and goes on when a value is inserted after that. The
+/// task that has polled last is woken.
 impl<V> Stream for DelayQueue<V> {
     type Item = Expired<V>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
-        self.poll_expired(cx)
-    }
-}
-
-/// The stream of a queue that is shared.
-impl<V> Stream for &DelayQueue<V> {
-    type Item = Expired<V>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Expired<V>>> {
-        self.poll_expired(cx)
+        self.inner.poll(self.place, false, cx)
     }
 }
 
 impl<V> fmt::Debug for DelayQueue<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("DelayQueue");
-        debug.field("len", &self.len()).field("capacity", &self.capacity()).finish_non_exhaustive()
+        f.debug_struct("DelayQueue").field("len", &self.len()).finish_non_exhaustive()
     }
 }

@@ -48,21 +48,20 @@
 //! ```
 //!
 //! A server that runs short of memory or of file descriptors closes idle connections sooner. Its
-//! timeouts have a minimum and a maximum, and the shard has a
-//! [`Scale`](corewheel::settings::Scale). A timeout lasts for
+//! timeouts have a minimum and a maximum, and the shard has a [`Scale`]. A timeout lasts for
 //! `min + (max - min) × scale` from its start or its last reset, by the present scale and not by
 //! that at its start. The idea is that of Envoy's overload manager, where a timer looks at the
 //! scale when its minimum is over; here, a change of the scale changes pending timeouts, too.
 //!
 //! Why a queue for each minimum and maximum, and not a timer for each timeout: all timeouts in the
 //! queue last equally long whatever the scale is, so they are due in the order in which they were
-//! started, and only the first one needs a timer. A change of the scale resets that one.
+//! started. The queue asks the shard for a turn when the first of them is due, and has no timer.
 //!
 //! # Cost
 //!
-//! 32 bytes and the value for each timeout. To start, reset or cancel a timeout is a clock reading
-//! and a few stores; only the first and the last timeout of a queue touch the wheel. A change of
-//! the scale is O(ranges of the shard), however many timeouts wait. Each range
+//! 32 bytes and the value for each timeout, taken when it is needed, and kept. To start, reset or
+//! cancel a timeout is a clock reading and a few stores. A change of the scale is O(ranges of the
+//! shard), however many timeouts wait. Each range
 //! [takes part in turns](corewheel::part::Part::takes_turns).
 //!
 //! # Statistics
@@ -72,21 +71,24 @@
 //! (drained and dropped ones included), refused, late, overrun and pending. Resets are not counted,
 //! and the age of a timeout counts from its last one.
 
-mod queue;
-mod range;
+// A turn delivers timeouts that are due one by one, alternating with timers. Why not all of them at
+// once: so many may be due that a turn must end before they do.
 
+mod queue;
+
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::{ConfigError, Refused, Timers};
+use corewheel::part::{Part, PartHandle, Wants};
+use corewheel::settings::Scale;
+use corewheel::{ConfigError, Deadline, Refused, Timers};
 
-use self::range::Inner;
-use crate::capacity::check;
+use self::queue::Queue;
 
 /// Timeouts of one shard that last for a minimum, a maximum or a time in between, by the shard's
-/// [`Scale`](corewheel::settings::Scale); made by [`TimersExt::scaled`](crate::TimersExt::scaled).
-/// See the [module](self).
+/// [`Scale`]; made by [`TimersExt::scaled`](crate::TimersExt::scaled). See the [module](self).
 ///
 /// `V` is the type of the values, such as a connection; the handler is given the value when its
 /// timeout ends. It is `!Send`; a clone shares the timeouts, and other threads use them by a
@@ -118,12 +120,29 @@ pub struct ScaledTimeout {
     index: u32,
 }
 
+type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
+
+struct Inner<V: 'static> {
+    shard: PartHandle,
+    queue: RefCell<Queue<V>>,
+    /// The tick in which the present turn began.
+    turn: Cell<Deadline>,
+    /// `None` while it runs.
+    handler: Cell<Option<Handler<V>>>,
+    /// The shortest and the longest time of a timeout.
+    range: (Duration, Duration),
+    /// How long a timeout lasts by the present scale.
+    span: Cell<Duration>,
+    /// When the span last became shorter. `None` if it never has.
+    shrunk_at: Cell<Option<Instant>>,
+    capacity: usize,
+}
+
 impl<V> ScaledTimeouts<V> {
     pub(crate) fn new<T: Send + 'static>(
         timers: &Timers<T>,
         min: Duration,
         max: Duration,
-        capacity: u32,
         handler: impl FnMut(V, &Self) + 'static,
     ) -> Result<Self, ConfigError> {
         if max.is_zero() {
@@ -134,9 +153,17 @@ impl<V> ScaledTimeouts<V> {
             let limit = format!("max is {max:?}");
             return Err(ConfigError::new("min", min, limit, "make it no more than that"));
         }
-        let (range, capacity) = ((min, max), check("capacity", capacity)?);
-        let make = |shard| Inner::new(shard, range, capacity, Box::new(handler));
-        Ok(Self(timers.add_part(make)))
+        let handler: Handler<V> = Box::new(handler);
+        Ok(Self(timers.add_part(|shard| Inner {
+            queue: RefCell::new(Queue::new()),
+            turn: Cell::new(shard.tick().into()),
+            handler: Cell::new(Some(handler)),
+            range: (min, max),
+            span: Cell::new(span((min, max), &shard)),
+            shrunk_at: Cell::new(None),
+            capacity: timers.capacity() as usize,
+            shard,
+        })))
     }
 
     /// Starts a timeout, now.
@@ -145,12 +172,30 @@ impl<V> ScaledTimeouts<V> {
     ///
     /// `Full` or `Closed`, with the value.
     pub fn start(&self, value: V) -> Result<ScaledTimeout, Refused<V>> {
-        self.0.start(value)
+        let Inner { shard, queue, .. } = &*self.0;
+        if shard.is_closed() {
+            return Err(Refused::Closed(value));
+        }
+        if self.len() >= self.0.capacity {
+            shard.count(|counts| counts.refused += 1);
+            return Err(Refused::Full(value));
+        }
+        let timeout = queue.borrow_mut().push(value, shard.since_start());
+        shard.count(|counts| {
+            counts.scheduled += 1;
+            counts.pending += 1;
+        });
+        shard.publish();
+        self.0.note_first();
+        if self.len() == 1 {
+            self.0.wake();
+        }
+        Ok(timeout)
     }
 
     /// Starts a timeout again, from now. False if it has ended.
     ///
-    /// A clock reading and a few stores: the wheel is not touched.
+    /// A clock reading and a few stores.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let now = self.0.shard.since_start();
         let is_reset = self.0.queue.borrow_mut().restart(timeout, now);
@@ -169,7 +214,7 @@ impl<V> ScaledTimeouts<V> {
     /// Cancels all timeouts and returns their values, the one that is due first at the beginning.
     /// O(timeouts).
     pub fn drain(&self) -> Vec<V> {
-        let values = self.0.queue.borrow_mut().drain();
+        let values = self.0.drain();
         self.0.note_cancelled(values.len());
         values
     }
@@ -189,6 +234,111 @@ impl<V> ScaledTimeouts<V> {
     /// Whether no timeout waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl<V> Inner<V> {
+    /// When a timeout is due that started at `start`.
+    fn deadline(&self, start: Duration) -> Deadline {
+        self.shard.deadline(self.shard.instant_after(start.saturating_add(self.span.get())))
+    }
+
+    fn first_deadline(&self) -> Option<Deadline> {
+        self.queue.borrow().first().map(|start| self.deadline(start))
+    }
+
+    /// Whether a timeout is due in the present turn. A shutdown delivers all that is pending.
+    fn is_due(&self, deadline: Deadline) -> bool {
+        deadline <= self.turn.get() || self.shard.is_closed()
+    }
+
+    /// Wakes the driver if it sleeps past the first timeout.
+    fn wake(&self) {
+        if let Some(deadline) = self.first_deadline() {
+            self.shard.wake_past(deadline);
+        }
+    }
+
+    /// The first timeout may be another one.
+    #[inline]
+    fn note_first(&self) {
+        if self.shard.has_class() {
+            let first = self.queue.borrow().first();
+            self.shard.set_oldest(first.map(|start| self.shard.instant_after(start)));
+        }
+    }
+
+    /// Takes all values out, in order.
+    fn drain(&self) -> Vec<V> {
+        let queue = &mut *self.queue.borrow_mut();
+        std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    /// So many timeouts were taken out of the queue, undelivered.
+    fn note_cancelled(&self, count: usize) {
+        self.shard.count(|counts| {
+            counts.pending -= count as u64;
+            counts.cancelled += count as u64;
+        });
+        self.shard.publish();
+        self.note_first();
+    }
+}
+
+/// How long a timeout lasts by the shard's scale. At least a nanosecond, so that a timeout that the
+/// handler starts is not due in the same turn.
+fn span((min, max): (Duration, Duration), shard: &PartHandle) -> Duration {
+    shard.scale().between(min, max).max(Duration::from_nanos(1))
+}
+
+impl<V: 'static> Part for Inner<V> {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
+    fn turn_begins(&self, _now: Duration) {
+        self.turn.set(self.shard.tick().into());
+    }
+
+    fn wants(&self) -> Wants {
+        match self.first_deadline() {
+            None => Wants::Nothing,
+            Some(first) if self.is_due(first) => Wants::Delivery,
+            Some(first) => Wants::TurnBy(first),
+        }
+    }
+
+    fn deliver(self: Rc<Self>, now: Duration) {
+        let Some(first) = self.first_deadline().filter(|first| self.is_due(*first)) else { return };
+        let popped = self.queue.borrow_mut().pop();
+        let Some(value) = popped else { return };
+        let deadline = self.shard.instant_of(first);
+        // A timeout that a change of the scale has made due was not due before the change.
+        let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
+        let late = self.shard.instant_after(now).saturating_duration_since(due);
+        self.shard.begin_delivery(late);
+        self.note_first();
+        let mut handler = self.handler.take().expect("a turn is not taken within a turn");
+        let this = ScaledTimeouts(self);
+        this.0.shard.contain(|| handler(value, &this));
+        this.0.handler.set(Some(handler));
+    }
+
+    fn scale_changed(&self, _scale: Scale) {
+        let span = span(self.range, &self.shard);
+        if self.span.replace(span) > span {
+            self.shrunk_at.set(Some(self.shard.now()));
+        }
+        self.wake();
+    }
+}
+
+impl<V: 'static> Drop for Inner<V> {
+    fn drop(&mut self) {
+        let values = self.drain();
+        self.note_cancelled(values.len());
+        self.shard.drop_each(values);
+        self.shard.drop_each(self.handler.take());
     }
 }
 

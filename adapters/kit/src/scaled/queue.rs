@@ -7,89 +7,101 @@
 
 use std::time::Duration;
 
+use corewheel_shard::{Link, List, Node};
 use slab::Slab;
 
 use super::ScaledTimeout;
-use crate::ages::Ages;
 
 pub(super) struct Queue<V> {
-    /// The values with their serials.
-    values: Slab<(u64, V)>,
-    /// When each value came or was last restarted, by the handle's
-    /// [`since_start`](corewheel::part::PartHandle::since_start).
-    starts: Ages,
+    values: Slab<Started<V>>,
+    order: List,
+    /// The latest start, in nanoseconds; a clock that goes back changes no order.
+    latest: u64,
     /// The serial of the next value.
     serial: u64,
 }
 
+struct Started<V> {
+    value: V,
+    serial: u64,
+    /// When it was started, in nanoseconds.
+    start: u64,
+    link: Link,
+}
+
+impl<V> Node for Started<V> {
+    fn link(&self) -> Link {
+        self.link
+    }
+
+    fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+}
+
 impl<V> Queue<V> {
     pub(super) fn new() -> Self {
-        Self { values: Slab::new(), starts: Ages::default(), serial: 0 }
+        Self { values: Slab::new(), order: List::default(), latest: 0, serial: 0 }
     }
 
     /// Adds a value at the end.
     pub(super) fn push(&mut self, value: V, now: Duration) -> ScaledTimeout {
-        let serial = self.serial;
+        let (serial, start) = (self.serial, self.start(now));
         self.serial += 1;
-        let index = self.values.insert((serial, value)) as u32;
-        self.starts.reserve(self.values.capacity());
-        self.starts.begin(index, now);
+        let started = Started { value, serial, start, link: Link::default() };
+        let index = self.values.insert(started) as u32;
+        self.order.append(&mut self.values, index);
         ScaledTimeout { serial, index }
     }
 
     /// Puts a value at the end. False if it is not in the queue.
     pub(super) fn restart(&mut self, timeout: ScaledTimeout, now: Duration) -> bool {
-        let is_there = self.has(timeout);
+        let is_there = self.get(timeout).is_some();
         if is_there {
-            self.starts.end(timeout.index);
-            self.starts.begin(timeout.index, now);
+            self.order.remove(&mut self.values, timeout.index);
+            self.values[timeout.index as usize].start = self.start(now);
+            self.order.append(&mut self.values, timeout.index);
         }
         is_there
     }
 
     /// Takes a value out.
     pub(super) fn remove(&mut self, timeout: ScaledTimeout) -> Option<V> {
-        self.has(timeout).then(|| self.take(timeout.index).1)
+        self.get(timeout)?;
+        Some(self.take(timeout.index))
     }
 
-    /// Takes the first value out, with its start.
-    pub(super) fn pop(&mut self) -> Option<(Duration, V)> {
-        let first = self.starts.first()?;
+    /// Takes the first value out.
+    pub(super) fn pop(&mut self) -> Option<V> {
+        let first = self.order.first()?;
         Some(self.take(first))
     }
 
-    /// Takes all values out, in order.
-    pub(super) fn drain(&mut self) -> Vec<V> {
-        std::iter::from_fn(|| self.pop()).map(|(_, value)| value).collect()
+    fn take(&mut self, index: u32) -> V {
+        self.order.remove(&mut self.values, index);
+        self.values.remove(index as usize).value
     }
 
-    fn take(&mut self, index: u32) -> (Duration, V) {
-        let (_, value) = self.values.remove(index as usize);
-        self.starts.end(index);
-        (self.starts.since(index), value)
+    fn start(&mut self, now: Duration) -> u64 {
+        self.latest =
+            self.latest.max(now.as_secs() * 1_000_000_000 + u64::from(now.subsec_nanos()));
+        self.latest
     }
 
     /// The start of the first value.
     #[inline]
-    pub(super) fn first_start(&self) -> Option<Duration> {
-        self.starts.oldest()
+    pub(super) fn first(&self) -> Option<Duration> {
+        let first = self.order.first()?;
+        Some(Duration::from_nanos(self.values[first as usize].start))
     }
 
     /// The start of a value. `None` if it is not in the queue.
     pub(super) fn get(&self, timeout: ScaledTimeout) -> Option<Duration> {
-        self.has(timeout).then(|| self.starts.since(timeout.index))
-    }
-
-    fn has(&self, timeout: ScaledTimeout) -> bool {
-        let value = self.values.get(timeout.index as usize);
-        value.is_some_and(|(serial, _)| *serial == timeout.serial)
+        let known = self.values.get(timeout.index as usize)?;
+        (known.serial == timeout.serial).then(|| Duration::from_nanos(known.start))
     }
 
     pub(super) fn len(&self) -> usize {
         self.values.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.values.is_empty()
     }
 }

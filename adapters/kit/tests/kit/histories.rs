@@ -11,11 +11,11 @@ use corewheel::class::TimerClass;
 use corewheel::settings::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel_kit::TimersExt;
-use corewheel_kit::purgatory::{Operation, OperationId, Purgatory};
+use corewheel_kit::purgatory::{Operation, Purgatory};
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use fastrand::Rng;
 
-use crate::support::{Lab, builder, check_law, ms, seeds};
+use corewheel_test_support::{Lab, builder, check_law, ms, seeds};
 
 /// How often each operation or timeout has ended, by its number.
 #[derive(Clone, Default)]
@@ -54,7 +54,6 @@ struct World {
     purgatory: Weak<Purgatory<u32, Wild>>,
     ends: Ends,
     rng: RefCell<Rng>,
-    ids: RefCell<Vec<OperationId>>,
     /// How many random commands are left before the next step of the history.
     left: Cell<u32>,
     /// How many random commands are running, each inside the one before; at most 21.
@@ -105,7 +104,7 @@ impl World {
         let number = self.ends.begin();
         let operation = Wild { number, world: Rc::clone(self) };
         match purgatory.try_complete_else_watch(operation, delay, keys) {
-            Ok(watched) => self.ids.borrow_mut().extend(watched),
+            Ok(_) => {}
             Err(refused) => self.take_back([refused.into_value()]),
         }
     }
@@ -121,19 +120,13 @@ impl World {
         self.depth.set(self.depth.get() + 1);
         let (what, key) = {
             let mut rng = self.rng.borrow_mut();
-            (rng.u32(..24), rng.u32(..6))
+            (rng.u32(..23), rng.u32(..6))
         };
         match what {
             0..10 => self.watch(&purgatory),
             10..16 => drop(purgatory.check_and_complete(&key)),
             16 => self.take_back(purgatory.cancel_for_key(&key)),
-            17 => {
-                let ids = self.ids.borrow();
-                let id = ids.get(key as usize * ids.len() / 6).copied();
-                drop(ids);
-                self.take_back(id.and_then(|id| purgatory.cancel(id)));
-            }
-            18 if key < 2 => self.take_back(purgatory.drain()),
+            17 if key < 2 => self.take_back(purgatory.drain()),
             _ => {}
         }
         self.depth.set(self.depth.get() - 1);
@@ -146,13 +139,11 @@ fn operations_with_random_callbacks_end_exactly_once() {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
         let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(4..64)));
-        let purgatory = lab.timers().purgatory_with_capacity(rng.u32(4..64), 100);
-        let purgatory = Rc::new(purgatory.unwrap());
+        let purgatory = Rc::new(lab.timers().purgatory());
         let world = Rc::new(World {
             purgatory: Rc::downgrade(&purgatory),
             ends: Ends::default(),
             rng: RefCell::new(rng.fork()),
-            ids: RefCell::default(),
             left: Cell::new(0),
             depth: Cell::new(0),
         });
@@ -208,7 +199,7 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
             time_max: rng.bool().then_some(Duration::ZERO),
             ..TurnBudget::default()
         };
-        let builder = builder(1).class(CLASS).budget(budget).capacity(rng.u32(2..8));
+        let builder = builder(1).class(CLASS).budget(budget).capacity(rng.u32(2..40));
         let mut lab = Lab::<()>::new(builder);
         let timers = lab.timers().of_class(CLASS).unwrap();
         let (ends, keys) = (Ends::default(), Rc::<RefCell<Vec<ScaledTimeout>>>::default());
@@ -237,7 +228,6 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
                     ends.end_all(timeouts.drain());
                 }
                 10..13 => shard.set_scale(Scale::new(rng.f64()).unwrap()),
-                // The timer takes a slot of the shard, which is free again when it fires.
                 13 => drop(shard.schedule(ms(rng.u64(..9)), ())),
                 _ => {}
             }
@@ -252,8 +242,7 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
             }
         };
         let max = ms(rng.u64(1..60));
-        let (min, capacity) = (max / rng.u32(1..9), rng.u32(1..40));
-        let timeouts = timers.scaled_with_capacity(min, max, capacity, handle).unwrap();
+        let timeouts = timers.scaled(max / rng.u32(1..9), max, handle).unwrap();
         for _ in 0..600 {
             if rng.u32(..3) == 0 {
                 lab.advance(Duration::from_micros(rng.u64(1..9_000)));

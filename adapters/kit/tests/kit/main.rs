@@ -7,14 +7,10 @@ mod containers;
 mod delay_queue;
 mod histories;
 mod keyed;
-mod operation_fn;
 mod purgatory;
 mod purgatory_hostile;
 mod repeat;
 mod scaled;
 mod scaled_hostile;
 mod shard_end;
-#[path = "../../../../tests/service/support/mod.rs"]
-#[allow(dead_code, reason = "the tests of the service use the rest")]
-mod support;
 mod timer_owners;

@@ -9,11 +9,11 @@ use corewheel::class::TimerClass;
 use corewheel::stats::ClassStats;
 use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
 use corewheel_kit::TimersExt;
-use corewheel_kit::purgatory::{Operation, OperationId, Purgatory, PurgatoryStats};
+use corewheel_kit::purgatory::{Operation, Purgatory, PurgatoryStats};
 use fastrand::Rng;
 
-use crate::operation_fn::{Completion, OperationFn};
-use crate::support::{
+use corewheel_test_support::operation_fn::{Completion, OperationFn};
+use corewheel_test_support::{
     FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, seeds, ticks_of, wait_until,
 };
 
@@ -96,7 +96,7 @@ impl Scene {
         let (mut op, ready) = self.op(name);
         op.then = Some(Box::new(then));
         let watch = self.purgatory.try_complete_else_watch(op, delay, keys.iter().copied());
-        assert!(watch.unwrap().is_some());
+        assert!(!watch.unwrap());
         ready
     }
 
@@ -129,53 +129,10 @@ fn operation_complete_when_it_comes_never_waits() {
     let (op, ready) = scene.op("a");
     ready.set(true);
     let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
-    assert_eq!(watch.unwrap(), None);
+    assert!(watch.unwrap());
     assert_eq!(scene.log.take(), ["a tried", "a completed"]);
     let stats = scene.purgatory.stats();
     assert_eq!((stats.completed_at_once, stats.accepted), (1, 0));
-    check_empty(&mut scene);
-}
-
-#[test]
-fn check_of_any_key_completes_operation_and_removes_it_from_all_lists() {
-    for event in ["k", "l", "m"] {
-        let mut scene = Scene::new();
-        let ready = scene.watch("a", ms(5), &["k", "l", "m", "k"], || {});
-        let stats = scene.purgatory.stats();
-        assert_eq!((stats.delayed, stats.watched, stats.keys), (1, 3, 3), "a key counts once");
-        assert_eq!(scene.purgatory.check_and_complete(event), 0, "it is not ready");
-        ready.set(true);
-        assert_eq!(scene.purgatory.check_and_complete("unknown"), 0);
-        assert_eq!(scene.purgatory.check_and_complete(event), 1);
-        assert_eq!(scene.log.take(), ["a tried", "a tried", "a tried", "a completed"]);
-        assert_eq!(scene.purgatory.stats().watched, 0, "promptly, and not by a sweep");
-        for key in ["k", "l", "m"] {
-            assert_eq!(scene.purgatory.check_and_complete(key), 0, "exactly once");
-        }
-        check_empty(&mut scene);
-    }
-}
-
-#[test]
-fn operation_expires_at_its_deadline_and_leaves_all_lists() {
-    let mut scene = Scene::new();
-    scene.watch("b", ms(7), &["k", "l"], || {});
-    scene.watch("a", ms(5), &["k"], || {});
-    let (op, _) = scene.op("past");
-    let at = scene.lab.clock.now();
-    let watch = scene.purgatory.try_complete_else_watch(op, at, ["l"]).unwrap();
-    assert!(watch.is_some());
-    scene.lab.settle();
-    assert_eq!(scene.ends(), ["past expired"]);
-    scene.lab.advance(Duration::from_nanos(4_999_999));
-    assert_eq!(scene.ends(), [""; 0]);
-    scene.lab.advance(Duration::from_nanos(1));
-    assert_eq!(scene.ends(), ["a expired"]);
-    let stats = scene.purgatory.stats();
-    assert_eq!((stats.watched, stats.keys), (2, 2), "only b watches them");
-    scene.lab.advance(ms(2));
-    assert_eq!(scene.ends(), ["b expired"], "without another try");
-    assert_eq!(scene.purgatory.stats().expired, 3);
     check_empty(&mut scene);
 }
 
@@ -193,28 +150,6 @@ fn operation_without_keys_waits_for_its_deadline_and_huge_delay_means_never() {
 }
 
 #[test]
-fn check_tries_operations_in_order_of_arrival() {
-    let mut scene = Scene::new();
-    let flags: Vec<_> = ["a", "b", "c", "d"]
-        .into_iter()
-        .map(|name| scene.watch(name, FAR, &["k", "l"], || {}))
-        .collect();
-    scene.log.take();
-    for n in [0, 2, 3] {
-        flags[n].set(true);
-    }
-    assert_eq!(scene.purgatory.check_and_complete("k"), 3);
-    let tried =
-        ["a tried", "a completed", "b tried", "c tried", "c completed", "d tried", "d completed"];
-    assert_eq!(scene.log.take(), tried);
-    scene.watch("e", FAR, &["l"], || {}).set(true);
-    flags[1].set(true);
-    assert_eq!(scene.purgatory.check_and_complete("l"), 2);
-    assert_eq!(scene.ends(), ["b completed", "e completed"]);
-    check_empty(&mut scene);
-}
-
-#[test]
 fn cancel_for_key_returns_operations_in_order_and_frees_their_other_keys() {
     let mut scene = Scene::new();
     for (name, keys) in [("a", &["k", "l"][..]), ("b", &["l"]), ("c", &["m", "k"])] {
@@ -226,17 +161,11 @@ fn cancel_for_key_returns_operations_in_order_and_frees_their_other_keys() {
     assert_eq!(scene.purgatory.cancel_for_key("k").len(), 0);
     scene.lab.advance(ms(5));
     assert_eq!(scene.ends(), ["b expired"], "a cancelled operation does not expire");
-    // A single operation, by its id.
-    let (op, _) = scene.op("d");
-    let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
-    let id = watch.unwrap().expect("it waits");
-    assert_eq!(scene.purgatory.cancel(id).unwrap().name, "d");
     scene.watch("e", ms(5), &["k"], || {});
-    assert!(scene.purgatory.cancel(id).is_none(), "the id names no other operation");
     scene.watch("f", FAR, &["k"], || {});
     let drained = scene.purgatory.drain();
     assert_eq!(drained.iter().map(|op| op.name).collect::<Vec<_>>(), ["e", "f"]);
-    assert_eq!(scene.purgatory.stats().cancelled, 5);
+    assert_eq!(scene.purgatory.stats().cancelled, 4);
     scene.ends();
     check_empty(&mut scene);
 }
@@ -254,15 +183,15 @@ fn completed_operation_may_watch_check_and_cancel_under_its_key() {
         let cancelled = purgatory.cancel_for_key("b's");
         assert_eq!(cancelled[0].name, "b");
         let watch = purgatory.try_complete_else_watch(late, FAR, ["k"]);
-        assert!(watch.unwrap().is_some());
-        assert_eq!(purgatory.check_and_complete("k"), 1, "that is c");
+        assert!(!watch.unwrap());
+        assert_eq!(purgatory.check_and_complete("k"), 0, "it is left to the check around it");
     });
     scene.watch("b", FAR, &["k", "b's"], || {}).set(true);
     scene.watch("c", FAR, &["k"], || {}).set(true);
     let d = scene.watch("d", FAR, &["k"], || {});
     scene.log.take();
     ready.set(true);
-    assert_eq!(scene.purgatory.check_and_complete("k"), 1, "c was completed further in");
+    assert_eq!(scene.purgatory.check_and_complete("k"), 2, "a and c");
     let log = scene.log.take();
     let expected = [
         "a tried",
@@ -271,8 +200,8 @@ fn completed_operation_may_watch_check_and_cancel_under_its_key() {
         "c tried",
         "c completed",
         "d tried",
-        "late tried",
         "d tried",
+        "late tried",
     ];
     assert_eq!(
         log, expected,
@@ -296,7 +225,7 @@ fn expired_operation_may_watch_again_and_complete_others() {
         b.set(true);
         assert_eq!(purgatory.check_and_complete("k"), 1);
         let watch = purgatory.try_complete_else_watch(again, Duration::ZERO, ["k"]);
-        assert!(watch.unwrap().is_some(), "and it expires in the next turn");
+        assert!(!watch.unwrap(), "and it expires in the next turn");
     });
     scene.lab.clock.advance(ms(3));
     let _ = scene.lab.turn();
@@ -345,13 +274,38 @@ fn check_during_a_try_leads_to_another_try() {
             OperationFn::new(is_complete, move |how| done.set(Some(how)))
         };
         let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
-        assert_eq!(watch.is_none(), !watched_before);
+        assert_eq!(watch, !watched_before);
         fires.set(true);
         assert_eq!(purgatory.check_and_complete("k"), usize::from(watched_before));
         assert_eq!(done.get(), Some(Completion::Event));
-        assert!(purgatory.is_empty());
+        assert_eq!(purgatory.stats().delayed, 0);
         check_stats(purgatory.stats());
     }
+}
+
+#[test]
+fn operation_whose_deadline_comes_within_its_own_try_expires() {
+    thread_local! {
+        static LAB: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
+    }
+    let lab = Lab::<()>::new(builder(1));
+    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
+    let ended = Rc::new(Cell::new(None));
+    let noted = Rc::clone(&ended);
+    let is_complete = || {
+        if let Some(mut lab) = LAB.take() {
+            lab.advance(ms(5));
+            LAB.set(Some(lab));
+        }
+        false
+    };
+    let op = OperationFn::new(is_complete, move |how| noted.set(Some(how)));
+    assert!(!purgatory.try_complete_else_watch(op, ms(5), ["k"]).unwrap());
+    LAB.set(Some(lab));
+    assert_eq!(purgatory.check_and_complete("k"), 0);
+    assert_eq!(ended.get(), Some(Completion::Deadline));
+    assert_eq!(purgatory.stats().delayed, 0);
+    check_stats(purgatory.stats());
 }
 
 #[test]
@@ -369,7 +323,7 @@ fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times(
         OperationFn::new(is_complete, |_| panic!("it never ends"))
     };
     let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
-    assert!(watch.is_some());
+    assert!(!watch);
     assert_eq!(purgatory.check_and_complete("k"), 0);
     assert!(tries.get() < 200);
     assert_eq!(purgatory.drain().len(), 1);
@@ -393,31 +347,32 @@ fn lock_is_handed_down_a_queue_of_any_length() {
                 weak.upgrade().unwrap().check_and_complete(&1);
             },
         );
-        assert!(purgatory.try_complete_else_watch(op, FAR, [1]).unwrap().is_some());
+        assert!(!purgatory.try_complete_else_watch(op, FAR, [1]).unwrap());
     }
     free.set(true);
     assert!(purgatory.check_and_complete(&1) > 0);
     assert!(order.borrow().iter().copied().eq(0..QUEUE), "one after the other, none left");
-    assert!(purgatory.is_empty());
+    assert_eq!(purgatory.stats().delayed, 0);
 }
 
 #[test]
 fn refused_operation_is_returned_and_leaves_nothing_behind() {
-    let mut lab = Lab::<()>::new(builder(1).capacity(64));
+    let mut lab = Lab::<()>::new(builder(1).capacity(2));
     let log = Log::default();
     let op = |name| Op { name, ready: Rc::default(), log: log.clone(), then: None };
-    let check = |refused: Result<Option<OperationId>, Refused<Op>>, name| match refused {
+    let check = |refused: Result<bool, Refused<Op>>, name| match refused {
         Err(Refused::Full(op)) => assert_eq!(op.name, name),
         other => panic!("{other:?}"),
     };
-    let purgatory = lab.timers().purgatory_with_capacity::<u32, Op>(2, 4).unwrap();
+    // Four keys for each of two timers.
+    let purgatory = lab.timers().purgatory::<u32, Op>();
     check(purgatory.try_complete_else_watch(op("many keys"), FAR, 0..), "many keys");
-    let _ = purgatory.try_complete_else_watch(op("a"), FAR, [1, 2, 3]).unwrap();
+    let _ = purgatory.try_complete_else_watch(op("a"), FAR, 1..=7).unwrap();
     check(purgatory.try_complete_else_watch(op("watches"), FAR, [1, 2]), "watches");
     let _ = purgatory.try_complete_else_watch(op("b"), FAR, [1]).unwrap();
     check(purgatory.try_complete_else_watch(op("operations"), FAR, []), "operations");
     let stats = purgatory.stats();
-    assert_eq!((stats.delayed, stats.watched, stats.keys, stats.refused), (2, 4, 3, 3));
+    assert_eq!((stats.delayed, stats.watched, stats.keys, stats.refused), (2, 8, 7, 3));
     check_stats(stats);
     // The shard is full.
     let timers = lab.timers().clone();
@@ -463,7 +418,7 @@ fn shutdown_expires_or_keeps_operations_by_its_policy() {
         check_law(&report.counts);
         if policy == ShutdownPolicy::Fire {
             assert_eq!(scene.ends(), ["a expired", "b expired"]);
-            assert!(scene.purgatory.is_empty());
+            assert_eq!(scene.purgatory.stats().delayed, 0);
             continue;
         }
         assert_eq!(report.unfired, 2);
@@ -507,7 +462,7 @@ fn random_history_of_operations_equals_that_of_a_list() {
                         move |how| ends.borrow_mut().push((number, how)),
                     );
                     let watch = purgatory.try_complete_else_watch(op, ms(delay), keys.clone());
-                    assert!(watch.unwrap().is_some());
+                    assert!(!watch.unwrap());
                     let due = ticks_of(lab.timers()) + delay;
                     twin.push(Twin { number, keys, due, ready });
                 }

@@ -8,7 +8,7 @@ use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 use corewheel_kit::purgatory::Operation;
 
-use crate::support::{Lab, builder, check_law, ms};
+use corewheel_test_support::{Lab, builder, check_law, ms};
 
 type Numbered = KeyedTimers<u32, u32>;
 type Expiries = Rc<RefCell<Vec<(&'static str, u32)>>>;
@@ -18,7 +18,7 @@ fn numbered(timers: &Timers<()>, name: &'static str, expiries: &Expiries) -> Num
     let record = move |timer: Expired<u32, u32>, _: &Numbered| {
         expiries.borrow_mut().push((name, timer.key));
     };
-    timers.keyed_with_capacity(16, record).unwrap()
+    timers.keyed(record)
 }
 
 /// An operation that records its expiry.
@@ -56,7 +56,7 @@ fn drop_of_an_owner_ends_its_timers_and_no_other_timers() {
     put(&second, 1, 5);
     let purgatory = lab.timers().purgatory::<u32, RecordsExpiry>();
     let watch = purgatory.try_complete_else_watch(RecordsExpiry(Rc::clone(&expiries)), ms(5), [1]);
-    assert!(matches!(watch, Ok(Some(_))));
+    assert!(matches!(watch, Ok(false)));
     lab.advance(ms(10));
     assert_eq!(*expiries.borrow(), [("other", 7), ("second", 1), ("operation", 0)]);
     check_law(&lab.counts());
@@ -78,7 +78,7 @@ fn owner_dropped_by_its_handler_can_be_replaced_by_another_owner() {
             next.set(Some(another));
         }
     };
-    let first: Numbered = lab.timers().keyed_with_capacity(16, handler).unwrap();
+    let first: Numbered = lab.timers().keyed(handler);
     (0..4).for_each(|key| put(&first, key, 5));
     held.set(Some(first));
     lab.advance(ms(5));

@@ -7,53 +7,25 @@ mod connections;
 mod held;
 mod lost;
 mod manual;
-#[path = "../../../../tests/service/support/seeds.rs"]
-#[allow(dead_code, reason = "the tests of the service use the rest")]
-mod seeds;
 mod timer;
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, mpsc};
-use std::task::{Wake, Waker};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::attach::{ShardLoop, Turn};
-use corewheel::clock::ManualClock;
-use corewheel::{Fired, ShardId, TimerService, Timers};
+use corewheel::TimerService;
 use corewheel_quinn::QuinnRuntime;
+use corewheel_test_support::{Alarm, FAR, Lab, PATIENCE, SHARD, builder, ms, within_patience};
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig,
     TransportConfig,
 };
-
-/// How long a test waits for an expected event before it fails. Far longer than the event takes, so
-/// that no test fails because the machine is busy.
-const PATIENCE: Duration = Duration::from_mins(1);
-const FAR: Duration = Duration::from_hours(1);
-const SHARD: ShardId = ShardId::new(0);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-/// Runs a test on a thread of its own, and fails if it does not end in time.
-fn within_patience<O: Send + 'static>(run: impl FnOnce() -> O + Send + 'static) -> O {
-    let (done, is_done) = mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        let output = run();
-        drop(done);
-        output
-    });
-    let ended = is_done.recv_timeout(PATIENCE);
-    assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "a test does not end");
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
 
 /// A certificate for `localhost`, and its private key.
 static CERTIFICATE: LazyLock<(CertificateDer<'static>, Vec<u8>)> = LazyLock::new(|| {
@@ -193,57 +165,33 @@ async fn lossy_path(
     address
 }
 
-/// Counts how often a waker is woken.
-#[derive(Default)]
-struct Alarm(AtomicUsize);
-
-impl Alarm {
-    fn new() -> (Arc<Self>, Waker) {
-        let alarm = Arc::new(Self::default());
-        (Arc::clone(&alarm), Waker::from(alarm))
-    }
-
-    fn count(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// A service by a manual clock, whose only shard this thread drives, and a runtime of its timers.
-struct Lab {
-    clock: ManualClock,
-    service: TimerService,
-    shard: ShardLoop<Infallible, fn(Fired<Infallible>, &Timers)>,
+/// A lab with one shard, and a runtime of its timers.
+struct Timed {
+    lab: Lab,
     runtime: QuinnRuntime,
 }
 
-impl Lab {
+impl Deref for Timed {
+    type Target = Lab;
+
+    fn deref(&self) -> &Lab {
+        &self.lab
+    }
+}
+
+impl DerefMut for Timed {
+    fn deref_mut(&mut self) -> &mut Lab {
+        &mut self.lab
+    }
+}
+
+impl Timed {
     fn new(capacity: u32) -> Self {
-        Self::by(seeds::clock(), capacity)
+        Self::of(Lab::new(builder(1).capacity(capacity)))
     }
 
-    fn by(clock: ManualClock, capacity: u32) -> Self {
-        let builder = TimerService::builder().shards(1).capacity(capacity).clock(&clock);
-        let service = builder.start_attached_with().unwrap();
-        let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};
-        let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
-        let runtime = QuinnRuntime::new(service.handle());
-        Self { clock, service, shard, runtime }
-    }
-
-    /// Takes turns until the shard has nothing to do.
-    fn settle(&mut self) {
-        while self.shard.turn() == Turn::More {}
-    }
-
-    fn advance(&mut self, by: Duration) {
-        self.clock.advance(by);
-        self.settle();
+    fn of(lab: Lab) -> Self {
+        Self { runtime: QuinnRuntime::new(lab.handle()), lab }
     }
 
     /// Lets the tasks of a current-thread runtime run, as often as a datagram and its answer need.

@@ -38,7 +38,7 @@ impl On {
     }
 }
 
-impl Lab {
+impl Timed {
     /// A timer that was polled and is pending.
     fn pending(&mut self, on: On, deadline: Instant, waker: &Waker) -> Timer {
         let mut timer = on.run(|| {
@@ -59,21 +59,12 @@ impl Lab {
         assert!(polled.is_pending() || self.runtime.now() >= deadline, "{on:?}: it is early");
         polled
     }
-
-    fn pending_count(&self) -> u64 {
-        self.service.stats().shards[0].counts.pending
-    }
-
-    /// Messages to the shard so far.
-    fn requests(&self) -> u64 {
-        self.service.stats().shards[0].counts.requests
-    }
 }
 
 #[test]
 fn timer_is_pending_a_tick_before_its_deadline_and_done_a_tick_after() {
     for on in On::BOTH {
-        let mut lab = Lab::new(16);
+        let mut lab = Timed::new(16);
         let (alarm, waker) = Alarm::new();
         let deadline = lab.runtime.now() + ms(10);
         let mut timer = lab.pending(on, deadline, &waker);
@@ -85,157 +76,6 @@ fn timer_is_pending_a_tick_before_its_deadline_and_done_a_tick_after() {
         assert_eq!(alarm.count(), woken + 1, "{on:?}: it does not wake its task");
         assert_eq!(lab.look(on, &mut timer, &waker, deadline), Poll::Ready(()));
         assert_eq!(lab.look(on, &mut timer, &waker, deadline), Poll::Ready(()));
-    }
-}
-
-#[test]
-fn deadline_between_two_ticks_is_rounded_up() {
-    for on in On::BOTH {
-        let mut lab = Lab::new(16);
-        let deadline = lab.runtime.now() + ms(10) + ms(1) / 4;
-        let mut timer = lab.pending(on, deadline, Waker::noop());
-        // A quarter of a tick before the deadline, at the deadline, and at the end of its tick.
-        lab.advance(ms(10));
-        assert_eq!(lab.look(on, &mut timer, Waker::noop(), deadline), Poll::Pending);
-        lab.advance(ms(1) / 4);
-        assert_eq!(lab.look(on, &mut timer, Waker::noop(), deadline), Poll::Pending);
-        lab.advance(ms(1) / 4 * 3);
-        assert_eq!(lab.look(on, &mut timer, Waker::noop(), deadline), Poll::Ready(()));
-    }
-}
-
-#[test]
-fn deadline_that_has_passed_is_done_at_the_first_poll() {
-    for on in On::BOTH {
-        // Before the epoch of the service, before the present, and the present.
-        let before = Instant::now();
-        let mut lab = Lab::new(16);
-        let begin = lab.runtime.now();
-        lab.advance(ms(10));
-        let now = lab.runtime.now();
-        for passed in [before, begin, begin + ms(9), now] {
-            let mut timer = lab.runtime.new_timer(passed);
-            assert_eq!(lab.look(on, &mut timer, Waker::noop(), now), Poll::Ready(()));
-        }
-        assert_eq!(lab.pending_count(), 0);
-    }
-}
-
-#[test]
-fn reset_to_later_sends_nothing_and_is_done_at_the_later_deadline() {
-    for on in On::BOTH {
-        let mut lab = Lab::new(16);
-        let (alarm, waker) = Alarm::new();
-        let begin = lab.runtime.now();
-        let mut timer = lab.pending(on, begin + ms(10), &waker);
-        let requests = lab.requests();
-        let later = begin + ms(30);
-        for deadline in [begin + ms(20), later] {
-            on.run(|| timer.as_mut().reset(deadline));
-            assert_eq!(lab.look(on, &mut timer, &waker, later), Poll::Pending);
-            lab.settle();
-        }
-        assert_eq!(lab.requests(), requests, "{on:?}: a reset to later sends a message");
-        let woken = alarm.count();
-        lab.advance(ms(11));
-        assert_eq!(alarm.count(), woken, "{on:?}: the task is woken at the first deadline");
-        assert_eq!(lab.look(on, &mut timer, &waker, later), Poll::Pending);
-        lab.advance(ms(18));
-        assert_eq!(lab.look(on, &mut timer, &waker, later), Poll::Pending);
-        lab.advance(ms(2));
-        assert_eq!(alarm.count(), woken + 1, "{on:?}");
-        assert_eq!(lab.look(on, &mut timer, &waker, later), Poll::Ready(()));
-    }
-}
-
-#[test]
-fn reset_to_earlier_wakes_the_task_at_the_earlier_deadline() {
-    for on in On::BOTH {
-        let mut lab = Lab::new(16);
-        let (alarm, waker) = Alarm::new();
-        let begin = lab.runtime.now();
-        let mut timer = lab.pending(on, begin + FAR, &waker);
-        let (woken, earlier) = (alarm.count(), begin + ms(5));
-        on.run(|| timer.as_mut().reset(earlier));
-        assert_eq!(lab.look(on, &mut timer, &waker, earlier), Poll::Pending);
-        lab.settle();
-        lab.advance(ms(4));
-        assert_eq!(lab.look(on, &mut timer, &waker, earlier), Poll::Pending);
-        assert_eq!(alarm.count(), woken, "{on:?}");
-        lab.advance(ms(2));
-        assert_eq!(alarm.count(), woken + 1, "{on:?}: it does not wake its task");
-        assert_eq!(lab.look(on, &mut timer, &waker, earlier), Poll::Ready(()));
-    }
-}
-
-#[test]
-fn reset_of_a_timer_that_was_done_waits_for_the_new_deadline() {
-    for on in On::BOTH {
-        let mut lab = Lab::new(16);
-        let (alarm, waker) = Alarm::new();
-        let begin = lab.runtime.now();
-        let mut timer = lab.pending(on, begin + ms(5), &waker);
-        lab.advance(ms(6));
-        assert_eq!(lab.look(on, &mut timer, &waker, begin + ms(5)), Poll::Ready(()));
-        let again = begin + ms(10);
-        on.run(|| timer.as_mut().reset(again));
-        assert_eq!(lab.look(on, &mut timer, &waker, again), Poll::Pending);
-        lab.settle();
-        let woken = alarm.count();
-        lab.advance(ms(3));
-        assert_eq!(lab.look(on, &mut timer, &waker, again), Poll::Pending);
-        lab.advance(ms(2));
-        assert_eq!(alarm.count(), woken + 1, "{on:?}: it does not wake its task");
-        assert_eq!(lab.look(on, &mut timer, &waker, again), Poll::Ready(()));
-    }
-}
-
-#[test]
-fn dropped_timer_leaves_no_timer_and_no_waker_behind() {
-    for on in On::BOTH {
-        let mut lab = Lab::new(16);
-        let (alarm, waker) = Alarm::new();
-        let timer = lab.pending(on, lab.runtime.now() + FAR, &waker);
-        assert_eq!(lab.pending_count(), 1);
-        on.run(move || drop(timer));
-        drop(waker);
-        // A timer that ends on another thread than it has begun is freed within a second.
-        lab.advance(ms(1_000));
-        assert_eq!(lab.pending_count(), 0, "{on:?}");
-        assert_eq!(Arc::strong_count(&alarm), 1, "{on:?}: the waker is held");
-    }
-}
-
-#[test]
-fn timer_of_a_full_shard_by_a_manual_clock_is_done_at_its_deadline() {
-    for on in On::BOTH {
-        let mut lab = Lab::new(1);
-        let begin = lab.runtime.now();
-        let slot = lab.pending(On::Shard, begin + FAR, Waker::noop());
-        let (alarm, waker) = Alarm::new();
-        let deadline = begin + ms(10);
-        let mut timer = on.run(|| lab.runtime.new_timer(deadline));
-        // The timer is polled again when it wakes its task, as by an executor.
-        let mut until_woken = |lab: &mut Lab| {
-            let woken = alarm.count();
-            let polled = lab.look(on, &mut timer, &waker, deadline);
-            let give_up = Instant::now() + PATIENCE;
-            while polled.is_pending() && alarm.count() == woken {
-                assert!(Instant::now() < give_up, "{on:?}: the task is not woken");
-                lab.settle();
-                thread::yield_now();
-            }
-            polled
-        };
-        for _ in 0..10 {
-            assert_eq!(until_woken(&mut lab), Poll::Pending, "{on:?}");
-        }
-        assert!(lab.service.stats().shards[0].counts.refused > 0, "{on:?}");
-        lab.advance(ms(9));
-        assert_eq!(until_woken(&mut lab), Poll::Pending, "{on:?}");
-        lab.advance(ms(2));
-        assert_eq!(until_woken(&mut lab), Poll::Ready(()), "{on:?}");
-        drop(slot);
     }
 }
 
@@ -311,13 +151,13 @@ fn timer_of_an_ended_service_is_kept_until_its_deadline() {
 
 #[test]
 fn clock_of_the_runtime_is_the_clock_of_the_service_also_after_its_end() {
-    let mut lab = Lab::new(16);
+    let mut lab = Timed::new(16);
     let before = lab.runtime.now();
     assert_eq!(before, lab.clock.now());
     lab.advance(ms(7));
     assert_eq!(lab.runtime.now(), before + ms(7));
-    let Lab { clock, service, shard, runtime } = lab;
-    drop((shard, service));
+    let Timed { lab: Lab { clock, service, shards, .. }, runtime } = lab;
+    drop((shards, service));
     clock.advance(ms(5));
     assert_eq!(runtime.now(), before + ms(12));
     assert_eq!(On::Other.run(|| runtime.now()), before + ms(12));
@@ -327,11 +167,11 @@ fn clock_of_the_runtime_is_the_clock_of_the_service_also_after_its_end() {
 fn timer_by_a_manual_clock_is_not_early_after_the_end_of_its_service() {
     for on in On::BOTH {
         // Its present is the system's.
-        let lab = Lab::by(ManualClock::new(), 16);
+        let lab = Timed::of(Lab::at_epoch(builder(1).capacity(16)));
         let deadline = lab.runtime.now() + ms(5);
         let mut timer = lab.runtime.new_timer(deadline);
-        let Lab { clock, service, shard, runtime } = lab;
-        drop((shard, service));
+        let Timed { lab: Lab { clock, service, shards, .. }, runtime } = lab;
+        drop((shards, service));
         // The system's clock passes the deadline.
         while Instant::now() <= deadline {
             thread::sleep(ms(1));

@@ -3,12 +3,6 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
-#[path = "../../../../tests/held_up/child.rs"]
-mod child;
-#[path = "../../../../tests/held_up/held.rs"]
-#[allow(dead_code, reason = "the tests of timeouts use the rest")]
-mod held;
-
 use std::env;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -28,8 +22,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::child::Child;
-use crate::held::{Flavour, HeldUp, Hold, Server};
+use corewheel_test_support::child::Child;
+use corewheel_test_support::held::{Flavour, HeldUp, Hold, Server};
 
 /// What the child serves: flavour, clients and the limit in milliseconds.
 const TASK: &str = "HELD_UP_QUIC_CHILD";

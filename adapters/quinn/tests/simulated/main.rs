@@ -6,6 +6,10 @@
 //! and a pass after it, by a list of deadlines that this test keeps. And what becomes of each
 //! connection is the same with a plain runtime, whose timers are a list of wakers by their time.
 //!
+//! Where datagrams are lost, quinn may give up the handshake of a connection whose time is long
+//! enough for all losses, with a plain runtime as with ours (seed 176). Which datagrams are lost
+//! depends on their order, so such a connection is counted, and is not compared.
+//!
 //! * `COREWHEEL_SIM_SECONDS` is eight times as long as to run, and a few seeds by default;
 //! * `COREWHEEL_SIM_SEED` is the first seed.
 
@@ -27,7 +31,10 @@ use corewheel::{Fired, TimerService, Timers};
 use corewheel_quinn::QuinnRuntime;
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TransportConfig};
+use quinn::{
+    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig,
+    TransportConfig,
+};
 
 use self::path::{Fates, Path, Socket};
 use self::runtimes::{Plain, Spawned, Watched};
@@ -37,6 +44,8 @@ const SEEDS: u64 = 40;
 /// An idle time that outlives any losses.
 const LONG_MS: u64 = 10_000;
 const LONG: Duration = Duration::from_millis(LONG_MS);
+/// What becomes of an echo on a connection that has ended.
+const LOST: &str = "read error: connection lost";
 /// Of QUIC.
 const ACK_DELAY: Duration = Duration::from_millis(25);
 /// How many timers decide when a transfer without losses has ended, at most.
@@ -123,6 +132,8 @@ struct History {
     endpoints: [Endpoint; 2],
     watched: Watched,
     outcomes: Outcomes,
+    /// How many connections the server has given up in their handshake.
+    refused: Rc<Cell<usize>>,
     tick: Duration,
     /// When the last fault ends.
     held_until: Duration,
@@ -202,12 +213,16 @@ impl History {
         let (endpoints, outcomes) = ([of_all, client], Outcomes::default());
         let accepting = endpoints[0].clone();
         let (runtime, shared) = (server.clone(), Rc::clone(&outcomes));
+        let refused = Rc::new(Cell::new(0));
+        let given_up = Rc::clone(&refused);
         drop(server.spawn(async move {
             while let Some(incoming) = accepting.accept().await {
-                let shared = Rc::clone(&shared);
+                let (shared, given_up) = (Rc::clone(&shared), Rc::clone(&given_up));
                 drop(runtime.spawn(async move {
-                    if let Ok(connection) = incoming.await {
-                        echo_all(connection, &shared).await;
+                    match incoming.await {
+                        Ok(connection) => echo_all(connection, &shared).await,
+                        Err(ConnectionError::TimedOut) => given_up.set(given_up.get() + 1),
+                        Err(_) => {}
                     }
                 }));
             }
@@ -220,6 +235,7 @@ impl History {
             endpoints,
             watched,
             outcomes,
+            refused,
             tick,
             held_until,
             start,
@@ -284,7 +300,7 @@ impl History {
         self.sim.run_for(end.saturating_sub(self.sim.elapsed()));
     }
 
-    fn finish(mut self) -> (Vec<Outcome>, [bool; 2], Duration) {
+    fn finish(mut self) -> (Vec<Outcome>, usize, [bool; 2], Duration) {
         // Datagrams that were lost are sent again after times that double.
         self.run_for(Duration::from_secs(20) + 10 * self.idle);
         for endpoint in &self.endpoints {
@@ -294,7 +310,7 @@ impl History {
         let is_calm = self.is_calm && self.held_until.is_zero();
         let lives_long = self.is_calm || self.idle >= LONG;
         let slack = TIMERS_MAX * self.tick + 4 * self.rtt + 2 * ACK_DELAY;
-        (self.outcomes.take(), [is_calm, lives_long], slack)
+        (self.outcomes.take(), self.refused.get(), [is_calm, lives_long], slack)
     }
 }
 
@@ -338,12 +354,20 @@ fn run(seed: u64, commands: &[Command]) -> usize {
         }
         history.finish()
     };
-    let ((ours, [is_calm, lives_long], slack), (reference, ..)) =
+    let ((ours, refused, [is_calm, lives_long], slack), (reference, refused_by_it, ..)) =
         (of(Whose::Ours), of(Whose::Reference));
+    // The server knows no number of a connection that it has not accepted.
+    let is_unaccepted = |it: &&Outcome| it.server.is_none() && it.echoed.as_deref() == Some(LOST);
+    for (outcomes, refused) in [(&ours, refused), (&reference, refused_by_it)] {
+        let unaccepted = outcomes.iter().filter(is_unaccepted).count();
+        assert!(!lives_long || unaccepted <= refused, "{refused} given up: {outcomes:?}");
+    }
     for (number, (ours, reference)) in ours.iter().zip(&reference).enumerate() {
         let agrees = match (is_calm, lives_long) {
             (true, _) => is_as_soon(ours, reference, slack),
-            (false, true) => is_same(ours, reference),
+            (false, true) => {
+                is_same(ours, reference) || [ours, reference].iter().any(is_unaccepted)
+            }
             // It may end as idle while datagrams are lost, or not.
             (false, false) => true,
         };

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::PATIENCE;
+use corewheel_test_support::PATIENCE;
 
 /// A connection to the endpoint.
 pub(crate) struct Connection(TcpStream);

@@ -74,7 +74,7 @@ fn check_answered_beside(lines: [&'static str; 4]) {
     let silent = Connection::open(address);
     wait_until("the clients hold all connections", || silent.is_cut_off());
     for check in 0..20 {
-        for path in ["/healthz", "/metrics"] {
+        for path in ["/live", "/metrics"] {
             match ask_at_once(address, path) {
                 Ok(reply) => {
                     assert_eq!((reply.status, reply.is_complete()), (200, true), "{check}");
@@ -94,5 +94,5 @@ fn whole_requests_are_answered_while_400_idle_connections_are_held() {
 #[test]
 fn whole_requests_are_answered_while_400_idle_and_slow_connections_are_held() {
     let whole = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    check_answered_beside(["", "", "GET /healthz HTT", whole]);
+    check_answered_beside(["", "", "GET /live HTT", whole]);
 }

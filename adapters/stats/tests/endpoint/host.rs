@@ -57,7 +57,7 @@ fn host_with_foreign_name_gets_421_and_the_remedy() {
         assert!(body.contains("allow_host"), "{body}");
         assert!(!body.contains("fired"), "{body}");
     }
-    for path in ["/", "/metrics", "/healthz", "/nowhere"] {
+    for path in ["/", "/metrics", "/live", "/nowhere"] {
         let line = format!("GET {path} HTTP/1.1");
         check_head(&line, &["Host: attacker.example"], 421);
     }
@@ -65,9 +65,9 @@ fn host_with_foreign_name_gets_421_and_the_remedy() {
 
 #[test]
 fn host_that_is_missing_repeated_or_malformed_gets_400() {
-    check_head("GET /healthz HTTP/1.1", &[], 400);
-    check_head("GET /healthz HTTP/1.1", &["Host: localhost", "Host: localhost"], 400);
-    check_head("GET /healthz HTTP/1.1", &["Host: localhost", "Host: attacker.example"], 400);
+    check_head("GET /live HTTP/1.1", &[], 400);
+    check_head("GET /live HTTP/1.1", &["Host: localhost", "Host: localhost"], 400);
+    check_head("GET /live HTTP/1.1", &["Host: localhost", "Host: attacker.example"], 400);
     for host in [
         "",
         ":9920",
@@ -89,7 +89,7 @@ fn host_that_is_missing_repeated_or_malformed_gets_400() {
 
 #[test]
 fn host_in_absolute_target_is_checked_like_the_header() {
-    let target = |host| format!("GET http://{host}/healthz HTTP/1.1");
+    let target = |host| format!("GET http://{host}/live HTTP/1.1");
     check_head(&target("localhost"), &["Host: localhost"], 200);
     check_head(&target("[::1]:9920"), &["Host: [::1]:9920"], 200);
     check_head(&target("attacker.example"), &["Host: localhost"], 421);
@@ -107,8 +107,8 @@ fn host_missing_from_http_1_0_request_is_answered() {
         let reply = Connection::opened(endpoint.local_addr(), sent).rest();
         String::from_utf8(reply).unwrap()[..12].to_owned()
     };
-    assert_eq!(status(b"GET /healthz HTTP/1.0\r\n\r\n"), "HTTP/1.0 200");
-    let foreign = b"GET /healthz HTTP/1.0\r\nHost: attacker.example\r\n\r\n";
+    assert_eq!(status(b"GET /live HTTP/1.0\r\n\r\n"), "HTTP/1.0 200");
+    let foreign = b"GET /live HTTP/1.0\r\nHost: attacker.example\r\n\r\n";
     assert_eq!(status(foreign), "HTTP/1.0 421");
 }
 
@@ -125,7 +125,7 @@ fn host_that_the_routes_allow_is_answered() {
         ("other.stats.example", 421),
         ("example", 421),
     ] {
-        let sent = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let sent = format!("GET /live HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert_eq!(ask(endpoint.local_addr(), sent.as_bytes()).status, expected, "{host}");
     }
 }

@@ -15,7 +15,7 @@ fn check_status(sent: &[u8], expected: u16) {
     let endpoint = endpoint(&service);
     let reply = ask(endpoint.local_addr(), sent);
     assert_eq!(reply.status, expected, "{}", sent[..sent.len().min(80)].escape_ascii());
-    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
     fire(&service, 0, 1);
 }
 
@@ -80,7 +80,7 @@ fn request_with_huge_body_gets_413() {
     check_status(expects_continue.as_bytes(), 413);
     // The server ignores a body this short.
     check_status((head(100) + &"b".repeat(100)).as_bytes(), 405);
-    let get = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody";
+    let get = "GET /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody";
     check_status(get.as_bytes(), 200);
 }
 
@@ -89,18 +89,18 @@ fn client_that_sends_one_byte_at_a_time_is_cut_off() {
     let service = service(1);
     let endpoint = endpoint(&service);
     let mut connection = Connection::open(endpoint.local_addr());
-    let mut endless = b"GET /healthz HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
+    let mut endless = b"GET /live HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
     wait_until("the slow client is cut off", || {
         connection.is_cut_off() || !connection.send(&[*endless.next().unwrap()])
     });
-    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
 }
 
 #[test]
 fn client_that_sends_half_a_request_or_none_is_cut_off() {
     let service = service(1);
     let endpoint = endpoint(&service);
-    let halves = ["", "G", "GET /healthz HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n"];
+    let halves = ["", "G", "GET /live HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n"];
     // All of them wait for the deadline at once.
     let opened = halves.map(|half| Connection::opened(endpoint.local_addr(), half.as_bytes()));
     for (half, connection) in halves.iter().zip(opened) {
@@ -119,7 +119,7 @@ fn client_that_disconnects_early_does_not_affect_other_clients() {
         connection.shut_down_writes();
         connection.rest();
     }
-    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn slow_clients_lose_their_connections_to_newer_clients() {
     const SLOW: usize = 200;
     let service = service(1);
     let endpoint = endpoint(&service);
-    let half = b"GET /healthz HTTP/1.1\r\nHost: ";
+    let half = b"GET /live HTTP/1.1\r\nHost: ";
     let slow: Vec<_> = (0..SLOW).map(|_| Connection::opened(endpoint.local_addr(), half)).collect();
     fire(&service, 0, 10);
-    assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
     wait_until("at most the maximum of connections is open", || {
         slow.iter().filter(|connection| !connection.is_cut_off()).count() <= CONNECTIONS_MAX
     });
@@ -147,7 +147,7 @@ fn clients_beyond_the_maximum_of_connections_are_all_answered() {
         std::thread::spawn(move || {
             // On a busy machine the endpoint may cut off a slow client, which then tries again.
             wait_until("a client is answered", || {
-                let sent = request("GET", "/healthz");
+                let sent = request("GET", "/live");
                 let response = Connection::opened(address, sent.as_bytes()).rest();
                 !response.is_empty() && Reply::parse(&response).status == 200
             });
@@ -174,7 +174,7 @@ fn client_that_reads_too_late_is_cut_off() {
             break;
         }
         pause *= 2;
-        assert!(pause < crate::PATIENCE, "the response is always complete");
+        assert!(pause < corewheel_test_support::PATIENCE, "the response is always complete");
     }
     assert_eq!(get(endpoint.local_addr(), "/").status, 200);
 }
@@ -228,7 +228,7 @@ fn use_up_descriptors() {
     }
     files.pop();
     // The client's socket takes the last descriptor, so the server cannot accept it.
-    let sent = request("GET", "/healthz");
+    let sent = request("GET", "/live");
     let connection = Connection::opened(endpoint.local_addr(), sent.as_bytes());
     assert!(connection.receives_nothing_for_a_second());
     assert!(connection.receives_nothing_for_a_second());

@@ -7,7 +7,6 @@
 #![cfg(not(corewheel_loom))]
 #![allow(clippy::print_stdout, reason = "a test that cannot run on its host says so")]
 
-mod alarms;
 mod client;
 mod formats;
 mod held_connections;
@@ -21,13 +20,10 @@ mod routes;
 mod start_and_stop;
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use corewheel::{Runtime, ShardId, TimerService};
 use corewheel_stats::{StatsEndpoint, StatsRoutes};
-
-/// The longest wait of a test. Far longer than any operation takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+use corewheel_test_support::{PATIENCE, ms, wait_until};
 
 fn service(shards: usize) -> TimerService {
     TimerService::builder()
@@ -64,7 +60,7 @@ fn fire(service: &TimerService, shard: u16, timers: u64) {
     let (sender, fired) = mpsc::channel();
     for _ in 0..timers {
         let sender = sender.clone();
-        let delay = Duration::from_millis(1);
+        let delay = ms(1);
         client
             .on(ShardId::new(shard))
             .schedule_fn(delay, move |_| sender.send(()).unwrap())
@@ -73,16 +69,4 @@ fn fire(service: &TimerService, shard: u16, timers: u64) {
     for _ in 0..timers {
         fired.recv_timeout(PATIENCE).expect("timers fire");
     }
-}
-
-/// Calls the predicate until it returns true.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    // Each round takes ten milliseconds or longer.
-    for _ in 0..PATIENCE.as_millis() / 10 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("after {PATIENCE:?} it is not yet true that {what}");
 }

@@ -1,7 +1,8 @@
 //! The routes of the statistics in servers of hyper and axum, over sockets, and the collector in a
 //! registry of the user's own.
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, ready};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -9,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use corewheel::TimerService;
 use corewheel_stats::{StatsCollector, StatsRoutes};
 use hyper::body::Incoming;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use prometheus_client::registry::Registry;
@@ -54,13 +55,10 @@ impl Server {
                 let (stream, _) = listener.accept().await.unwrap();
                 let stats = stats.clone();
                 let app = service_fn(move |request: Request<Incoming>| {
-                    let stats = stats.clone();
-                    async move {
-                        if stats.is_for(request.uri().path()) {
-                            return Service::call(&stats, request).await;
-                        }
-                        Ok(Response::new("the server's own".to_owned()))
-                    }
+                    let answer = stats.answer(&request);
+                    let is_own = request.uri().path().ends_with("/own");
+                    let own = is_own.then(|| Response::new("the server's own".to_owned()));
+                    ready(Ok::<_, Infallible>(own.unwrap_or(answer)))
                 });
                 let mut http = hyper::server::conn::http1::Builder::new();
                 let connection = http.keep_alive(false).serve_connection(TokioIo::new(stream), app);
@@ -102,9 +100,7 @@ fn check_under(server: &Server, prefix: &str) {
     for (path, kind) in [
         ("/", "text/html; charset=utf-8"),
         ("/stats.json", "application/json"),
-        ("/history.json", "application/json"),
         ("/metrics", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
-        ("/healthz", "text/plain; charset=utf-8"),
         ("/ready", "text/plain; charset=utf-8"),
         ("/live", "text/plain; charset=utf-8"),
     ] {
@@ -119,10 +115,8 @@ fn check_under(server: &Server, prefix: &str) {
     assert_eq!(page.status, 200);
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.starts_with("default-src 'none'"), "{policy}");
-    for path in ["/stats.json", "/history.json"] {
-        assert!(page.body.contains(&format!("\"{prefix}{path}\"")), "the page reads elsewhere");
-    }
-    let bare = page.body.contains("\"/history.json\"") || page.body.contains("\"/metrics\"");
+    assert!(page.body.contains(&format!("\"{prefix}/stats.json\"")), "the page reads elsewhere");
+    let bare = page.body.contains("\"/stats.json\"") || page.body.contains("\"/metrics\"");
     assert_eq!(bare, prefix.is_empty(), "the page names routes of the server");
     let refused = server.send("POST", &format!("{prefix}/stats.json"), "localhost");
     assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")));
@@ -145,12 +139,13 @@ fn routes_answer_in_servers_of_hyper_and_axum_under_any_prefix() {
 fn paths_besides_the_routes_stay_with_the_server() {
     let service = service(1);
     let routes = || StatsRoutes::new(service.stats_source()).under("/timers").unwrap();
-    for (server, unknown) in [(Server::hyper(routes()), 404), (Server::axum(routes()), 200)] {
-        for path in ["/", "/stats.json", "/timersx/stats.json", "/own"] {
-            let reply = server.get(path, "elsewhere.example");
-            assert_eq!((reply.status, &*reply.body), (200, "the server's own"), "{path}");
-        }
-        assert_eq!(server.get("/timers/other", "localhost").status, unknown);
+    let server = Server::axum(routes());
+    for path in ["/", "/stats.json", "/timersx/stats.json", "/own", "/timers/other"] {
+        let reply = server.get(path, "elsewhere.example");
+        assert_eq!((reply.status, &*reply.body), (200, "the server's own"), "{path}");
+    }
+    for path in ["/", "/stats.json", "/timersx/stats.json", "/timers/other"] {
+        assert_eq!(Server::hyper(routes()).get(path, "localhost").status, 404, "{path}");
     }
 }
 

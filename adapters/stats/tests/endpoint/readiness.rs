@@ -51,7 +51,6 @@ fn service_is_not_ready_from_its_drain_on() {
         // The end of the window changes nothing: the service takes no new connection.
         service.drain(Duration::ZERO);
         assert_eq!(ready(address), not_ready("draining\n"));
-        assert_eq!(get(address, "/healthz").status, 200, "each shard runs");
     });
 }
 
@@ -94,7 +93,7 @@ fn check_own_reason(own: &Own, service: &TimerService, address: SocketAddr) {
     own.say(Some("the upstream is down"));
     assert_eq!(ready(address), not_ready("the upstream is down\n"));
     let calls = own.calls.load(Ordering::Relaxed);
-    for path in ["/healthz", "/live", "/stats.json"] {
+    for path in ["/live", "/stats.json"] {
         assert_eq!(get(address, path).status, 200, "{path}");
     }
     assert_eq!(own.calls.load(Ordering::Relaxed), calls, "another route asks for the reason");

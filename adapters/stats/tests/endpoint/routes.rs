@@ -4,15 +4,13 @@ use std::net::SocketAddr;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
-use corewheel::settings::WarningLimits;
 use corewheel::stats::{ClassStats, WarningKind};
-use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Fired, Runtime, ShardId};
-use corewheel::{ShutdownPolicy, StartError, TimerService, Timers};
+use corewheel::{CancelOutcome, ConnLimits, DeadlineKind, Runtime, ShardId};
+use corewheel::{ShutdownPolicy, StartError, TimerService};
 use corewheel_stats::StatsEndpoint;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::client::{Connection, Reply, ask, get, request};
 use crate::openmetrics::Scrape;
@@ -162,106 +160,23 @@ fn json_counts_rise_while_timers_fire() {
 
 #[test]
 fn stats_json_has_the_table_of_warnings_from_which_the_page_is_drawn() {
-    let limits =
-        WarningLimits { executor_stall: Duration::from_millis(70), ..WarningLimits::default() };
-    let builder = TimerService::builder().shards(1).warning_limits(limits);
-    let service: TimerService = builder.start_attached().unwrap();
+    let service = service(1);
     let endpoint = endpoint(&service);
     let stats = stats(endpoint.local_addr());
     let rows = stats["warning_kinds"].as_array().unwrap();
     assert_eq!(rows.len(), WarningKind::ALL.len());
+    let parts = stats["shards"][0]["late_parts"].as_object().unwrap();
     for (row, kind) in rows.iter().zip(WarningKind::ALL) {
-        let ids: Vec<_> = kind.consequences().iter().map(|kind| kind.id()).collect();
         assert_eq!((&row["id"], &row["remedy"]), (&kind.id().into(), &kind.remedy().into()));
-        assert_eq!((&row["limit"], &row["consequences"]), (&kind.limit().into(), &ids.into()));
-        assert_eq!(row["threshold"].is_null(), kind == WarningKind::ShardDead, "{row}");
-        let comes_first = [WarningKind::ShardDead, WarningKind::ShardStuck].contains(&kind);
-        assert_eq!(row["urgency"] == "now", comes_first, "{row}");
+        let part = row["part"].as_str();
+        assert_eq!(part, kind.part());
+        assert!(part.is_none_or(|part| parts.contains_key(part)), "{row}");
     }
-    let stalled = rows.iter().find(|row| row["id"] == "executor-stalled").unwrap();
-    assert_eq!(stalled["threshold"], "70ms");
     // The page has no second table.
     let page = include_str!("../../src/page.html");
     for kind in WarningKind::ALL {
-        assert!(!page.contains(kind.remedy()), "{kind}");
+        assert!(!page.contains(kind.remedy()) && !page.contains(kind.id()), "{kind}");
     }
-    assert!(!page.contains("Its thread"), "the page words what keeps a shard");
-}
-
-#[test]
-fn stats_json_says_first_what_explains_most_lateness() {
-    const SLOW: Duration = Duration::from_millis(30);
-    let clock = ManualClock::new();
-    clock.advance(Duration::from_secs(12_345));
-    let service: TimerService<u64> =
-        TimerService::builder().shards(1).clock(&clock).start_attached_with().unwrap();
-    let home = clock.clone();
-    let handler = move |_: Fired<u64>, _: &Timers<u64>| home.advance(SLOW);
-    let attachment = service.attach(service.shard_for(0)).unwrap();
-    let mut shard = attachment.into_loop(handler).unwrap();
-    let endpoint = endpoint(&service);
-    let attention = || stats(endpoint.local_addr())["attention"].clone();
-    assert_eq!(attention(), json!([]));
-    // The turn begins 100 ms late, which is the executor's. The handler of each timer makes those
-    // after it later still.
-    for _ in 0..6 {
-        shard.timers().schedule(Duration::from_millis(5), 0).unwrap();
-    }
-    let _ = shard.turn();
-    clock.advance(Duration::from_millis(105));
-    while shard.turn() == Turn::More {}
-    let found = attention();
-    let [first, second] = &found.as_array().unwrap()[..] else { panic!("{found}") };
-    assert_eq!((&first["id"], &second["id"]), (&"executor-stalled".into(), &"handler-slow".into()));
-    assert_eq!(first["explained_ns"], 6 * 100_000_000_u64);
-    assert_eq!(second["explained_ns"], (1 + 2 + 3 + 4 + 5) * 30_000_000_u64);
-    assert_eq!((&first["other_shards"], &second["is_consequence"]), (&0.into(), &false.into()));
-    // Handlers that are slow for longer explain more.
-    for _ in 0..8 {
-        shard.timers().schedule(Duration::from_millis(5), 0).unwrap();
-    }
-    let _ = shard.turn();
-    clock.advance(Duration::from_millis(5));
-    while shard.turn() == Turn::More {}
-    let found = attention();
-    assert_eq!(found[0]["id"], "handler-slow");
-    assert_eq!(found[0]["explained_ns"], (15 + 28) * 30_000_000_u64);
-}
-
-#[test]
-fn stats_json_says_what_keeps_a_stuck_shard() {
-    const REPORT: TimerClass = TimerClass::new("report");
-    let clock = ManualClock::new();
-    clock.advance(Duration::from_secs(12_345));
-    let builder = TimerService::builder().shards(1).class(REPORT).clock(&clock);
-    let service: TimerService<u64> = builder.start_attached_with().unwrap();
-    let endpoint = endpoint(&service);
-    let address = endpoint.local_addr();
-    let advice = move || {
-        let found = stats(address)["attention"][0].clone();
-        assert_eq!(found["id"], "shard-stuck", "{found}");
-        found["advice"].as_str().unwrap().to_owned()
-    };
-    let home = clock.clone();
-    let handler = move |_: Fired<u64>, _: &Timers<u64>| {
-        home.advance(Duration::from_secs(2));
-        assert!(advice().starts_with("A handler of class report has not returned: "));
-    };
-    let attachment = service.attach(service.shard_for(0)).unwrap();
-    let mut shard = attachment.into_loop(handler).unwrap();
-    let timers = shard.timers().of_class(REPORT).unwrap();
-    timers.schedule(Duration::from_millis(5), 0).unwrap();
-    let _ = shard.turn();
-    clock.advance(Duration::from_secs(2));
-    let found = stats(address)["attention"][0].clone();
-    assert!(found["advice"].as_str().unwrap().starts_with("Its thread does not "), "{found}");
-    let _ = shard.turn();
-    assert_eq!(service.stats().shards[0].counts.panicked, 0);
-    // A warning of another kind has the remedy of its kind.
-    clock.advance(Duration::from_secs(1));
-    let found = stats(address)["attention"][0].clone();
-    let kind = WarningKind::ALL.into_iter().find(|kind| found["id"] == kind.id()).unwrap();
-    assert!(kind != WarningKind::ShardStuck && found["advice"] == kind.remedy(), "{found}");
 }
 
 /// Whether the row of a count says that it is a gauge or a maximum.
@@ -590,45 +505,34 @@ fn service_name_with_spaces_and_braces_is_shown_unchanged() {
 }
 
 #[test]
-fn healthz_is_ok_until_the_shards_are_closed() {
+fn ready_names_a_shard_that_is_not_attached_closed_or_dead() {
     let service = service(2);
-    let endpoint = endpoint(&service);
-    let health = get(endpoint.local_addr(), "/healthz");
-    assert_eq!((health.status, health.body.as_str()), (200, "ok"));
+    let ready = |endpoint: &StatsEndpoint| get(endpoint.local_addr(), "/ready");
+    let closed = endpoint(&service);
+    assert_eq!(ready(&closed).status, 200);
     service.shutdown(ShutdownPolicy::Drop).unwrap();
     drop(service);
-    let health = get(endpoint.local_addr(), "/healthz");
-    assert_eq!(health.status, 503);
-    assert_eq!(health.body, "shard 0 is closed\nshard 1 is closed\n");
-    let metrics = scrape(endpoint.local_addr());
+    let others = ", and another shard is not ready either\n";
+    let reply = ready(&closed);
+    assert_eq!((reply.status, reply.body), (503, format!("shard 0 is closed{others}")));
+    let metrics = scrape(closed.local_addr());
     assert!(metrics.value("corewheel_running", "", Some(("shard", "1"))) < 0.5);
-}
 
-#[test]
-fn healthz_names_shards_that_are_not_attached_or_closed() {
     let service: TimerService = TimerService::builder().shards(2).start_attached().unwrap();
-    let endpoint = endpoint(&service);
+    let attached = endpoint(&service);
     drop(service.attach(ShardId::new(1)).unwrap());
-    let health = get(endpoint.local_addr(), "/healthz");
-    assert_eq!(health.status, 503);
-    assert_eq!(health.body, "shard 0 is not attached yet\nshard 1 is closed\n");
-}
-
-#[test]
-fn healthz_names_dead_shards() {
-    let service: TimerService = TimerService::builder().shards(2).start_attached().unwrap();
-    let endpoint = endpoint(&service);
-    let own_loop = service.attach(ShardId::new(1)).unwrap().into_loop(|_, _| {});
+    let reply = ready(&attached);
+    assert_eq!((reply.status, reply.body), (503, format!("shard 0 is not attached yet{others}")));
+    let own_loop = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {});
     drop(own_loop.unwrap());
-    let health = get(endpoint.local_addr(), "/healthz");
-    assert!(health.body.contains("shard 1 is dead\n"), "{}", health.body);
+    assert_eq!(ready(&attached).body, format!("shard 0 is dead{others}"));
 }
 
 #[test]
 fn head_request_gets_the_headers_of_get_without_a_body() {
     let service = service(1);
     let endpoint = endpoint(&service);
-    for path in ["/", "/healthz", "/nowhere"] {
+    for path in ["/", "/live", "/nowhere"] {
         let head = ask(endpoint.local_addr(), request("HEAD", path).as_bytes());
         let get = get(endpoint.local_addr(), path);
         assert_eq!(head.body, "");
@@ -637,7 +541,7 @@ fn head_request_gets_the_headers_of_get_without_a_body() {
             assert_eq!(head.header(name), get.header(name), "{path} {name}");
         }
     }
-    for path in ["/stats.json", "/history.json", "/metrics"] {
+    for path in ["/stats.json", "/metrics"] {
         let head = ask(endpoint.local_addr(), request("HEAD", path).as_bytes());
         assert_eq!((head.status, head.body.as_str()), (200, ""));
     }
@@ -670,22 +574,22 @@ fn request_for_an_unknown_path_or_a_file_gets_404() {
 
 #[test]
 fn request_with_query_absolute_target_or_http_1_0_is_answered() {
-    check_status(&request("GET", "/healthz?from=probe"), 200);
-    check_status(&request("GET", "http://localhost/healthz"), 200);
+    check_status(&request("GET", "/live?from=probe"), 200);
+    check_status(&request("GET", "http://localhost/live"), 200);
     let service = service(1);
     let endpoint = endpoint(&service);
-    let old = Connection::opened(endpoint.local_addr(), b"GET /healthz HTTP/1.0\r\n\r\n").rest();
-    assert!(old.ends_with(b"\r\n\r\nok"), "{}", old.escape_ascii());
+    let old = Connection::opened(endpoint.local_addr(), b"GET /live HTTP/1.0\r\n\r\n").rest();
+    assert!(old.ends_with(b"\r\n\r\nthe process answers\n"), "{}", old.escape_ascii());
 }
 
 #[test]
 fn connection_with_three_requests_gets_one_response_and_is_closed() {
     let service = service(1);
     let endpoint = endpoint(&service);
-    let sent = request("GET", "/healthz").repeat(3);
+    let sent = request("GET", "/live").repeat(3);
     let reply = ask(endpoint.local_addr(), sent.as_bytes());
     assert_eq!(reply.header("connection"), Some("close"));
-    assert_eq!(reply.body, "ok");
+    assert_eq!(reply.body, "the process answers\n");
 }
 
 #[test]

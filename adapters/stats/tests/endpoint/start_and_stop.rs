@@ -19,7 +19,7 @@ fn endpoint_listens_on_the_address_that_it_is_given() {
     let endpoint = start_on(&service, (Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     assert!(endpoint.local_addr().ip().is_unspecified());
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.local_addr().port()));
-    assert_eq!(get(here, "/healthz").status, 200);
+    assert_eq!(get(here, "/live").status, 200);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn start_on_a_port_in_use_returns_an_error_of_that_kind_and_timers_still_fire() 
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error:?}");
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
     fire(&service, 0, 10);
-    assert_eq!(get(taken, "/healthz").status, 200);
+    assert_eq!(get(taken, "/live").status, 200);
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn stop_frees_the_port_for_another_endpoint() {
     let again = (0..20).any(|_| {
         let endpoint = endpoint(&service);
         let address = endpoint.local_addr();
-        assert_eq!(get(address, "/healthz").status, 200);
+        assert_eq!(get(address, "/live").status, 200);
         endpoint.stop();
         let again = start_on(&service, address);
-        again.is_ok_and(|endpoint| get(endpoint.local_addr(), "/healthz").status == 200)
+        again.is_ok_and(|endpoint| get(endpoint.local_addr(), "/live").status == 200)
     });
     assert!(again, "the port is never free after a stop");
 }
@@ -96,6 +96,6 @@ fn endpoint_starts_and_stops_inside_a_tokio_runtime() {
     runtime.block_on(async {
         let service = service(1);
         let endpoint = endpoint(&service);
-        assert_eq!(get(endpoint.local_addr(), "/healthz").status, 200);
+        assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
     });
 }

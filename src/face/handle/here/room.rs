@@ -1,5 +1,5 @@
-//! What a thread does for a timer for which it has no nursery, which it makes, or no credit: it has
-//! the shard look for some.
+//! What a thread does for a timer for which it has no thread timers, which it makes, or no credit:
+//! it has the shard look for some.
 //!
 //! The shard of another thread looks in its next turn, and wakes the task of the timer then. A
 //! thread that drives the shard has it look at once.
@@ -9,9 +9,9 @@ use std::task::Waker;
 
 use corewheel_shard::Tick;
 
-use super::super::place::NurseryName;
+use super::super::place::ThreadTimersName;
 use super::Reach;
-use crate::link::nursery::{ArmRefusal, Number, Nursery, Periods};
+use crate::link::thread_timers::{ArmRefusal, Number, Periods, ThreadTimers};
 use crate::values::class::ClassId;
 use crate::values::ids::ShardId;
 use crate::values::refused::RefusedKind;
@@ -30,26 +30,27 @@ impl From<RefusedKind> for Unarmed {
 }
 
 impl Reach {
-    /// Makes the nursery of this thread for a shard.
+    /// Makes the timers of this thread for a shard.
     #[cold]
     pub(super) fn enter(&self, shard: ShardId) -> Result<(), RefusedKind> {
-        let service = self.service().ok_or_else(|| self.why_closed())?;
-        let table = service.nurseries(shard).ok_or(RefusedKind::NoSuchShard)?;
-        service.note_waiting(shard);
+        let service = self.service().ok_or(RefusedKind::Closed)?;
+        let front = service.front(shard).ok_or(RefusedKind::NoSuchShard)?;
+        let table = &front.threads;
+        front.note_waiting(shard);
         let periods = Periods::new(self.time.tick());
         let is_local = self.driven(Some(shard)).is_some();
         let room = Arc::clone(table.room());
-        let nursery = Nursery::new(periods, service.classes(), room, is_local);
-        match table.enter(nursery) {
-            Ok((id, nursery)) => {
-                service.note_waiting(shard);
+        let thread_timers = ThreadTimers::new(periods, service.classes.len(), room, is_local);
+        match table.enter(thread_timers) {
+            Ok((id, thread_timers)) => {
+                front.note_waiting(shard);
                 if table.has_many_new() {
-                    service.ring(shard, Tick::ZERO);
+                    table.ring(Tick::ZERO, &front.doorbell);
                 }
-                self.own.add(shard, NurseryName::new(shard, id), nursery);
+                self.own.add(shard, ThreadTimersName::new(shard, id), thread_timers);
                 Ok(())
             }
-            Err(true) => Err(self.why_closed()),
+            Err(true) => Err(RefusedKind::Closed),
             Err(false) => Err(RefusedKind::Full),
         }
     }
@@ -65,7 +66,7 @@ impl Reach {
         is_borrowed: bool,
     ) -> Result<(), Unarmed> {
         if refusal == ArmRefusal::Closed {
-            return Err(self.why_closed().into());
+            return Err(RefusedKind::Closed.into());
         }
         match self.driven(Some(shard)) {
             Some(driven) if driven.lend_one(is_borrowed) => Ok(()),
@@ -85,10 +86,10 @@ impl Reach {
         asked: Option<Number>,
         waker: Waker,
     ) -> Result<Number, RefusedKind> {
-        let service = self.service().ok_or_else(|| self.why_closed())?;
-        let (asked, _unused) = service.ask_for_room(shard, asked, waker);
+        let front = self.front(shard).ok_or(RefusedKind::Closed)?;
+        let (asked, _unused) = front.threads.ask_for_room(asked, waker, &front.doorbell);
         asked.map_err(|refusal| match refusal {
-            ArmRefusal::Closed => self.why_closed(),
+            ArmRefusal::Closed => RefusedKind::Closed,
             ArmRefusal::Full => self.note_full(shard, class),
         })
     }
@@ -96,8 +97,9 @@ impl Reach {
     /// Counts a timer that a full shard refuses.
     #[cold]
     fn note_full(&self, shard: ShardId, class: ClassId) -> RefusedKind {
-        if let Some(service) = self.service() {
-            service.note_refused(shard, class);
+        if let Some(front) = self.front(shard) {
+            front.threads.note_refused();
+            front.note_refused(class);
         }
         RefusedKind::Full
     }

@@ -30,10 +30,13 @@ impl Exchange {
         time: Duration,
         answer: F,
     ) -> Result<F::Output, TimeoutError> {
-        let mut answer = pin!(answer);
-        if !self.core.kind.has_body && !time.is_zero() {
+        if !self.core.kind.has_body {
+            if time.is_zero() {
+                return Ok(answer.await);
+            }
             return control.timeout(time, answer).await;
         }
+        let mut answer = pin!(answer);
         let mut ended = pin!(self.ended());
         // A body whose exchange has ended is no part of an answer.
         let mut either = pin!(poll_fn(|cx| match answer.as_mut().poll(cx) {

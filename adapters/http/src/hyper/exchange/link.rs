@@ -1,16 +1,68 @@
-//! What the connection of a request is told: when its idle times are held back, and where its
-//! messages begin and end.
+//! What a request is, by its head, and what its connection is told: when its idle times are held
+//! back, and where its messages begin and end.
 
 use std::sync::MutexGuard;
-use std::sync::atomic::Ordering;
 
 use corewheel::conn::Side;
-use corewheel::stream::{MessageEnd, ResponseEnd, ResponsePiece, StreamControl};
+use corewheel::stream::{MessageEnd, ResponseEnd, StreamControl};
 use hyper::body::Body;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use hyper::{Response, StatusCode};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
+use hyper::{Method, Request, Response, StatusCode, Version};
 
-use super::{Core, Exchange, Hold, Member, State};
+use super::{Core, Exchange, Hold, State};
+
+/// What a request is.
+#[derive(Clone, Copy)]
+pub(in crate::hyper) struct Kind {
+    version: Version,
+    pub(super) is_connect: bool,
+    is_head: bool,
+    pub(in crate::hyper) has_body: bool,
+    /// Where it ends on an HTTP/1 connection.
+    pub(super) end: MessageEnd,
+}
+
+impl Kind {
+    /// The kind of a request whose head has become complete at this moment.
+    #[inline]
+    pub(in crate::hyper) fn of<B: Body, M: Side>(
+        request: &Request<B>,
+        control: &StreamControl<M>,
+    ) -> Self {
+        let (head_end, body) = (control.take_head_end(), request.body());
+        let has_body = !body.is_end_stream();
+        let end = if !has_body || request.headers().contains_key(TRANSFER_ENCODING) {
+            MessageEnd::Line
+        } else {
+            let stated = head_end.zip(body.size_hint().exact());
+            stated.map_or(MessageEnd::Unknown, |(head, body)| {
+                MessageEnd::At(head.saturating_add(body))
+            })
+        };
+        Self {
+            version: request.version(),
+            is_head: request.method() == Method::HEAD,
+            is_connect: request.method() == Method::CONNECT,
+            has_body,
+            end,
+        }
+    }
+
+    /// The kind for another answer to a request whose body has ended.
+    pub(super) fn without_body(self) -> Self {
+        Self { has_body: false, ..self }
+    }
+
+    /// Of an HTTP/2 connection, no byte is known to belong to a certain request.
+    pub(super) fn is_http1(self) -> bool {
+        self.version < Version::HTTP_2
+    }
+
+    /// Whether a response without a stated length comes in chunks.
+    pub(super) fn takes_chunks(self) -> bool {
+        self.version == Version::HTTP_11 && !self.is_head
+    }
+}
 
 /// A request on its connection.
 pub(in crate::hyper) struct Link<'a, M: Side> {
@@ -19,7 +71,7 @@ pub(in crate::hyper) struct Link<'a, M: Side> {
 }
 
 impl<M: Side> Link<'_, M> {
-    fn core(&self) -> &Core<dyn Member> {
+    fn core(&self) -> &Core {
         self.exchange.core.on_connection()
     }
 
@@ -47,26 +99,21 @@ impl<M: Side> Link<'_, M> {
     pub(in crate::hyper) fn body_waits(&self) {
         let mut state = self.lock();
         // Under the lock, as the response that begins meanwhile goes on from a wait.
-        let held = if self.core().is_answered() { None } else { state.wait_for_body() };
+        let was_held = !self.core().is_answered.get() && state.end_hold(Hold::Waits);
         drop(state);
-        if let Some(held) = held {
-            let _own = self.control.release_request(held);
+        if was_held {
+            self.control.release_request();
         }
     }
 
     /// A read of the request's body waits no longer.
     pub(in crate::hyper) fn body_came(&self) {
-        if !matches!(self.lock().hold, Hold::Waits) {
-            return;
-        }
-        let held = self.control.hold_request();
         let mut state = self.lock();
-        if matches!(state.hold, Hold::Waits) {
-            state.hold = Hold::Held(held);
-            return;
+        if state.hold == Hold::Waits {
+            // Under the lock: the response may end on another thread, which ends the request.
+            self.control.hold_request();
+            state.hold = Hold::Held;
         }
-        drop(state);
-        let _own = self.control.release_request(held);
     }
 
     /// No more is read of the request's body, which was read to its end or not.
@@ -86,7 +133,11 @@ impl<M: Side> Link<'_, M> {
 
     /// A body has ended on the connection. With the last, the next message begins.
     fn begin_next(&self, is_last: bool, is_tunnel: bool) {
-        match (is_last && self.is_http1(), is_tunnel) {
+        let is_over = is_last && self.is_http1();
+        if is_over {
+            self.core().connection.told.has_request.set(false);
+        }
+        match (is_over, is_tunnel) {
             (true, false) => self.control.begin_message(),
             (true, true) => self.control.message_complete(),
             (false, _) => {}
@@ -98,7 +149,7 @@ impl<M: Side> Link<'_, M> {
         let (status, core) = (response.status(), self.core());
         if core.kind.has_body {
             let state = self.lock();
-            core.is_answered.store(true, Ordering::Relaxed);
+            core.is_answered.set(true);
             drop(state);
             self.body_came();
         }
@@ -107,13 +158,13 @@ impl<M: Side> Link<'_, M> {
         if is_tunnel {
             core.lock().is_tunnel = true;
             if core.kind.is_http1() {
-                core.connection.told.is_tunnel.store(true, Ordering::Relaxed);
+                core.connection.told.is_tunnel.set(true);
             } else {
                 self.control.begin_tunnel();
             }
         }
         if core.kind.takes_chunks() && is_of_events(response) {
-            core.connection.told.has_events.store(true, Ordering::Relaxed);
+            core.connection.told.has_events.set(true);
         }
         !core.kind.is_http1() && self.control.bounds_writes()
     }
@@ -123,24 +174,24 @@ impl<M: Side> Link<'_, M> {
         // On HTTP/1, all that hyper has taken goes to the stream before anything else.
         let is_http1 = self.is_http1();
         if is_http1 && is_complete {
-            self.core().connection.told.has_events.store(false, Ordering::Relaxed);
+            self.core().connection.told.has_events.set(false);
         }
         let mut state = self.lock();
         state.is_body_over = true;
         let ends = !is_complete && !is_http1 || state.pieces == 0;
-        let held = if ends { state.end_hold() } else { None };
+        let was_held = ends && state.end_hold(Hold::Ended);
         let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
         drop(state);
-        if let Some(held) = held {
-            let _own = self.control.end_request(held, end_of(is_http1));
+        if was_held {
+            self.control.end_request(end_of(is_http1));
         }
         self.begin_next(is_last, is_tunnel);
     }
 
     /// A piece of the response is handed to hyper.
-    pub(in crate::hyper) fn begin_piece(&self, bytes: usize) -> ResponsePiece<M> {
+    pub(in crate::hyper) fn begin_piece(&self) {
         self.lock().pieces += 1;
-        self.control.begin_piece(bytes)
+        self.control.begin_piece();
     }
 
     /// hyper has written or copied data of the response, and flushes in the same poll, or has
@@ -149,11 +200,13 @@ impl<M: Side> Link<'_, M> {
         let mut state = self.lock();
         state.pieces -= 1;
         let is_last = state.is_body_over && state.pieces == 0;
-        let held = if is_last { state.end_hold() } else { None };
+        let was_held = is_last && state.end_hold(Hold::Ended);
         drop(state);
-        if let Some(held) = held {
-            let _own = self.control.end_request(held, end_of(is_flushed));
+        if was_held {
+            self.control.end_request(end_of(is_flushed));
         }
+        // Last, as the request ends with the pieces that are left.
+        self.control.end_piece(is_flushed);
     }
 }
 

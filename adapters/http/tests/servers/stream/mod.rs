@@ -4,8 +4,5 @@
 mod drains;
 mod pieces;
 mod requests;
-#[path = "../../../../../tests/stream/support.rs"]
-#[allow(dead_code, unused_imports, reason = "the tests of streams use the rest")]
-mod support;
 
-use support::*;
+use corewheel_test_support::stream::*;

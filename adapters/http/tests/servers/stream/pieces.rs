@@ -31,7 +31,7 @@ fn check_late_piece<K: Kind>() {
     ready(write(&mut conn.stream, b"head"));
     ready(flush(&mut conn.stream));
     assert!(read_with(&mut conn.stream, &waker).is_pending());
-    conn.lab.advance(2 * LIMIT);
+    conn.lab.advance_ticks(2 * LIMIT);
     assert!(!alarm.rang());
     feed.push(b"late");
     let _piece = piece(&mut body);
@@ -73,7 +73,7 @@ fn end_of<K: Kind>(
         if let Err(error) = round(conn) {
             return (ticks, timeout(Poll::Ready(Err::<(), _>(error))).unwrap());
         }
-        conn.lab.advance(1);
+        conn.lab.advance_ticks(1);
     }
     panic!("no limit was reached");
 }
@@ -136,10 +136,10 @@ fn check_slow_peer<K: Kind>() {
         for _ in 0..COPIED / ROOM {
             take(&mut conn, ROOM);
             fill(&mut conn).unwrap();
-            conn.lab.advance(1);
+            conn.lab.advance_ticks(1);
         }
     }
-    conn.lab.advance(LIMIT + K::LATE);
+    conn.lab.advance_ticks(LIMIT + K::LATE);
     let limit = timeout(write(&mut conn.stream, b"pong"));
     assert_eq!(limit, Some(WriteStall(ms(LIMIT))), "it takes no more");
 }
@@ -156,11 +156,11 @@ fn check_rate<K: Kind>() {
     let (feed, mut body, mut waiting) = respond(&conn, 40);
     for _ in 0..20 {
         ready(flush(&mut conn.stream));
-        conn.lab.advance(20);
+        conn.lab.advance_ticks(20);
         // The window is that of all that waits: 40 bytes in 20 ms, twice the least rate.
         waiting.advance(40);
         ready(flush(&mut conn.stream));
-        conn.lab.advance(20);
+        conn.lab.advance_ticks(20);
         feed.push(&LONG[..40]);
         waiting = piece(&mut body);
     }
@@ -180,7 +180,7 @@ fn check_late_window<K: Kind>() {
     let (feed, mut body, mut waiting) = respond(&conn, 40);
     ready(flush(&mut conn.stream));
     // The server is held up, and finds the window after the deadline.
-    conn.lab.advance(LIMIT + 10);
+    conn.lab.advance_ticks(LIMIT + 10);
     waiting.advance(40);
     ready(flush(&mut conn.stream));
     feed.push(&LONG[..40]);

@@ -110,7 +110,7 @@ pub(super) struct Conn<K: Kind> {
 
 impl<K: Kind> Conn<K> {
     pub(super) fn new(limits: StreamLimits) -> Self {
-        let lab = Lab::new();
+        let lab = lab();
         let (stream, peer) = duplex::<K>(&lab, limits);
         let (bodies, answers) = (Queue::default(), Queue::default());
         let scripted = Scripted { bodies: Rc::clone(&bodies), answers: Rc::clone(&answers) };
@@ -173,7 +173,7 @@ impl<K: Kind> Conn<K> {
     fn check_open(&mut self) {
         for _ in 0..5 * LIMIT {
             assert_eq!(timeout(read(&mut self.stream)), None);
-            self.lab.advance(1);
+            self.lab.advance_ticks(1);
         }
         assert_eq!(timeout(read(&mut self.stream)), None);
     }
@@ -274,7 +274,7 @@ fn check_pieces<K: Kind>() {
     };
     assert!(due_in(&conn) >= ms(LIMIT));
     drop(last);
-    conn.lab.advance(LIMIT / 2);
+    conn.lab.advance_ticks(LIMIT / 2);
     assert!(due_in(&conn) <= ms(LIMIT / 2 + K::LATE));
     conn.receive();
     conn.check_ends(Idle(ms(LIMIT)));
@@ -289,7 +289,7 @@ fn check_pieces<K: Kind>() {
     assert!(body.is_end_stream());
     drop(body);
     whole.advance(5);
-    conn.lab.advance(LIMIT / 2);
+    conn.lab.advance_ticks(LIMIT / 2);
     ready(flush(&mut conn.stream));
     conn.check_ends(Idle(ms(LIMIT)));
     drop(whole);
@@ -362,7 +362,7 @@ fn check_end_without_write<K: Kind>() {
     let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
     ready(write(&mut conn.stream, b"head"));
     assert!(read(&mut conn.stream).is_pending());
-    conn.lab.advance(LIMIT / 2);
+    conn.lab.advance_ticks(LIMIT / 2);
     feed.push(b"whole");
     feed.end();
     assert_eq!(frame(&mut body).unwrap(), b"whole");
@@ -445,7 +445,7 @@ impl<R> Service<R> for Panics {
 }
 
 fn check_panic_in_call<K: Kind>() {
-    let mut lab = Lab::new();
+    let mut lab = lab();
     let (mut stream, _peer) = duplex::<K>(&lab, IDLE);
     let service = TimedHttp::new(Panics, stream.control());
     let called =
@@ -485,7 +485,7 @@ fn check_wait_for_body<K: Kind>() {
         let mut body = conn.body();
         conn.check_open();
         assert_eq!(frame(&mut body), None);
-        conn.lab.advance(LIMIT / 2);
+        conn.lab.advance_ticks(LIMIT / 2);
         assert_eq!(timeout(read(&mut conn.stream)), None);
         // It comes, and the server works on it.
         feed.push(b"part");

@@ -1,15 +1,17 @@
 //! Queues that are dropped, and wakers and values that use the queue meanwhile.
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
 use corewheel_kit::queue::DelayQueue;
+use futures_core::Stream;
 
 use super::{lab, poll, queue};
-use crate::support::{Alarm, FAR, Guard, Lab, check_law, ms};
+use corewheel_test_support::{Alarm, FAR, Guard, Lab, check_law, ms};
 
 #[test]
 fn drop_at_every_await_point_releases_values_timer_and_wakers() {
@@ -57,7 +59,7 @@ impl std::task::Wake for Meddler {
             assert_eq!(queue.remove(key).unwrap().value, 7);
             queue.try_next();
             queue.peek();
-            queue.clear();
+            drop(queue.drain());
         }
         KEPT.take();
     }
@@ -78,11 +80,12 @@ fn waker_may_use_the_queue_and_drop_it() {
     ];
     for (number, trigger) in triggers.into_iter().enumerate() {
         let mut lab = lab();
-        let queue = Rc::new(queue::<u32>(&lab));
+        let mut queue = Rc::new(queue::<u32>(&lab));
         let waker = Waker::from(std::sync::Arc::new(Meddler));
-        SHARED.set(Rc::downgrade(&queue));
         queue.insert(1, ms(5)).unwrap();
-        assert!(queue.poll_expired(&mut Context::from_waker(&waker)).is_pending());
+        let stream = Pin::new(Rc::get_mut(&mut queue).unwrap());
+        assert!(stream.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        SHARED.set(Rc::downgrade(&queue));
         WOKEN.set(0);
         KEPT.set(Some(queue));
         if number == 2 {
@@ -125,7 +128,7 @@ fn drop_of_a_value_may_use_the_queue() {
     for _ in 0..3 {
         queue.insert(Nosy, ms(1)).unwrap();
     }
-    queue.clear();
+    drop(queue.drain());
     assert_eq!(WOKEN.get(), 4);
     queue.insert(Nosy, ms(1)).unwrap();
     drop(queue);

@@ -1,6 +1,5 @@
 //! Delay queues.
 
-mod classes;
 mod drops;
 mod histories;
 mod hosts;
@@ -15,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use corewheel_kit::TimersExt;
 use corewheel_kit::queue::DelayQueue;
 
-use crate::support::{Lab, builder};
+use corewheel_test_support::{Lab, builder};
 
 fn lab() -> Lab<()> {
     Lab::new(builder(1))

@@ -7,7 +7,7 @@ use corewheel_kit::TimersExt;
 use corewheel_kit::queue::DelayQueue;
 
 use super::{lab, poll, queue};
-use crate::support::{Alarm, FAR, check_law, look, ms};
+use corewheel_test_support::{Alarm, FAR, check_law, look, ms};
 
 #[test]
 fn shutdown_wakes_tasks_and_keeps_values() {

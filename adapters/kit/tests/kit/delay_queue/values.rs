@@ -8,45 +8,7 @@ use corewheel_kit::TimersExt;
 use corewheel_kit::queue::Expired;
 
 use super::{due, lab, poll, queue};
-use crate::support::{Alarm, FAR, Lab, builder, check_law, ms};
-
-#[test]
-fn values_expire_by_deadline_never_early_and_in_order_within_a_tick() {
-    let lab = lab();
-    let queue = queue(&lab);
-    for (value, delay) in [("c", 7), ("a", 5), ("d", 7), ("b", 5), ("e", 100_000)] {
-        queue.insert(value, ms(delay)).unwrap();
-    }
-    assert_eq!((queue.len(), due(&queue)), (5, vec![]));
-    lab.clock.advance(Duration::from_nanos(4_999_999));
-    assert_eq!(due(&queue), [""; 0]);
-    lab.clock.advance(Duration::from_nanos(1));
-    assert_eq!(due(&queue), ["a", "b"]);
-    lab.clock.advance(ms(10));
-    let first = queue.try_next().unwrap();
-    assert_eq!(first.value, "c");
-    assert_eq!(lab.clock.now() - first.deadline, ms(8), "the deadline, not the time of taking");
-    assert_eq!(due(&queue), ["d"]);
-    lab.clock.advance(FAR);
-    assert_eq!(due(&queue), ["e"]);
-    assert!(queue.is_empty());
-}
-
-#[test]
-fn insert_with_past_deadline_is_due_at_once_after_values_due_before() {
-    let lab = lab();
-    let queue = queue(&lab);
-    let epoch = lab.clock.now();
-    queue.insert("now", Duration::ZERO).unwrap();
-    assert_eq!(due(&queue), ["now"]);
-    queue.insert("a", ms(5)).unwrap();
-    queue.insert("b", ms(5)).unwrap();
-    lab.clock.advance(ms(5));
-    assert_eq!(queue.try_next().unwrap().value, "a");
-    queue.insert("past", epoch).unwrap();
-    queue.insert("past too", epoch + ms(1)).unwrap();
-    assert_eq!(due(&queue), ["b", "past", "past too"]);
-}
+use corewheel_test_support::{Alarm, FAR, Lab, builder, check_law, ms};
 
 #[test]
 fn late_inserts_of_two_ticks_expire_before_values_of_the_next_tick() {
@@ -112,28 +74,9 @@ fn delay_that_does_not_fit_never_expires() {
 }
 
 #[test]
-fn due_value_can_be_removed_and_reset() {
-    let mut lab = lab();
-    let queue = queue(&lab);
-    let keys = ["a", "b", "c", "d"].map(|value| queue.insert(value, ms(3)).unwrap());
-    lab.advance(ms(10));
-    assert_eq!(queue.try_next().unwrap().value, "a");
-    assert!(queue.peek().is_some_and(|key| keys[1..].contains(&key)));
-    assert_eq!(queue.remove(keys[1]).unwrap().value, "b");
-    assert!(queue.reset(keys[2], ms(5)));
-    assert_eq!(queue.peek(), Some(keys[3]));
-    assert_eq!(due(&queue), ["d"]);
-    assert_eq!(queue.peek(), Some(keys[2]));
-    assert_eq!(queue.due(keys[2]), Some(lab.clock.now() + ms(5)));
-    lab.advance(ms(5));
-    assert_eq!(due(&queue), ["c"]);
-}
-
-#[test]
 fn insert_without_room_returns_the_value_and_changes_nothing() {
-    let mut lab = Lab::<()>::new(builder(1).capacity(64));
-    let queue = lab.timers().delay_queue_with_capacity(2).unwrap();
-    assert_eq!((queue.capacity(), queue.len()), (2, 0));
+    let mut lab = Lab::<()>::new(builder(1).capacity(2));
+    let queue = lab.timers().delay_queue();
     let a = queue.insert("a", ms(1)).unwrap();
     queue.insert("b", ms(2)).unwrap();
     assert_eq!(queue.insert("c", ms(1)), Err(Refused::Full("c")));
@@ -141,12 +84,8 @@ fn insert_without_room_returns_the_value_and_changes_nothing() {
     queue.insert("d", ms(3)).unwrap();
     let message = queue.insert("e", ms(1)).unwrap_err().to_string();
     assert!(message.contains("capacity"), "{message}");
-    // A queue with values has its timer; an empty queue may get none from a full shard.
-    let other = lab.timers().delay_queue();
-    let timers = lab.timers().clone();
-    while timers.schedule(FAR, ()).is_ok() {}
-    assert_eq!(other.insert("f", ms(1)), Err(Refused::Full("f")));
-    assert!(other.is_empty() && other.peek().is_none());
+    // The shard is full, and a queue needs no timer of it.
+    while lab.timers().schedule(FAR, ()).is_ok() {}
     lab.advance(ms(2));
     assert_eq!(due(&queue), ["b"]);
     queue.insert("g", ms(1)).unwrap();
@@ -155,33 +94,13 @@ fn insert_without_room_returns_the_value_and_changes_nothing() {
         let mut next = pin!(queue.next());
         assert!(poll(next.as_mut(), &waker).is_none());
         lab.advance(ms(1));
-        assert_eq!(alarm.count(), 1, "the queue keeps its timer while the shard is full");
+        assert_eq!(alarm.count(), 1, "the task is woken while the shard is full");
         assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, "d");
     }
     let report = lab.end(ShutdownPolicy::Drop);
     check_law(&report.counts);
     assert_eq!(queue.insert("h", ms(1)), Err(Refused::Closed("h")));
     assert_eq!(Refused::Closed("h").into_value(), "h");
-}
-
-#[test]
-fn capacity_out_of_range_is_refused_by_name() {
-    let lab = lab();
-    for capacity in [0, (1 << 30) + 1, u32::MAX] {
-        let error = lab.timers().delay_queue_with_capacity::<u8>(capacity).unwrap_err();
-        assert_eq!(error.field(), "capacity");
-        let message = error.to_string();
-        assert!(message.contains(&capacity.to_string()), "{message}");
-        assert!(message.contains("between 1 and"), "{message}");
-    }
-}
-
-#[test]
-fn capacity_without_memory_is_refused() {
-    let lab = lab();
-    let error = lab.timers().delay_queue_with_capacity::<[u64; 1 << 20]>(1 << 30).unwrap_err();
-    assert_eq!(error.field(), "capacity");
-    assert!(error.to_string().contains("memory"), "{error}");
 }
 
 #[test]
@@ -210,6 +129,6 @@ fn drain_expired_stops_at_its_maximum_and_drain_takes_all() {
     values.sort_unstable();
     assert_eq!(values, [7, 8, 9, 10], "due or not");
     queue.insert(11, FAR).unwrap();
-    queue.clear();
+    assert_eq!(queue.drain().len(), 1);
     assert_eq!((queue.len(), queue.peek(), queue.drain().len()), (0, None, 0));
 }

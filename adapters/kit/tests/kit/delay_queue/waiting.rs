@@ -11,40 +11,33 @@ use corewheel_kit::queue::DelayQueue;
 use futures_core::Stream;
 
 use super::{due, lab, poll, queue};
-use crate::support::{Alarm, FAR, Lab, builder, look, ms};
+use corewheel_test_support::{Alarm, FAR, Lab, builder, look, ms, next};
 
 #[test]
-fn all_values_share_one_timer_that_is_reset_for_earlier_deadlines_only() {
-    let mut lab = lab();
+fn values_take_no_timer_and_one_turn_for_their_first_deadline() {
+    let mut lab = Lab::at_windows(builder(1));
     let queue = queue(&lab);
-    let mut next = Box::pin(queue.recv());
+    let mut recv = Box::pin(queue.recv());
     let (alarm, waker) = Alarm::new();
-    assert!(poll(next.as_mut(), &waker).is_none());
-    assert_eq!(lab.timers().len(), 0, "an empty queue has no timer");
+    assert!(poll(recv.as_mut(), &waker).is_none());
+    assert_eq!(lab.turn(), Turn::Idle, "an empty queue asks for no turn");
     let keys: Vec<_> = (0..1_000).map(|n| queue.insert(n, ms(100 + n)).unwrap()).collect();
-    let timer = |lab: &mut Lab<()>| {
-        lab.settle();
-        let counts = lab.counts();
-        (counts.pending, counts.scheduled_local, counts.reset_relinked + counts.reset_lazy)
-    };
-    assert_eq!(timer(&mut lab), (1, 1, 0));
+    assert_eq!(lab.turn(), next(100));
     assert!(queue.reset(keys[700], ms(50)));
     assert!(queue.reset(keys[700], ms(60)));
-    assert_eq!(timer(&mut lab), (1, 1, 1));
+    assert_eq!(lab.turn(), next(50), "a reset to later asks for nothing");
     assert!(queue.remove(keys[700]).is_some());
     lab.advance(ms(99));
-    assert!(poll(next.as_mut(), &waker).is_none());
+    assert!(poll(recv.as_mut(), &waker).is_none());
     lab.advance(ms(1));
-    assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, 0);
+    assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, 0);
     assert!(alarm.count() <= 3, "woken {} times", alarm.count());
-    drop(next);
-    // No task waits any more, so the alarm need not ring.
-    let fired = lab.counts().fired;
+    drop(recv);
     lab.advance(FAR);
-    assert!(lab.counts().fired <= fired + 1);
+    assert_eq!(lab.turn(), Turn::Idle, "values that are due and not taken ask for no turn");
     assert_eq!(due(&queue).len(), 998);
-    drop(queue);
-    assert_eq!(lab.timers().len(), 0);
+    let counts = lab.counts();
+    assert_eq!((counts.scheduled_local, counts.fired), (0, 0));
 }
 
 #[test]
@@ -108,9 +101,6 @@ fn stream_ends_on_an_empty_queue_and_goes_on_after_an_insert() {
         assert_eq!(expired.value, value);
     }
     assert_eq!(next(&mut queue), Poll::Ready(None));
-    let mut shared = &queue;
-    let mut context = Context::from_waker(&waker);
-    assert_eq!(Pin::new(&mut shared).poll_next(&mut context), Poll::Ready(None));
 }
 
 #[test]
@@ -264,7 +254,6 @@ fn emptied_queue_asks_for_no_turn() {
     lab.advance(FAR);
     let turn = lab.turn();
     assert!(matches!(turn, Turn::Idle | Turn::Next(_)));
-    assert!(lab.counts().scheduled_local <= 1, "one timer for all values");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use corewheel::class::TimerClass;
 use corewheel::stats::ClassStats;
 use corewheel_kit::TimersExt;
 
-use crate::support::{FAR, Lab, SHARD, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, SHARD, builder, check_law, ms};
 
 const LEASE: TimerClass = TimerClass::new("lease");
 

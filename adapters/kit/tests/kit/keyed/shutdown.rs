@@ -8,7 +8,7 @@ use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use super::{Scene, keys};
-use crate::support::{FAR, Lab, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
 
 #[test]
 fn shutdown_fires_or_keeps_entries_by_its_policy() {

@@ -11,7 +11,7 @@ use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::{Periodic, Repeat};
 
 use super::{Run, counted, delay, lab, rate};
-use crate::support::{
+use corewheel_test_support::{
     FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
     wait_until,
 };
@@ -25,8 +25,8 @@ fn callback_that_stops_itself_is_dropped() {
         let known = Rc::clone(&own);
         let call = move |run: &mut Run<'_>| {
             let _held = &guard;
-            if run.number() == 2 {
-                assert_eq!(run.timers().len(), 1, "the next is armed already");
+            if run.number == 2 {
+                assert_eq!(run.timers.len(), 1, "the next is armed already");
                 run.stop();
                 assert!(!known.borrow().as_ref().unwrap().stop(), "it is stopped already");
             }
@@ -96,11 +96,11 @@ fn stop_by_a_callback_of_the_same_tick_wins() {
 fn callback_that_schedules_cancels_and_repeats_goes_on() {
     let mut lab = lab();
     let call = |run: &mut Run<'_>| {
-        let timers = run.timers().clone();
+        let timers = run.timers.clone();
         let doomed = timers.schedule(ms(1), 1).unwrap();
         assert!(timers.cancel(doomed).won());
         timers.schedule(Duration::ZERO, 2).unwrap();
-        if run.number() == 0 {
+        if run.number == 0 {
             let child = |run: &mut Run<'_>| run.stop();
             timers.repeat(rate(ms(1)), child).unwrap();
         }
@@ -148,7 +148,7 @@ fn stop_in_a_waker_finds_nothing_borrowed() {
 fn panic_is_counted_and_later_runs_come() {
     for repeat in [rate(ms(5)), delay(ms(5))] {
         let mut lab = lab();
-        let call = |run: &mut Run<'_>| assert_ne!(run.number() % 3, 1, "every third panics");
+        let call = |run: &mut Run<'_>| assert_ne!(run.number % 3, 1, "every third panics");
         let (runs, call) = counted(call);
         let periodic = lab.timers().repeat(repeat, call).unwrap();
         lab.timers().schedule(ms(10), 7).unwrap();
@@ -211,7 +211,7 @@ fn full_shard_keeps_room_for_the_next_run() {
     for kind in 0..3 {
         let mut lab = Lab::<u8>::new(builder(1).capacity(4));
         let fill = |timers: &Timers<u8>| while timers.schedule(FAR, 0).is_ok() {};
-        let (runs, call) = counted(move |run: &mut Run<'_>| fill(run.timers()));
+        let (runs, call) = counted(move |run: &mut Run<'_>| fill(run.timers));
         let start = lab.clock.now();
         let timers = lab.timers().clone();
         let periodic = match kind {
@@ -231,7 +231,7 @@ fn full_shard_keeps_room_for_the_next_run() {
             lab.advance(ms(1));
         }
         assert_eq!((runs.get(), timers.len()), (10, 4));
-        match timers.repeat(rate(ms(1)), |_| {}).map_err(Refused::from) {
+        match timers.repeat(rate(ms(1)), |_| {}) {
             Err(Refused::Full(mut call)) => {
                 // It is the callback that was handed over.
                 let _: &mut dyn FnMut(&mut Run<'_>) = &mut call;
@@ -250,7 +250,7 @@ fn refused_callback_comes_back_undropped() {
     for closed in [false, true] {
         let (guard, dropped) = Guard::new();
         let call = move |_: &mut Run<'_>| drop(guard.clone());
-        match (closed, timers.repeat(rate(ms(1)), call).map_err(Refused::from)) {
+        match (closed, timers.repeat(rate(ms(1)), call)) {
             (false, Err(Refused::Full(call))) | (true, Err(Refused::Closed(call))) => {
                 assert_eq!(dropped.load(Ordering::SeqCst), 0);
                 drop(call);

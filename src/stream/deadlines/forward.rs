@@ -1,0 +1,99 @@
+//! A stream without a limit, which forwards what it is asked for.
+//!
+//! Why the stamps nevertheless: a limit may be set at any time, and counts from the last byte.
+//!
+//! Invariants: the timers were polled before, and nothing in them can come. Whatever changes that
+//! wakes the stream, whose next read, write or flush looks and watches all from then on. No write
+//! waits unwatched.
+//!
+//! Cost: a read of a message costs two stamps, and a write one.
+
+use std::io;
+use std::task::{Context, Poll};
+
+#[cfg(feature = "hyper")]
+use super::super::notes::MEASURED;
+use super::{Deadlines, UNSTAMPED_MAX};
+use crate::conn::{Direction, Side};
+
+/// What a stream watches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watched {
+    /// That is decided by the first look: no limit was set when the stream began.
+    Undecided,
+    /// Nothing, until something wakes it or a write waits: no limit is set, and no deadline armed.
+    Nothing,
+    All,
+}
+
+impl<M: Side> Deadlines<M> {
+    /// Whether nothing is watched.
+    #[inline]
+    pub(super) fn forwards(&self) -> bool {
+        self.watched == Watched::Nothing && !self.shared.is_woken()
+    }
+
+    /// Reads or writes by `call`, and leaves the stamps from which limits count that are set later.
+    #[inline]
+    pub(super) fn forward(
+        &mut self,
+        direction: Direction,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let polled = call(cx);
+        let has_moved = matches!(polled, Poll::Ready(Ok(1..)));
+        if direction == Direction::Write {
+            if has_moved {
+                self.shared.set_moved(self.timers.stamp_write());
+            } else if polled.is_pending() {
+                self.watch();
+                return self.wait(direction, cx).map(Err);
+            }
+            return polled;
+        }
+        let waits = polled.is_pending();
+        let has_waited = std::mem::replace(&mut self.reads.waits, waits);
+        if waits != has_waited {
+            self.shared.reads.set_waits(waits);
+        }
+        self.unstamped += u8::from(has_moved);
+        let is_stamped = waits != has_waited && (waits || has_moved);
+        if is_stamped || self.unstamped == UNSTAMPED_MAX {
+            let at = self.stamp_read(None);
+            self.shared.set_moved(at);
+        }
+        if waits {
+            self.register(direction, cx);
+            if self.shared.is_woken() {
+                // Before it was registered. The next poll looks.
+                cx.waker().wake_by_ref();
+            }
+        }
+        polled
+    }
+
+    /// From now on, all is watched. Of bytes that were written, some may not be acknowledged.
+    #[cold]
+    pub(super) fn watch(&mut self) {
+        self.watched = Watched::All;
+        if self.acknowledged.is_some() {
+            self.leave_unacknowledged();
+        }
+    }
+
+    /// Decides what is watched, after the first look.
+    #[inline]
+    pub(super) fn decide_watched(&mut self) {
+        if self.watched == Watched::Undecided {
+            let is_watched = self.question.is_some() || !self.timers.leave_unwatched();
+            self.watched = if is_watched { Watched::All } else { Watched::Nothing };
+        }
+    }
+
+    /// Whether the next bytes that are read are counted.
+    #[cfg(feature = "hyper")]
+    pub(in crate::stream) fn is_read_measured(&self) -> bool {
+        self.watched == Watched::All && (self.message.is_some() || self.shared.notes.has(MEASURED))
+    }
+}

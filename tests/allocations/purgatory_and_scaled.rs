@@ -1,0 +1,87 @@
+//! Pending operations of a purgatory and scaled timeouts allocate nothing under steady load.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use corewheel::attach::Turn;
+use corewheel::class::TimerClass;
+use corewheel::clock::ManualClock;
+use corewheel::{Fired, ShardId, TimerService, Timers};
+use corewheel_kit::TimersExt;
+use corewheel_kit::purgatory::Operation;
+use corewheel_kit::scaled::ScaledTimeouts;
+use stats_alloc::Region;
+
+use crate::ALLOCATOR;
+
+const CLASS: TimerClass = TimerClass::new("containers");
+const TICK: Duration = Duration::from_millis(1);
+const WAITING: usize = 4_000;
+
+/// Completes when the shared flag is set.
+struct Fetch(Rc<Cell<bool>>);
+
+impl Operation for Fetch {
+    fn try_complete(&mut self) -> bool {
+        self.0.get()
+    }
+
+    fn completed(self) {}
+
+    fn expired(self) {}
+}
+
+pub(crate) fn steady_load_of_operations_and_scaled_timeouts_allocates_nothing() {
+    let clock = ManualClock::new();
+    // Far from the epoch, where a time that is wrongly 0 would be right.
+    clock.advance(Duration::from_secs(12_345));
+    let builder = TimerService::builder().shards(1).capacity(1 << 16).clock(&clock).class(CLASS);
+    let service: TimerService<()> = builder.start_attached_with().unwrap();
+    let attachment = service.attach(ShardId::new(0)).unwrap();
+    let mut shard_loop = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {}).unwrap();
+    let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0032);
+
+    let ready = Rc::new(Cell::new(false));
+    let timers = shard_loop.timers().of_class(CLASS).unwrap();
+    let purgatory = timers.purgatory::<u64, Fetch>();
+    let watch = |rng: &mut fastrand::Rng| {
+        let (delay, keys) = (TICK * rng.u32(1..3_000), [rng.u64(..500), rng.u64(500..1_000)]);
+        let watched = purgatory.try_complete_else_watch(Fetch(Rc::clone(&ready)), delay, keys);
+        assert!(matches!(watched, Ok(false)), "it is not ready, and there is room");
+    };
+    (0..WAITING).for_each(|_| watch(&mut rng));
+
+    let again = |n, timeouts: &ScaledTimeouts<usize>| assert!(timeouts.start(n).is_ok());
+    let timeouts = timers.scaled(TICK * 50, TICK * 500, again).unwrap();
+    let mut idle: Vec<_> = (0..WAITING).map(|n| timeouts.start(n).unwrap()).collect();
+
+    let mut steady = |ticks: usize| {
+        for _ in 0..ticks {
+            clock.advance(TICK);
+            for _ in 0..8 {
+                // What is cancelled is returned in a vector, which allocates.
+                watch(&mut rng);
+                let picked = rng.usize(..WAITING);
+                if let Some(n) = timeouts.cancel(idle[picked]) {
+                    idle[picked] = timeouts.start(n).unwrap();
+                }
+                timeouts.reset(idle[rng.usize(..WAITING)]);
+            }
+            ready.set(true);
+            purgatory.check_and_complete(&rng.u64(..1_000));
+            ready.set(false);
+            while shard_loop.turn() == Turn::More {}
+        }
+    };
+    // The histogram allocates when a lateness of a new size is recorded first.
+    steady(20_000);
+    let region = Region::new(ALLOCATOR);
+    steady(10_000);
+    let change = region.change();
+    let (waited, class) = (purgatory.stats(), service.stats().shards[0].classes[0]);
+    let fired = class.fired - waited.expired;
+    assert!(waited.completed > 10_000 && waited.expired > 1_000, "{waited:?}");
+    assert!(fired > 10_000 && class.cancelled > 1_000, "{class:?}");
+    assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
+}
