@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use corewheel::host::Engine;
 use corewheel::shutdown::{ShardReport, ShutdownReport};
-use corewheel::{Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{
+    Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, TimerServiceBuilder,
+    Timers,
+};
 
 /// The shard that is tested.
 pub(crate) const SHARD: ShardId = ShardId::new(0);
@@ -41,8 +44,19 @@ impl Bed {
         &self,
         make_handler: impl Fn() -> H + Send + Sync + 'static,
     ) -> Running<T> {
+        self.start_by(self.builder(), make_handler)
+    }
+
+    fn builder(&self) -> TimerServiceBuilder {
         let builder = TimerService::builder().name("host-tests").shards(1).unpinned();
-        let builder = builder.runtime(Arc::clone(&self.engine)).capacity(1 << 16);
+        builder.runtime(Arc::clone(&self.engine)).capacity(1 << 16)
+    }
+
+    fn start_by<T: Send + 'static, H: Handler<T>>(
+        &self,
+        builder: TimerServiceBuilder,
+        make_handler: impl Fn() -> H + Send + Sync + 'static,
+    ) -> Running<T> {
         let service = builder.start_with(move |_| make_handler());
         let service = service.unwrap_or_else(|error| panic!("{}: {error}", self.engine.name()));
         let (host, patience) = (self.engine.name(), self.patience);
@@ -52,6 +66,11 @@ impl Bed {
     /// Starts a shard without values.
     pub(crate) fn start_plain(&self) -> Running<()> {
         self.start(|| |_: Fired<()>, _: &Timers<()>| {})
+    }
+
+    /// Starts a shard without values whose ticks have this length.
+    pub(crate) fn start_with_ticks_of(&self, tick: Duration) -> Running<()> {
+        self.start_by(self.builder().tick(tick), || |_: Fired<()>, _: &Timers<()>| {})
     }
 }
 

@@ -145,15 +145,18 @@ impl Part for Endless {
 }
 
 /// How often turns are counted that follow each other without another task.
-const COUNTS: usize = 101;
+const COUNTS: usize = 31;
 /// How many turns may do so. A host that lets other tasks run only when it reads its sockets takes
-/// turns for the whole of a tick, which are hundreds.
+/// turns for the whole of a tick, which are thousands in a tick of [`LONG_TICK`].
 const TURNS_MAX: u32 = 32;
+/// A tick in which a thread takes thousands of turns, also where other threads have its cpu for most
+/// of the time.
+const LONG_TICK: Duration = ms(100);
 
 /// Turns that follow each other at once let another task run that is always ready, and not only
 /// once in a tick, when the sockets are read.
 fn between_turns(bed: &Bed) {
-    let running = bed.start_plain();
+    let running = bed.start_with_ticks_of(LONG_TICK);
     let spawned = running.service.spawn_on(SHARD, |timers| async move {
         let endless = Endless::begin(&timers);
         let mut in_a_row = Vec::with_capacity(COUNTS);
