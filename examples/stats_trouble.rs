@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use corewheel::class::TimerClass;
 use corewheel::settings::WarningLimits;
+use corewheel::stats::ShardStats;
 use corewheel::{Handle, Runtime, ShardId, TimerService};
 use corewheel_stats::StatsEndpoint;
 use corewheel_stats::watchdog::watch;
@@ -73,7 +74,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         builder.start()?
     };
-    let _watchdog = watch(service.stats_source(), |stuck| println!("watchdog: {stuck:?}"))?;
+    let source = service.stats_source();
+    thread::spawn(move || watch(&source, tell));
     let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0")?;
     println!("http://{}/", endpoint.local_addr());
     for shard in service.shards() {
@@ -86,6 +88,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(spinning);
     endpoint.stop();
     Ok(())
+}
+
+/// Prints what the watchdog has found.
+fn tell(stuck: &ShardStats, is_hung: bool) {
+    let (shard, since) = (stuck.shard, stuck.stuck_for());
+    let (is_in_turn, class) = (stuck.turn_ns.is_some(), stuck.delivering);
+    println!(
+        "watchdog: {shard:?}, is_hung: {is_hung}, since: {since:?}, is_in_turn: {is_in_turn}, \
+         class: {class:?}"
+    );
 }
 
 /// Schedules the deadline of a request each millisecond, and cancels nine of ten ten milliseconds

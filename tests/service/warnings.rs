@@ -2,15 +2,16 @@
 
 use std::sync::mpsc;
 use std::task::Waker;
+use std::thread;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
-use corewheel::stats::{Warning, WarningKind};
+use corewheel::stats::{ShardStats, Warning, WarningKind};
 use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
-use corewheel_stats::watchdog::{Stuck, Watchdog, watch};
+use corewheel_stats::watchdog::watch;
 
 use corewheel_test_support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
 
@@ -216,11 +217,11 @@ fn shard_whose_loop_was_dropped_is_dead() {
 fn watched(
     stuck: Duration,
     hung: Duration,
-) -> (TimerService<u64>, Watchdog, mpsc::Receiver<Stuck>, mpsc::Sender<()>) {
+) -> (TimerService<u64>, mpsc::Receiver<(ShardStats, bool)>, mpsc::Sender<()>) {
     let (sender, seen) = mpsc::channel();
-    let tell = move |stuck: &Stuck| {
+    let tell = move |stuck: &ShardStats, is_hung| {
         // The test may have ended.
-        let _ = sender.send(*stuck);
+        let _ = sender.send((stuck.clone(), is_hung));
     };
     let (release, released) = mpsc::channel::<()>();
     let released = std::sync::Mutex::new(Some(released));
@@ -237,21 +238,24 @@ fn watched(
             }
         })
         .unwrap();
-    let watchdog = watch(service.stats_source(), tell).unwrap();
-    (service, watchdog, seen, release)
+    let source = service.stats_source();
+    thread::spawn(move || watch(&source, tell));
+    (service, seen, release)
 }
 
 #[test]
 fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
-    let (service, watchdog, seen, release) = watched(ms(100), ms(400));
+    let (service, seen, release) = watched(ms(100), ms(400));
     let timers = corewheel::sim::Thread::of(&service);
     timers.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
-    let first = seen.recv_timeout(PATIENCE).unwrap();
-    let second = seen.recv_timeout(PATIENCE).unwrap();
-    assert_eq!((first.is_hung, second.is_hung), (false, true));
-    assert!(first.since > ms(100) && second.since > ms(400), "{first:?} {second:?}");
+    let (first, first_is_hung) = seen.recv_timeout(PATIENCE).unwrap();
+    let (second, second_is_hung) = seen.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((first_is_hung, second_is_hung), (false, true));
+    let since = (first.stuck_for(), second.stuck_for());
+    assert!(since.0 > ms(100) && since.1 > ms(400), "{since:?}");
     for stuck in [first, second] {
-        assert!(stuck.is_in_turn && stuck.class == Some("request"), "{stuck:?}");
+        assert_eq!((stuck.shard, stuck.delivering), (SHARD, Some("request")));
+        assert!(stuck.turn_ns.is_some(), "{stuck:?}");
     }
     let warnings = service.stats().warnings;
     let stuck = warnings.iter().find(|one| one.kind == WarningKind::ShardStuck).unwrap();
@@ -262,9 +266,9 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
         !warnings.iter().any(|one| one.kind == WarningKind::ShardStuck && one.is_active)
     });
     assert_eq!(service.stats().shards[0].counts.fired, 1);
-    drop(watchdog);
-    while seen.try_recv().is_ok() {}
-    assert_eq!(seen.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+    drop(service);
+    let end = std::iter::repeat_with(|| seen.recv_timeout(PATIENCE)).find_map(Result::err);
+    assert_eq!(end, Some(mpsc::RecvTimeoutError::Disconnected));
 }
 
 #[test]
@@ -272,8 +276,8 @@ fn watchdog_ends_with_its_shards_and_survives_a_hook_that_panics() {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(12_345));
     let (sender, seen) = mpsc::channel();
-    let tell = move |stuck: &Stuck| {
-        let _ = sender.send(stuck.is_hung);
+    let tell = move |_: &ShardStats, is_hung| {
+        let _ = sender.send(is_hung);
         panic!("the hook panics");
     };
     let limits = WarningLimits { stuck: ms(10), hung: ms(50), ..WarningLimits::default() };
@@ -283,7 +287,8 @@ fn watchdog_ends_with_its_shards_and_survives_a_hook_that_panics() {
         .clock(&clock)
         .start_attached_with::<u64>()
         .unwrap();
-    let _watchdog = watch(service.stats_source(), tell).unwrap();
+    let source = service.stats_source();
+    thread::spawn(move || watch(&source, tell));
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
     shard.timers().schedule(ms(1), 1).unwrap();
     let _ = shard.turn();

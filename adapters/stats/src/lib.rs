@@ -1,5 +1,5 @@
 //! The statistics of a service over HTTP: as a page, as JSON and for Prometheus. A [`watchdog`]
-//! reads them on a thread of its own.
+//! finds shards that are stuck.
 //!
 //! ```
 //! use corewheel::TimerService;

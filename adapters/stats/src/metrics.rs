@@ -8,16 +8,17 @@
 //! buckets too, so that nothing is guessed: a count is exact but for times that equal a bound to
 //! the nanosecond, which count with the next one.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use corewheel::DeadlineKind;
 use corewheel::stats::{
-    ClassStats, CountRow, ServiceStats, ShardCounts, ShardState, ShardStats, Times, Warning,
+    ClassStats, CountRow, DeadlineStats, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
     WarningKind,
 };
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::MetricType::{self, Counter, Gauge};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
@@ -27,53 +28,72 @@ const BOUNDS: RangeInclusive<u32> = 10..=36;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A name, a meaning and the value of a `T`, if there is one.
-type Row<T> = (&'static str, &'static str, fn(&T) -> Option<f64>);
+/// A kind, a name, a meaning and the value of a `T`, if there is one.
+type Row<T> = (MetricType, &'static str, &'static str, fn(&T) -> Option<f64>);
 
 /// A name, a meaning and the times of a shard.
 type Histogram = (&'static str, &'static str, fn(&ShardStats) -> &Times);
 
-const OF_SERVICE: [Row<ServiceStats>; 5] = [
-    ("uptime_seconds", "How long the service has been up", |of| Some(of.uptime.as_secs_f64())),
-    ("tick_seconds", "The length of a tick", |of| Some(seconds(of.tick_ns))),
-    ("lateness_bound_seconds", "The bound beyond which a delivery counts as late", |of| {
-        Some(seconds(of.lateness_bound_ns))
-    }),
-    (
-        "activity_stamp_seconds",
-        "What an activity stamp adds at most to an idle limit of a connection on a shard",
-        |of| Some(seconds(of.activity_stamp_ns)),
-    ),
-    ("cores", "The processors that the process may use", |of| Some(of.cores as f64)),
-];
+/// How often a warning has occurred, and whether it is active.
+type Occurred = (u64, bool);
 
-const OF_SHARD: [Row<ShardStats>; 5] = [
-    ("running", "Whether the shard runs", |of| Some(flag(of.state == ShardState::Running))),
-    (
-        "scale",
-        "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum",
-        |of| Some(of.scale.get()),
-    ),
-    ("overdue_seconds", "How long a turn has been due and has not ended", |of| {
-        Some(seconds(of.overdue_ns))
-    }),
-    ("turn_running_seconds", "How long the turn that runs now has been running", |of| {
-        Some(seconds(of.turn_ns.unwrap_or(0)))
-    }),
-    ("memory_bytes", "The memory that the shard's timers have touched, in bytes", |of| {
-        Some(of.memory_bytes as f64)
-    }),
-];
-
-/// Counters, of which the system may not tell.
-const OF_THREAD: [Row<ShardStats>; 2] = [
-    ("thread_ran_seconds", "How long the shard's thread has run", |of| {
-        of.thread_ran_ns.map(seconds)
-    }),
-    ("thread_waited_seconds", "How long the shard's thread was ready and waited", |of| {
-        of.thread_waited_ns.map(seconds)
-    }),
-];
+macro_rules! rows {
+    ($($table:ident: $type:ty, |$of:ident| {
+        $($kind:ident $name:literal $help:literal, $value:expr;)*
+    })*) => {
+        $(const $table: &[Row<$type>] = &[$(($kind, $name, $help, |$of| ($value).into())),*];)*
+    };
+}
+rows! {
+    OF_SERVICE: ServiceStats, |of| {
+        Gauge "uptime_seconds" "How long the service has been up", of.uptime.as_secs_f64();
+        Gauge "tick_seconds" "The length of a tick", seconds(of.tick_ns);
+        Gauge "lateness_bound_seconds" "The bound beyond which a delivery counts as late",
+            seconds(of.lateness_bound_ns);
+        Gauge "activity_stamp_seconds"
+            "What an activity stamp adds at most to an idle limit of a connection on a shard",
+            seconds(of.activity_stamp_ns);
+        Gauge "cores" "The processors that the process may use", of.cores as f64;
+    }
+    // The system may not tell the times of threads.
+    OF_SHARD: ShardStats, |of| {
+        Gauge "running" "Whether the shard runs", flag(of.state == ShardState::Running);
+        Gauge "scale"
+            "By what scaled timeouts are scaled, 0 for their minimum to 1 for their maximum",
+            of.scale.get();
+        Gauge "overdue_seconds" "How long a turn has been due and has not ended",
+            seconds(of.overdue_ns);
+        Gauge "turn_running_seconds" "How long the turn that runs now has been running",
+            seconds(of.turn_ns.unwrap_or(0));
+        Gauge "memory_bytes" "The memory that the shard's timers have touched, in bytes",
+            of.memory_bytes as f64;
+        Counter "thread_ran_seconds" "How long the shard's thread has run",
+            of.thread_ran_ns.map(seconds);
+        Counter "thread_waited_seconds" "How long the shard's thread was ready and waited",
+            of.thread_waited_ns.map(seconds);
+    }
+    OF_WARNING: Occurred, |of| {
+        Counter "warnings" "How often each warning has occurred", of.0 as f64;
+        Gauge "warning_active" "Whether the warning is active", flag(of.1);
+    }
+    OF_CLASS: ClassStats, |of| {
+        Gauge "class_oldest_seconds"
+            "The age of the oldest timer of the class that is pending; 0 if there is none",
+            of.oldest.unwrap_or_default().as_secs_f64();
+    }
+    OF_DEADLINES: DeadlineStats, |of| {
+        Counter "connection_deadlines" "Deadlines of connections that have come, by their kind",
+            of.count as f64;
+    }
+    OF_WRITES: DeadlineStats, |of| {
+        Counter "connections_ended_acknowledged_bytes"
+            "Bytes that those had acknowledged who reached a limit of writing",
+            is_of_writing(of).then_some(of.acknowledged_bytes as f64);
+        Counter "connections_ended_left_bytes"
+            "Bytes that those had not acknowledged who reached a limit of writing",
+            is_of_writing(of).then_some(of.left_bytes as f64);
+    }
+}
 
 const HISTOGRAMS: [Histogram; 3] = [
     ("lateness", "How long after their deadline timers were delivered", |shard| &shard.lateness),
@@ -95,21 +115,23 @@ pub(super) fn encode(
         // The labels of the info come before those of its family.
         info.encode_family(&labels)?.encode_info(&label_of(service))?;
     }
-    let labelled: Vec<_> = services.iter().map(|service| (label_of(service), service)).collect();
-    encode_rows(encoder, MetricType::Gauge, &OF_SERVICE, &labelled)?;
-    let shards = services.iter().flat_map(|service| {
-        let labels = move |shard: &ShardStats| with(&label_of(service), "shard", shard.shard);
-        service.shards.iter().map(move |shard| (labels(shard), shard))
-    });
-    let shards: Vec<(Labels, &ShardStats)> = shards.collect();
-    encode_rows(encoder, MetricType::Gauge, &OF_SHARD, &shards)?;
+    let of_services: Vec<_> = services.iter().map(|service| (label_of(service), service)).collect();
+    encode_rows(encoder, OF_SERVICE, &of_services)?;
+    let shards: Vec<_> = of_services.iter().flat_map(|(labels, of)| by_shard(labels, of)).collect();
+    encode_rows(encoder, OF_SHARD, &shards)?;
     let parts = shards.iter().flat_map(|(labels, shard)| {
         let gauges = shard.gauges.iter();
         gauges.map(move |(name, value)| (with(labels, "gauge", name), *value as f64))
     });
-    family(encoder, MetricType::Gauge, "part", "The gauges of parts of the shard", parts)?;
-    encode_rows(encoder, MetricType::Counter, &OF_THREAD, &shards)?;
-    encode_warnings(encoder, services)?;
+    family(encoder, Gauge, "part", "The gauges of parts of the shard", parts)?;
+    // Each of the closed list is there, whether it has occurred or not.
+    let warnings = of_services.iter().flat_map(|(labels, service)| {
+        by_shard(labels, service).flat_map(move |(labels, shard)| {
+            let occurred = move |kind| (with(&labels, "id", kind), occurred(service, shard, kind));
+            WarningKind::ALL.map(occurred)
+        })
+    });
+    encode_rows(encoder, OF_WARNING, &warnings.collect::<Vec<_>>())?;
     let counts = shards.iter().map(|(labels, shard)| (labels.clone(), &shard.counts));
     encode_counts(encoder, "", ShardCounts::rows(), &counts.collect::<Vec<_>>())?;
     let classes = shards.iter().flat_map(|(labels, shard)| {
@@ -117,12 +139,23 @@ pub(super) fn encode(
     });
     let classes: Vec<(Labels, &ClassStats)> = classes.collect();
     encode_counts(encoder, "class_", ClassStats::rows(), &classes)?;
-    let help = "The age of the oldest timer of the class that is pending; 0 if there is none";
-    let oldest: Row<ClassStats> = ("class_oldest_seconds", help, |class| {
-        Some(class.oldest.unwrap_or_default().as_secs_f64())
-    });
-    encode_rows(encoder, MetricType::Gauge, &[oldest], &classes)?;
-    encode_deadlines(encoder, services)?;
+    encode_rows(encoder, OF_CLASS, &classes)?;
+    // All kinds of deadlines are there from the start, so that a rate has the first.
+    let deadlines = |label| {
+        let of_each = of_services.iter().map(|(labels, service)| {
+            service.deadlines.iter().map(move |of| (with(labels, label, of.kind), of))
+        });
+        of_each.flatten().collect::<Vec<_>>()
+    };
+    encode_rows(encoder, OF_DEADLINES, &deadlines("kind"))?;
+    let by = deadlines("by");
+    let closed = of_services
+        .iter()
+        .map(|(labels, of)| (with(labels, "by", "close"), of.connections_closed as f64));
+    let ended = by.iter().map(|(labels, of)| (labels.clone(), of.ended as f64)).chain(closed);
+    let help = "Connections that have ended, by the deadline that has ended them";
+    family(encoder, Counter, "connections_ended", help, ended)?;
+    encode_rows(encoder, OF_WRITES, &by)?;
     for (name, help, times) in HISTOGRAMS {
         let samples = shards.iter().map(|(labels, shard)| (labels.clone(), times(shard)));
         encode_times(encoder, name, help, samples)?;
@@ -132,6 +165,26 @@ pub(super) fn encode(
         shard.late_parts.iter().map(move |(part, times)| (with(labels, "part", part), times))
     });
     encode_times(encoder, "late", help, parts)
+}
+
+fn by_shard<'a>(
+    labels: &Labels,
+    service: &'a ServiceStats,
+) -> impl Iterator<Item = (Labels, &'a ShardStats)> {
+    service.shards.iter().map(move |shard| (with(labels, "shard", shard.shard), shard))
+}
+
+/// How often a warning has occurred on a shard, for any class, and whether it is active.
+fn occurred(service: &ServiceStats, shard: &ShardStats, kind: WarningKind) -> Occurred {
+    let found = service.warnings.iter();
+    let found = found.filter(|one| one.kind == kind && one.shard == shard.shard);
+    found.fold((0, false), |(count, any), one| (count + one.count, any || one.is_active))
+}
+
+fn is_of_writing(of: &DeadlineStats) -> bool {
+    [DeadlineKind::WriteTimeout, DeadlineKind::WriteRate]
+        .iter()
+        .any(|of_writing| of_writing.to_string() == of.kind)
 }
 
 fn with(labels: &Labels, label: &'static str, value: impl ToString) -> Labels {
@@ -165,7 +218,7 @@ fn family(
     for (labels, value) in samples {
         let metric = family.encode_family(&labels)?;
         match kind {
-            MetricType::Counter => ConstCounter::new(value).encode(metric)?,
+            Counter => ConstCounter::new(value).encode(metric)?,
             _ => ConstGauge::new(value).encode(metric)?,
         }
     }
@@ -175,34 +228,14 @@ fn family(
 /// A family for each row.
 fn encode_rows<T>(
     encoder: &mut DescriptorEncoder<'_>,
-    kind: MetricType,
     rows: &[Row<T>],
-    of: &[(Labels, &T)],
+    of: &[(Labels, impl Borrow<T>)],
 ) -> fmt::Result {
-    rows.iter().try_for_each(|(name, help, value)| {
-        let samples = of.iter().filter_map(|(labels, one)| Some((labels.clone(), value(one)?)));
-        family(encoder, kind, name, help, samples)
+    rows.iter().try_for_each(|(kind, name, help, value)| {
+        let sample =
+            |(labels, one): &(Labels, _)| Some((labels.clone(), value(Borrow::borrow(one))?));
+        family(encoder, *kind, name, help, of.iter().filter_map(sample))
     })
-}
-
-/// The count of each warning of the closed list, and whether it is active.
-fn encode_warnings(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
-    let mut samples = Vec::new();
-    for service in services {
-        let kinds = |shard: &ShardStats| WarningKind::ALL.map(|kind| (shard.shard, kind));
-        for (shard, kind) in service.shards.iter().flat_map(kinds) {
-            let labels = with(&with(&label_of(service), "shard", shard), "id", kind);
-            let found =
-                service.warnings.iter().filter(|one| one.kind == kind && one.shard == shard);
-            let sum = |(count, any), one: &Warning| (count + one.count, any || one.is_active);
-            samples.push((labels, found.fold((0, false), sum)));
-        }
-    }
-    let help = "How often each warning has occurred";
-    let counts = samples.iter().map(|(labels, (count, _))| (labels.clone(), *count as f64));
-    family(encoder, MetricType::Counter, "warnings", help, counts)?;
-    let active = samples.iter().map(|(labels, (_, active))| (labels.clone(), flag(*active)));
-    family(encoder, MetricType::Gauge, "warning_active", "Whether the warning is active", active)
 }
 
 /// Each count as a family of its own, whose name begins with `prefix`.
@@ -218,54 +251,12 @@ fn encode_counts<C>(
             Some(stem) => (format!("{prefix}{stem}_seconds"), 1e9),
             None => (format!("{prefix}{}", row.name), 1.0),
         };
-        let kind = if row.is_gauge() { MetricType::Gauge } else { MetricType::Counter };
+        let kind = if row.is_gauge() { Gauge } else { Counter };
         let samples =
             counted.iter().map(|(labels, of)| (labels.clone(), (row.value)(of) as f64 / unit));
         family(encoder, kind, &name, &help, samples)?;
     }
     Ok(())
-}
-
-/// The deadlines of connections. All kinds are there from the start, so that a rate has the first.
-/// Then what the peers had of their bytes that have reached a limit of writing.
-fn encode_deadlines(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceStats]) -> fmt::Result {
-    let (mut events, mut ended) = (Vec::new(), Vec::new());
-    let (mut acknowledged, mut left) = (Vec::new(), Vec::new());
-    let limits = [DeadlineKind::WriteTimeout, DeadlineKind::WriteRate].map(|kind| kind.to_string());
-    for service in services {
-        let of_service = label_of(service);
-        for of in &service.deadlines {
-            let by = with(&of_service, "by", of.kind);
-            events.push((with(&of_service, "kind", of.kind), of.count as f64));
-            ended.push((by.clone(), of.ended as f64));
-            if limits.iter().any(|kind| kind == of.kind) {
-                acknowledged.push((by.clone(), of.acknowledged_bytes as f64));
-                left.push((by, of.left_bytes as f64));
-            }
-        }
-        ended.push((with(&of_service, "by", "close"), service.connections_closed as f64));
-    }
-    let families = [
-        ("connection_deadlines", "Deadlines of connections that have come, by their kind", events),
-        (
-            "connections_ended",
-            "Connections that have ended, by the deadline that has ended them",
-            ended,
-        ),
-        (
-            "connections_ended_acknowledged_bytes",
-            "Bytes that those had acknowledged who reached a limit of writing",
-            acknowledged,
-        ),
-        (
-            "connections_ended_left_bytes",
-            "Bytes that those had not acknowledged who reached a limit of writing",
-            left,
-        ),
-    ];
-    families.into_iter().try_for_each(|(name, help, samples)| {
-        family(encoder, MetricType::Counter, name, help, samples.into_iter())
-    })
 }
 
 fn encode_times<'a>(

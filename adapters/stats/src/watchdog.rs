@@ -1,19 +1,22 @@
-//! A thread that sees a stuck shard from outside it.
+//! A look at a service's shards from outside, which finds those that are stuck.
 //!
-//! For servers that would rather abort, or write a backtrace, than stand still. By hand it is a
-//! thread that reads the statistics, at the same cost.
+//! For servers that would rather abort, or write a backtrace, than stand still.
 //!
 //! ```
 //! use corewheel::TimerService;
 //! use corewheel_stats::watchdog::watch;
 //!
 //! let service = TimerService::builder().shards(1).start()?;
-//! let _watchdog = watch(service.stats_source(), |stuck| {
-//!     if stuck.is_hung {
-//!         // A core dump shows what the shard's thread does.
-//!         std::process::abort();
-//!     }
-//! })?;
+//! let source = service.stats_source();
+//! std::thread::spawn(move || {
+//!     watch(&source, |shard, is_hung| {
+//!         eprintln!("{:?} is stuck for {:?}", shard.shard, shard.stuck_for());
+//!         if is_hung {
+//!             // A core dump shows what the shard's thread does.
+//!             std::process::abort();
+//!         }
+//!     });
+//! });
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -26,13 +29,10 @@
 //!
 //! Cost: a reading of the statistics at each look.
 
-use std::io;
 use std::ops::RangeInclusive;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::ShardId;
 use corewheel::settings::WarningLimits;
 use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource};
 
@@ -41,152 +41,82 @@ use super::reasons::attempt;
 /// How often it looks: ten times before a shard is stuck, within these bounds.
 const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(100);
 
-/// A shard that is stuck, for the function of [`watch`].
+/// Watches the shards of a service until all of them have ended. Calls `on_stuck` when a turn of a
+/// shard has been due, or has been running, for longer than [`WarningLimits::stuck`], and once
+/// more, with `true`, after [`WarningLimits::hung`].
 ///
-/// ```
-/// use corewheel_stats::watchdog::Stuck;
+/// It gets the [statistics](ShardStats) of that shard. In a turn, `turn_ns` says for how long the
+/// turn has been running, and `delivering` the class of its timer: a handler or a callback keeps the
+/// shard. Otherwise another task of the executor does, or the thread does not run.
 ///
-/// fn tell(stuck: &Stuck) {
-///     eprintln!("{:?} is stuck for {:?}", stuck.shard, stuck.since);
-/// }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Stuck {
-    /// The shard.
-    pub shard: ShardId,
-    /// Whether it has been stuck for longer than
-    /// [`WarningLimits::hung`].
-    pub is_hung: bool,
-    /// For how long a turn has been due or running.
-    pub since: Duration,
-    /// Whether a turn runs: then a handler or a callback keeps the shard. Else another task of the
-    /// executor does, or the thread does not run.
-    pub is_in_turn: bool,
-    /// The class of the timer that is delivered, if a turn runs and the timer has one.
-    pub class: Option<&'static str>,
-}
-
-/// The looks of the watchdog.
-#[derive(Default)]
-struct Looks {
-    /// Whether each shard was hung at the look before; `None` if it was not stuck.
-    shards: Vec<Option<bool>>,
-}
-
-impl Looks {
-    /// Finds the shards that have passed a threshold since the look before.
-    fn look(&mut self, stats: &ServiceStats) -> Vec<Stuck> {
-        let WarningLimits { stuck, hung, .. } = stats.warning_limits;
-        self.shards.resize(stats.shards.len(), None);
-        let mut found = Vec::new();
-        for (was_hung, shard) in self.shards.iter_mut().zip(&stats.shards) {
-            let since = shard.stuck_for();
-            let is_hung = (since > stuck).then_some(since > hung);
-            if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > *was_hung) {
-                found.push(Stuck {
-                    shard: shard.shard,
-                    is_hung,
-                    since,
-                    is_in_turn: shard.turn_ns.is_some(),
-                    class: shard.delivering,
-                });
-            }
-            *was_hung = is_hung;
-        }
-        found
-    }
-}
-
-/// The thread of a watchdog, which ends when this is dropped; made by [`watch`].
-#[derive(Debug)]
-#[must_use = "the watchdog ends when this is dropped"]
-pub struct Watchdog {
-    /// `None` while this is dropped. The thread waits for its end.
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // The function may drop the watchdog, on its own thread.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
-    }
-}
-
-/// Starts a thread that watches the shards of a service from outside. It calls `on_stuck` when a
-/// turn of a shard has been due, or has been running, for longer than [`WarningLimits::stuck`], and
-/// once more, with [`Stuck::is_hung`], after [`WarningLimits::hung`].
-///
-/// The function is called on that thread. It may write a backtrace, or abort the process. While it
-/// runs no shard is watched. A panic of it is caught and logged. The thread ends when the
-/// [`Watchdog`] is dropped, or when all shards have ended.
+/// Call it on a thread of its own. The function is called on that thread: it may write a backtrace,
+/// or abort the process. While it runs no shard is watched. A panic of it is caught and logged.
 ///
 /// Cost: a reading of the statistics ten times in `stuck`, and at most every millisecond. Each logs
 /// the [warnings](corewheel::stats::WarningKind) that have occurred.
-///
-/// # Errors
-///
-/// The system refuses the thread.
-pub fn watch(
-    source: StatsSource,
-    on_stuck: impl Fn(&Stuck) + Send + 'static,
-) -> io::Result<Watchdog> {
-    let (stop, stopped) = mpsc::channel();
-    let name = format!("{}-watchdog", source.read().name);
-    let work = move || {
-        let (mut looks, mut last) = (Looks::default(), Instant::now());
-        let mut interval = Duration::ZERO;
-        while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-            let stats = source.read();
-            let stuck_after = stats.warning_limits.stuck;
-            let now = Instant::now();
-            let elapsed = now.saturating_duration_since(std::mem::replace(&mut last, now));
-            let was_stopped = elapsed > interval.saturating_add(stuck_after);
-            interval = (stuck_after / 10).clamp(*LOOKS.start(), *LOOKS.end());
-            if was_stopped {
-                // This thread did not run either: the process was stopped, or the whole host stood
-                // still. The shards get the time until the next look.
-                tracing::warn!(
-                    name: "process-stopped",
-                    target: "corewheel::watchdog",
-                    ?elapsed,
-                    "the process was stopped, or got no processor"
-                );
-                continue;
-            }
-            looks.look(&stats).iter().for_each(|stuck| tell(stuck, &on_stuck));
-            let is_over =
-                |shard: &ShardStats| matches!(shard.state, ShardState::Closed | ShardState::Dead);
-            if stats.shards.iter().all(is_over) {
-                return;
-            }
+pub fn watch(source: &StatsSource, on_stuck: impl Fn(&ShardStats, bool)) {
+    let (mut was_hung, mut last) = (Vec::new(), Instant::now());
+    let mut interval = Duration::ZERO;
+    loop {
+        thread::sleep(interval);
+        let stats = source.read();
+        let stuck_after = stats.warning_limits.stuck;
+        let now = Instant::now();
+        let elapsed = now.saturating_duration_since(std::mem::replace(&mut last, now));
+        let was_stopped = elapsed > interval.saturating_add(stuck_after);
+        interval = (stuck_after / 10).clamp(*LOOKS.start(), *LOOKS.end());
+        if was_stopped {
+            // This thread did not run either: the process was stopped, or the whole host stood
+            // still. The shards get the time until the next look.
+            tracing::warn!(
+                name: "process-stopped",
+                target: "corewheel::watchdog",
+                ?elapsed,
+                "the process was stopped, or got no processor"
+            );
+            continue;
         }
-    };
-    let thread = thread::Builder::new().name(name).spawn(work)?;
-    Ok(Watchdog { stop: Some(stop), thread: Some(thread) })
+        look(&stats, &mut was_hung, |shard, is_hung| tell(shard, is_hung, &on_stuck));
+        let is_over =
+            |shard: &ShardStats| matches!(shard.state, ShardState::Closed | ShardState::Dead);
+        if stats.shards.iter().all(is_over) {
+            return;
+        }
+    }
+}
+
+/// Finds the shards that have passed a threshold since the look before. `was_hung` says whether
+/// each shard was hung at that look; `None` if it was not stuck.
+fn look(
+    stats: &ServiceStats,
+    was_hung: &mut Vec<Option<bool>>,
+    mut found: impl FnMut(&ShardStats, bool),
+) {
+    let WarningLimits { stuck, hung, .. } = stats.warning_limits;
+    was_hung.resize(stats.shards.len(), None);
+    for (was_hung, shard) in was_hung.iter_mut().zip(&stats.shards) {
+        let since = shard.stuck_for();
+        let is_hung = (since > stuck).then_some(since > hung);
+        if let Some(is_hung) = is_hung.filter(|is_hung| Some(*is_hung) > *was_hung) {
+            found(shard, is_hung);
+        }
+        *was_hung = is_hung;
+    }
 }
 
 /// Logs a shard that is stuck, and calls the function of the user.
-fn tell(stuck: &Stuck, on_stuck: &impl Fn(&Stuck)) {
-    let Stuck { shard, is_hung, since, is_in_turn, class } = *stuck;
-    let shard = shard.number();
+fn tell(stuck: &ShardStats, is_hung: bool, on_stuck: &impl Fn(&ShardStats, bool)) {
     tracing::error!(
         name: "shard-stuck",
         target: "corewheel::watchdog",
-        shard,
+        shard = stuck.shard.number(),
         is_hung,
-        ?since,
-        is_in_turn,
-        class,
+        since = ?stuck.stuck_for(),
+        is_in_turn = stuck.turn_ns.is_some(),
+        class = stuck.delivering,
         "a shard is stuck"
     );
-    if let Err(reason) = attempt(|| on_stuck(stuck)) {
+    if let Err(reason) = attempt(|| on_stuck(stuck, is_hung)) {
         tracing::error!(
             name: "hook-panicked",
             target: "corewheel::watchdog",
@@ -209,13 +139,14 @@ mod tests {
         let (stuck, hung) = (Duration::from_secs(1), Duration::from_secs(5));
         let limits = WarningLimits { stuck, hung, ..WarningLimits::default() };
         stats.warning_limits = limits;
-        let mut looks = Looks::default();
-        let look = |overdue: &u64| {
+        let mut was_hung = Vec::new();
+        let found = |overdue: &u64| {
             stats.shards[0].overdue_ns = overdue * 1_000_000;
-            let stuck = looks.look(&stats);
-            stuck.first().map(|stuck| stuck.is_hung)
+            let mut found = None;
+            look(&stats, &mut was_hung, |_, is_hung| found = Some(is_hung));
+            found
         };
-        overdue.iter().map(look).collect()
+        overdue.iter().map(found).collect()
     }
 
     #[test]
