@@ -9,9 +9,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::task::coop;
+use tokio::time::Instant;
 
-use super::instant::{Instant, present};
-use super::service::present_of_service;
+use super::service::{present, present_of_service};
 use super::sleep::{Sleep, at_most_max, sleep_until};
 use crate::kit::interval::MissedTickBehavior;
 

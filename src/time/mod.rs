@@ -95,12 +95,12 @@
 //!     tokio::task::yield_now().await;
 //!     time::advance(Duration::from_secs(58)).await;
 //!     task.await.unwrap();
-//!     assert_eq!(tokio::time::Instant::now(), Instant::now().into());
+//!     assert_eq!(tokio::time::Instant::now(), Instant::now());
 //! }
 //! ```
 //!
-//! - [`Instant::now`] reads the clock of the runtime that the calling thread is in. The type stays
-//!   this module's, with the feature and without it, and converts to and from tokio's.
+//! - [`Instant::now`] reads the clock of the runtime that the calling thread is in. It does so
+//!   without the feature, too, where another package turns on tokio's; sleeps then do not.
 //! - Until a runtime's clock is first paused, the service has a timer for each sleep, as in
 //!   production, and tokio has another one. So tests in real time still test the service. From
 //!   then on only tokio has a timer.
@@ -124,9 +124,8 @@
 //!
 //! - Without the feature `test-util`, `pause`, `advance` and `resume` are absent, and those of
 //!   tokio have no effect on this module.
-//! - The types are this module's. An [`Instant`] converts by `into()` to and from tokio's. A
-//!   function that takes a `tokio::time::Sleep`, or `tokio-stream`'s `IntervalStream`, needs
-//!   tokio's own.
+//! - [`Sleep`], [`Timeout`] and [`Interval`] are this module's; [`Instant`] is tokio's. A function
+//!   that takes a `tokio::time::Sleep`, or `tokio-stream`'s `IntervalStream`, needs tokio's own.
 //! - `error::Error` is absent. No runtime is needed, so none is missed: tokio's functions panic
 //!   outside of a runtime, and where the timers of the runtime are not enabled.
 //! - [`Sleep`] is `Unpin`. Programs for tokio's compile unchanged.
@@ -143,7 +142,6 @@
 //!   `Interval` of tokio has 32, and a box for its sleep.
 
 pub mod error;
-mod instant;
 mod interval;
 mod service;
 mod sleep;
@@ -151,8 +149,9 @@ mod timeout;
 
 #[doc(no_inline)]
 pub use std::time::Duration;
+#[doc(no_inline)]
+pub use tokio::time::Instant;
 
-pub use self::instant::Instant;
 pub use self::interval::{Interval, interval, interval_at};
 pub use self::service::{handle, set_service, stats_source};
 pub use self::sleep::{Sleep, sleep, sleep_until};

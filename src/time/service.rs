@@ -10,13 +10,14 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::error::SetServiceError;
-use super::instant::{Instant, present};
+use tokio::time::Instant;
+
 use crate::clock::{NearClock, Timeline};
 use crate::face::handle::AnyHandle;
 use crate::fallback;
 use crate::service::TimerService;
 use crate::stats::StatsSource;
+use crate::values::error::ConfigError;
 
 struct Chosen {
     handle: AnyHandle,
@@ -73,13 +74,26 @@ fn chosen() -> &'static Chosen {
 ///
 /// # Errors
 ///
-/// The module has a service already, or the service goes by a manual clock.
-pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), SetServiceError> {
+/// The module has a service already: one was set, or the default service has started. Or the
+/// service goes by a [`ManualClock`](crate::clock::ManualClock), and the instants of this module go
+/// by the system's clock.
+pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), ConfigError> {
     let chosen = Chosen::new(service);
-    if chosen.handle.clock().is_manual() {
-        return Err(SetServiceError::ManualClock);
+    let clock = chosen.handle.clock();
+    if clock.is_manual() {
+        let limit = "corewheel::time goes by the system's clock";
+        return Err(ConfigError::new(
+            "clock",
+            clock,
+            limit,
+            "set a service without a manual clock",
+        ));
     }
-    CHOSEN.set(chosen).map_err(|_| SetServiceError::AlreadySet)
+    CHOSEN.set(chosen).map_err(|refused| {
+        let limit = "corewheel::time has a service already";
+        let remedy = "set one before the first sleep, timeout or interval is made";
+        ConfigError::new("service", refused.handle, limit, remedy)
+    })
 }
 
 /// A handle of the service whose shards hold the timers of this module. Starts the default service
@@ -90,6 +104,11 @@ pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), S
 /// The default service cannot start.
 pub fn handle() -> AnyHandle {
     chosen().handle
+}
+
+/// The present moment.
+pub(super) fn present() -> Instant {
+    fallback::now().into()
 }
 
 /// The present moment, once the service runs: the start of the default service takes milliseconds,

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::task::coop;
+use tokio::time::Instant;
 
-use super::instant::Instant;
 use super::service;
 use crate::fallback::InfallibleSleep;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::task::coop;
+use tokio::time::Instant;
 
 use super::error::Elapsed;
-use super::instant::Instant;
 use super::sleep::{Sleep, sleep_until};
 use crate::fallback::InfallibleSleep;
 use crate::pass::Guarded;

@@ -52,11 +52,8 @@ fn sleeps_work_on_a_runtime_without_timers() {
 }
 
 #[test]
-fn instant_converts_to_those_of_tokio_and_of_the_standard_library() {
+fn sleep_of_a_handle_takes_an_instant_of_the_standard_library() {
     let begin = Instant::now();
-    let of_tokio = tokio::time::Instant::from(begin);
-    assert_eq!(of_tokio.into_std(), begin.into_std());
-    assert_eq!(Instant::from(of_tokio), begin);
     within_patience(move || {
         assert_eq!(block_on(time::handle().sleep(begin.into_std() + ms(3))), Ok(()));
         assert!(begin.elapsed() >= ms(3));
