@@ -14,6 +14,7 @@ use crate::values::class::{Classes, label_limit};
 use crate::values::error::ConfigError;
 use crate::values::ids::ShardId;
 use crate::values::settings::{Settings, TurnBudget, WarningLimits};
+use crate::values::warning_limits::LANE_PERCENT;
 
 /// The options that a builder collects.
 #[derive(Clone, Debug)]
@@ -100,7 +101,7 @@ impl Options {
             lateness_bound: saturating_nanos(self.lateness_bound.unwrap_or(self.tick * 10)),
             overrun: self.overrun,
             warnings: self.warnings,
-            lane_flood: self.lane_capacity as u64 * u64::from(self.warnings.lane_percent) / 100,
+            lane_flood: self.lane_capacity as u64 * LANE_PERCENT / 100,
             name: self.name.clone(),
             is_runtime_chosen: attached || self.is_executor_known(),
             classes: self.classes.clone(),
@@ -244,10 +245,7 @@ mod tests {
         check(|o| o.lateness_bound = Some(Duration::from_micros(5)), "lateness_bound");
         check(|o| o.overrun = Duration::ZERO, "overrun");
         check(|o| o.name = String::new(), "name");
-        check(|o| o.warnings.lane_percent = 0, "warning_limits.lane_percent");
-        check(|o| o.warnings.capacity_percent = 101, "warning_limits.capacity_percent");
         check(|o| o.warnings.stuck = Duration::ZERO, "warning_limits.stuck");
-        check(|o| o.warnings.exhausted_turns = 0, "warning_limits.exhausted_turns");
         check(|o| o.clock = crate::clock::ManualClock::new().clock(), "clock");
     }
 

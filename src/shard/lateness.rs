@@ -34,7 +34,7 @@ use crate::stats::late::{LateLog, LateRecord, LatenessParts};
 use crate::stats::recent::RecentMax;
 use crate::stats::times::Recorder;
 use crate::values::class::ClassId;
-use crate::values::warning_limits::WarningLimits;
+use crate::values::warning_limits::{EXECUTOR_STALL, EXHAUSTED_TURNS};
 
 /// The moments of a turn that has ended, in nanoseconds. Before the first turn, all of them are the
 /// clock's epoch, before which nothing is due.
@@ -152,7 +152,6 @@ impl TurnTimes {
         end: &TurnEnd,
         now: u64,
         time: &Timeline,
-        limits: &WarningLimits,
         counts: &mut ShardCounts,
     ) -> u64 {
         let next_due = end.next.map_or(u64::MAX, |next| time.start_of(next));
@@ -163,7 +162,7 @@ impl TurnTimes {
         counts.turns_exhausted += u64::from(end.is_more);
         // What became due while the turn before ran has not waited for the executor before its end.
         let stalled = self.began.saturating_sub(self.due.max(self.last.ended));
-        if stalled > saturating_nanos(limits.executor_stall) {
+        if stalled > saturating_nanos(EXECUTOR_STALL) {
             counts.stalls += 1;
             counts.stalled_ns += stalled;
             counts.stall_last_ns = stalled;
@@ -171,8 +170,7 @@ impl TurnTimes {
         let used_budget_up = self.uses_budget_up;
         if used_budget_up {
             counts.exhausted_row += 1;
-            counts.exhausted_rows +=
-                u64::from(counts.exhausted_row == u64::from(limits.exhausted_turns));
+            counts.exhausted_rows += u64::from(counts.exhausted_row == EXHAUSTED_TURNS);
         } else {
             counts.exhausted_row = 0;
             (self.finished, self.finished_at) = (time.floor(self.began), self.began);

@@ -23,8 +23,7 @@ impl<T: 'static> Core<T> {
         let state = &mut *self.state.borrow_mut();
         state.lend();
         let Measures { times, counts, live, .. } = &mut state.measured;
-        let limits = &self.directory.settings.warnings;
-        let next_due = times.end(end, now, self.time(), limits, counts);
+        let next_due = times.end(end, now, self.time(), counts);
         live.end_turn(next_due);
     }
 

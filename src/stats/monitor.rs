@@ -12,7 +12,9 @@ use super::warnings::{Warning, WarningKind, brief};
 use super::{ServiceStats, ShardCounts, ShardStats};
 use crate::clock::saturating_nanos;
 use crate::values::state::ShardState;
-use crate::values::warning_limits::WarningLimits;
+use crate::values::warning_limits::{
+    CAPACITY_PERCENT, EXHAUSTED_TURNS, HOST_WAIT_PERCENT, LANE_PERCENT, WarningLimits,
+};
 
 /// For how long after an occurrence its warning is active, and the shortest time between two events
 /// of one warning, in nanoseconds.
@@ -55,7 +57,7 @@ impl Base {
     fn find(&mut self, shard: &ShardStats, now: u64, limits: &Limits) -> Vec<Found> {
         let mut found = Vec::new();
         self.find_occurrences(shard, limits, &mut found);
-        self.find_host(shard, now, limits, &mut found);
+        self.find_host(shard, now, &mut found);
         Self::find_states(shard, limits, &mut found);
         self.overrun_of = shard.classes.iter().map(|class| class.overrun).collect();
         let age_max = limits.warnings.class_age;
@@ -123,22 +125,22 @@ impl Base {
         });
         let rows = increase(|counts| counts.exhausted_rows);
         add(WarningKind::BudgetExhausted, rows, &|| {
-            let row = counts.exhausted_row.max(limits.warnings.exhausted_turns.into());
+            let row = counts.exhausted_row.max(EXHAUSTED_TURNS);
             format!("{row} turns in a row used up their budget; {late} timers were late so far")
         });
         let floods = increase(|counts| counts.lanes_flooded);
         add(WarningKind::LaneFlooded, floods, &|| {
             let total = counts.lanes_flooded;
-            let (percent, capacity) = (limits.warnings.lane_percent, limits.lane_capacity);
+            let capacity = limits.lane_capacity;
             format!(
-                "{total} turns left a lane filled by more than {percent} % of its {capacity} \
+                "{total} turns left a lane filled by more than {LANE_PERCENT} % of its {capacity} \
                      requests"
             )
         });
     }
 
     /// What the system says about the shard's thread.
-    fn find_host(&mut self, shard: &ShardStats, now: u64, limits: &Limits, found: &mut Vec<Found>) {
+    fn find_host(&mut self, shard: &ShardStats, now: u64, found: &mut Vec<Found>) {
         if let Some(waited_ns) = shard.thread_waited_ns {
             let (begin, before) = *self.window.get_or_insert((now, waited_ns));
             let span = now.saturating_sub(begin);
@@ -146,7 +148,7 @@ impl Base {
                 // The system counts a wait when it is over, so it may have begun before.
                 let waited = waited_ns.saturating_sub(before).min(span);
                 let percent = waited.saturating_mul(100) / span;
-                let is_beyond = percent > limits.warnings.host_wait_percent.into();
+                let is_beyond = percent > HOST_WAIT_PERCENT;
                 self.waits = is_beyond.then(|| {
                     let (waited, span) = (brief(waited), brief(span));
                     format!(
@@ -176,7 +178,7 @@ impl Base {
         let counts = &shard.counts;
         let percent = u128::from(counts.pending) * 100 / u128::from(counts.capacity.max(1));
         let is_open = shard.state == ShardState::Running;
-        if is_open && percent > limits.warnings.capacity_percent.into() {
+        if is_open && percent > CAPACITY_PERCENT {
             let (pending, capacity) = (counts.pending, counts.capacity);
             let text = format!("{pending} timers are pending, {percent} % of {capacity}");
             add(WarningKind::ShardNearCapacity, text);

@@ -28,8 +28,9 @@ macro_rules! warnings {
         ///
         /// | id | warns that | threshold |
         /// |---|---|---|
-        $(#[doc = concat!("| `", $id, "` | ", $($about,)+ " | `", $limit, "` |")])*
+        $(#[doc = concat!("| `", $id, "` | ", $($about,)+ " | ", $limit, " |")])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
         pub enum WarningKind {
             $(#[doc = concat!("`", $id, "`: ", $($about,)+ ".")] $kind,)*
         }
@@ -75,39 +76,39 @@ warnings! {
         "the driver of the shard ended without a shutdown";
         remedy "Its driver ended or panicked: see the log, and start the service again.";
     ShardStuck "shard-stuck",
-        limit "warning_limits.stuck", part None,
+        limit "`warning_limits.stuck`", part None,
         "a turn has been due, or has been running, for long";
         remedy "A handler has not returned, or its thread does not run: see the watchdog's event.";
     HostOvercommitted "host-overcommitted",
-        limit "warning_limits.host_wait_percent", part Some("poll_delay"),
+        limit "20 % of the time", part Some("poll_delay"),
         "the thread of the shard waited for a processor";
         remedy "Other threads or processes take the cores: give the shards their own.";
     ExecutorStalled "executor-stalled",
-        limit "warning_limits.executor_stall", part Some("poll_delay"),
+        limit "50 ms", part Some("poll_delay"),
         "a turn began long after it was due, since the executor ran other tasks";
         remedy "A task on the shard's executor did not yield: look there for a call that blocks or"
             " a long computation. A thread that runs no tasks was stopped, or had no core.";
     HandlerSlow "handler-slow",
-        limit "overrun", part Some("handlers"),
+        limit "`overrun`", part Some("handlers"),
         "deliveries took longer than the limit";
         remedy "A handler or callback takes the shard's time: move its work elsewhere. Where a"
             " shard only wakes tasks, its thread is interrupted: give it a core of its own.";
     BudgetExhausted "budget-exhausted",
-        limit "warning_limits.exhausted_turns", part Some("backlog"),
+        limit "10 turns", part Some("backlog"),
         "many turns in a row used up their budget for expired timers";
         remedy "More timers are due than a turn may deliver: spread the deadlines, raise the budget"
             " or add shards.";
     LaneFlooded "lane-flooded",
-        limit "warning_limits.lane_percent", part Some("arrival"),
+        limit "50 % of `lane_capacity`", part Some("arrival"),
         "a thread sends requests faster than the shard receives them";
         remedy "A thread sends faster than the shard receives: look for a loop that schedules,"
             " cancels or resets; if the rate is meant, raise the budget for requests.";
     ShardNearCapacity "shard-near-capacity",
-        limit "warning_limits.capacity_percent", part None,
+        limit "90 % of `capacity`", part None,
         "the shard holds nearly as many timers as it can";
         remedy "At its capacity the shard refuses timers: raise it or add shards.";
     ClassLeaks "class-leaks",
-        limit "warning_limits.class_age", part None,
+        limit "`warning_limits.class_age`", part None,
         "the oldest timer of a class is far older than timers of the class should be";
         remedy "Timers of the class are neither cancelled nor due: look for a missing cancel.";
 }
@@ -125,13 +126,6 @@ impl WarningKind {
 impl fmt::Display for WarningKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.id())
-    }
-}
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for WarningKind {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.id())
     }
 }
 

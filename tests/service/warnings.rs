@@ -163,8 +163,7 @@ fn lane_that_stays_full_is_warned_of() {
 
 #[test]
 fn shard_that_takes_no_turn_is_stuck_until_it_does() {
-    let limits = WarningLimits { executor_stall: FAR, ..WarningLimits::default() };
-    let mut lab = Lab::new(limited(limits));
+    let mut lab = Lab::new(limited(WarningLimits::default()));
     lab.timers().schedule(ms(5), 1).unwrap();
     lab.settle();
     lab.clock.advance(ms(5 + 1_000));
