@@ -10,7 +10,6 @@ use corewheel_shard::Tick;
 
 use crate::clock::Timeline;
 use crate::clock::when::{Deadline, When};
-use crate::directory::orders::Drain;
 use crate::face::handle::Handle;
 use crate::face::handle::sleep::Sleep;
 use crate::shard::local::LocalShard;
@@ -85,17 +84,6 @@ impl<T: Send + 'static> Timers<T> {
         self.core.cancel(timer.key(), self.core.nanos_near()).map(Payload::into_local)
     }
 
-    /// Cancels a timer as [`cancel`](Self::cancel) does, for a caller that knows the time: no clock
-    /// is read, and the remaining time in the outcome is counted from `now`.
-    #[inline]
-    pub fn cancel_at(&self, timer: TimerId, now: Instant) -> CancelOutcome<Payload<T>> {
-        if timer.home() != self.core.home() {
-            return self.cancel_not_here(timer);
-        }
-        self.core.cancel(timer.key(), self.core.time().nanos_at(now)).map(Payload::into_local)
-    }
-
-    /// The outcome of a cancel of a timer of another shard or another service.
     #[cold]
     pub(crate) fn cancel_not_here(&self, timer: TimerId) -> CancelOutcome<Payload<T>> {
         if self.core.is_foreign(timer) {
@@ -207,19 +195,6 @@ impl<T: Send + 'static> Timers<T> {
     /// [`TimerService::set_scale`](crate::TimerService::set_scale) for connections.
     pub fn set_scale(&self, scale: Scale) {
         self.core.order(|orders| orders.set_scale(scale));
-    }
-
-    /// Drains this shard's connections, from now on, as
-    /// [`TimerService::drain`](crate::TimerService::drain) does for all shards.
-    pub fn drain(&self, window: Duration) {
-        let drain = Drain::beginning(self.core.nanos(), window);
-        self.core.order(|orders| orders.set_drain(drain));
-    }
-
-    /// Tells the `n` connections of this shard to end that have been idle for longest, as
-    /// [`TimerService::close_idlest`](crate::TimerService::close_idlest) does on each shard.
-    pub fn close_idlest(&self, n: usize) {
-        self.core.order(|orders| orders.add_idlest(n));
     }
 
     /// The [scale](Self::set_scale) of this shard.

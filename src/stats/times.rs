@@ -134,8 +134,8 @@ impl PublishedTimes {
 
 /// How a measured time was distributed, in nanoseconds.
 ///
-/// The quantiles are upper ends of buckets a quarter of a power of two wide: too long by a quarter
-/// at most.
+/// The percentile and the longest time are upper ends of buckets a quarter of a power of two wide:
+/// too long by a quarter at most.
 ///
 /// ```
 /// # use corewheel::TimerService;
@@ -154,14 +154,8 @@ pub struct Times {
     pub count: u64,
     /// The sum of all times.
     pub sum_ns: u64,
-    /// The median.
-    pub p50_ns: u64,
-    /// The 90th percentile.
-    pub p90_ns: u64,
     /// The 99th percentile.
     pub p99_ns: u64,
-    /// The 99.9th percentile.
-    pub p999_ns: u64,
     /// The longest time.
     pub max_ns: u64,
     /// The buckets that are not empty, from the shortest times to the longest: the longest time
@@ -178,23 +172,16 @@ impl Times {
             .map(|(bucket, count)| (end_of(bucket), count))
             .collect();
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
-        // The end of the bucket in which the time lies that so many of a thousand do not exceed.
-        let quantile = |of_thousand: u128| {
-            let rank = (u128::from(count) * of_thousand).div_ceil(1_000);
-            let mut seen = 0;
-            let bucket = buckets.iter().find(|(_, count)| {
-                seen += u128::from(*count);
-                seen >= rank
-            });
-            bucket.map_or(0, |(up_to, _)| *up_to)
-        };
+        // The bucket in which the time lies that 99 of a hundred do not exceed.
+        let (rank, mut seen) = ((u128::from(count) * 99).div_ceil(100), 0);
+        let p99 = buckets.iter().find(|(_, count)| {
+            seen += u128::from(*count);
+            seen >= rank
+        });
         Self {
             count,
             sum_ns,
-            p50_ns: quantile(500),
-            p90_ns: quantile(900),
-            p99_ns: quantile(990),
-            p999_ns: quantile(999),
+            p99_ns: p99.map_or(0, |(up_to, _)| *up_to),
             max_ns: buckets.last().map_or(0, |(up_to, _)| *up_to),
             buckets,
         }
@@ -226,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_sorted_times() {
+    fn percentile_is_that_of_the_sorted_times() {
         let mut rng = fastrand::Rng::with_seed(7);
         for round in 0..2_000 {
             let mut recorder = Recorder::new();
@@ -238,13 +225,10 @@ mod tests {
             }
             recorder.end_run();
             times.sort_unstable();
-            let quantile = |of_thousand: usize| {
-                let rank = (length * of_thousand).div_ceil(1_000).max(1);
-                times.get(rank - 1).map_or(0, |nanos| end_of(bucket_of(*nanos)))
-            };
             let told = Times::new(recorder.buckets.iter().copied(), recorder.sum);
-            let quantiles = [told.p50_ns, told.p90_ns, told.p99_ns, told.p999_ns];
-            assert_eq!(quantiles, [500, 900, 990, 999].map(quantile), "{times:?}");
+            let rank = (length * 99).div_ceil(100).max(1);
+            let p99 = times.get(rank - 1).map_or(0, |nanos| end_of(bucket_of(*nanos)));
+            assert_eq!(told.p99_ns, p99, "{times:?}");
             let longest = times.last().map_or(0, |nanos| end_of(bucket_of(*nanos)));
             assert_eq!((told.count, told.max_ns), (length as u64, longest));
         }
@@ -270,7 +254,6 @@ mod tests {
         }
         recorder.end_run();
         let times = Times::new(recorder.buckets.iter().copied(), recorder.sum);
-        assert!((5_000..=6_250).contains(&times.p50_ns), "{}", times.p50_ns);
         assert!((9_900..=12_500).contains(&times.p99_ns), "{}", times.p99_ns);
         assert_eq!(times.count, 10_000);
     }

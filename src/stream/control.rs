@@ -278,14 +278,6 @@ impl<M: Side> StreamControl<M> {
         self.timers.begin_request()
     }
 
-    /// The owner does not read until the returned guard is dropped, because it is busy or its
-    /// buffers are full. Meanwhile neither [`read_idle`](super::StreamLimits::read_idle) nor
-    /// [`idle`](super::StreamLimits::idle) ends the stream, also while a write waits, and both
-    /// times begin again at the end.
-    pub fn pause_reads(&self) -> InProgress<M> {
-        self.timers.begin_read()
-    }
-
     /// Gives a future time until something is due, such as the answer to a request. A delay counts
     /// from this call. The end of the time does not end the stream.
     ///
@@ -343,18 +335,12 @@ impl<M: Side> StreamControl<M> {
     /// The stream has reached a limit or is dropped, or there is no timer: see
     /// [`TimedIo`](super::TimedIo#when-there-is-no-timer).
     pub async fn heartbeat(&self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_heartbeat(cx)).await
-    }
-
-    /// Polls for a heartbeat, as [`heartbeat`](Self::heartbeat) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`heartbeat`](Self::heartbeat).
-    pub fn poll_heartbeat(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let waiter = &self.shared.heartbeat;
-        waiter.register(cx.waker());
-        self.look(waiter, DeadlineKind::Heartbeat)
+        poll_fn(|cx| {
+            waiter.register(cx.waker());
+            self.look(waiter, DeadlineKind::Heartbeat)
+        })
+        .await
     }
 
     /// Waits until no request was in flight for
@@ -387,17 +373,6 @@ impl<M: Side> StreamControl<M> {
     /// The errors of [`heartbeat`](Self::heartbeat).
     pub fn max_age_reached(&self) -> impl Future<Output = io::Result<()>> {
         self.event(&self.shared.aged, DeadlineKind::MaxAge)
-    }
-
-    /// Polls for the greatest age, as [`max_age_reached`](Self::max_age_reached) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`heartbeat`](Self::heartbeat).
-    pub fn poll_max_age_reached(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let waiter = &self.shared.aged;
-        let may_have_come = waiter.register(cx.waker());
-        if may_have_come { self.look(waiter, DeadlineKind::MaxAge) } else { Poll::Pending }
     }
 
     /// Waits for an event that the owner is told of.

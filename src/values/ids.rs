@@ -7,6 +7,7 @@ use crossbeam_utils::atomic::AtomicCell;
 
 /// The number of a shard within its service, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ShardId(u16);
 
 impl ShardId {
@@ -38,13 +39,6 @@ impl fmt::Debug for ShardId {
 impl fmt::Display for ShardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for ShardId {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u16(self.number())
     }
 }
 

@@ -39,7 +39,6 @@ fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
     assert_eq!(timers.reset(foreign, timers.now() + FAR), ResetOutcome::Foreign);
     assert_eq!(timers.reset(foreign, timers.deadline(FAR)), ResetOutcome::Foreign);
     assert!(matches!(timers.cancel(foreign), CancelOutcome::Foreign));
-    assert!(matches!(timers.cancel_at(foreign, timers.now()), CancelOutcome::Foreign));
     assert_eq!((timers.due(foreign), timers.remaining(foreign)), (None, None));
     // The shard of a foreign handle makes no difference.
     let elsewhere = lab.shards[1].timers().schedule(ms(5), 8).unwrap();

@@ -101,15 +101,11 @@ fn orders_to_connections() {
             is_told()
         })
     };
-    check("idlest", prepare, |lab, (conn, told)| {
-        lab.timers().close_idlest(1);
-        keeping(conn, &told)
-    });
     check("drain", prepare, |lab, (conn, told)| {
-        lab.timers().drain(FAR);
+        lab.timers().handle().on(SHARD).drain(FAR).unwrap();
         keeping(conn, &told)
     });
-    check("idlest, by a handle", prepare, |lab, (conn, told)| {
+    check("idlest", prepare, |lab, (conn, told)| {
         lab.timers().handle().on(SHARD).close_idlest(1).unwrap();
         keeping(conn, &told)
     });

@@ -73,7 +73,6 @@ pub(crate) enum Command {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whom {
-    Here,
     Remote,
     Service,
 }
@@ -89,7 +88,7 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     while commands.len() < count {
         let time = Duration::from_micros(rng.u64(..most * 1_000));
         let (shard, conn) = (rng.u8(..), rng.u8(..));
-        let whom = [Whom::Here, Whom::Remote, Whom::Service][rng.usize(..3)];
+        let whom = [Whom::Remote, Whom::Remote, Whom::Service][rng.usize(..3)];
         commands.push(match rng.u8(..20) {
             0..5 => Command::Open { shard, is_shared: rng.bool(), has_age: may_age && rng.bool() },
             5..8 => Command::Touch(conn),
@@ -480,14 +479,12 @@ impl History {
         &self,
         shard: u8,
         whom: Whom,
-        (here, remote, all): (impl Fn(&Timers<u8>), impl Fn(ShardId), impl Fn()),
+        (remote, all): (impl Fn(ShardId), impl Fn()),
     ) -> Vec<usize> {
         let shard = usize::from(shard) % self.shards();
         let id = ShardId::new(shard as u16);
         match whom {
-            // A shard that is held up runs nothing.
-            Whom::Here if !self.sim.is_stalled(id) => here(self.sim.timers(id)),
-            Whom::Here | Whom::Remote => remote(id),
+            Whom::Remote => remote(id),
             Whom::Service => {
                 all();
                 return (0..self.shards()).collect();
@@ -501,7 +498,7 @@ impl History {
         let remote = |id| {
             corewheel::sim::Thread::of(&service).on(id).drain(window).expect("the shard is open");
         };
-        let order = (|timers: &Timers<u8>| timers.drain(window), remote, || service.drain(window));
+        let order = (remote, || service.drain(window));
         let until = now + window;
         for shard in self.order(shard, whom, order) {
             let drain = &mut self.orders.drains.borrow_mut()[shard];
@@ -519,8 +516,7 @@ impl History {
         let remote = |id| {
             corewheel::sim::Thread::of(&service).on(id).close_idlest(count).expect("it is open");
         };
-        let here = |timers: &Timers<u8>| timers.close_idlest(count);
-        let shards = self.order(shard, whom, (here, remote, || service.close_idlest(count)));
+        let shards = self.order(shard, whom, (remote, || service.close_idlest(count)));
         if count > 0 {
             for shard in &shards {
                 self.orders.has_idlest.borrow_mut()[*shard] = true;

@@ -11,7 +11,7 @@ use corewheel::stream::StreamTimeout::{AgeGrace, Idle, MaxAge, ReadIdle};
 use super::*;
 
 fn beat<M: Side>(control: &StreamControl<M>) -> Polled<()> {
-    control.poll_heartbeat(&mut Context::from_waker(Waker::noop()))
+    pin!(control.heartbeat()).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Lets a number of ticks pass. Returns those in which a heartbeat was due.
@@ -172,7 +172,8 @@ fn check_drop<K: Kind>() {
         let (stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
         let control = stream.control();
         let (alarm, waker) = Alarm::new();
-        assert!(control.poll_heartbeat(&mut Context::from_waker(&waker)).is_pending());
+        let cx = &mut Context::from_waker(&waker);
+        assert!(pin!(control.heartbeat()).poll(cx).is_pending());
         alarm.rang();
         if into_inner {
             let mut stream = stream.into_inner();
@@ -216,7 +217,7 @@ fn control_of_a_stream_works_on_another_thread() {
 }
 
 fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
-    control.poll_max_age_reached(&mut Context::from_waker(waker))
+    pin!(control.max_age_reached()).poll(&mut Context::from_waker(waker))
 }
 
 fn check_grace<K: Kind>() {
@@ -295,7 +296,7 @@ fn check_paused<K: Kind>() {
     let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let control = stream.control();
     ready(write(&mut stream, &[7; ROOM]));
-    let paused = control.pause_reads();
+    let paused = control.timers().begin_read();
     // A write waits for the peer, and no read does.
     for _ in 0..3 * LIMIT {
         assert!(write(&mut stream, b"a").is_pending());

@@ -1,5 +1,7 @@
 //! Streams that are told to end by a drain or as the idlest, over both sides.
 
+use std::pin::pin;
+
 use corewheel::settings::Scale;
 use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{AgeGrace, Drained, Idle, Told};
@@ -7,7 +9,7 @@ use corewheel::stream::StreamTimeout::{AgeGrace, Drained, Idle, Told};
 use super::*;
 
 fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
-    control.poll_max_age_reached(&mut Context::from_waker(waker))
+    pin!(control.max_age_reached()).poll(&mut Context::from_waker(waker))
 }
 
 fn check_drain<K: Kind>() {

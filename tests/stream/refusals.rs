@@ -33,7 +33,7 @@ fn full_shard_fails_what_would_wait_and_passes_on_what_is_ready() {
     let control = stream.control();
     assert_eq!(refused(&mut lab, || read(&mut stream)), FULL);
     let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(refused(&mut lab, || control.poll_heartbeat(cx)), FULL);
+    assert_eq!(refused(&mut lab, || pin!(control.heartbeat()).poll(cx)), FULL);
     ready(write(&mut peer, b"a"));
     assert_eq!(ready(read(&mut stream)), b"a");
     assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
@@ -131,13 +131,12 @@ fn check_dropped<K: Kind>() {
             TimeoutError::Elapsed => io::Error::from(io::ErrorKind::TimedOut),
         })
     };
-    let waits: [(&str, Wait<K>); 7] = [
+    let waits: [(&str, Wait<K>); 6] = [
         ("read", |stream, _| read(stream).map_ok(drop)),
         ("write", |stream, _| write(stream, b"a").map_ok(drop)),
-        ("heartbeat", |stream, cx| stream.control().poll_heartbeat(cx)),
+        ("heartbeat", |stream, cx| pin!(stream.control().heartbeat()).poll(cx)),
         ("request idle", |stream, cx| pin!(stream.control().request_idle()).poll(cx)),
-        ("max age", |stream, cx| stream.control().poll_max_age_reached(cx)),
-        ("max age, awaited", |stream, cx| pin!(stream.control().max_age_reached()).poll(cx)),
+        ("max age", |stream, cx| pin!(stream.control().max_age_reached()).poll(cx)),
         ("timeout", timeout),
     ];
     for (name, wait) in waits {

@@ -170,7 +170,7 @@ pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
             |held, step| {
                 let now = held.now();
                 let timers = held.owner.shard.timers();
-                let ended = timers.cancel_at(held.timers[step.0], now);
+                let ended = timers.cancel(held.timers[step.0]);
                 black_box(ended.payload().expect("it is pending"));
                 let begun = timers.schedule(now + step.1, Payload::MIN);
                 held.timers[step.0] = begun.expect("there is room");

@@ -180,7 +180,7 @@ fn idlest_connections_without_activity_are_those_that_began_first() {
     drop((conns[0].0.begin_request(), conns[0].1.begin_request()));
     lab.advance(ms(50));
     assert_eq!(told(&mut lab, &conns), [(false, false); 4]);
-    lab.timers().close_idlest(4);
+    lab.service.close_idlest(4);
     let expected = [(false, false), (true, true), (true, true), (false, false)];
     assert_eq!(told(&mut lab, &conns), expected);
 }

@@ -192,7 +192,11 @@ fn later_drain_replaces_the_window_and_tells_nothing_twice() {
     for side in 0..2 {
         let mut lab = lab();
         let mut conns = many(&lab, side, 20, NONE);
-        lab.timers().drain(Duration::from_secs(1_000));
+        lab.timers()
+            .handle()
+            .on(lab.timers().shard_id())
+            .drain(Duration::from_secs(1_000))
+            .unwrap();
         pass(&mut lab, &mut conns, 1);
         assert_eq!(conns.iter().filter(|conn| !conn.seen().is_empty()).count(), 1);
         lab.service.drain(ms(100));
@@ -329,7 +333,7 @@ fn idlest_connections_are_told_and_no_others() {
         lab.service.close_idlest(2);
         // Told before, they do not count.
         pass(&mut lab, &mut conns, 1);
-        lab.timers().close_idlest(1);
+        lab.service.close_idlest(1);
         pass(&mut lab, &mut conns, 100);
         let told: Vec<_> = (0..10).filter(|conn| !conns[*conn].seen().is_empty()).collect();
         assert_eq!(told, [1, 3, 7], "side {side}");

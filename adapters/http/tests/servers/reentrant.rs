@@ -156,10 +156,10 @@ impl Used {
             control.head_complete();
             control.message_complete();
             control.begin_message();
-            drop((control.begin_request(), control.pause_reads()));
+            drop(control.begin_request());
             control.timers().set_limits(control.timers().limits());
-            let _ = control.poll_heartbeat(cx);
-            let _ = control.poll_max_age_reached(cx);
+            let _ = pin!(control.heartbeat()).poll(cx);
+            let _ = pin!(control.max_age_reached()).poll(cx);
             let _ = pin!(control.request_idle()).poll(cx);
             let _ = pin!(control.timeout(LIMIT, pending::<()>())).poll(cx);
             let _ = pin!(exchange.ended()).poll(cx);
