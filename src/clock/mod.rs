@@ -183,12 +183,6 @@ impl ManualClock {
         self.clock.clone()
     }
 
-    /// Nanoseconds by which the clock has moved.
-    #[cfg(feature = "sim")]
-    pub(crate) fn nanos(&self) -> u64 {
-        self.clock.nanos()
-    }
-
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let add = |nanos: u64| Some(nanos.saturating_add(saturating_nanos(by)));

@@ -314,20 +314,4 @@ impl<T: 'static> State<T> {
             self.threads.lend(spare - kept);
         }
     }
-
-    /// Checks what holds between turns.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant does not hold, with a sentence and the values.
-    #[cfg(feature = "sim")]
-    pub(super) fn check_threads(&self) {
-        let (lent, unused) = (self.threads.lent, unused_slots(&self.wheel));
-        let shard = self.id;
-        let is_closed = self.post().has_ended();
-        assert!(is_closed || lent <= unused, "shard {shard} lends {lent} slots of {unused}");
-        for thread_timers in self.threads.known.iter().flatten() {
-            thread_timers.check_invariants();
-        }
-    }
 }

@@ -3,7 +3,8 @@
 
 use corewheel_shard::Tick;
 
-use super::core::Core;
+use super::core::{Core, State};
+use super::threads::unused_slots;
 
 impl<T: 'static> Core<T> {
     /// Whether the turns of the shard leave requests in their lanes from now on, as if the requests
@@ -70,5 +71,22 @@ impl<T: 'static> Core<T> {
             earliest > now,
             "shard {shard} sleeps at {now:?}, but a timer of {earliest:?} is due"
         );
+    }
+}
+
+impl<T: 'static> State<T> {
+    /// Checks what holds between turns.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold, with a sentence and the values.
+    fn check_threads(&self) {
+        let (lent, unused) = (self.threads.lent, unused_slots(&self.wheel));
+        let shard = self.id;
+        let is_closed = self.post().has_ended();
+        assert!(is_closed || lent <= unused, "shard {shard} lends {lent} slots of {unused}");
+        for thread_timers in self.threads.known.iter().flatten() {
+            thread_timers.check_invariants();
+        }
     }
 }

@@ -21,9 +21,9 @@ use fastrand::Rng;
 use super::net::runtime as sockets;
 #[cfg(not(all(feature = "tokio", unix)))]
 use super::no_net as sockets;
-use crate::clock::{ManualClock, saturating_nanos};
-use crate::face::handle::here::end_thread;
+use crate::clock::{Clock, ManualClock, saturating_nanos};
 use crate::face::handle::simulated::as_thread;
+use crate::face::handle::test_thread::end_thread;
 use crate::shard::timers::LocalFuture;
 
 /// The end of time, in nanoseconds: a century after the start. What is due later never is.
@@ -170,6 +170,8 @@ impl Threads {
 
 struct Inner {
     clock: ManualClock,
+    /// What reads the clock.
+    reading: Clock,
     /// What the clock showed when the simulation began.
     begun: Cell<u64>,
     rng: RefCell<Rng>,
@@ -192,9 +194,11 @@ pub(super) struct Executor(Rc<Inner>);
 
 impl Executor {
     pub(super) fn new(clock: ManualClock, rng: Rng) -> Self {
+        let reading = clock.clock();
         Self(Rc::new(Inner {
-            begun: Cell::new(clock.nanos()),
+            begun: Cell::new(reading.nanos()),
             clock,
+            reading,
             rng: RefCell::new(rng),
             woken: Woken::default(),
             tasks: RefCell::default(),
@@ -206,8 +210,8 @@ impl Executor {
         }))
     }
 
-    pub(super) fn clock(&self) -> &ManualClock {
-        &self.0.clock
+    pub(super) fn clock(&self) -> &Clock {
+        &self.0.reading
     }
 
     /// What the clock showed when the simulation began, in nanoseconds.
@@ -218,12 +222,12 @@ impl Executor {
 
     /// Nanoseconds since the simulation began.
     pub(super) fn nanos(&self) -> u64 {
-        self.0.clock.nanos() - self.0.begun.get()
+        self.0.reading.nanos() - self.0.begun.get()
     }
 
     /// The simulation begins now.
     pub(super) fn begin(&self) {
-        self.0.begun.set(self.0.clock.nanos());
+        self.0.begun.set(self.0.reading.nanos());
     }
 
     pub(super) fn fork_rng(&self) -> Rng {

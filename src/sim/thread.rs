@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
-use crate::face::handle::{Handle, here, simulated};
+use crate::face::handle::{Handle, simulated, test_thread};
 use crate::service::TimerService;
 
 /// A thread of the test, as a service sees it: a [`Handle`] whose commands go over lanes of its
@@ -40,7 +40,7 @@ impl<T: Send + 'static> Deref for Thread<T> {
 
 impl<T: Send + 'static> Drop for Thread<T> {
     fn drop(&mut self) {
-        here::end_thread(simulated::number_in_test(self.number));
+        test_thread::end_thread(simulated::number_in_test(self.number));
     }
 }
 

@@ -178,9 +178,8 @@ use self::deadlines::Deadlines;
 pub use self::framework::{ResponseEnd, SharedControl};
 use self::http2::Protocol;
 pub use self::limits::{StreamLimits, StreamTimeout};
-use self::socket::{Ask, Socket};
-#[cfg(all(feature = "sim", feature = "tokio", unix))]
-use crate::conn::Sent;
+use self::socket::Ask;
+pub(crate) use self::socket::Socket;
 use crate::conn::{ConnTimers, Side};
 use crate::face::handle::Handle;
 use crate::face::timers::Timers;
@@ -395,14 +394,9 @@ impl<S, M: Side> TimedIo<S, M> {
         self.judged_by_socket(Socket::System(find))
     }
 
-    /// Judges writes by what a simulated socket says.
-    #[cfg(all(feature = "sim", feature = "tokio", unix))]
-    pub(crate) fn judged_by(self, sent: fn(&S) -> Option<Sent>, reset: fn(&S)) -> Self {
-        self.judged_by_socket(Socket::Simulated(sent, reset))
-    }
-
+    /// Judges writes by what a socket says.
     #[cfg(unix)]
-    fn judged_by_socket(mut self, socket: Socket<S>) -> Self {
+    pub(crate) fn judged_by_socket(mut self, socket: Socket<S>) -> Self {
         if let Some(sent) = socket.ask(&self.io, Ask::Sent) {
             self.deadlines.set_sent(sent);
             self.socket = socket;

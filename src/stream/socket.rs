@@ -38,7 +38,7 @@ pub(super) enum Ask {
 }
 
 /// Where the socket of a stream is.
-pub(super) enum Socket<S> {
+pub(crate) enum Socket<S> {
     /// Also where the system says nothing of it.
     None(PhantomData<fn(&S)>),
     #[cfg(unix)]

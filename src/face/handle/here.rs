@@ -48,18 +48,18 @@ type Others = Vec<Vec<Option<(u32, Arc<ThreadTimers<Waker>>)>>>;
 
 #[cfg(all(test, corewheel_loom))]
 loom::thread_local! {
-    static TABLE: Reaches = Reaches::new();
+    pub(super) static TABLE: Reaches = Reaches::new();
 }
 
 thread_local! {
     #[cfg(not(all(test, corewheel_loom)))]
-    static TABLE: Reaches = const { Reaches::new() };
+    pub(super) static TABLE: Reaches = const { Reaches::new() };
 }
 
 /// How one thread reaches one service.
 pub(crate) struct Reach {
     service: ServiceId,
-    thread: ThreadNumber,
+    pub(super) thread: ThreadNumber,
     time: Timeline,
     clock: NearClock,
     /// The shards that this thread drives.
@@ -535,13 +535,6 @@ pub(crate) fn find(service: ServiceId) -> Option<Rc<Reach>> {
 pub(super) fn known_lanes(service: ServiceId) -> Option<Rc<dyn ThreadLanes>> {
     let known = TABLE.try_with(|table| table.first(service)?.lanes.get().cloned());
     known.ok().flatten()
-}
-
-/// Ends a simulated thread, as the end of a thread does.
-#[cfg(feature = "sim")]
-pub(crate) fn end_thread(number: u32) {
-    let ended = TABLE.try_with(|table| table.take_gone(|reach| reach.thread.is(number)));
-    drop(ended);
 }
 
 /// The shard is found on this thread, until the returned value is dropped.

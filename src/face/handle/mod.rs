@@ -10,6 +10,8 @@ pub(crate) mod registry;
 #[cfg_attr(not(feature = "sim"), path = "not_simulated.rs")]
 pub(crate) mod simulated;
 pub(crate) mod sleep;
+#[cfg(feature = "sim")]
+pub(crate) mod test_thread;
 pub(crate) mod thread_lanes;
 
 use std::convert::Infallible;
@@ -198,12 +200,6 @@ impl<T: 'static> Handle<T> {
 
     pub(crate) fn of_parts(service: ServiceId, shard: Option<ShardId>, class: ClassId) -> Self {
         Self { service, shard, class, thread: CommandThread::default(), values: PhantomData }
-    }
-
-    /// A handle whose commands go over the lanes of a thread of a test.
-    #[cfg(feature = "sim")]
-    pub(crate) fn of_thread(self, thread: u16) -> Self {
-        Self { thread: CommandThread::of_test(thread), ..self }
     }
 
     /// A handle whose timers are on one shard. On a shard that the service does not have they are

@@ -36,13 +36,9 @@ impl ThreadNumber {
 
 /// The thread of a test whose lanes the commands of a handle use; 0 for the thread that runs.
 #[derive(Clone, Copy, Default)]
-pub(super) struct CommandThread(u16);
+pub(super) struct CommandThread(pub(super) u16);
 
 impl CommandThread {
-    pub(super) fn of_test(number: u16) -> Self {
-        Self(number)
-    }
-
     /// Runs code as the thread.
     #[inline]
     pub(super) fn run<O>(self, run: impl FnOnce() -> O) -> O {

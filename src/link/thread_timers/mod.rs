@@ -47,6 +47,8 @@
 //! Cost: arming and ending take a lock each, without a fence of their own. 52 bytes a timer and up
 //! to 9 more, 4 for each gap of a list, and 16 more if it has a class.
 
+#[cfg(any(test, feature = "sim"))]
+mod checks;
 mod classes;
 mod fired;
 mod lists;
@@ -466,18 +468,5 @@ impl<W> ThreadTimers<W> {
         while self.take_out(&mut out) {}
         carried.extend(out.into_iter().map(|due| due.carried));
         carried
-    }
-
-    /// Checks what holds between calls.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant does not hold, with a sentence and the values.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn check_invariants(&self) {
-        let timers = self.lock();
-        timers.check_invariants();
-        let act_by = self.act_by.load(Ordering::Relaxed);
-        assert_eq!(act_by, timers.act_by, "the published act differs");
     }
 }

@@ -9,6 +9,9 @@
 //!
 //! Cost: 40 bytes a slot.
 
+#[cfg(any(test, feature = "sim"))]
+mod checks;
+
 use std::num::NonZeroU64;
 
 use super::numbers::Numbers;
@@ -127,12 +130,6 @@ impl<W> Slot<W> {
         self.carried.as_mut()
     }
 
-    /// Whether it has no timer.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn is_free(&self) -> bool {
-        self.number.is_none()
-    }
-
     /// What the timer carries, for a slot that was freed.
     #[inline]
     pub(super) fn into_carried(self) -> W {
@@ -152,12 +149,6 @@ pub(super) struct Slots<W> {
 impl<W> Slots<W> {
     pub(super) fn new() -> Self {
         Self { chunks: Vec::new(), free: NIL, made: 0 }
-    }
-
-    /// How many slots there are.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn made(&self) -> u32 {
-        self.made
     }
 
     /// A slot that there is.
@@ -240,33 +231,5 @@ impl<W> Slots<W> {
         self.chunks.iter_mut().for_each(Vec::clear);
         (self.free, self.made) = (NIL, 0);
         chunks
-    }
-
-    /// How many slots are free.
-    ///
-    /// # Panics
-    ///
-    /// If one of them has a timer, with its slot.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_free(&self) -> u32 {
-        let (mut free, mut count) = (self.free, 0);
-        while free != NIL {
-            let slot = self.known(free);
-            assert!(slot.number.is_none() && slot.carried.is_none(), "free slot {free} is used");
-            (free, count) = (slot.index, count + 1);
-        }
-        count
-    }
-
-    /// A slot that there is.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn known(&self, slot: u32) -> &Slot<W> {
-        &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
-    }
-
-    /// For how many timers there is memory.
-    #[cfg(all(test, not(corewheel_loom)))]
-    pub(super) fn allocated(&self) -> usize {
-        self.chunks.iter().map(Vec::capacity).sum()
     }
 }

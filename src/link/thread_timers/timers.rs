@@ -298,32 +298,4 @@ impl<W> Timers<W> {
         self.lists.check_invariants(&self.slots, |list, _| young += usize::from(list < OF_WHEEL));
         young
     }
-
-    /// Checks what holds between calls.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant does not hold, with a sentence and the values.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self) {
-        let mut live = 0;
-        self.lists.check_invariants(&self.slots, |list, slot| {
-            live += 1;
-            let deadline = self.slots.known(slot).deadline;
-            if list < OF_WHEEL {
-                let Looks { next, second, newer } = self.looks[list / 2];
-                let filed = if list % 2 == newer { second } else { next };
-                assert!(filed <= deadline, "{deadline} in list {list}, {filed}");
-            }
-        });
-        assert_eq!(live, self.live, "the count of timers is wrong");
-        let slots = live + self.slots.check_free();
-        assert_eq!(slots, self.slots.made(), "the timers and the free slots are not all slots");
-        for Looks { next, .. } in self.looks {
-            assert!(self.act_by <= next, "no look at {next}, but at {}", self.act_by);
-        }
-        let comes_up = self.wheel.next().map_or(NEVER, |next| self.periods.start_of(next.tick));
-        assert!(self.act_by <= comes_up.min(self.ended_by), "an act at {} is late", self.act_by);
-        self.wheel.check_invariants(|list| self.lists.is_empty(OF_WHEEL + list));
-    }
 }

@@ -15,7 +15,7 @@
 pub(super) const WINDOW: u64 = 64;
 const WINDOW_BITS: u32 = WINDOW.ilog2();
 /// The levels, which reach over 2^48 ticks.
-const LEVELS: usize = 8;
+pub(super) const LEVELS: usize = 8;
 /// A timer that is due later than so many ticks from now is filed for then, and again then.
 const SPAN_MAX: u64 = (1 << (WINDOW_BITS * LEVELS as u32)) - (1 << (WINDOW_BITS * 7));
 
@@ -25,7 +25,7 @@ pub(super) struct Wheel {
     /// The ticks before this one have passed. It is at most the present one.
     cursor: u64,
     /// For each level, a bit for each list that is not empty.
-    filled: [u64; LEVELS],
+    pub(super) filled: [u64; LEVELS],
 }
 
 /// A list of timers whose time comes.
@@ -102,18 +102,5 @@ impl Wheel {
             }
         }
         next
-    }
-
-    /// Checks that the bits are those of the lists with timers.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant does not hold, with a sentence and the values.
-    #[cfg(any(test, feature = "sim"))]
-    pub(super) fn check_invariants(&self, is_empty: impl Fn(usize) -> bool) {
-        for list in 0..LEVELS * WINDOW as usize {
-            let is_filled = self.filled[list / 64] >> (list % 64) & 1 == 1;
-            assert_eq!(is_filled, !is_empty(list), "the bit of list {list} of the wheel");
-        }
     }
 }

@@ -27,8 +27,7 @@ use self::wire::Receiving;
 pub(super) use self::wire::Sending;
 use super::options::NetOptions;
 use super::witness::{Known, lock};
-use crate::clock::ManualClock;
-use crate::clock::saturating_nanos;
+use crate::clock::{Clock, saturating_nanos};
 use crate::conn::Sent;
 use crate::pass::Wait;
 use crate::pass::looks::{Proof, Written};
@@ -137,7 +136,7 @@ pub(super) enum Looked {
 }
 
 pub(super) struct Kernel {
-    clock: ManualClock,
+    clock: Clock,
     /// What the clock showed when the simulation began.
     begun: u64,
     rng: Rng,
@@ -162,7 +161,7 @@ pub(super) struct World(Mutex<Kernel>);
 
 impl World {
     /// `begun` is when the simulation began.
-    pub(super) fn new(clock: ManualClock, begun: u64, rng: Rng, options: NetOptions) -> Arc<Self> {
+    pub(super) fn new(clock: Clock, begun: u64, rng: Rng, options: NetOptions) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Kernel {
             clock,
             begun,

@@ -14,7 +14,7 @@ use super::kernel::{Kernel, READ, READ_CLOSED, WRITE, WRITE_CLOSED, World};
 use super::runtime::{give_back, here, takes_budget};
 use super::witness::Witness;
 use crate::conn::{self, PeerSocket, Side};
-use crate::stream::TimedIo;
+use crate::stream::{self, TimedIo};
 
 /// A listener of a simulated network; made by [`Net::listen`](super::Net::listen). It belongs to
 /// the runtime whose task first accepts.
@@ -226,7 +226,8 @@ impl<S: AsRef<Stream>, M: Side> TimedIo<S, M> {
     /// ```
     #[must_use]
     pub fn with_simulated_socket(self) -> Self {
-        self.judged_by(|it| it.as_ref().sent(), |it| it.as_ref().reset_at_close())
+        let sent = |it: &S| it.as_ref().sent();
+        self.judged_by_socket(stream::Socket::Simulated(sent, |it| it.as_ref().reset_at_close()))
     }
 }
 
