@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::host::Engine;
 use corewheel::shutdown::{ShardReport, ShutdownReport};
-use corewheel::{
-    Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, TimerServiceBuilder,
-    Timers,
-};
+use corewheel::{Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
 
 /// The shard that is tested.
 pub(crate) const SHARD: ShardId = ShardId::new(0);
@@ -28,11 +25,17 @@ pub(crate) const fn ms(ms: u64) -> Duration {
 pub(crate) struct Bed {
     engine: Arc<dyn Engine>,
     patience: Duration,
+    tick: Duration,
 }
 
 impl Bed {
     pub(crate) fn new(engine: Arc<dyn Engine>, patience: Duration) -> Self {
-        Self { engine, patience }
+        Self { engine, patience, tick: ms(1) }
+    }
+
+    /// The same host, with ticks of this length.
+    pub(crate) fn with_tick(&self, tick: Duration) -> Self {
+        Self { engine: Arc::clone(&self.engine), tick, ..*self }
     }
 
     pub(crate) fn has_executor(&self) -> bool {
@@ -44,19 +47,8 @@ impl Bed {
         &self,
         make_handler: impl Fn() -> H + Send + Sync + 'static,
     ) -> Running<T> {
-        self.start_by(self.builder(), make_handler)
-    }
-
-    fn builder(&self) -> TimerServiceBuilder {
         let builder = TimerService::builder().name("host-tests").shards(1).unpinned();
-        builder.runtime(Arc::clone(&self.engine)).capacity(1 << 16)
-    }
-
-    fn start_by<T: Send + 'static, H: Handler<T>>(
-        &self,
-        builder: TimerServiceBuilder,
-        make_handler: impl Fn() -> H + Send + Sync + 'static,
-    ) -> Running<T> {
+        let builder = builder.runtime(Arc::clone(&self.engine)).capacity(1 << 16).tick(self.tick);
         let service = builder.start_with(move |_| make_handler());
         let service = service.unwrap_or_else(|error| panic!("{}: {error}", self.engine.name()));
         let (host, patience) = (self.engine.name(), self.patience);
@@ -66,11 +58,6 @@ impl Bed {
     /// Starts a shard without values.
     pub(crate) fn start_plain(&self) -> Running<()> {
         self.start(|| |_: Fired<()>, _: &Timers<()>| {})
-    }
-
-    /// Starts a shard without values whose ticks have this length.
-    pub(crate) fn start_with_ticks_of(&self, tick: Duration) -> Running<()> {
-        self.start_by(self.builder().tick(tick), || |_: Fired<()>, _: &Timers<()>| {})
     }
 }
 

@@ -149,14 +149,14 @@ const COUNTS: usize = 31;
 /// How many turns may do so. A host that lets other tasks run only when it reads its sockets takes
 /// turns for the whole of a tick, which are thousands in a tick of [`LONG_TICK`].
 const TURNS_MAX: u32 = 32;
-/// A tick in which a thread takes thousands of turns, also where other threads have its cpu for most
-/// of the time.
+/// A tick in which a thread takes thousands of turns, also where others have its cpu for most of
+/// the time.
 const LONG_TICK: Duration = ms(100);
 
 /// Turns that follow each other at once let another task run that is always ready, and not only
 /// once in a tick, when the sockets are read.
 fn between_turns(bed: &Bed) {
-    let running = bed.start_with_ticks_of(LONG_TICK);
+    let running = bed.with_tick(LONG_TICK).start_plain();
     let spawned = running.service.spawn_on(SHARD, |timers| async move {
         let endless = Endless::begin(&timers);
         let mut in_a_row = Vec::with_capacity(COUNTS);
