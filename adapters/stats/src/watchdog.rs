@@ -46,8 +46,8 @@ const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 /// more, with `true`, after [`WarningLimits::hung`].
 ///
 /// It gets the [statistics](ShardStats) of that shard. In a turn, `turn_ns` says for how long the
-/// turn has been running, and `delivering` the class of its timer: a handler or a callback keeps the
-/// shard. Otherwise another task of the executor does, or the thread does not run.
+/// turn has been running, and `delivering` the class of its timer: a handler or a callback keeps
+/// the shard. Otherwise another task of the executor does, or the thread does not run.
 ///
 /// Call it on a thread of its own. The function is called on that thread: it may write a backtrace,
 /// or abort the process. While it runs no shard is watched. A panic of it is caught and logged.
