@@ -10,6 +10,7 @@
 //! | 504 | the upstream server did not accept the connection, take the request or answer in time |
 
 use std::error::Error;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 use corewheel::stream::{StreamControl, StreamTimeout};
 use corewheel::{Handle, TimeoutError};
-use corewheel_http::client::{Begun, TimedConnector, begun, cut_with, status_of};
-use corewheel_http::hyper::{Exchange, HyperTimer, TimedBody};
+use corewheel_http::client::{TimedConnector, cut_with};
+use corewheel_http::hyper::{BodyError, Exchange, HyperTimer, TimedBody};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
@@ -29,6 +30,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
+use crate::begun::{Begun, begun};
 use crate::heads;
 use crate::options::{Options, TimerKind};
 use crate::serve::{BUFFER_BYTES, unless_off};
@@ -277,6 +279,33 @@ impl<B: Asked> Client<B> {
             self.has_ended();
         }
     }
+}
+
+/// The status that says to a client why its request has no answer of the other server: `408` or
+/// `400` if the body of the request was too slow or has failed, `504` if the other server was too
+/// slow, `503` if there is no timer, and else `502`.
+///
+/// `error` is that of a client over a `TimedConnector`, or the `TimeoutError` of
+/// `Exchange::in_time`. A request whose body has no limits has no exchange.
+fn status_of(error: &(dyn Error + 'static), exchange: Option<&Exchange>) -> StatusCode {
+    use BodyError::{FrameRate, NextFrame};
+    match exchange.and_then(Exchange::request_limit_reached) {
+        Some(NextFrame(_) | FrameRate(_)) => return StatusCode::REQUEST_TIMEOUT,
+        Some(_) => return StatusCode::GATEWAY_TIMEOUT,
+        None => {}
+    }
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let found = causes.find_map(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        match cause.downcast_ref::<TimeoutError>() {
+            Some(TimeoutError::NoTimer(_)) => return Some(StatusCode::SERVICE_UNAVAILABLE),
+            None if io != Some(io::ErrorKind::TimedOut) => {}
+            _ => return Some(StatusCode::GATEWAY_TIMEOUT),
+        }
+        let is_of_body = cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user);
+        is_of_body.then_some(StatusCode::BAD_REQUEST)
+    });
+    found.unwrap_or(StatusCode::BAD_GATEWAY)
 }
 
 /// An answer of the proxy's own, with a line of text.

@@ -20,6 +20,7 @@
 //!
 //! [`Server`]: corewheel_http::server::Server
 
+mod begun;
 mod forward;
 mod heads;
 mod options;

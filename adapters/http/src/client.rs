@@ -1,5 +1,5 @@
 //! What a proxy needs of another server: connections with a time to connect, and with an end
-//! together with the exchange whose request they carry; responses that have begun well.
+//! together with the exchange whose request they carry.
 //!
 //! hyper does not end a connection over which a part of a request has gone while the other server
 //! reads no more of it. So each connection can be cut from outside.
@@ -7,7 +7,7 @@
 //! Cost: an allocation for each connection.
 
 use std::error::Error;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,19 +16,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
-use corewheel::{AnyHandle, Handle, TimeoutError};
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
-use hyper::header::TRANSFER_ENCODING;
+use corewheel::{AnyHandle, Handle};
 use hyper::http::Extensions;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::{Request, Uri};
 use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use crate::hyper::{BodyError, Exchange};
+use crate::hyper::Exchange;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -55,7 +53,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Those of the connector within, and [`TimeoutError`] if the time was up
+/// Those of the connector within, and [`TimeoutError`](corewheel::TimeoutError) if the time was up
 /// or there is no timer. The error of a request has them among its sources.
 #[derive(Clone, Debug)]
 pub struct TimedConnector {
@@ -122,88 +120,6 @@ pub fn cut_with<B>(exchange: &Exchange, request: &mut Request<B>) {
             }
         }
     });
-}
-
-/// The status that says to a client why its request has no answer of the other server: `408` or
-/// `400` if the body of the request was too slow or has failed, `504` if the other server was too
-/// slow, `503` if there is no timer, and else `502`.
-///
-/// `error` is that of a client over a [`TimedConnector`], or the [`TimeoutError`] of
-/// [`Exchange::in_time`]. A request whose body has no limits has no exchange.
-pub fn status_of(error: &(dyn Error + 'static), exchange: Option<&Exchange>) -> StatusCode {
-    use BodyError::{FrameRate, NextFrame};
-    match exchange.and_then(Exchange::request_limit_reached) {
-        Some(NextFrame(_) | FrameRate(_)) => return StatusCode::REQUEST_TIMEOUT,
-        Some(_) => return StatusCode::GATEWAY_TIMEOUT,
-        None => {}
-    }
-    let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    let found = causes.find_map(|cause| {
-        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        match cause.downcast_ref::<TimeoutError>() {
-            Some(TimeoutError::NoTimer(_)) => return Some(StatusCode::SERVICE_UNAVAILABLE),
-            None if io != Some(io::ErrorKind::TimedOut) => {}
-            _ => return Some(StatusCode::GATEWAY_TIMEOUT),
-        }
-        let is_of_body = cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user);
-        is_of_body.then_some(StatusCode::BAD_REQUEST)
-    });
-    found.unwrap_or(StatusCode::BAD_GATEWAY)
-}
-
-/// The body of a response, of which a frame may have come.
-#[derive(Debug)]
-pub struct Begun {
-    first: Option<Frame<Bytes>>,
-    rest: Incoming,
-}
-
-/// Looks whether the part of a response that came with its head is well formed, so that a proxy may
-/// answer `502` in its place. It does not wait for a part that comes later.
-///
-/// Only a body in chunks can be malformed, and only one costs more than a few instructions: two
-/// turns of the task.
-///
-/// # Errors
-///
-/// Those of the body.
-pub async fn begun(response: Response<Incoming>) -> hyper::Result<Response<Begun>> {
-    let is_chunked = response.headers().contains_key(TRANSFER_ENCODING);
-    let mut response = response.map(|rest| Begun { first: None, rest });
-    // The first poll lets hyper read the body, in its own task, which has its turn meanwhile.
-    for _ in 0..if is_chunked { 2 } else { 0 } {
-        let body = response.body_mut();
-        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut body.rest).poll_frame(cx))).await;
-        if let Poll::Ready(frame) = polled {
-            body.first = frame.transpose()?;
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
-    Ok(response)
-}
-
-impl Body for Begun {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
-        match self.first.take() {
-            Some(frame) => Poll::Ready(Some(Ok(frame))),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.rest.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        if self.first.is_none() { self.rest.size_hint() } else { SizeHint::default() }
-    }
 }
 
 #[derive(Default, Debug)]

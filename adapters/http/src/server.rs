@@ -16,6 +16,7 @@ mod connection;
 #[cfg(unix)]
 use std::any::Any;
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 #[cfg(unix)]
@@ -44,9 +45,8 @@ const fn seconds(seconds: u64) -> Duration {
 
 /// How connections are served: HTTP/1 and HTTP/2, with upgrades, and with a limit for each state.
 ///
-/// Its limits, with their defaults, and what a client is told are those of
-/// [`axum::Serve`](crate::axum::Serve), which is made of this. All connections of a server share
-/// one.
+/// All connections of a server share one. It has the loop of [`axum::serve`](crate::axum::serve),
+/// which makes it with an app, or a loop of the program's own:
 ///
 /// ```
 /// use corewheel::TimerService;
@@ -85,8 +85,96 @@ const fn seconds(seconds: u64) -> Duration {
 /// # })?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
+///
+/// # Limits
+///
+/// All of these are on, unless the server sets others:
+///
+/// | state | limit | the client is told |
+/// |---|---|---|
+/// | nothing has come, or the handshake of TLS goes on | `first_byte`, 10 s | – |
+/// | a head comes | `head`, 10 s | `408`; of HTTP/2, nothing |
+/// | the body of a request comes | `next_frame`, 20 s; `min_frame_rate`, 240 bytes/s | `408` |
+/// | no request is in progress | `idle`, 60 s | `GOAWAY`; of HTTP/1, the close |
+/// | the client does not take its response | `write_stall`, 30 s | – |
+/// | the connection is too old | `max_age`, off | `GOAWAY`, or `Connection: close` |
+/// | it was told that, and goes on | `max_age_grace`, 30 s | – |
+///
+/// The system holds 256 KiB for a client that takes its response slowly, and what that client's own
+/// system has taken ([`unsent_max`](StreamLimits::unsent_max), on Linux), in place of up to 4 MB.
+///
+/// The bodies of requests have the limits of [`request`](Self::request), and all else those of
+/// [`limits`](Self::limits). No limit but `max_age_grace` ends a connection while a handler works,
+/// or a response is on its way to a client that takes it, however long that takes. A client takes
+/// it whose kernel acknowledges some of it within each `write_stall`, see
+/// [`with_socket`](TimedIo::with_socket); where the stream is no `TcpStream`, and no socket was
+/// named, for which the stream accepts some of it.
+///
+/// ```no_run
+/// use axum::{Router, routing::get};
+/// use corewheel::TimerService;
+/// use corewheel_http::axum::serve;
+/// use std::time::Duration;
+/// use tokio::net::TcpListener;
+///
+/// async fn run(listener: TcpListener, app: Router) -> Result<(), Box<dyn std::error::Error>> {
+///     let service = TimerService::beside_runtime().start()?;
+///     let seconds = Duration::from_secs;
+///     serve(listener, app)
+///         .timers(service.handle())
+///         .limits(|limits| limits.head(seconds(5)).idle(seconds(30)).write_stall(seconds(20)))
+///         .request(|limits| limits.next_frame(seconds(10)))
+///         .await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// A connection is idle while no request is in progress, whatever its client sends: PINGs do not
+/// keep it. A client of HTTP/2 that is gone without a word while it has a response is found by
+/// [`keep_alive`](Self::keep_alive). After an upgrade of HTTP/1 or a success to CONNECT, as of a
+/// WebSocket, `idle` counts from the last byte of such a tunnel. A connection that was told to end
+/// has its tunnels until both sides have ended them, or until `max_age_grace`.
+///
+/// A [drain](corewheel::TimerService::drain) of the service tells each connection as its greatest
+/// age does, and [`close_idlest`](corewheel::TimerService::close_idlest) does as well. A connection
+/// that begins in a drain has one request.
+///
+/// The body of a request ends with an error where the client has sent too little of it in time. If
+/// the handler answers with an error then, as axum's extractors do, the client receives `408`. Time
+/// in which another request of its HTTP/2 connection has used up the server's window does not
+/// count, up to a minute. A client whose response has begun has no such limit, as in a stream of
+/// gRPC in both directions: it is in progress until the response ends.
+///
+/// A client of HTTP/1 that closes its own side has left, unless
+/// [`half_close`](Self::half_close) is set.
+///
+/// # The close
+///
+/// A socket that is closed while bytes lie unread in it, or to which bytes come after that, is
+/// reset, and the client loses what it has not received. So the server shuts its side down first,
+/// and reads and forgets what the client still sends, until the client closes its side too, for
+/// [`close_time`](Self::close_time) at most. A client to which nothing was sent is closed at once.
+///
+/// A client that reaches `write_stall` or `min_write_rate` is reset instead, so that the system
+/// frees what it keeps for that client. This is so for a `TcpStream`, for one below a `TlsListener`
+/// of this package, and for a socket that was named. A stream of another type is
+/// closed at once, and the system keeps what the client has not taken until it gives that client
+/// up.
+///
+/// # When there is no timer
+///
+/// A connection for whose timer its shard has no room serves what is ready at once, and is closed
+/// where it would wait: see [`TimedIo`](TimedIo#when-there-is-no-timer).
 #[derive(Clone)]
-pub struct Server {
+#[must_use = "a server does nothing unless its loop runs"]
+pub struct Server<A = ()> {
+    pub(crate) settings: Settings,
+    /// What a server of `axum::serve` serves.
+    pub(crate) app: A,
+}
+
+#[derive(Clone)]
+pub(crate) struct Settings {
     /// `None` for those of the default service.
     timers: Option<AnyHandle>,
     stream: StreamLimits,
@@ -99,8 +187,7 @@ pub struct Server {
     hyper: auto::Builder<TokioExecutor>,
 }
 
-/// With the timers of [`time::handle`](corewheel::time::handle), those of the process.
-impl Default for Server {
+impl Default for Settings {
     fn default() -> Self {
         let mut hyper = auto::Builder::new(TokioExecutor::new());
         // The stream has the deadlines of heads.
@@ -130,23 +217,32 @@ impl Default for Server {
     }
 }
 
+/// With the timers of [`time::handle`](corewheel::time::handle), those of the process.
+impl Default for Server {
+    fn default() -> Self {
+        Self { settings: Settings::default(), app: () }
+    }
+}
+
 impl Server {
     /// A server with the default limits; see [`timers`](Self::timers).
     pub fn new<T: 'static>(timers: Handle<T>) -> Self {
         Self::default().timers(timers)
     }
+}
 
-    /// Sets whose shards have the timers. With [`Handle::of_class`] the statistics count the timers
-    /// for a class.
-    #[must_use]
+impl<A> Server<A> {
+    /// Sets whose shards have the timers: those of [`time::handle`](corewheel::time::handle), the
+    /// default service of the process, unless this is called. With [`Handle::of_class`] the
+    /// statistics count the timers for a class.
     pub fn timers<T: 'static>(mut self, timers: Handle<T>) -> Self {
-        self.timers = Some(timers.untyped());
-        self.hyper.http2().timer(HyperTimer::new(timers));
+        self.settings.timers = Some(timers.untyped());
+        self.settings.hyper.http2().timer(HyperTimer::new(timers));
         self
     }
 
     pub(crate) fn handle(&self) -> AnyHandle {
-        self.timers.unwrap_or_else(corewheel::time::handle)
+        self.settings.timers.unwrap_or_else(corewheel::time::handle)
     }
 
     /// Changes the limits of connections, beginning from those that the server has. A limit that is
@@ -154,25 +250,22 @@ impl Server {
     ///
     /// [`idle`](StreamLimits::idle) and [`request_idle`](StreamLimits::request_idle) are one limit
     /// here, the shorter of the two.
-    #[must_use]
     pub fn limits(mut self, change: impl FnOnce(StreamLimits) -> StreamLimits) -> Self {
-        self.stream = change(self.stream);
+        self.settings.stream = change(self.settings.stream);
         self
     }
 
     /// Changes the limits of the bodies of requests, beginning from those that the server has. With
     /// [`BodyLimits::NONE`], a client that stops in the middle of a body is idle, and is cut.
-    #[must_use]
     pub fn request(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
-        self.request = change(self.request);
+        self.settings.request = change(self.settings.request);
         self
     }
 
     /// Changes the limits of the bodies of responses: off unless this is called, as a stream of
     /// events may rest for long.
-    #[must_use]
     pub fn response(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
-        self.response = change(self.response);
+        self.settings.response = change(self.settings.response);
         self
     }
 
@@ -182,17 +275,16 @@ impl Server {
     /// A limit for the next poll or for the least rate of polls is that of a client which does not
     /// take a response, while it may take others: it is told by a `GOAWAY`. The limits of writes of
     /// the connection are twice as long then.
-    #[must_use]
     pub fn http2_response(mut self, change: impl FnOnce(BodyLimits) -> BodyLimits) -> Self {
-        self.http2_response = Some(change(self.http2_response.unwrap_or(self.response)));
+        self.settings.http2_response =
+            Some(change(self.settings.http2_response.unwrap_or(self.settings.response)));
         self
     }
 
     /// Sets for how long a connection is closed, 5 seconds by default: the time that the client has
     /// to take what lies in the system's send buffer. Zero closes each socket at once.
-    #[must_use]
     pub fn close_time(mut self, close_time: Duration) -> Self {
-        self.close_time = close_time;
+        self.settings.close_time = close_time;
         self
     }
 
@@ -202,9 +294,8 @@ impl Server {
     /// Zero, the default, takes each such client to have left at once, and the future of its
     /// handler is dropped: browsers leave in the same way. With a time, the handlers of clients
     /// that have left work on for as long.
-    #[must_use]
     pub fn half_close(mut self, time: Duration) -> Self {
-        self.half_close = time;
+        self.settings.half_close = time;
         self
     }
 
@@ -218,9 +309,8 @@ impl Server {
     /// of HTTP/1 is sent nothing.
     ///
     /// Costs a timer for each connection of HTTP/2.
-    #[must_use]
     pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
-        self.hyper.http2().keep_alive_interval(interval).keep_alive_timeout(timeout);
+        self.settings.hyper.http2().keep_alive_interval(interval).keep_alive_timeout(timeout);
         self
     }
 
@@ -237,23 +327,25 @@ impl Server {
     ///     hyper.http1_only()
     /// });
     /// ```
-    #[must_use]
     pub fn hyper(
         mut self,
         change: impl FnOnce(auto::Builder<TokioExecutor>) -> auto::Builder<TokioExecutor>,
     ) -> Self {
-        self.hyper = change(self.hyper);
+        self.settings.hyper = change(self.settings.hyper);
         self
     }
+}
 
+/// For a loop of the program's own.
+impl Server {
     fn terms(&self) -> Terms {
-        let windows = self.http2_response.unwrap_or_default();
+        let windows = self.settings.http2_response.unwrap_or_default();
         Terms {
             timers: self.handle(),
-            has_http2: self.hyper.is_http2_available(),
+            has_http2: self.settings.hyper.is_http2_available(),
             limits_windows: !windows.next_poll.is_zero()
                 || windows.min_poll_rate.bytes_per_second > 0,
-            half_close: self.half_close,
+            half_close: self.settings.half_close,
         }
     }
 
@@ -263,11 +355,11 @@ impl Server {
     /// A `TcpStream` of tokio is asked what its client has acknowledged, also below a `TlsIo`.
     /// Where it is below a stream of another library is told by [`TimedIo::with_socket`].
     pub fn stream<I: AsyncRead + AsyncWrite + 'static>(&self, socket: I) -> TimedIo<I> {
-        let StreamLimits { idle, request_idle, .. } = self.stream;
+        let StreamLimits { idle, request_idle, .. } = self.settings.stream;
         let limits = [idle, request_idle].into_iter().filter(|limit| !limit.is_zero());
         // Until the stream is known to be one of HTTP/2.
         let idle = limits.min().unwrap_or_default();
-        let limits = self.stream.idle(idle).request_idle(Duration::ZERO);
+        let limits = self.settings.stream.idle(idle).request_idle(Duration::ZERO);
         let stream = TimedIo::new(socket, self.handle(), limits);
         #[cfg(unix)]
         let stream = stream.with_socket(socket_of);
@@ -311,9 +403,9 @@ fn socket_of<I: 'static>(stream: &I) -> Option<BorrowedFd<'_>> {
     stream.downcast_ref::<TcpStream>().map(AsFd::as_fd)
 }
 
-debug_fields!([] Server, |it|
-    stream: it.stream, request: it.request, response: it.response, close_time: it.close_time,
-    half_close: it.half_close
+debug_fields!([A: fmt::Debug] Server<A>, |it|
+    stream: it.settings.stream, request: it.settings.request, response: it.settings.response,
+    close_time: it.settings.close_time, half_close: it.settings.half_close, app: it.app
 );
 
 #[cfg(test)]
@@ -326,13 +418,16 @@ mod tests {
         let server = Server::default()
             .limits(|limits| limits.head(seconds(5)))
             .request(|limits| limits.next_frame(seconds(9)));
-        assert_eq!(server.stream, default.stream.head(seconds(5)));
-        assert_eq!(server.request, default.request.next_frame(seconds(9)));
-        assert!(server.request.min_frame_rate.bytes_per_second > 0);
-        assert_eq!(server.clone().request(|_| BodyLimits::NONE).request, BodyLimits::default());
+        assert_eq!(server.settings.stream, default.settings.stream.head(seconds(5)));
+        assert_eq!(server.settings.request, default.settings.request.next_frame(seconds(9)));
+        assert!(server.settings.request.min_frame_rate.bytes_per_second > 0);
+        assert_eq!(
+            server.clone().request(|_| BodyLimits::NONE).settings.request,
+            BodyLimits::default()
+        );
         let server = server.response(|limits| limits.next_frame(seconds(7)));
         let server = server.http2_response(|limits| limits.next_poll(seconds(3)));
         let expected = BodyLimits::NONE.next_frame(seconds(7)).next_poll(seconds(3));
-        assert_eq!(server.http2_response, Some(expected));
+        assert_eq!(server.settings.http2_response, Some(expected));
     }
 }

@@ -21,7 +21,6 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[cfg(feature = "axum")]
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::ServerConnection;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
@@ -29,7 +28,7 @@ use tokio_rustls::{Accept, TlsAcceptor};
 ///
 /// It accepts a connection as the listener within does, and its stream is a [`TlsIo`]: the task of
 /// the connection does the handshake. A client has `first_byte` of the
-/// [limits](crate::axum::Serve#limits) for the handshake and for its first byte after that, 10
+/// [limits](crate::server::Server#limits) for the handshake and for its first byte after that, 10
 /// seconds unless the server sets another time. Then its connection is closed, as it is where the
 /// handshake fails. A graceful shutdown closes a connection whose handshake goes on, and a drain of
 /// the timers' service does so, too, after a second.
@@ -141,15 +140,6 @@ impl<S> TlsIo<S> {
             State::Handshake(accept) => accept.get_ref(),
             State::Open(stream) => Some(stream.get_ref().0),
             State::Failed => None,
-        }
-    }
-
-    /// The connection of rustls, which has the certificates of the client, its protocol and the
-    /// name that it asked for; `None` until the handshake has ended.
-    pub fn connection(&self) -> Option<&ServerConnection> {
-        match &self.0 {
-            State::Open(stream) => Some(stream.get_ref().1),
-            _ => None,
         }
     }
 }

@@ -136,16 +136,12 @@ impl<F> TimeoutLayer<F> {
     where
         L: Fn(&R) -> Option<Duration>,
     {
-        self.with_time(time)
-    }
-
-    fn with_time<L>(self, by_request: L) -> TimeoutLayer<F, L> {
         let Self { handle, limit, respond, .. } = self;
-        TimeoutLayer { handle, limit, respond, by_request }
+        TimeoutLayer { handle, limit, respond, by_request: time }
     }
 }
 
-impl<B: Default> TimeoutLayer<fn() -> Response<B>, GrpcTimeout> {
+impl<B: Default, R> TimeoutLayer<fn() -> Response<B>, fn(&Request<R>) -> Option<Duration>> {
     /// A layer for services of gRPC: a request has the time of its header `grpc-timeout`, and
     /// `limit` if that is shorter, or if there is no valid header. When the time is up, the
     /// response is the status `DEADLINE_EXCEEDED`.
@@ -169,7 +165,8 @@ impl<B: Default> TimeoutLayer<fn() -> Response<B>, GrpcTimeout> {
     /// ```
     pub fn grpc<T: 'static>(handle: Handle<T>, limit: Duration) -> Self {
         let respond: fn() -> _ = deadline_exceeded;
-        TimeoutLayer::with_response(handle, limit, respond).with_time(GrpcTimeout(()))
+        let time: fn(&Request<R>) -> _ = |request| grpc_timeout(request.headers());
+        TimeoutLayer::with_response(handle, limit, respond).by_request(time)
     }
 }
 
@@ -201,10 +198,6 @@ fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// The time of a request that its header `grpc-timeout` says; see [`TimeoutLayer::grpc`].
-#[derive(Clone, Copy, Debug)]
-pub struct GrpcTimeout(());
-
 /// The time of a request, if it has one of its own.
 trait TimeOf<R> {
     fn time_of(&self, request: &R) -> Option<Duration>;
@@ -219,12 +212,6 @@ impl<R> TimeOf<R> for () {
 impl<R, L: Fn(&R) -> Option<Duration>> TimeOf<R> for L {
     fn time_of(&self, request: &R) -> Option<Duration> {
         self(request)
-    }
-}
-
-impl<B> TimeOf<Request<B>> for GrpcTimeout {
-    fn time_of(&self, request: &Request<B>) -> Option<Duration> {
-        grpc_timeout(request.headers())
     }
 }
 
@@ -246,21 +233,6 @@ pub struct Timeout<S, F = (), L = ()> {
 }
 
 impl<S, F, L> Timeout<S, F, L> {
-    /// The service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service, without a timeout.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
-
     fn sleep<R>(&self, request: &R) -> InfallibleSleep
     where
         L: TimeOf<R>,

@@ -273,13 +273,6 @@ where
     }
 }
 
-impl<B: Body, M: Side> ResponseBody<B, M> {
-    /// The exchange to which the body belongs.
-    pub fn exchange(&self) -> &Exchange {
-        &self.body.exchange
-    }
-}
-
 impl<B: Body, M: Side> Drop for ResponseBody<B, M> {
     fn drop(&mut self) {
         if self.new.take().is_some() {
@@ -375,18 +368,6 @@ where
     /// `None` if all is written, if a flush says that, or if no limit bounds the write. In a box,
     /// as hyper moves the data of a response often, and only HTTP/2 has pieces.
     piece: Option<Box<Piece<M>>>,
-}
-
-impl<D, M: Side> BodyData<D, M> {
-    /// The data within.
-    pub fn get_ref(&self) -> &D {
-        &self.data
-    }
-
-    /// The data within. That of a response is over on its way.
-    pub fn into_inner(self) -> D {
-        self.data
-    }
 }
 
 impl<D: Buf, M: Side> BodyData<D, M> {

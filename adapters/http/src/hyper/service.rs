@@ -192,26 +192,6 @@ impl<S, M: Side> TimedHttp<S, M> {
     pub(crate) fn told(&self) -> Arc<Told> {
         Arc::clone(&self.connection.told)
     }
-
-    /// The control of the connection's stream.
-    pub fn control(&self) -> &StreamControl<M> {
-        &self.control
-    }
-
-    /// The service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// The service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The service, without the stream.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
 }
 
 impl<S, M, B, R> Service<Request<B>> for TimedHttp<S, M>

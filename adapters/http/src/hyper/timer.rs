@@ -80,11 +80,6 @@ impl HyperTimer {
     pub fn new<T: 'static>(handle: Handle<T>) -> Self {
         Self { handle: handle.untyped() }
     }
-
-    /// The handle.
-    pub fn handle(&self) -> AnyHandle {
-        self.handle
-    }
 }
 
 impl Timer for HyperTimer {

@@ -46,14 +46,15 @@ impl Server {
     {
         let control = stream.control();
         let service = TimedHttp::new(service, control.clone());
-        let service = service.request(self.request).response(self.response);
-        let service = service.http2_response(self.http2_response.unwrap_or(self.response));
+        let service = service.request(self.settings.request).response(self.settings.response);
+        let service =
+            service.http2_response(self.settings.http2_response.unwrap_or(self.settings.response));
         let (told, terms) = (service.told(), self.terms());
         let (stream, mut back) = ServedIo::new(stream, terms, Arc::clone(&told));
         {
             // Those that were not named are known only now.
-            let known = self.timers.is_none().then(|| self.clone().timers(terms.timers));
-            let hyper = &known.as_ref().unwrap_or(self).hyper;
+            let known = self.settings.timers.is_none().then(|| self.clone().timers(terms.timers));
+            let hyper = &known.as_ref().unwrap_or(self).settings.hyper;
             let serving = hyper.serve_connection_with_upgrades(TokioIo::new(stream), service);
             let mut serving = pin!(serving);
             let (mut aged, mut idle) =
@@ -91,7 +92,7 @@ impl Server {
         }
         // It does not come back from a client that has another protocol now.
         if let Ok(ended) = back.try_recv() {
-            ended.close(terms.timers, self.close_time).await;
+            ended.close(terms.timers, self.settings.close_time).await;
         }
     }
 }

@@ -267,7 +267,7 @@ impl Connected<IncomingStream<'_, TcpListener>> for Known {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
         let of_socket = stream.io().peer_addr().unwrap();
         assert_eq!(of_socket, *stream.remote_addr());
-        assert_eq!(stream.control().limit_reached(), None);
+        assert_eq!(StreamControl::connect_info(stream).limit_reached(), None);
         Self(of_socket.to_string())
     }
 }

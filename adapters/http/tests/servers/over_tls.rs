@@ -12,13 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request};
 use axum::routing::get as on_get;
 use axum::serve::Listener;
 use corewheel::TimerService;
 use corewheel::stream::StreamTimeout::{FirstByte, WriteStall};
 use corewheel::stream::{StreamControl, StreamLimits};
-use corewheel_http::axum::{IncomingStream, Serve, serve};
+use corewheel_http::axum::{IncomingStream, serve};
 use corewheel_http::tls::{TlsIo, TlsListener};
 use http_body_util::{BodyExt, Empty};
 use hyper::Version;
@@ -99,7 +100,7 @@ impl Server {
         let app: Router = Router::new().route("/", on_get(version));
         let make = tower::service_fn(
             move |stream: IncomingStream<'_, TlsListener<TcpListener>>| -> Ready<_> {
-                let _ = sender.send(stream.control().clone());
+                let _ = sender.send(StreamControl::connect_info(stream));
                 ready(Ok(app.clone()))
             },
         );
@@ -108,7 +109,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let timers = service.handle();
         let serving = tokio::spawn(async move {
-            let server: Serve<_, _, Router> = serve(TlsListener::new(listener, config), make);
+            let server = serve(TlsListener::new(listener, config), make);
             let server = server.timers(timers).limits(|_| limits);
             let server = server.with_graceful_shutdown(async { drop(stopped.await) });
             server.await.unwrap();

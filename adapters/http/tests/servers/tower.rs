@@ -1,10 +1,12 @@
 //! The layer of tower that gives each request a time, alone and in axum routers: one tick before
 //! the time is up and when it is up, by a manual clock.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{pending, ready};
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -122,7 +124,7 @@ fn error_of_the_service_comes_in_a_box_or_as_it_is() {
 }
 
 /// A service that is ready when it has been asked twice.
-struct ReadyLater(u32);
+struct ReadyLater(Rc<Cell<u32>>);
 
 impl Service<()> for ReadyLater {
     type Response = ();
@@ -130,8 +132,8 @@ impl Service<()> for ReadyLater {
     type Future = std::future::Ready<Result<(), Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.0 += 1;
-        if self.0 < 2 { Poll::Pending } else { Poll::Ready(Ok(())) }
+        self.0.set(self.0.get() + 1);
+        if self.0.get() < 2 { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     fn call(&mut self, (): ()) -> Self::Future {
@@ -142,15 +144,17 @@ impl Service<()> for ReadyLater {
 #[test]
 fn readiness_is_that_of_the_service_and_has_no_time() {
     let mut lab = lab();
-    let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(ReadyLater(0));
-    let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || ()).layer(ReadyLater(0));
+    let asked: [Rc<Cell<u32>>; 2] = Default::default();
+    let [first, second] = asked.each_ref().map(|asked| ReadyLater(Rc::clone(asked)));
+    let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(first);
+    let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || ()).layer(second);
     let cx = &mut Context::from_waker(Waker::noop());
     assert!(fails.poll_ready(cx).is_pending());
     assert!(answers.poll_ready(cx).is_pending());
     lab.advance(FAR);
     assert!(matches!(fails.poll_ready(cx), Poll::Ready(Ok(()))));
     assert!(matches!(answers.poll_ready(cx), Poll::Ready(Ok(()))));
-    assert_eq!((fails.get_ref().0, answers.get_mut().0, answers.into_inner().0), (2, 2, 2));
+    assert_eq!(asked.map(|asked| asked.get()), [2, 2]);
     assert_eq!(lab.settled().scheduled_local, 0);
 }
 
