@@ -5,6 +5,17 @@
 //! A timer that waits for room is neither armed nor refused until its shard has taken a turn, which
 //! takes as long as the system needs to run its thread: many polls, on a busy machine. What a shard
 //! holds is known from the sleeps that the test holds.
+//!
+//! A timer that is polled again meanwhile has a number already. `Table::ask_for_room` replaces its
+//! waker then, and does not ring the shard. That is no fault. A timer whose number is known is in
+//! the list of those that wait. The call that has put it there has rung the shard before it
+//! returned, or has found the flag set by a timer that rings. The shard clears the flag before it
+//! counts the list under its lock, so it serves that timer, or finds the flag set again. If it
+//! serves only the first timers of the list, it sets the flag itself and does not sleep. So the
+//! turn of each timer in the list comes without another ring, and the shard wakes the waker that
+//! the timer has then. The model
+//! `timers_that_wait_for_room_are_served_by_an_owner_that_serves_one_in_each_turn` of
+//! `src/link/loom_tests` checks it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
