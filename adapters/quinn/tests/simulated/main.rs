@@ -2,9 +2,10 @@
 //! of both sides are lost, doubled, delayed and out of order, and the runtime of the server is held
 //! up.
 //!
-//! Two laws. A timer of a connection comes no earlier than its deadline, and no later than a tick
-//! and a pass after it, by a list of deadlines that this test keeps. And what becomes of each
+//! Three laws. A timer of a connection comes no earlier than its deadline, and no later than a tick
+//! and a pass after it, by a list of deadlines that this test keeps. What becomes of each
 //! connection is the same with a plain runtime, whose timers are a list of wakers by their time.
+//! Each attempt to connect ends, in a connection or in an error, as does each connection.
 //!
 //! Where datagrams are lost, quinn may give up the handshake of a connection whose time is long
 //! enough for all losses, with a plain runtime as with ours (seed 176). Which datagrams are lost
@@ -95,8 +96,9 @@ struct Outcome {
     echoed: Option<String>,
     client: Option<String>,
     server: Option<String>,
-    /// When the bytes were back, and when the client's connection has ended.
-    at: [Option<Duration>; 2],
+    /// When the attempt to connect has ended, when the bytes were back, and when the client's
+    /// connection has ended.
+    at: [Option<Duration>; 3],
 }
 
 /// What does not depend on which datagrams are lost.
@@ -265,7 +267,9 @@ impl History {
         outcomes.borrow_mut().push(Outcome::default());
         drop(self.clients.spawn(async move {
             let connecting = endpoint.connect(path::address(1), "localhost").unwrap();
-            let connection = match connecting.await {
+            let connected = connecting.await;
+            outcomes.borrow_mut()[number].at[0] = Some(time.now() - start);
+            let connection = match connected {
                 Ok(connection) => connection,
                 Err(error) => {
                     outcomes.borrow_mut()[number].client = Some(error.to_string());
@@ -277,13 +281,13 @@ impl History {
                 Err(error) => error,
             };
             outcomes.borrow_mut()[number].echoed = Some(echoed);
-            outcomes.borrow_mut()[number].at[0] = Some(time.now() - start);
+            outcomes.borrow_mut()[number].at[1] = Some(time.now() - start);
             if number % 2 == 0 {
                 connection.close(7_u32.into(), b"");
             }
             let closed = connection.closed().await.to_string();
             outcomes.borrow_mut()[number].client = Some(closed);
-            outcomes.borrow_mut()[number].at[1] = Some(time.now() - start);
+            outcomes.borrow_mut()[number].at[2] = Some(time.now() - start);
         }));
     }
 
@@ -303,10 +307,16 @@ impl History {
     fn finish(mut self) -> (Vec<Outcome>, usize, [bool; 2], Duration) {
         // Datagrams that were lost are sent again after times that double.
         self.run_for(Duration::from_secs(20) + 10 * self.idle);
+        let check_all = |outcomes: &Outcomes, what: &str, is_over: fn(&Outcome) -> bool| {
+            let outcomes = outcomes.borrow();
+            assert!(outcomes.iter().all(is_over), "{what} does not end: {outcomes:?}");
+        };
+        check_all(&self.outcomes, "an attempt to connect", |it| it.at[0].is_some());
         for endpoint in &self.endpoints {
             endpoint.close(0_u32.into(), b"");
         }
         self.run_for(Duration::from_secs(5));
+        check_all(&self.outcomes, "a connection", |it| it.client.is_some());
         let is_calm = self.is_calm && self.held_until.is_zero();
         let lives_long = self.is_calm || self.idle >= LONG;
         let slack = TIMERS_MAX * self.tick + 4 * self.rtt + 2 * ACK_DELAY;
