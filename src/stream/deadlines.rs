@@ -269,6 +269,9 @@ impl<M: Side> Deadlines<M> {
         if self.http2.was_read(read, &self.shared.streams, || self.timers.now()) {
             self.tunnel_moves();
         }
+        if self.is_windowed() && self.http2.gives_window() {
+            self.window_is_given();
+        }
     }
 
     /// A tunnel of HTTP/2 is as active as a request that ends now.

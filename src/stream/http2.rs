@@ -1,9 +1,10 @@
-//! What the frames of an HTTP/2 connection say: which streams are open, and for how long the
-//! server's own window keeps its client from sending.
+//! What the frames of an HTTP/2 connection say: which streams are open, for how long the server's
+//! own window keeps its client from sending, and when the client gives the server a window.
 //!
-//! A library says neither. hyper drops the response to a CONNECT when the tunnel begins, and hands
-//! the tunnel to its owner. It returns a window when a body is consumed, and a client that waits
-//! for one looks like a client that sends too slowly.
+//! A library says none of that. hyper drops the response to a CONNECT when the tunnel begins, and
+//! hands the tunnel to its owner. It returns a window when a body is consumed, and a client that
+//! waits for one looks like a client that sends too slowly. A window that a client gives to a
+//! response which it then resets lets no byte of a response go.
 //!
 //! Why not the streams of the library: no call of hyper names the stream of a request.
 //!
@@ -124,6 +125,8 @@ pub(super) struct Connection {
     last: u32,
     /// How much the client may send.
     window: i64,
+    /// Whether the bytes that were read last have a `WINDOW_UPDATE`.
+    gives: bool,
 }
 
 impl Connection {
@@ -156,6 +159,7 @@ impl Connection {
             WINDOW_UPDATE if by == BY_SERVER && stream == 0 => {
                 self.window += i64::from(frame.increment);
             }
+            WINDOW_UPDATE if by == BY_CLIENT => self.gives = true,
             RST_STREAM => self.end(stream, BY_CLIENT | BY_SERVER),
             _ => {}
         }
@@ -184,6 +188,12 @@ impl Protocol {
             Self::Other => Some(false),
             Self::Http2(_) => Some(true),
         }
+    }
+
+    /// Whether the client gives a window with the bytes that were read last.
+    #[inline]
+    pub(super) fn gives_window(&self) -> bool {
+        matches!(self, Self::Http2(connection) if connection.gives)
     }
 
     /// These bytes were read. True if they are of a tunnel's connection and have data.
@@ -234,6 +244,7 @@ impl Connection {
     /// A side has sent these bytes. True if they are of a tunnel's connection and have data.
     fn moved(&mut self, mut bytes: &[u8], by: u8, known: &Streams, now: impl Fn() -> u64) -> bool {
         let (was_shut, mut has_data) = (self.window <= 0, false);
+        self.gives &= by == BY_SERVER;
         while !bytes.is_empty() {
             let frames = if by == BY_CLIENT { &mut self.read } else { &mut self.written };
             // A part of the payload of a DATA frame that has begun before.

@@ -19,6 +19,8 @@
 //! - `sockets::rates`: its own sum of the runs of a transfer. Nothing.
 //! - `proofs`, `completion`: when a byte came. Nothing.
 //! - `http::tunnels`: when the client and the server have last sent. Nothing.
+//! - `http::responses`: what the client has given and received, and when the handler has answered.
+//!   How many connections have ended by a limit, which it compares.
 //! - `http::seen`: the length of a response, and the simulated kernel. Nothing.
 //! - `same`: the sockets of the system. Nothing.
 //! - `brim`: how many sleeps the test holds. The number of pending timers, until it is that.
@@ -162,6 +164,15 @@ fn random_histories_of_tunnels_and_uploads_obey_the_laws() {
     let mut all = http::tunnels::Done::default();
     explore_for(1, http::tunnels::plan, |seed, list| {
         all.add(http::tunnels::run(seed, list));
+        all
+    });
+}
+
+#[test]
+fn random_histories_of_responses_through_small_windows_obey_the_laws() {
+    let mut all = http::responses::Done::default();
+    explore_for(1, http::responses::plan, |seed, list| {
+        all.add(http::responses::run(seed, list));
         all
     });
 }

@@ -168,6 +168,14 @@ impl<M: Side> Deadlines<M> {
         self.poll(Direction::Write)
     }
 
+    /// The peer gives a window in a wait for one, which begins again: the window may be for another
+    /// response, or too small for a byte, and the peer has given it.
+    #[cold]
+    pub(super) fn window_is_given(&mut self) {
+        let is_filed = self.measure_stall(self.timers.now());
+        self.unwatch(is_filed);
+    }
+
     /// How many bytes of responses were taken in the wait for a window; `None` if there is none.
     fn newly_taken(&self) -> Option<u64> {
         let Sending::Window { taken } = self.sending else { return None };

@@ -6,7 +6,9 @@
 //! cut within its bound.
 
 mod clients;
+mod frames;
 mod given;
+pub(crate) mod responses;
 mod seen;
 mod servers;
 pub(crate) mod tunnels;

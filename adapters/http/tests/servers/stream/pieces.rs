@@ -149,6 +149,43 @@ fn peer_that_takes_copied_data_slowly_is_not_cut() {
     both!(check_slow_peer);
 }
 
+/// Bytes come from the peer and are read.
+fn receive<K: Kind>(conn: &mut Conn<K>, bytes: &[u8]) {
+    for part in bytes.chunks(4) {
+        assert_eq!(ready(write(&mut conn.peer, part)), part.len());
+        assert_eq!(ready(read(&mut conn.stream)), part);
+    }
+    assert!(read(&mut conn.stream).is_pending());
+}
+
+fn check_window_of_reset<K: Kind>() {
+    let mut conn = Conn::<K>::new(STALL);
+    receive(&mut conn, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    let (_feed, _body, piece) = respond(&conn, 10);
+    let (_other_feed, _other_body, other) = respond(&conn, 10);
+    ready(flush(&mut conn.stream));
+    conn.lab.advance_ticks(LIMIT / 2);
+    // A WINDOW_UPDATE of 5 bytes and a RST_STREAM, both of the first stream.
+    receive(&mut conn, &[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0, 5]);
+    receive(&mut conn, &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8]);
+    drop(piece);
+    ready(flush(&mut conn.stream));
+    conn.lab.advance_ticks(LIMIT / 2);
+    // A PING, which gives nothing.
+    receive(&mut conn, &[0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let stream = &mut conn.stream;
+    check_ends::<K, _>(&mut conn.lab, LIMIT / 2, WriteStall(ms(LIMIT)), || match flush(stream) {
+        Poll::Ready(Ok(())) => Poll::Pending,
+        ended => ended,
+    });
+    drop(other);
+}
+
+#[test]
+fn window_for_a_response_that_its_peer_has_reset_begins_a_stall_again() {
+    both!(check_window_of_reset);
+}
+
 const RATE: DataRate = DataRate::new(1_000, ms(LIMIT));
 
 fn check_rate<K: Kind>() {

@@ -1,0 +1,413 @@
+//! Random histories of responses of HTTP/2 through small windows of streams and of the connection.
+//! The client writes its own frames, so that no library gives a window for it.
+//!
+//! A client that has given a window, or has received a byte of a response, is not cut within a
+//! stall. One that does neither while a part of a frame is due is cut. A client that is not cut
+//! receives all that it has asked for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use corewheel::conn::Side;
+use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream};
+use corewheel::sim::{Simulation, Step};
+use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
+use corewheel_http::hyper::TimedHttp;
+use fastrand::Rng;
+use hyper::body::{Body, Bytes, Frame};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+
+use super::frames::{Client, receive};
+use super::servers::{Failed, InRuntime};
+use crate::judge::{Judge, run_for};
+use crate::sockets::{one_of, runtime_options, settings};
+
+/// No fault lasts longer.
+const FAULT_MAX: Duration = Duration::from_millis(400);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Command {
+    Open { on: u8, seed: u64 },
+    Run(Duration),
+    HoldDriver { time: Duration },
+    Stall { on: u8, time: Duration },
+    StallShard { shard: u8, time: Duration },
+    WakeSome { on: u8 },
+}
+
+pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
+    let has_faults = rng.bool();
+    let command = |rng: &mut Rng| {
+        let (time, on) = (FAULT_MAX.mul_f64(rng.f64()), rng.u8(..));
+        match rng.u8(..8) {
+            0..=2 => Command::Open { on, seed: rng.u64(..) },
+            3 if has_faults => Command::HoldDriver { time },
+            4 if has_faults => Command::Stall { on, time },
+            5 if has_faults => Command::StallShard { shard: on, time },
+            6 => Command::WakeSome { on },
+            _ => Command::Run(time),
+        }
+    };
+    (0..rng.usize(4..20)).map(|_| command(rng)).collect()
+}
+
+/// How much the histories have done.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Done {
+    connections: u64,
+    cut: u64,
+    pub(super) responses: u64,
+    /// Windows that clients have given.
+    pub(super) windows: u64,
+}
+
+impl Done {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.cut += other.cut;
+        self.responses += other.responses;
+        self.windows += other.windows;
+    }
+}
+
+pub(super) struct World {
+    judge: Judge<Done>,
+    /// How much later than its time a deadline may come, while nothing is held up.
+    slack: Duration,
+    /// When the last fault ends.
+    pub(super) held_until: Cell<Duration>,
+}
+
+impl Deref for World {
+    type Target = Judge<Done>;
+
+    fn deref(&self) -> &Judge<Done> {
+        &self.judge
+    }
+}
+
+/// A response, as its client knows it.
+#[derive(Default, Debug)]
+pub(super) struct Asked {
+    /// The lengths of its frames.
+    pub(super) frames: Vec<usize>,
+    pub(super) received: usize,
+    /// When its handler has returned it.
+    pub(super) answered_at: Option<Duration>,
+    /// When the client had all of it, or the server could know that its stream was reset.
+    pub(super) over_at: Option<Duration>,
+}
+
+impl Asked {
+    pub(super) fn is_over(&self) -> bool {
+        self.over_at.is_some()
+    }
+
+    /// Whether the server had it at a time, and the client had not all of it.
+    fn waits_at(&self, time: Duration) -> bool {
+        self.answered_at.is_some_and(|at| at <= time) && self.over_at.is_none_or(|at| at >= time)
+    }
+
+    /// Whether the server has taken a frame of which the client has a part.
+    fn is_in_frame(&self) -> bool {
+        let mut end = 0;
+        let begins = self.frames.iter().any(|frame| {
+            let is_it = end == self.received;
+            end += frame;
+            is_it
+        });
+        !self.is_over() && !begins && self.received < end
+    }
+}
+
+/// A connection, as its client knows it.
+pub(super) struct Seen {
+    number: u16,
+    pub(super) stall: Duration,
+    asks: bool,
+    /// By the numbers of their streams.
+    pub(super) responses: RefCell<BTreeMap<u32, Asked>>,
+    /// When the client has last given a window.
+    gave_at: Cell<Duration>,
+    /// When it has last received bytes of a response.
+    took_at: Cell<Duration>,
+    /// Until when the server was held up when the client has last given or taken after a stall
+    /// without either: it may find the deadline before it finds that.
+    excused_until: Cell<Option<Duration>>,
+    /// When it has reset a stream.
+    pub(super) reset_at: Cell<Duration>,
+    pub(super) is_closed: Cell<bool>,
+    ended_at: Cell<Option<Duration>>,
+}
+
+impl Seen {
+    pub(super) fn is_over(&self) -> bool {
+        self.ended_at.get().is_some()
+    }
+
+    /// When the client has last given or received anything.
+    fn moved_at(&self) -> Duration {
+        self.gave_at.get().max(self.took_at.get())
+    }
+
+    /// The client gives a window.
+    pub(super) fn gives(&self, world: &World) {
+        self.moves(world);
+        self.gave_at.set(world.now());
+    }
+
+    /// The client receives bytes of a response.
+    pub(super) fn takes(&self, world: &World) {
+        self.moves(world);
+        self.took_at.set(world.now());
+    }
+
+    fn moves(&self, world: &World) {
+        let (due, held_until) = (self.moved_at() + self.stall, world.held_until.get());
+        if due <= world.now() && due < held_until {
+            self.excused_until.set(Some(held_until));
+        }
+    }
+
+    /// The server's task has ended.
+    fn end(&self, world: &World) {
+        let now = world.now();
+        self.ended_at.set(Some(now));
+        if self.is_closed.get() {
+            return;
+        }
+        world.count(|done| done.cut += 1);
+        let is_excused = self.excused_until.get().is_some_and(|until| now <= until + world.slack);
+        if now < self.moved_at() + self.stall && !is_excused {
+            world.violate(format!("a client is cut at {now:?} that has given or taken: {self:?}"));
+        }
+        // Another response may have waited first.
+        let responses = self.responses.borrow();
+        let waits_at = |time| responses.values().any(|asked| asked.waits_at(time));
+        let begin = now.checked_sub(self.stall);
+        if !is_excused && (!waits_at(now) || !begin.is_some_and(waits_at)) {
+            world.violate(format!("a client is cut at {now:?}, and no response waits: {self:?}"));
+        }
+    }
+
+    /// Checks a connection when the clock has moved and no task can run.
+    fn check(&self, world: &World) {
+        let (now, responses) = (world.now(), self.responses.borrow());
+        let since = self.moved_at().max(self.reset_at.get());
+        let bound = self.stall + world.slack;
+        let is_late = now > since.max(world.held_until.get()) + bound;
+        if is_late && !self.is_over() && responses.values().any(Asked::is_in_frame) {
+            world.violate(format!("a client that gives nothing is open at {now:?}: {self:?}"));
+        }
+    }
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seen")
+            .field("number", &self.number)
+            .field("stall", &self.stall)
+            .field("asks", &self.asks)
+            .field("gave_at", &self.gave_at.get())
+            .field("took_at", &self.took_at.get())
+            .field("excused_until", &self.excused_until.get())
+            .field("reset_at", &self.reset_at.get())
+            .field("responses", &self.responses.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The body of a response.
+struct Frames(VecDeque<usize>);
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let frame = self.0.pop_front();
+        Poll::Ready(frame.map(|length| Ok(Frame::data(vec![b'a'; length].into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Answers the request of the stream that its path says, after as long as that says.
+async fn answer<B>(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    request: Request<B>,
+) -> Result<Response<Frames>, Failed> {
+    let (stream, micros) = request.uri().path()[1..].split_once('/').ok_or("no path")?;
+    world.time.sleep(Duration::from_micros(micros.parse()?)).await;
+    let mut responses = seen.responses.borrow_mut();
+    let asked = responses.get_mut(&stream.parse()?).ok_or("no stream")?;
+    asked.answered_at = Some(world.now());
+    Ok(Response::new(Frames(asked.frames.iter().copied().collect())))
+}
+
+async fn serve<M: Side>(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    runtime: Runtime,
+    stream: TimedIo<Stream, M>,
+) {
+    let stream = if seen.asks { stream.with_simulated_socket() } else { stream };
+    let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
+    let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
+    let service = TimedHttp::new(inner, stream.control());
+    let server = http2::Builder::new(InRuntime(runtime));
+    drop(server.serve_connection(TokioIo::new(stream), service).await);
+    seen.end(&world);
+}
+
+type Handler = fn(Fired<u8>, &Timers<u8>);
+
+struct History {
+    sim: Simulation<u8>,
+    net: Net,
+    world: Rc<World>,
+    /// That of any thread comes first, then those of the shards.
+    servers: Vec<Runtime>,
+    clients: Runtime,
+    seen: Vec<Rc<Seen>>,
+}
+
+/// Runs the history of a seed.
+pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
+    let mut history = History::new(seed);
+    for command in commands {
+        history.execute(*command);
+    }
+    history.finish()
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(!seed);
+        let (builder, tick) = settings(&mut rng);
+        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
+        let sim = sim.expect("the settings are in range");
+        let net = sim.net(NetOptions {
+            send_buffer: one_of(&mut rng, &[1_024, 65_536]),
+            segment: one_of(&mut rng, &[1_448, 65_483]),
+            ..NetOptions::default()
+        });
+        let mut servers = vec![net.runtime(runtime_options(&mut rng))];
+        for shard in sim.service().shards() {
+            // The shard's turn comes after one look at the sockets, unless it is late.
+            let options = RuntimeOptions { events_max: 1_024, ..runtime_options(&mut rng) };
+            servers.push(sim.runtime_of(shard, &net, options));
+        }
+        let clients = net.runtime(RuntimeOptions::default());
+        let world = Rc::new(World {
+            judge: Judge::new(&sim),
+            slack: 3 * tick + Duration::from_millis(20),
+            held_until: Cell::default(),
+        });
+        Self { sim, net, world, servers, clients, seen: Vec::new() }
+    }
+
+    fn execute(&mut self, command: Command) {
+        let place = |on: u8| usize::from(on) % self.servers.len();
+        if let Command::HoldDriver { time }
+        | Command::Stall { time, .. }
+        | Command::StallShard { time, .. } = command
+        {
+            let held = &self.world.held_until;
+            held.set(held.get().max(self.world.now() + time));
+        }
+        match command {
+            Command::Open { on, seed } => self.open(place(on), Rng::with_seed(seed)),
+            Command::Run(time) => self.run_for(time),
+            Command::HoldDriver { time } => self.servers[0].hold_driver(time),
+            Command::Stall { on, time } => self.servers[place(on)].stall(time),
+            Command::StallShard { shard, time } => {
+                let shard = usize::from(shard) % (self.servers.len() - 1);
+                self.sim.stall(ShardId::new(shard as u16), time);
+            }
+            Command::WakeSome { on } => self.servers[place(on)].wake_some(),
+        }
+    }
+
+    fn open(&mut self, place: usize, mut rng: Rng) {
+        let number = self.seen.len() as u16;
+        let address = SocketAddr::from(([10, 0, 0, 1], number + 1));
+        let listener = self.net.listen(address).expect("each has an address of its own");
+        let stream = self.net.connect(address).expect("the listener is there");
+        let now = self.world.now();
+        let seen = Rc::new(Seen {
+            number,
+            stall: Duration::from_millis(rng.u64(50..200)),
+            asks: rng.bool(),
+            responses: RefCell::default(),
+            gave_at: Cell::new(now),
+            took_at: Cell::new(now),
+            excused_until: Cell::new(None),
+            reset_at: Cell::new(now),
+            is_closed: Cell::new(false),
+            ended_at: Cell::new(None),
+        });
+        self.seen.push(Rc::clone(&seen));
+        self.world.count(|done| done.connections += 1);
+        let limits = StreamLimits::default().write_stall(seen.stall);
+        let handle = self.sim.service().handle().untyped();
+        let timers = (place > 0).then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
+        let (world, known, on) = (Rc::clone(&self.world), Rc::clone(&seen), &self.servers[place]);
+        let runtime = on.clone();
+        drop(on.spawn(async move {
+            let stream = listener.accept().await;
+            if let Some(timers) = timers {
+                let stream = TimedIo::on_shard(stream, &timers, limits).expect("there is room");
+                serve(world, known, runtime, stream).await;
+            } else {
+                serve(world, known, runtime, TimedIo::new(stream, handle, limits)).await;
+            }
+        }));
+        let (read, write) = tokio::io::split(stream);
+        let world = Rc::clone(&self.world);
+        drop(self.clients.spawn(receive(Rc::clone(&world), Rc::clone(&seen), read)));
+        drop(self.clients.spawn(Client::new(world, seen, write, rng).run()));
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        run_for(&mut self.sim, time, |sim| {
+            if sim.step() != Step::Ran {
+                self.seen.iter().for_each(|seen| seen.check(&self.world));
+            }
+            self.world.check();
+        });
+    }
+
+    fn finish(mut self) -> Done {
+        self.run_for(Duration::from_secs(60));
+        for seen in &self.seen {
+            assert!(seen.is_over(), "it has not ended: {seen:?}");
+        }
+        let (done, stats) = (self.world.done(), self.sim.service().stats());
+        let ended: u64 = stats.deadlines.iter().map(|deadline| deadline.ended).sum();
+        assert_eq!(ended + stats.connections_closed, done.connections);
+        // A server that is held up may find a deadline before it finds that its client has left.
+        assert!(ended >= done.cut, "{ended} were cut by a limit, and {} were cut", done.cut);
+        assert_eq!(self.net.sockets(), 0, "sockets are left");
+        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
+        self.sim.settle();
+        done
+    }
+}
