@@ -9,7 +9,7 @@ use corewheel::{
     CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerId,
     TimerService, Timers,
 };
-use corewheel_glommio::AttachGlommio;
+use corewheel_glommio::attach;
 
 use corewheel_test_support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on_tokio, builder, check_law,
@@ -123,7 +123,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
                 if host == Host::GlommioAttached {
                     let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
                     executor.run(async move {
-                        let timers = attachment.attach_glommio(handler).unwrap();
+                        let timers = attach(attachment, handler).unwrap();
                         timers.sleep(ms(5)).await.unwrap();
                         ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
                         timers.sleep(ms(20)).await.unwrap();

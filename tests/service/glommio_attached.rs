@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use corewheel_glommio::AttachGlommio;
+use corewheel_glommio::attach;
 use glommio::LocalExecutorBuilder;
 use glommio::timer::Timer;
 
@@ -27,7 +27,7 @@ fn sleeps_end_when_glommio_wakes_the_driver_early() {
         let service = builder(1).start_attached_with::<u8>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         LocalExecutorBuilder::default().make().unwrap().run(async move {
-            let timers = attachment.attach_glommio(|_, _| {}).unwrap();
+            let timers = attach(attachment, |_, _| {}).unwrap();
             let mut pending: Vec<_> = (0..MANY).map(|_| Timer::new(PATIENCE * 2)).collect();
             for timer in &mut pending {
                 let poll = Pin::new(timer).poll(&mut Context::from_waker(Waker::noop()));

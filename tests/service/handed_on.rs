@@ -121,7 +121,7 @@ mod in_task_queues {
     use std::time::Duration;
 
     use corewheel::class::TimerClass;
-    use corewheel_glommio::{OnTaskQueue, Runtime};
+    use corewheel_glommio::{Runtime, schedule_fn_into};
     use glommio::{Latency, Shares, TaskQueueHandle};
 
     use super::*;
@@ -160,7 +160,7 @@ mod in_task_queues {
         move |fired: Fired<u32>, timers: &Timers<u32>| {
             let work = work.clone();
             let call = move |timers: &Timers<u32>| work(fired.payload, timers);
-            if let Err(refused) = timers.schedule_fn_into(background(), Duration::ZERO, call) {
+            if let Err(refused) = schedule_fn_into(timers, background(), Duration::ZERO, call) {
                 refused.into_value()(timers);
             }
         }
@@ -219,7 +219,7 @@ mod in_task_queues {
                         noted.0.send(Some(fired.payload)).unwrap();
                         std::thread::sleep(ms(5));
                     };
-                    timers.schedule_fn_into(background(), Duration::ZERO, call).unwrap();
+                    schedule_fn_into(timers, background(), Duration::ZERO, call).unwrap();
                 }
             });
             let schedule_all = |timers: &Timers<u32>| {
@@ -250,21 +250,19 @@ mod in_task_queues {
             let task = running.service.spawn_on(SHARD, move |timers| async move {
                 let start = timers.now();
                 let first = sender.clone();
-                timers
-                    .schedule_fn_into(background(), ms(2), move |timers| {
-                        let early = timers.now() < start + ms(2);
-                        first.send((1, is_in_background() && !early)).unwrap();
-                    })
-                    .unwrap();
+                schedule_fn_into(&timers, background(), ms(2), move |timers| {
+                    let early = timers.now() < start + ms(2);
+                    first.send((1, is_in_background() && !early)).unwrap();
+                })
+                .unwrap();
                 let second = sender.clone();
-                timers
-                    .schedule_fn_into(background(), FAR, move |timers| {
-                        second.send((2, timers.now() >= start)).unwrap();
-                    })
-                    .unwrap();
+                schedule_fn_into(&timers, background(), FAR, move |timers| {
+                    second.send((2, timers.now() >= start)).unwrap();
+                })
+                .unwrap();
                 let panics = |_: &Timers<u32>| panic!("it harms nobody");
-                timers.schedule_fn_into(background(), ms(1), panics).unwrap();
-                let cancelled = timers.schedule_fn_into(background(), FAR, |_| {}).unwrap();
+                schedule_fn_into(&timers, background(), ms(1), panics).unwrap();
+                let cancelled = schedule_fn_into(&timers, background(), FAR, |_| {}).unwrap();
                 assert!(timers.cancel(cancelled).won());
             });
             task.unwrap().wait().unwrap();
@@ -292,7 +290,7 @@ mod in_task_queues {
                             sender.send(n).unwrap();
                             std::thread::sleep(Duration::from_millis(1));
                         };
-                        lease.schedule_fn_into(background(), ms(1), call).unwrap();
+                        schedule_fn_into(&lease, background(), ms(1), call).unwrap();
                     }
                 });
                 task.unwrap().wait().unwrap();

@@ -23,9 +23,7 @@ use std::time::Duration;
 
 use compio::driver::{DriverType, Proactor, ProactorBuilder};
 use compio::runtime::{Runtime, spawn, time::sleep};
-use corewheel::attach::Attachment;
 use corewheel::host::{Engine, Host, Needs, Shard};
-use corewheel::{Handler, StartError, Timers};
 
 /// How many events a runtime takes at a time where it polls: as many as the crate `polling` does by
 /// default.
@@ -132,47 +130,6 @@ impl Look {
 
 /// A time that has not come yet when the timer is polled, most times.
 const AT_ONCE: Duration = Duration::from_micros(1);
-
-/// Drives a shard in a compio runtime that is there already.
-pub trait AttachCompio<T: Send + 'static> {
-    /// Drives the shard in the compio runtime that this is called in, as a task of it.
-    ///
-    /// ```
-    /// use compio::runtime::Runtime;
-    /// use corewheel::{ShutdownPolicy, TimerService};
-    /// use corewheel_compio::AttachCompio;
-    /// use std::time::Duration;
-    ///
-    /// let service = TimerService::builder().shards(1).start_attached_with::<&str>()?;
-    /// let attachment = service.attach(service.shard_for(0))?;
-    /// Runtime::new()?.block_on(async {
-    ///     let timers = attachment.attach_compio(|fired, _| println!("{}", fired.payload))?;
-    ///     timers.schedule(Duration::from_millis(1), "a millisecond later")?;
-    ///     timers.sleep(Duration::from_millis(5)).await?;
-    ///     let report = service.begin_shutdown(ShutdownPolicy::Drop)?.await;
-    ///     assert_eq!(report.shards[0].counts.fired, 2);
-    ///     Ok::<(), Box<dyn std::error::Error>>(())
-    /// })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the shard's timers.
-    ///
-    /// # Panics
-    ///
-    /// Outside of a compio runtime.
-    fn attach_compio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError>;
-}
-
-impl<T: Send + 'static> AttachCompio<T> for Attachment<T> {
-    fn attach_compio(self, handler: impl Handler<T>) -> Result<Timers<T>, StartError> {
-        let (timers, driver) = self.attach(CompioHost::default(), handler)?;
-        spawn(driver).detach();
-        Ok(timers)
-    }
-}
 
 /// A compio runtime for each shard, for
 /// [`TimerServiceBuilder::runtime`](corewheel::TimerServiceBuilder::runtime). It uses `io_uring`

@@ -15,8 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Compio`] starts a pinned runtime for each shard.
-//! - [`AttachCompio`] drives a shard in a runtime that is there already.
+//! [`Compio`] starts a pinned runtime for each shard.
 //!
 //! # Streams
 //!
@@ -79,7 +78,7 @@
 
 mod host;
 
-pub use self::host::{AttachCompio, Compio};
+pub use self::host::Compio;
 
 /// The README's code, compiled.
 #[cfg(doctest)]

@@ -10,7 +10,7 @@ use compio::net::TcpStream;
 use corewheel::ConnTimers;
 use corewheel::conn::Raced;
 use corewheel_compio::Compio;
-use corewheel_host_tests::{Sockets, check};
+use corewheel_host_tests::{PATIENCE, Sockets, check, check_sockets};
 
 #[derive(Clone, Copy)]
 struct OfCompio;
@@ -41,5 +41,10 @@ impl Sockets for OfCompio {
 
 #[test]
 fn host_of_compio_passes() {
-    check(Compio, OfCompio);
+    check(Compio, PATIENCE);
+}
+
+#[test]
+fn sockets_of_compio_pass() {
+    check_sockets(Compio, OfCompio, PATIENCE);
 }

@@ -19,8 +19,8 @@
 //! ```
 //!
 //! - [`Runtime`] starts a pinned executor for each shard, or falls back to tokio or plain threads.
-//! - [`AttachGlommio`] drives a shard in an executor that is there already.
-//! - [`OnTaskQueue`] runs callbacks in another task queue of the shard's executor.
+//! - [`attach`] drives a shard in an executor that is there already.
+//! - [`schedule_fn_into`] runs a callback in another task queue of the shard's executor.
 //! - [`SocketOf`] names the socket of a stream, so that a limit of a write cuts no slow reader.
 //!
 //! The crate uses `glommio-ng`, the release that glommio's community maintains: glommio 0.9.0, of
@@ -48,12 +48,12 @@ mod task_queue;
 mod wake_again;
 
 #[cfg(target_os = "linux")]
-pub use self::attach::AttachGlommio;
+pub use self::attach::attach;
 pub use self::runtime::Runtime;
 #[cfg(target_os = "linux")]
 pub use self::socket_of::SocketOf;
 #[cfg(target_os = "linux")]
-pub use self::task_queue::OnTaskQueue;
+pub use self::task_queue::schedule_fn_into;
 
 /// The README's code, compiled.
 #[cfg(doctest)]

@@ -26,72 +26,52 @@ use glommio::TaskQueueHandle;
 
 use crate::host::is_executor_here;
 
-/// Callbacks of a shard's timers in a task queue of its glommio executor.
-pub trait OnTaskQueue<T: Send + 'static> {
-    /// Schedules a callback that runs in a task queue of this glommio executor when it is due. It
-    /// costs two boxes now, and a task when it is due.
-    ///
-    /// Until it is due it can be cancelled like any timer. The shard itself runs the callback
-    /// if the queue has been removed or the shard is being shut down. It also does if 1,048,576
-    /// callbacks wait in queues.
-    ///
-    /// ```
-    /// use corewheel::TimerService;
-    /// use corewheel_glommio::{AttachGlommio, OnTaskQueue};
-    /// use glommio::{Latency, LocalExecutorBuilder, Shares};
-    /// use std::time::Duration;
-    ///
-    /// # let Ok(executor) = LocalExecutorBuilder::default().make() else { return Ok(()) };
-    /// let service = TimerService::builder().shards(1).start_attached()?;
-    /// let attachment = service.attach(service.shard_for(0))?;
-    /// executor.run(async move {
-    ///     let timers = attachment.attach_glommio(|_, _| {})?;
-    ///     let shares = Shares::Static(10);
-    ///     let background =
-    ///         glommio::executor().create_task_queue(shares, Latency::NotImportant, "background");
-    ///     let (done, ends) = std::sync::mpsc::channel();
-    ///     let work = move |_: &_| done.send("in the background").unwrap();
-    ///     timers.schedule_fn_into(background, Duration::from_millis(1), work)?;
-    ///     timers.sleep(Duration::from_millis(2)).await?;
-    ///     while ends.try_recv().is_err() {
-    ///         timers.sleep(Duration::from_millis(1)).await?;
-    ///     }
-    ///     Ok::<(), Box<dyn std::error::Error>>(())
-    /// })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `Full` or `Closed`, with a callback that starts the task.
-    fn schedule_fn_into<W: When>(
-        &self,
-        queue: TaskQueueHandle,
-        when: W,
-        call: impl FnOnce(&Timers<T>) + 'static,
-    ) -> Result<TimerId, Refused<LocalCall<T>>>;
-}
-
-impl<T: Send + 'static> OnTaskQueue<T> for Timers<T> {
-    fn schedule_fn_into<W: When>(
-        &self,
-        queue: TaskQueueHandle,
-        when: W,
-        call: impl FnOnce(&Timers<T>) + 'static,
-    ) -> Result<TimerId, Refused<LocalCall<T>>> {
-        self.schedule_fn(when, in_queue(queue, call))
-    }
-}
-
 /// The most callbacks of a shard that wait in queues.
 const WAITING_MAX: usize = 1 << 20;
 
-/// A callback that runs another callback in a task queue.
-fn in_queue<T: Send + 'static>(
+/// Schedules a callback of this shard that runs in a task queue of its glommio executor when it is
+/// due. It costs two boxes now, and a task when it is due.
+///
+/// Until it is due it can be cancelled like any timer. The shard itself runs the callback
+/// if the queue has been removed or the shard is being shut down. It also does if 1,048,576
+/// callbacks wait in queues.
+///
+/// ```
+/// use corewheel::TimerService;
+/// use corewheel_glommio::{attach, schedule_fn_into};
+/// use glommio::{Latency, LocalExecutorBuilder, Shares};
+/// use std::time::Duration;
+///
+/// # let Ok(executor) = LocalExecutorBuilder::default().make() else { return Ok(()) };
+/// let service = TimerService::builder().shards(1).start_attached()?;
+/// let attachment = service.attach(service.shard_for(0))?;
+/// executor.run(async move {
+///     let timers = attach(attachment, |_, _| {})?;
+///     let shares = Shares::Static(10);
+///     let background =
+///         glommio::executor().create_task_queue(shares, Latency::NotImportant, "background");
+///     let (done, ends) = std::sync::mpsc::channel();
+///     let work = move |_: &_| done.send("in the background").unwrap();
+///     schedule_fn_into(&timers, background, Duration::from_millis(1), work)?;
+///     timers.sleep(Duration::from_millis(2)).await?;
+///     while ends.try_recv().is_err() {
+///         timers.sleep(Duration::from_millis(1)).await?;
+///     }
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// `Full` or `Closed`, with a callback that starts the task.
+pub fn schedule_fn_into<T: Send + 'static, W: When>(
+    timers: &Timers<T>,
     queue: TaskQueueHandle,
+    when: W,
     call: impl FnOnce(&Timers<T>) + 'static,
-) -> impl FnOnce(&Timers<T>) + 'static {
-    move |timers| {
+) -> Result<TimerId, Refused<LocalCall<T>>> {
+    timers.schedule_fn(when, move |timers: &Timers<T>| {
         if !is_executor_here() {
             return call(timers);
         }
@@ -116,7 +96,7 @@ fn in_queue<T: Send + 'static>(
                 deferred.run_call(number);
             }
         }
-    }
+    })
 }
 
 /// A callback that stays on its core.

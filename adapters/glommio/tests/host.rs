@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use corewheel::conn::Raced;
 use corewheel::host::Engine;
 use corewheel::{ConnTimers, ShutdownPolicy, TimerService};
-use corewheel_glommio::{AttachGlommio, Runtime, SocketOf};
-use corewheel_host_tests::{Sockets, check};
+use corewheel_glommio::{Runtime, SocketOf};
+use corewheel_host_tests::{PATIENCE, Sockets, check, check_sockets};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::TcpStream;
 use glommio::{Latency, LocalExecutorBuilder, Shares};
@@ -59,7 +59,14 @@ fn works() -> bool {
 #[test]
 fn host_of_glommio_passes() {
     if works() {
-        check(Runtime::Glommio, OfGlommio);
+        check(Runtime::Glommio, PATIENCE);
+    }
+}
+
+#[test]
+fn sockets_of_glommio_pass() {
+    if works() {
+        check_sockets(Runtime::Glommio, OfGlommio, PATIENCE);
     }
 }
 
@@ -77,7 +84,7 @@ fn oversleeps(preempt: Duration) -> bool {
             let (shares, latency) = (Shares::default(), Latency::Matters(preempt));
             let queue = glommio::executor().create_task_queue(shares, latency, "connections");
             let attached = async move {
-                let timers = attachment.attach_glommio(|_, _| {}).unwrap();
+                let timers = corewheel_glommio::attach(attachment, |_, _| {}).unwrap();
                 ready.send(()).unwrap();
                 // Until the service ends.
                 timers.sleep(Duration::from_hours(1)).await

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use corewheel::host::Engine;
 use corewheel::shutdown::{ShardReport, ShutdownReport};
-use corewheel::{Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{
+    Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers, When,
+};
 
 /// The shard that is tested.
 pub(crate) const SHARD: ShardId = ShardId::new(0);
@@ -105,6 +107,40 @@ impl<T: Send + 'static> Running<T> {
         }
     }
 
+    /// Waits for the end of a future.
+    #[track_caller]
+    pub(crate) fn finish(&self, reply: Reply<()>, must: &str) {
+        let done = self.reply(reply, must);
+        self.must("run a future to its end", done == Ok(()));
+    }
+
+    /// Has the shard run a future.
+    #[track_caller]
+    pub(crate) fn spawn<F>(
+        &self,
+        start: impl FnOnce(Timers<T>) -> F + Send + 'static,
+    ) -> Reply<F::Output>
+    where
+        F: Future<Output: Send + 'static> + 'static,
+    {
+        let spawned = self.service.spawn_on(SHARD, start);
+        spawned.unwrap_or_else(|error| self.fail(&format!("take a future: {error}")))
+    }
+
+    /// Has the shard run a callback after a time.
+    #[track_caller]
+    pub(crate) fn call(&self, after: Duration, call: impl FnOnce(&Timers<T>) + Send + 'static) {
+        let scheduled = self.service.handle().on(SHARD).schedule_fn(after, call);
+        self.must("take a callback", scheduled.is_ok());
+    }
+
+    /// Has the shard deliver a value.
+    #[track_caller]
+    pub(crate) fn deliver(&self, when: impl When, value: T) {
+        let scheduled = self.service.handle().on(SHARD).schedule(when, value);
+        self.must("take a timer", scheduled.is_ok());
+    }
+
     /// Blocks the shard's thread in a callback until `work` has returned, which runs on this thread
     /// meanwhile, and until the moment that it returns.
     #[track_caller]
@@ -117,8 +153,7 @@ impl<T: Send + 'static> Running<T> {
             let goes = goes.lock().unwrap_or_else(PoisonError::into_inner);
             sleep_until(goes.recv().unwrap_or_else(|_| Instant::now()));
         };
-        let scheduled = self.service.handle().on(SHARD).schedule_fn(Duration::ZERO, stall);
-        assert!(scheduled.is_ok(), "there is room for a timer");
+        self.call(Duration::ZERO, stall);
         self.next(&is_stalled, "run a callback that another thread has scheduled");
         let until = work();
         let _told = go.send(until);

@@ -65,14 +65,12 @@ fn of_requests(bed: &Bed) {
         running.next(&ran, "fire timers while other threads send without a pause");
         if bed.has_executor() {
             // Its executor runs other tasks, and those are woken by others.
-            let other = running.service.spawn_on(SHARD, |timers| async move {
+            let other = running.spawn(|timers| async move {
                 for _ in 0..20 {
                     timers.sleep(ms(1)).await.expect("there is room");
                 }
             });
-            let other = other.unwrap_or_else(|_| running.fail("take a future"));
-            let done = running.reply(other, "run tasks while other threads send without a pause");
-            running.must("run a future to its end", done == Ok(()));
+            running.finish(other, "run tasks while other threads send without a pause");
         }
     });
     running.end(ShutdownPolicy::Drop);
@@ -93,7 +91,7 @@ fn retry(mut tries: impl FnMut() -> bool) -> bool {
 fn of_tasks(bed: &Bed) {
     let running = bed.start_plain();
     let busy = (0..3).map(|_| {
-        running.service.spawn_on(SHARD, |timers| async move {
+        running.spawn(|timers| async move {
             let is_due = Rc::new(Cell::new(false));
             let due = Rc::clone(&is_due);
             timers.schedule_fn(ms(30), move |_| due.set(true)).expect("there is room");
@@ -105,9 +103,7 @@ fn of_tasks(bed: &Bed) {
         })
     });
     for busy in busy.collect::<Vec<_>>() {
-        let busy = busy.unwrap_or_else(|_| running.fail("take a future"));
-        let done = running.reply(busy, "fire timers beside tasks that are always ready");
-        running.must("run a future to its end", done == Ok(()));
+        running.finish(busy, "fire timers beside tasks that are always ready");
     }
     running.end(ShutdownPolicy::Drop);
 }
@@ -157,7 +153,7 @@ const LONG_TICK: Duration = ms(100);
 /// once in a tick, when the sockets are read.
 fn between_turns(bed: &Bed) {
     let running = bed.with_tick(LONG_TICK).start_plain();
-    let spawned = running.service.spawn_on(SHARD, |timers| async move {
+    let spawned = running.spawn(|timers| async move {
         let endless = Endless::begin(&timers);
         let mut in_a_row = Vec::with_capacity(COUNTS);
         while in_a_row.len() < COUNTS {
@@ -172,7 +168,6 @@ fn between_turns(bed: &Bed) {
         // A thread that loses its cpu may have its runtime be fair to the driver by many turns.
         in_a_row[COUNTS / 2]
     });
-    let spawned = spawned.unwrap_or_else(|_| running.fail("take a future"));
     let must = "run other tasks between two turns that follow each other at once";
     let in_a_row = running.reply(spawned, must);
     running.must(must, in_a_row.is_ok_and(|turns| turns <= TURNS_MAX));

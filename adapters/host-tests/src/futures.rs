@@ -1,13 +1,13 @@
 //! Futures on a shard: they run, sleep, and end with it.
 
-use std::future::{Future, pending};
+use std::future::pending;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use corewheel::{ReplyError, ShutdownPolicy, Timers};
+use corewheel::{ReplyError, ShutdownPolicy};
 
-use crate::bed::{Bed, FAR, Running, SHARD, look, ms};
+use crate::bed::{Bed, FAR, look, ms};
 
 pub(crate) fn check(bed: &Bed) {
     sleeps(bed);
@@ -16,23 +16,12 @@ pub(crate) fn check(bed: &Bed) {
     }
 }
 
-fn spawn<F>(
-    running: &Running<()>,
-    start: impl FnOnce(Timers<()>) -> F + Send + 'static,
-) -> corewheel::Reply<F::Output>
-where
-    F: Future<Output: Send + 'static> + 'static,
-{
-    let spawned = running.service.spawn_on(SHARD, start);
-    spawned.unwrap_or_else(|error| running.fail(&format!("take a future: {error}")))
-}
-
 fn sleeps(bed: &Bed) {
     let running = bed.start_plain();
     let handle = running.service.handle();
     let all: Vec<_> = (0..50)
         .map(|n| {
-            spawn(&running, move |timers| async move {
+            running.spawn(move |timers| async move {
                 let mut is_early = false;
                 for delay in [n % 7, 3, 0, n % 20] {
                     let due = Instant::now() + ms(delay);
@@ -72,7 +61,7 @@ fn pending_at_the_end(bed: &Bed, policy: ShutdownPolicy) {
     let mut replies = Vec::new();
     for n in 0..10 {
         let (noted, begun) = (Noted(sender.clone()), begun.clone());
-        replies.push(spawn(&running, move |timers| async move {
+        replies.push(running.spawn(move |timers| async move {
             let _noted = noted;
             let _told = begun.send(thread::current().id());
             if n % 2 == 0 {

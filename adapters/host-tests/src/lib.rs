@@ -1,11 +1,12 @@
-//! The tests that a host of shards passes, by one call: [`check`].
+//! The tests that a host of shards passes: [`check`], and [`check_sockets`] where its runtime has
+//! sockets.
 //!
 //! ```
 //! use corewheel::Runtime;
-//! use corewheel_host_tests::{NoSockets, check};
+//! use corewheel_host_tests::{PATIENCE, check};
 //!
-//! // Plain threads have no executor, so tests of futures and sockets are left out.
-//! check(Runtime::Thread, NoSockets);
+//! // Plain threads have no executor, so tests of futures are left out.
+//! check(Runtime::Thread, PATIENCE);
 //! ```
 //!
 //! What is tested:
@@ -24,7 +25,7 @@
 //! shutdown, the tests of `corewheel` have.
 //!
 //! No test asserts how soon something happens. A host that does not do what it must lets a test
-//! wait for [`PATIENCE`], and the panic says for what.
+//! wait for its patience, and the panic says for what.
 #![forbid(unsafe_code)]
 
 mod bed;
@@ -39,7 +40,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use corewheel::ConnTimers;
@@ -57,7 +58,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// ```no_run
 /// use corewheel::conn::Raced;
 /// use corewheel::{ConnTimers, Runtime};
-/// use corewheel_host_tests::{Sockets, check};
+/// use corewheel_host_tests::{PATIENCE, Sockets, check_sockets};
 /// use std::io;
 /// use std::net::SocketAddr;
 /// use std::pin::pin;
@@ -89,7 +90,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 ///     }
 /// }
 ///
-/// check(Runtime::Tokio, OfTokio);
+/// check_sockets(Runtime::Tokio, OfTokio, PATIENCE);
 /// ```
 pub trait Sockets: Copy + Send + 'static {
     /// A socket that is connected.
@@ -116,66 +117,36 @@ pub trait Sockets: Copy + Send + 'static {
     ) -> impl Future<Output = Raced<io::Result<()>>>;
 }
 
-/// For a host without sockets: the tests of sockets are left out.
-#[derive(Clone, Copy, Debug)]
-pub struct NoSockets;
-
-impl Sockets for NoSockets {
-    type Stream = ();
-
-    async fn connect(self, _address: SocketAddr) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    async fn read(self, _stream: &mut (), _most: usize) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    async fn race_write(
-        self,
-        _stream: &mut (),
-        _conn: &ConnTimers,
-        _bytes: Vec<u8>,
-    ) -> Raced<io::Result<()>> {
-        Raced::Closed
-    }
-}
-
-/// Tests a host, whose engine this is, for some seconds. Futures and sockets are tested if it
-/// [has an executor](Engine::has_executor).
+/// Tests a host, whose engine this is, for some seconds, but for its sockets. Futures are tested if
+/// it [has an executor](Engine::has_executor). A test waits for as long as `patience` says for what
+/// the host must do: for [`PATIENCE`], or for less to see that a host fails.
 ///
 /// # Panics
 ///
 /// The host does not do what it must, with a sentence that says what. The threads of the shard that
 /// was tested are left as they are.
-pub fn check<S: Sockets>(engine: impl Engine, sockets: S) {
-    check_within(engine, sockets, PATIENCE);
-}
-
-/// Tests a host as [`check`] does, with another patience than [`PATIENCE`]: to see that a host
-/// fails.
-///
-/// # Panics
-///
-/// As `check` does.
-pub fn check_within<S: Sockets>(engine: impl Engine, sockets: S, patience: Duration) {
-    let bed = Arc::new(Bed::new(Arc::new(engine), patience));
-    let has_sockets = bed.has_executor() && size_of::<S::Stream>() > 0;
-    // It waits for most of its time. A host that fails another test may never end it.
-    let slow = has_sockets.then(|| {
-        let bed = Arc::clone(&bed);
-        thread::spawn(move || sockets::slow_reader(&bed, sockets))
-    });
+pub fn check(engine: impl Engine, patience: Duration) {
+    let bed = Bed::new(Arc::new(engine), patience);
     times::check(&bed);
     wakes::check(&bed);
     floods::check(&bed);
     if bed.has_executor() {
         futures::check(&bed);
     }
-    if has_sockets {
-        sockets::check(&bed, sockets);
-    }
-    if let Some(Err(panic)) = slow.map(JoinHandle::join) {
+}
+
+/// Tests the sockets of a host that has an executor, as [`check`] tests the rest.
+///
+/// # Panics
+///
+/// As `check` does.
+pub fn check_sockets<S: Sockets>(engine: impl Engine, sockets: S, patience: Duration) {
+    let bed = Arc::new(Bed::new(Arc::new(engine), patience));
+    let beside = Arc::clone(&bed);
+    // It waits for most of its time. A host that fails another test may never end it.
+    let slow = thread::spawn(move || sockets::slow_reader(&beside, sockets));
+    sockets::check(&bed, sockets);
+    if let Err(panic) = slow.join() {
         resume_unwind(panic);
     }
 }

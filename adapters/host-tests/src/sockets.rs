@@ -12,7 +12,7 @@ use corewheel::conn::Raced;
 use corewheel::{ConnLimits, DeadlineKind, Reply, ShutdownPolicy};
 
 use crate::Sockets;
-use crate::bed::{Bed, FAR, Running, SHARD, ms, sleep_until, tells};
+use crate::bed::{Bed, FAR, Running, ms, sleep_until, tells};
 
 /// More connections than some runtimes look at in one go.
 const CONNECTIONS: usize = 150;
@@ -57,11 +57,10 @@ fn connect<S: Sockets, O: Send + 'static>(
     sockets: S,
     work: impl AsyncFnOnce(corewheel::Timers<()>, S::Stream) -> O + Send + 'static,
 ) -> (TcpStream, Reply<O>) {
-    let spawned = running.service.spawn_on(SHARD, move |timers| async move {
+    let reply = running.spawn(move |timers| async move {
         let stream = sockets.connect(address).await.expect("a listener is there");
         work(timers, stream).await
     });
-    let reply = spawned.unwrap_or_else(|_| running.fail("take a future"));
     (listener.accept().expect("a shard connects").0, reply)
 }
 
@@ -112,20 +111,17 @@ fn read_after<S: Sockets>(
     } else {
         let (stalled, is_stalled) = mpsc::channel();
         let (go, goes) = mpsc::channel();
-        let blocks = running.service.spawn_on(SHARD, move |_| async move {
+        let blocks = running.spawn(move |_| async move {
             let _told = stalled.send(());
             sleep_until(goes.recv().unwrap_or_else(|_| Instant::now()));
         });
-        let blocks = blocks.unwrap_or_else(|_| running.fail("take a future"));
         running.next(&is_stalled, "start a future");
         let until = write();
         if stall == Stall::TaskAndRequest {
-            let scheduled = running.service.handle().on(SHARD).schedule(Duration::ZERO, ());
-            running.must("take a timer", scheduled.is_ok());
+            running.deliver(Duration::ZERO, ());
         }
         let _told = go.send(until);
-        let done = running.reply(blocks, "run a future to its end");
-        running.must("run a future to its end", done == Ok(()));
+        running.finish(blocks, "run a future to its end");
     }
     let mut read = 0;
     for reply in reads {
@@ -263,9 +259,7 @@ fn flood<S: Sockets>(bed: &Bed, sockets: S) {
         bytes
     });
     let (sender, fired) = mpsc::channel();
-    let call = tells(sender);
-    let scheduled = running.service.handle().on(SHARD).schedule_fn(ms(50), call);
-    running.must("take a callback", scheduled.is_ok());
+    running.call(ms(50), tells(sender));
     let sends = thread::spawn(move || {
         let mut sent = 0;
         while fired.try_recv().is_err() {

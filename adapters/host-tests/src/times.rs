@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::{Fired, ShutdownPolicy, Timers};
 
-use crate::bed::{Bed, SHARD, ms};
+use crate::bed::{Bed, ms};
 
 /// The delays that are tried, in milliseconds: some fall, so that an alarm is set for less than
 /// before, and some are far apart.
@@ -35,11 +35,10 @@ type Noting = Box<dyn FnMut(Fired<Instant>, &Timers<Instant>)>;
 fn of_other_threads(bed: &Bed) {
     let (sender, seen) = mpsc::channel();
     let running = bed.start(noting(sender));
-    let handle = running.service.handle();
     for round in 0..4 {
         for delay in DELAYS {
             let due = Instant::now() + ms(delay);
-            running.must("take a timer", handle.on(SHARD).schedule(due, due).is_ok());
+            running.deliver(due, due);
             if round % 2 == 1 {
                 // The driver falls asleep in between.
                 std::thread::sleep(ms(2));
@@ -68,8 +67,7 @@ fn of_the_shards_thread(bed: &Bed) {
             assert!(scheduled.is_ok(), "there is room");
         }
     };
-    let scheduled = running.service.handle().on(SHARD).schedule_fn(Duration::ZERO, all);
-    running.must("take a callback", scheduled.is_ok());
+    running.call(Duration::ZERO, all);
     for _ in 0..2 * DELAYS.len() {
         let (due, at) = running.next(&seen, "fire a timer of its own thread");
         running.must("fire no timer early", at >= due);

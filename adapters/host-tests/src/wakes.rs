@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::{Handle, ShutdownPolicy, Timers};
+use corewheel::{ShutdownPolicy, Timers};
 
 use crate::bed::{Bed, FAR, Running, SHARD, ms, tells};
 
@@ -19,28 +19,24 @@ pub(crate) fn check(bed: &Bed) {
 }
 
 /// Has a callback run at once, which answers.
-fn ask(running: &Running<()>, handle: Handle<()>) {
+fn ask(running: &Running<()>) {
     let (sender, ran) = mpsc::channel();
-    let call = tells(sender);
-    let scheduled = handle.on(SHARD).schedule_fn(Duration::ZERO, call);
-    running.must("take a callback", scheduled.is_ok());
+    running.call(Duration::ZERO, tells(sender));
     running.next(&ran, "wake when another thread sends a timer that is due");
 }
 
 fn alone(bed: &Bed) {
     for pending in [None, Some(FAR), Some(ms(50))] {
         let running = bed.start_plain();
-        let handle = running.service.handle();
         if let Some(delay) = pending {
             // Its alarm is set for later than what comes.
-            let scheduled = handle.on(SHARD).schedule(delay, ());
-            running.must("take a timer", scheduled.is_ok());
+            running.deliver(delay, ());
         }
         for n in 0..WAKES {
             if n % 8 == 0 {
                 thread::sleep(ms(1));
             }
-            ask(&running, handle);
+            ask(&running);
         }
         running.end(ShutdownPolicy::Drop);
     }

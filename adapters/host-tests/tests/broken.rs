@@ -10,7 +10,7 @@ use std::time::Duration;
 use corewheel::ConnTimers;
 use corewheel::conn::Raced;
 use corewheel::host::{Engine, Host, Needs, Shard};
-use corewheel_host_tests::{PATIENCE, Sockets, check_within};
+use corewheel_host_tests::{PATIENCE, Sockets, check, check_sockets};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Builder;
@@ -133,41 +133,42 @@ impl Sockets for OfTokio {
 
 #[test]
 fn host_without_a_fault_passes() {
-    check_within(LocalSets(Fault::None), OfTokio, PATIENCE);
+    check(LocalSets(Fault::None), PATIENCE);
+    check_sockets(LocalSets(Fault::None), OfTokio, PATIENCE);
 }
 
 #[test]
 #[should_panic(expected = "must do this, and does not:")]
 fn host_that_no_thread_wakes_fails() {
-    check_within(LocalSets(Fault::Deaf), OfTokio, SHORT);
+    check(LocalSets(Fault::Deaf), SHORT);
 }
 
 #[test]
 #[should_panic(expected = "must do this, and does not:")]
 fn host_whose_alarm_never_goes_off_fails() {
-    check_within(LocalSets(Fault::Mute), OfTokio, SHORT);
+    check(LocalSets(Fault::Mute), SHORT);
 }
 
 #[test]
 #[should_panic(expected = "connections whose data came in time are idle")]
 fn host_that_does_not_look_at_its_sockets_fails() {
-    check_within(LocalSets(Fault::Blind), OfTokio, PATIENCE);
+    check_sockets(LocalSets(Fault::Blind), OfTokio, PATIENCE);
 }
 
 #[test]
 #[should_panic(expected = "must do this, and does not: run a future")]
 fn host_that_drops_its_futures_fails() {
-    check_within(LocalSets(Fault::Forgets), OfTokio, PATIENCE);
+    check(LocalSets(Fault::Forgets), PATIENCE);
 }
 
 #[test]
 #[should_panic(expected = "must do this, and does not: run other tasks between two turns")]
 fn host_that_never_lets_other_tasks_run_fails() {
-    check_within(LocalSets(Fault::Greedy), OfTokio, SHORT);
+    check(LocalSets(Fault::Greedy), SHORT);
 }
 
 #[test]
 #[should_panic(expected = "must do this, and does not: run other tasks between two turns")]
 fn host_that_does_not_step_aside_fails() {
-    check_within(LocalSets(Fault::Hasty), OfTokio, PATIENCE);
+    check(LocalSets(Fault::Hasty), PATIENCE);
 }

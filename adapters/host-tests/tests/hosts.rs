@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use corewheel::conn::Raced;
 use corewheel::{ConnTimers, Runtime};
-use corewheel_host_tests::{NoSockets, Sockets, check};
+use corewheel_host_tests::{PATIENCE, Sockets, check, check_sockets};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -37,10 +37,15 @@ impl Sockets for OfTokio {
 
 #[test]
 fn host_of_plain_threads_passes() {
-    check(Runtime::Thread, NoSockets);
+    check(Runtime::Thread, PATIENCE);
 }
 
 #[test]
 fn host_of_tokio_passes() {
-    check(Runtime::Tokio, OfTokio);
+    check(Runtime::Tokio, PATIENCE);
+}
+
+#[test]
+fn sockets_of_tokio_pass() {
+    check_sockets(Runtime::Tokio, OfTokio, PATIENCE);
 }

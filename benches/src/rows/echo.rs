@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use corewheel::{Fired, TimerId, TimerService, Timers};
-use corewheel_glommio::AttachGlommio;
+use corewheel_glommio::attach;
 use futures_lite::io::ReadFuture;
 use futures_lite::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use glommio::GlommioError;
@@ -199,7 +199,7 @@ fn on_glommio(with: With, connections: usize, tell: &Sender<SocketAddr>) -> Dura
     let service = std::rc::Rc::clone(&kept);
     executor.run(async move {
         let timers = (with == With::Corewheel)
-            .then(|| attachment(&service).attach_glommio(deliver).expect("there is memory"));
+            .then(|| attach(attachment(&service), deliver).expect("there is memory"));
         let listener = glommio::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
         tell.send(listener.local_addr().expect("it is bound")).expect("it is waited for");
         let mut echoes = Vec::new();

@@ -9,7 +9,7 @@ use corewheel::attach::{Attachment, Turn};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim;
 use corewheel::{Handler, ShardId, ShutdownPolicy, StartError, TimerService, TimerServiceBuilder};
-use corewheel_glommio::{AttachGlommio, Runtime};
+use corewheel_glommio::Runtime;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
 
@@ -165,7 +165,7 @@ fn run_glommio<T: Send + 'static>(
 ) {
     let executor = glommio::LocalExecutorBuilder::default().make().expect("io_uring");
     executor.run(async move {
-        let timers = attachment.attach_glommio(handler).unwrap();
+        let timers = corewheel_glommio::attach(attachment, handler).unwrap();
         ready();
         let _ = stopped.await;
         drop(timers);
