@@ -32,24 +32,19 @@ pub(super) enum HostError {
 }
 
 impl Hosts {
-    pub(super) fn push(&mut self, name: &str) {
-        self.0.push(normal(name));
-    }
-
-    /// Whether each allowed name is a name, without a scheme and a port.
-    pub(super) fn check_setting(&self) -> Result<(), ConfigError> {
-        match self.0.iter().find(|name| !is_name(name)) {
-            None => Ok(()),
-            Some(name) => Err(ConfigError::new(
-                "allow_host",
-                name,
-                format!(
-                    "a host's name has 1 to {NAME_LEN_MAX} letters, digits, dots, hyphens and \
-                     underscores"
-                ),
-                "name the host without a scheme and a port, such as stats.example",
-            )),
+    /// Allows a name, without a scheme and a port.
+    pub(super) fn allow(&mut self, name: &str) -> Result<(), ConfigError> {
+        let name = normal(name);
+        if !is_name(&name) {
+            let limit = format!(
+                "a host's name has 1 to {NAME_LEN_MAX} letters, digits, dots, hyphens and \
+                 underscores"
+            );
+            let remedy = "name the host without a scheme and a port, such as stats.example";
+            return Err(ConfigError::new("allow_host", name, limit, remedy));
         }
+        self.0.push(name);
+        Ok(())
     }
 
     /// Checks the host in the target and the host in the `Host` header. A request of HTTP/1.0 needs

@@ -170,30 +170,26 @@ impl Drop for StatsEndpoint {
 
 /// Listens on the first of the addresses that can be bound.
 fn bind(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<(TcpListener, SocketAddr)> {
+    let listen = |address| {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
     let mut failure =
         io::Error::new(io::ErrorKind::InvalidInput, "there is no address to listen on");
     for address in addresses {
-        match listen(address) {
+        let error: io::Error = match listen(address) {
             Ok(bound) => return Ok(bound),
-            Err(error) => {
-                let text = format!(
-                    "the statistics endpoint cannot listen on {address}: {error}; name an address \
-                     of this machine and a free port that this process may bind, or port 0"
-                );
-                failure = io::Error::new(error.kind(), text);
-            }
-        }
+            Err(error) => error,
+        };
+        let text = format!(
+            "the statistics endpoint cannot listen on {address}: {error}; name an address of this \
+             machine and a free port that this process may bind, or port 0"
+        );
+        failure = io::Error::new(error.kind(), text);
     }
     Err(failure)
-}
-
-/// Listens with a queue that is long enough for a burst of connections: where it is full, a client
-/// tries again after a second.
-fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }
 
 /// The README's code, compiled.

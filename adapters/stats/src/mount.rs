@@ -6,12 +6,15 @@
 //! Cost: an answer takes a reading of all shards, and is computed at once, on the server's thread.
 
 use std::fmt;
+#[cfg(feature = "axum")]
+use std::future::ready;
+use std::sync::Arc;
 
 use corewheel::ConfigError;
 use corewheel::stats::StatsSource;
 
 use super::host::Hosts;
-use super::reasons::Reasons;
+use super::reasons::Reason;
 #[cfg(feature = "axum")]
 use super::routes::PATHS;
 
@@ -83,7 +86,7 @@ pub struct StatsRoutes {
     /// The hosts that a request may name.
     pub(super) hosts: Hosts,
     /// Why the server is not ready, besides what the shards say.
-    pub(super) reasons: Reasons,
+    pub(super) reasons: Vec<Reason>,
     /// What stands before each path: empty, or a slash and a path without a final slash. It needs
     /// no escape in HTML and in a script.
     pub(super) prefix: String,
@@ -93,8 +96,7 @@ impl StatsRoutes {
     /// The routes without a prefix, for the hosts of a
     /// [`StatsEndpoint`](super::StatsEndpoint).
     pub fn new(source: StatsSource) -> Self {
-        let (hosts, reasons) = (Hosts::default(), Reasons::default());
-        Self { source, hosts, reasons, prefix: String::new() }
+        Self { source, hosts: Hosts::default(), reasons: Vec::new(), prefix: String::new() }
     }
 
     /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
@@ -128,8 +130,7 @@ impl StatsRoutes {
     ///
     /// A name that is no host's name, or that has a scheme or a port.
     pub fn allow_host(mut self, name: impl AsRef<str>) -> Result<Self, ConfigError> {
-        self.hosts.push(name.as_ref());
-        self.hosts.check_setting()?;
+        self.hosts.allow(name.as_ref())?;
         Ok(self)
     }
 
@@ -160,7 +161,7 @@ impl StatsRoutes {
         mut self,
         reason: impl Fn() -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.reasons.push(reason);
+        self.reasons.push(Arc::new(reason));
         self
     }
 
@@ -168,14 +169,14 @@ impl StatsRoutes {
     /// besides them go to the fallback of the user's router.
     #[cfg(feature = "axum")]
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> axum::Router<S> {
-        let router = PATHS.iter().fold(axum::Router::new(), |router, path| {
-            router.route_service(&format!("{}{path}", self.prefix), self.clone())
-        });
-        if self.prefix.is_empty() {
-            return router;
-        }
-        let prefix = self.prefix.clone();
-        router.route_service(&prefix, self)
+        let paths = PATHS.iter().map(|path| format!("{}{path}", self.prefix));
+        // Without a final slash, too.
+        let bare = Some(&self.prefix).filter(|prefix| !prefix.is_empty());
+        paths.chain(bare.cloned()).fold(axum::Router::new(), |router, path| {
+            let routes = self.clone();
+            let answer = move |request: axum::extract::Request| ready(routes.answer(&request));
+            router.route(&path, axum::routing::any(answer))
+        })
     }
 }
 
@@ -183,25 +184,6 @@ impl StatsRoutes {
 impl From<StatsSource> for StatsRoutes {
     fn from(source: StatsSource) -> Self {
         Self::new(source)
-    }
-}
-
-/// The routes of a [router](StatsRoutes::router).
-#[cfg(feature = "axum")]
-impl<B: hyper::body::Body> tower_service::Service<hyper::Request<B>> for StatsRoutes {
-    type Response = hyper::Response<String>;
-    type Error = std::convert::Infallible;
-    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(
-        &mut self,
-        _context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), Self::Error>> {
-        std::task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: hyper::Request<B>) -> Self::Future {
-        std::future::ready(Ok(self.answer(&request)))
     }
 }
 

@@ -3,26 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// A function that a server has given to its statistics, which each request of `/ready` calls.
 /// Returns why the server is not ready; `None` if it is.
-type Reason = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+pub(super) type Reason = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Functions that a server has given to its statistics. A request of `/ready` calls each of them.
-#[derive(Clone, Default)]
-pub(super) struct Reasons(Vec<Reason>);
-
-impl Reasons {
-    pub(super) fn push(&mut self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        self.0.push(Arc::new(reason));
-    }
-
-    /// The present reasons, in the order of their functions. A function that panics is one.
-    pub(super) fn now(&self) -> impl Iterator<Item = String> {
-        let said = |reason: &Reason| {
-            let panicked = |text| Some(format!("a function of the server panicked: {text}"));
-            attempt(|| reason()).unwrap_or_else(panicked)
-        };
-        self.0.iter().filter_map(said)
-    }
+/// The present reasons, in the order of their functions. A function that panics is one.
+pub(super) fn present(reasons: &[Reason]) -> impl Iterator<Item = String> {
+    reasons.iter().filter_map(|reason| {
+        let panicked = |text| Some(format!("a function of the server panicked: {text}"));
+        attempt(|| reason()).unwrap_or_else(panicked)
+    })
 }
 
 /// Calls a function of the user. Returns what its panic says.

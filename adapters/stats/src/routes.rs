@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::collector::StatsCollector;
 use super::host::HostError;
 use super::mount::StatsRoutes;
-use super::reasons::Reasons;
+use super::reasons::{Reason, present};
 
 /// The longest body that is overlooked.
 const BODY_MAX: u64 = 1 << 10;
@@ -187,8 +187,8 @@ fn trouble(shard: &ShardStats) -> Option<&'static str> {
 }
 
 /// Whether the server is to get connections. Each line is a sentence.
-fn ready(stats: &ServiceStats, reasons: &Reasons) -> Answer {
-    let lines: Vec<String> = not_ready(stats).into_iter().chain(reasons.now()).collect();
+fn ready(stats: &ServiceStats, reasons: &[Reason]) -> Answer {
+    let lines: Vec<String> = not_ready(stats).into_iter().chain(present(reasons)).collect();
     if lines.is_empty() {
         return answer(StatusCode::OK, TEXT, "every shard runs\n");
     }
