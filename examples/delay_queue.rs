@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use corewheel_kit::TimersExt;
 use corewheel_kit::queue::DelayQueue;
 
 const FIRST_DELAY: Duration = Duration::from_millis(10);
@@ -57,7 +56,7 @@ async fn retry(queue: &DelayQueue<Request>) -> Result<Vec<String>, RefusedKind> 
 }
 
 async fn run(timers: Timers<()>) -> Result<Vec<String>, RefusedKind> {
-    let queue = Rc::new(timers.delay_queue());
+    let queue = Rc::new(DelayQueue::new(&timers));
     queue.insert(request("GET /a", 0), Duration::ZERO)?;
     queue.insert(request("GET /b", 2), Duration::ZERO)?;
     queue.insert(request("PUT /c", 9), Duration::ZERO)?;

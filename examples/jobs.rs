@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use corewheel::kept::Kept;
 use corewheel::{ReplyError, ShutdownPolicy, TimerService, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
@@ -48,7 +47,7 @@ type Queue = KeyedTimers<u64, Job>;
 
 /// Makes the queue, on the thread of its shard. Jobs that are due go to the workers.
 fn queue(timers: &Timers, workers: mpsc::Sender<Job>) -> Queue {
-    timers.keyed(move |expired, queue: &Queue| {
+    KeyedTimers::new(timers, move |expired, queue: &Queue| {
         assert!(expired.deadline <= Instant::now(), "job {} is early", expired.key);
         if let Err(TrySendError::Full(mut job)) = workers.try_send(expired.value) {
             job.turned_away += 1;

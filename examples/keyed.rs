@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
 const IDLE_MAX: Duration = Duration::from_millis(80);
@@ -36,7 +35,7 @@ type Sessions = KeyedTimers<String, Session, &'static str>;
 async fn serve(timers: Timers<()>) -> Result<Vec<String>, RefusedKind> {
     let lines = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&lines);
-    let sessions: Sessions = timers.keyed_in_groups(move |expired, _| {
+    let sessions: Sessions = KeyedTimers::in_groups(&timers, move |expired, _| {
         let Session { device, requests } = expired.value;
         let line = format!("{} expires on a {device}, requests: {requests}", expired.key);
         noted.borrow_mut().push(line);

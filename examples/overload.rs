@@ -27,7 +27,6 @@ use corewheel::class::TimerClass;
 use corewheel::settings::Scale;
 use corewheel::{Handle, ShardId, ShutdownPolicy, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use corewheel_kit::TimersExt;
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 const SHARD: ShardId = ShardId::new(0);
@@ -118,7 +117,7 @@ fn open(timers: &Timers, shortest: &Arc<AtomicU64>) -> Result<(), Box<dyn Error>
             let idle = clock.now() - connection.get();
             shortest.fetch_min(idle.as_nanos() as u64, Ordering::Relaxed);
         };
-        Ok(timers.of_class(class)?.scaled(MIN, MAX, end)?)
+        Ok(ScaledTimeouts::new(&timers.of_class(class)?, MIN, MAX, end)?)
     };
     let (idle, active) = (of_class(IDLE)?, of_class(ACTIVE)?);
     let now = timers.now();

@@ -24,7 +24,6 @@ use std::time::{Duration, Instant};
 use corewheel::interval::MissedTickBehavior;
 use corewheel::{Handle, ShutdownPolicy, TimerService, Timers};
 use corewheel_glommio::Runtime;
-use corewheel_kit::TimersExt;
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::{Periodic, Repeat};
 
@@ -73,7 +72,7 @@ fn heartbeat(shard: Handle) -> Outcome {
         .missed_tick_behavior(MissedTickBehavior::Skip)
         .jitter(Jitter::random(ms(10), u64::from(std::process::id())));
     let begin = move |timers: &Timers| {
-        let heart = timers.repeat(repeat, move |run| {
+        let heart = repeat.begin(timers, move |run| {
             // The receiver is gone when this function has returned.
             let _ = sender.send((run.due, run.timers.now(), run.missed));
         });
@@ -106,7 +105,7 @@ fn poller(shard: Handle) -> Outcome {
     let (sender, looks) = mpsc::channel();
     let repeat = Repeat::with_fixed_delay(ms(15))?.first(Duration::ZERO);
     let look = move |timers: &Timers| {
-        let looking = timers.repeat(repeat, move |run| {
+        let looking = repeat.begin(timers, move |run| {
             let begun = run.timers.now();
             if run.number == 4 {
                 run.stop();
@@ -140,7 +139,7 @@ fn backoff(shard: Handle) -> Outcome {
     };
     let first = start + wait;
     let attempt = move |timers: &Timers| {
-        let attempts = timers.repeat_by_plan(first, plan, move |run| {
+        let attempts = Repeat::by_plan(timers, first, plan, move |run| {
             let _ = sender.send((run.due, run.timers.now() >= run.due));
         });
         attempts.expect("there is room")

@@ -12,7 +12,6 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use corewheel::Timers;
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::{Operation, Purgatory, PurgatoryStats};
 use tokio::sync::Notify;
 
@@ -99,7 +98,7 @@ pub(crate) async fn ask<N: Network>(
     requests: u32,
 ) -> io::Result<Counts> {
     let client = Rc::new(Client {
-        in_flight: timers.purgatory(),
+        in_flight: Purgatory::new(timers),
         outboxes: (0..connections).map(|_| Rc::default()).collect(),
         counts: RefCell::default(),
         left: Cell::new(requests),

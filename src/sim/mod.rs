@@ -162,7 +162,7 @@
 //! ```
 //! use corewheel::sim::{Rng, Simulation, explore};
 //! use corewheel::{ShardId, TimerService};
-//! use corewheel_kit::TimersExt as _;
+//! use corewheel_kit::keyed::KeyedTimers;
 //! use std::time::Duration;
 //!
 //! #[derive(Clone, Debug)]
@@ -184,7 +184,7 @@
 //!     let (shard, life) = (ShardId::new(0), Duration::from_secs(1));
 //!     let builder = TimerService::builder().shards(1).capacity(1_000);
 //!     let mut sim = Simulation::<()>::start(seed, builder, |_| |_, _| ()).unwrap();
-//!     let cache = sim.timers(shard).keyed::<u8, u32>(|_expired, _cache| {});
+//!     let cache = KeyedTimers::<u8, u32>::new(&sim.timers(shard), |_expired, _cache| {});
 //!     let mut inserted = [None; 4];
 //!     for command in commands {
 //!         match *command {

@@ -8,8 +8,7 @@ use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, ShardId, TimerService, Timers};
-use corewheel_kit::TimersExt;
-use corewheel_kit::purgatory::Operation;
+use corewheel_kit::purgatory::{Operation, Purgatory};
 use corewheel_kit::scaled::ScaledTimeouts;
 use stats_alloc::Region;
 
@@ -44,7 +43,7 @@ pub(crate) fn steady_load_of_operations_and_scaled_timeouts_allocates_nothing() 
 
     let ready = Rc::new(Cell::new(false));
     let timers = shard_loop.timers().of_class(CLASS).unwrap();
-    let purgatory = timers.purgatory::<u64, Fetch>();
+    let purgatory = Purgatory::<u64, Fetch>::new(&timers);
     let watch = |rng: &mut fastrand::Rng| {
         let (delay, keys) = (TICK * rng.u32(1..3_000), [rng.u64(..500), rng.u64(500..1_000)]);
         let watched = purgatory.try_complete_else_watch(Fetch(Rc::clone(&ready)), delay, keys);
@@ -53,7 +52,7 @@ pub(crate) fn steady_load_of_operations_and_scaled_timeouts_allocates_nothing() 
     (0..WAITING).for_each(|_| watch(&mut rng));
 
     let again = |n, timeouts: &ScaledTimeouts<usize>| assert!(timeouts.start(n).is_ok());
-    let timeouts = timers.scaled(TICK * 50, TICK * 500, again).unwrap();
+    let timeouts = ScaledTimeouts::new(&timers, TICK * 50, TICK * 500, again).unwrap();
     let mut idle: Vec<_> = (0..WAITING).map(|n| timeouts.start(n).unwrap()).collect();
 
     let mut steady = |ticks: usize| {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::{Fired, ShardId, TimerId, TimerService, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
 use stats_alloc::Region;
 
@@ -53,8 +52,8 @@ pub(crate) fn steady_load_of_timers_and_requests_allocates_nothing() {
         let repeat = if n < 2 { rate } else { Repeat::with_fixed_delay(TICK * 3).unwrap() };
         let plan = |at| Some(at + TICK * 3);
         match n {
-            0..4 => drop(timers.repeat(repeat, call).unwrap()),
-            _ => drop(timers.repeat_by_plan(at, plan, call).unwrap()),
+            0..4 => drop(repeat.begin(&timers, call).unwrap()),
+            _ => drop(Repeat::by_plan(&timers, at, plan, call).unwrap()),
         }
     }
 

@@ -7,8 +7,8 @@ use corewheel::class::TimerClass;
 use corewheel::settings::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
-use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::Repeat;
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::{Lab, builder, ms};
 
@@ -26,7 +26,7 @@ fn check(error: &ConfigError, field: &str, value: &str) {
 fn setting_of_a_container_out_of_range_is_refused_with_field_value_and_remedy() {
     let lab = Lab::<()>::new(builder(1));
     let timers = lab.timers();
-    let refused = |min, max| timers.scaled::<u8>(min, max, |_, _| {}).unwrap_err();
+    let refused = |min, max| ScaledTimeouts::<u8>::new(timers, min, max, |_, _| {}).unwrap_err();
     check(&refused(Duration::ZERO, Duration::ZERO), "max", "0ns");
     check(&refused(ms(6), ms(5)), "min", "6ms");
     check(&Scale::new(f64::NAN).unwrap_err(), "scale", "NaN");

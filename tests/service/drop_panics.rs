@@ -10,9 +10,11 @@ use std::thread;
 use std::time::Instant;
 
 use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
-use corewheel_kit::purgatory::Operation;
-use corewheel_kit::repeat::PeriodicRun;
+use corewheel_kit::keyed::KeyedTimers;
+use corewheel_kit::purgatory::{Operation, Purgatory};
+use corewheel_kit::queue::DelayQueue;
+use corewheel_kit::repeat::{PeriodicRun, Repeat};
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
 use corewheel_test_support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
@@ -183,7 +185,7 @@ fn replies_to_many_cancels_that_are_not_read_drop_their_payloads_one_at_a_time()
 #[test]
 fn delay_queue_drops_its_values_one_at_a_time() {
     let lab = lab::<()>();
-    let queue = lab.timers().delay_queue();
+    let queue = DelayQueue::new(lab.timers());
     let fill = || (0..3).for_each(|n| assert!(queue.insert(PanicsOnDrop(n), ms(1)).is_ok()));
     fill();
     assert_eq!(dropped_by(|| drop(queue)), 3);
@@ -194,10 +196,12 @@ fn delay_queue_drops_its_values_one_at_a_time() {
 fn keyed_timers_drop_keys_values_groups_and_handler_one_at_a_time() {
     let lab = lab::<()>();
     let value = PanicsOnDrop(0);
-    let keyed =
-        lab.timers().keyed_in_groups::<PanicsOnDrop, PanicsOnDrop, PanicsOnDrop>(move |_, _| {
+    let keyed = KeyedTimers::<PanicsOnDrop, PanicsOnDrop, PanicsOnDrop>::in_groups(
+        lab.timers(),
+        move |_, _| {
             let _value = &value;
-        });
+        },
+    );
     let fill = || {
         for n in 0..3 {
             assert!(
@@ -232,7 +236,7 @@ impl Operation for NeverReady {
 #[test]
 fn purgatory_drops_keys_and_operations_one_at_a_time() {
     let mut lab = lab::<()>();
-    let purgatory = lab.timers().purgatory::<PanicsOnDrop, NeverReady>();
+    let purgatory = Purgatory::<PanicsOnDrop, NeverReady>::new(lab.timers());
     let watch = |delay| {
         let keys = [PanicsOnDrop(1), PanicsOnDrop(2), PanicsOnDrop(3)];
         assert!(
@@ -266,7 +270,7 @@ fn scaled_timeouts_drop_their_values_and_handler_one_at_a_time() {
     let handler = move |_: PanicsOnDrop, _: &_| {
         let _value = &value;
     };
-    let timeouts = lab.timers().scaled(ms(1), FAR, handler).unwrap();
+    let timeouts = ScaledTimeouts::new(lab.timers(), ms(1), FAR, handler).unwrap();
     let fill = || (0..3).for_each(|n| assert!(timeouts.start(PanicsOnDrop(n)).is_ok()));
     fill();
     assert_eq!(dropped_by(|| drop(timeouts)), 4);
@@ -286,7 +290,7 @@ fn periodic_callback_and_its_plan_are_dropped_one_at_a_time() {
         let run = move |_: &mut PeriodicRun<'_, ()>| {
             let _call = &call;
         };
-        timers.repeat_by_plan(timers.now() + FAR, next, run).unwrap()
+        Repeat::by_plan(&timers, timers.now() + FAR, next, run).unwrap()
     };
     let periodic = begin();
     let stop = || assert!(periodic.stop());
@@ -303,7 +307,7 @@ fn periodic_callback_and_its_plan_are_dropped_one_at_a_time() {
         let run = move |_: &mut PeriodicRun<'_, ()>| {
             let _call = &call;
         };
-        std::mem::forget(timers.repeat_by_plan(timers.now() + FAR, next, run));
+        std::mem::forget(Repeat::by_plan(&timers, timers.now() + FAR, next, run));
     });
     assert_eq!(refused, 1, "the callback is returned, the plan is dropped");
 }
@@ -401,7 +405,7 @@ fn attachments_that_are_never_used_drop_their_requests_one_at_a_time() {
 #[test]
 fn completed_operation_and_its_key_are_dropped_one_at_a_time() {
     let lab = lab::<()>();
-    let purgatory = lab.timers().purgatory();
+    let purgatory = Purgatory::new(lab.timers());
     let ready = Rc::new(Cell::new(false));
     let is_ready = Rc::clone(&ready);
     let value = PanicsOnDrop(0);

@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use corewheel::Handle;
 use corewheel::{Refused, RefusedKind, ReplyError, TimeoutError, TimerId, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::Repeat;
 
 use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
@@ -100,7 +99,7 @@ fn refusal_of_a_callback_converts_into_every_box_with_a_question_mark() {
     }
     fn not_sent(timers: &Timers<u8>) -> Result<TimerId, Box<dyn Error>> {
         let (timer, _reply) = timers.schedule_task(FAR, |_| 7)?;
-        timers.repeat(Repeat::at_fixed_rate(ms(1))?, |_| {})?;
+        Repeat::at_fixed_rate(ms(1))?.begin(timers, |_| {})?;
         Ok(timer)
     }
     let lab = Lab::<u8>::new(builder(1).capacity(2));

@@ -12,7 +12,7 @@ use corewheel::{
     CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, ShutdownPolicy, TimerId, Timers,
 };
 use corewheel_glommio::Runtime;
-use corewheel_kit::TimersExt;
+use corewheel_kit::queue::DelayQueue;
 
 use corewheel_test_support::{
     FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms,
@@ -133,7 +133,7 @@ fn poll_and_forget<F: Future>(future: F) {
 fn forgotten_futures_and_replies_do_not_change_later_timers() {
     let mut lab = Lab::<u64>::new(builder(1));
     let (timers, client) = (lab.timers().clone(), Box::leak(Box::new(lab.client())));
-    let queue = timers.delay_queue::<u8>();
+    let queue = DelayQueue::<u8>::new(&timers);
     lab.settle();
     for round in 0..20 {
         let timer = timers.schedule(ms(1), round).unwrap();

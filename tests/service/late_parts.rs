@@ -9,7 +9,7 @@ use corewheel::class::TimerClass;
 use corewheel::settings::TurnBudget;
 use corewheel::stats::{LateDelivery, ShardStats};
 use corewheel::{Fired, Timers};
-use corewheel_kit::TimersExt;
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
 
@@ -247,7 +247,7 @@ fn timer_scheduled_on_the_core_after_its_deadline_is_a_late_arrival() {
 fn scaled_timeouts_are_told_in_parts_too() {
     let mut lab = Lab::<u64>::new(builder(1).class(REQUEST));
     let timers = lab.timers().of_class(REQUEST).unwrap();
-    let timeouts = timers.scaled(ms(20), ms(20), |(): (), _: &_| {}).unwrap();
+    let timeouts = ScaledTimeouts::new(&timers, ms(20), ms(20), |(): (), _: &_| {}).unwrap();
     let _timeout = timeouts.start(()).unwrap();
     lab.settle();
     lab.advance(ms(60));

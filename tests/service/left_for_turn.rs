@@ -13,7 +13,7 @@ use corewheel::conn::ConnLimits;
 use corewheel::kept::Kept;
 use corewheel::settings::Scale;
 use corewheel::{Fired, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::{
     Alarm, FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, look, ms,
@@ -116,7 +116,8 @@ fn scale_that_makes_timeouts_due() {
     let prepare = |lab: &mut Lab<u32>| {
         let ended = Rc::new(Cell::new(false));
         let noted = Rc::clone(&ended);
-        let timeouts = lab.timers().scaled(ms(5), FAR, move |(), _| noted.set(true)).unwrap();
+        let timeouts =
+            ScaledTimeouts::new(lab.timers(), ms(5), FAR, move |(), _| noted.set(true)).unwrap();
         let timeout = timeouts.start(()).unwrap();
         lab.advance(ms(50));
         (timeouts, timeout, ended)

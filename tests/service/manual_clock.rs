@@ -10,7 +10,6 @@ use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::settings::TurnBudget;
 use corewheel::{Fired, Handler, RefusedKind, ShutdownPolicy, TimerService, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::Repeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::{LocalSet, yield_now};
@@ -77,7 +76,7 @@ fn run_until_idle_stops_at_its_limit_and_goes_on_from_there() {
     let runs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&runs);
     let rate = Repeat::at_fixed_rate(ms(300)).unwrap();
-    let repeats = shards[1].timers().repeat(rate, move |_| counted.set(counted.get() + 1));
+    let repeats = rate.begin(shards[1].timers(), move |_| counted.set(counted.get() + 1));
     let repeats = repeats.unwrap();
     for (limit, next, expected) in [(ms(1_000), ms(1_200), 3), (ms(200), ms(1_500), 4)] {
         let end = clock.now() + limit;

@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use corewheel::Timers;
-use corewheel_kit::TimersExt as _;
 use corewheel_kit::keyed::KeyedTimers;
 use corewheel_kit::queue::{DelayKey, DelayQueue, Expired};
 
@@ -65,13 +64,13 @@ impl Containers {
             }
         };
         Self {
-            queue: Rc::new(timers.delay_queue()),
+            queue: Rc::new(DelayQueue::new(timers)),
             takers: Rc::default(),
             takers_of_all: Rc::default(),
             keys: RefCell::default(),
             scaled: Scaled::new(timers, quarters),
             operations: Operations::new(timers),
-            keyed: timers.keyed(handler),
+            keyed: KeyedTimers::new(timers, handler),
             ids: RefCell::default(),
         }
     }

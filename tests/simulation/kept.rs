@@ -10,7 +10,6 @@ use std::time::Duration;
 use corewheel::kept::Kept;
 use corewheel::sim::{Rng, Simulation};
 use corewheel::{Fired, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
 const SHARD: ShardId = ShardId::new(0);
@@ -61,7 +60,7 @@ fn run(seed: u64) -> (bool, u32) {
     let mut sim = Simulation::<()>::start(seed, builder, |_| |_: Fired<()>, _: &Timers<()>| {});
     let sim = sim.as_mut().expect("the settings are within their limits");
     let mut rng = sim.rng();
-    let make = |timers: &Timers<()>| timers.keyed::<u32, u32>(|_, _| {});
+    let make = |timers: &Timers<()>| KeyedTimers::<u32, u32>::new(timers, |_, _| {});
     let reply = sim.service().handle().on(SHARD).keep(make).expect("the shard is open");
     let map = sim.run(reply).expect("it is made");
     let record = Rc::new(Seen::default());

@@ -10,7 +10,6 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use corewheel::Timers;
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::commands::{Due, Temper};
@@ -148,7 +147,7 @@ pub(crate) struct Operations {
 impl Operations {
     pub(crate) fn new(timers: &Timers<Job>) -> Self {
         Self {
-            purgatory: timers.purgatory(),
+            purgatory: Purgatory::new(timers),
             on: timers.clone(),
             checks: Rc::default(),
             known: RefCell::default(),

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use corewheel::Timers;
 use corewheel::settings::Scale;
-use corewheel_kit::TimersExt;
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 use crate::commands::Temper;
@@ -47,7 +46,7 @@ impl Scaled {
             }
         };
         let (min, max) = (Duration::from_nanos(MIN), Duration::from_nanos(MAX));
-        let timeouts = timers.scaled(min, max, handler);
+        let timeouts = ScaledTimeouts::new(timers, min, max, handler);
         Self {
             timeouts: timeouts.expect("the settings are in range"),
             on: timers.clone(),

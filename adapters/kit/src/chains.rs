@@ -12,25 +12,26 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 pub(crate) struct Chains<N, M> {
-    members: Slab<Member<M>>,
+    /// Each with its list.
+    members: Slab<Linked<(M, u32)>>,
     lists: Slab<Named<N>>,
     /// The lists by the hashes of their names: indices into `lists`.
     by_name: HashTable<u32>,
 }
 
-struct Member<M> {
-    value: M,
-    list: u32,
+/// What a slab holds whose entries are chained.
+pub(crate) struct Linked<T> {
+    pub(crate) item: T,
     link: Link,
 }
 
-struct Named<N> {
-    name: N,
-    hash: u64,
-    members: List,
+impl<T> Linked<T> {
+    pub(crate) fn new(item: T) -> Self {
+        Self { item, link: Link::default() }
+    }
 }
 
-impl<M> Node for Member<M> {
+impl<T> Node for Linked<T> {
     fn link(&self) -> Link {
         self.link
     }
@@ -38,6 +39,12 @@ impl<M> Node for Member<M> {
     fn set_link(&mut self, link: Link) {
         self.link = link;
     }
+}
+
+struct Named<N> {
+    name: N,
+    hash: u64,
+    members: List,
 }
 
 impl<N, M> Chains<N, M> {
@@ -63,8 +70,7 @@ impl<N, M> Chains<N, M> {
     /// Appends a member to a list.
     #[inline]
     pub(crate) fn append(&mut self, list: u32, value: M) -> u32 {
-        let member = Member { value, list, link: Link::default() };
-        let member = self.members.insert(member) as u32;
+        let member = self.members.insert(Linked::new((value, list))) as u32;
         let known = &mut self.lists[list as usize];
         known.members.append(&mut self.members, member);
         member
@@ -73,11 +79,11 @@ impl<N, M> Chains<N, M> {
     /// Takes a member out of its list. With the last member, the list's name is returned.
     #[inline]
     pub(crate) fn remove(&mut self, member: u32) -> (M, Option<N>) {
-        let list = self.members[member as usize].list;
+        let list = self.members[member as usize].item.1;
         let known = &mut self.lists[list as usize];
         known.members.remove(&mut self.members, member);
         let is_empty = known.members.first().is_none();
-        let value = self.members.remove(member as usize).value;
+        let value = self.members.remove(member as usize).item.0;
         if !is_empty {
             return (value, None);
         }
@@ -112,7 +118,7 @@ impl<N, M> Chains<N, M> {
 
     /// What a member holds.
     pub(crate) fn get(&self, member: u32) -> &M {
-        &self.members[member as usize].value
+        &self.members[member as usize].item.0
     }
 
     /// What the members of a list hold, in order.
@@ -123,7 +129,7 @@ impl<N, M> Chains<N, M> {
 
     /// The name of a member's list.
     pub(crate) fn name_of(&self, member: u32) -> &N {
-        &self.lists[self.members[member as usize].list as usize].name
+        &self.lists[self.members[member as usize].item.1 as usize].name
     }
 
     /// The name of a list; `None` if there is no such list any more.

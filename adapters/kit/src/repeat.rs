@@ -7,7 +7,6 @@
 //! use corewheel::interval::MissedTickBehavior;
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService};
-//! use corewheel_kit::TimersExt;
 //! use corewheel_kit::repeat::Repeat;
 //! use std::time::Duration;
 //!
@@ -20,7 +19,7 @@
 //!
 //! let every_second = Repeat::at_fixed_rate(Duration::from_secs(1))?
 //!     .missed_tick_behavior(MissedTickBehavior::Skip);
-//! let heartbeat = shard.timers().repeat(every_second, |run| {
+//! let heartbeat = every_second.begin(shard.timers(), |run| {
 //!     println!("heartbeat {}, {} were missed", run.number, run.missed);
 //!     if run.number == 2 {
 //!         run.stop();
@@ -57,7 +56,6 @@
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
-//! use corewheel_kit::TimersExt;
 //! use corewheel_kit::repeat::Repeat;
 //! use std::sync::mpsc;
 //! use std::time::Duration;
@@ -68,7 +66,7 @@
 //! let (sender, beats) = mpsc::channel();
 //! let every = Repeat::at_fixed_rate(Duration::from_millis(2))?;
 //! let begin = move |timers: &Timers| {
-//!     let beat = timers.repeat(every, move |run| {
+//!     let beat = every.begin(timers, move |run| {
 //!         // The receiver is gone at the end of this example.
 //!         let _ = sender.send(run.number);
 //!     });
@@ -193,7 +191,23 @@ impl Repeat {
         self
     }
 
-    pub(crate) fn begin<T, F>(self, timers: &Timers<T>, call: F) -> Result<Periodic, Refused<F>>
+    /// Runs a callback periodically on this core until it is stopped: by [`PeriodicRun::stop`], or
+    /// by [`Periodic::stop`]. For an example see the [module](self).
+    ///
+    /// It never runs within itself, and it does not run after a stop. If it panics, the panic is
+    /// contained, logged and counted, and its later runs come all the same. A shutdown by
+    /// [`ShutdownPolicy::Fire`](corewheel::ShutdownPolicy::Fire) runs it once more, for the last
+    /// time; the other policies do not run it.
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback. After its first run was accepted, no later run is
+    /// refused.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has as many [parts](Timers::add_part) as it can have.
+    pub fn begin<T, F>(self, timers: &Timers<T>, call: F) -> Result<Periodic, Refused<F>>
     where
         T: Send + 'static,
         F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
@@ -202,27 +216,69 @@ impl Repeat {
             Some(behavior) => Next::Rate(self.period, behavior),
             None => Next::Delay(self.period),
         };
-        Repeating::begin(timers, self.first, Body { call, next, jitter: self.jitter })
+        Repeating::begin(timers, self.first, (next, self.jitter), call)
+    }
+
+    /// Runs a callback when `first` is due, and then at each instant that `next` returns, until it
+    /// returns `None`: a backoff, the hours of a calendar. An instant that has passed is due in the
+    /// next turn.
+    ///
+    /// `next` is called before each run, with the instant at which that run was due, and with
+    /// nothing borrowed. If it panics, the run that follows is the last.
+    ///
+    /// ```
+    /// # use corewheel::{Fired, TimerService};
+    /// # use corewheel_kit::repeat::Repeat;
+    /// # use std::time::{Duration, Instant};
+    /// # let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<()>, _: &_| {})?;
+    /// # let timers = shard.timers();
+    /// // Attempts after 1, 3, 7, 15 seconds and so on, until one succeeds or a wait is too long.
+    /// let mut wait = Duration::from_secs(1);
+    /// let backoff = move |before: Instant| {
+    ///     wait *= 2;
+    ///     (wait < Duration::from_secs(60)).then(|| before + wait)
+    /// };
+    /// # let attempt = || true;
+    /// let attempts = Repeat::by_plan(timers, Duration::from_secs(1), backoff, move |run| {
+    ///     if attempt() {
+    ///         run.stop();
+    ///     }
+    /// })?;
+    /// assert!(!attempts.is_over());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Full` or `Closed`, with the callback; `next` is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If the shard has as many [parts](Timers::add_part) as it can have.
+    pub fn by_plan<T, F>(
+        timers: &Timers<T>,
+        first: impl When,
+        next: impl FnMut(Instant) -> Option<Instant> + 'static,
+        call: F,
+    ) -> Result<Periodic, Refused<F>>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+    {
+        let next = Next::Plan(Box::new(next));
+        Repeating::begin(timers, first, (next, Jitter::random(Duration::ZERO, 0)), call)
     }
 }
 
-/// A callback that runs periodically, on its own core; made by
-/// [`TimersExt::repeat`](crate::TimersExt::repeat) and
-/// [`TimersExt::repeat_by_plan`](crate::TimersExt::repeat_by_plan).
+/// A callback that runs periodically, on its own core; made by [`Repeat::begin`] and
+/// [`Repeat::by_plan`].
 ///
 /// It does not own the callback: when it and all its clones are dropped, the callback goes on. The
 /// callback itself may hold one.
 #[derive(Clone)]
-pub struct Periodic {
-    repeating: Rc<dyn Stop>,
-}
-
-/// A periodic callback of any type.
-trait Stop {
-    fn is_over(&self) -> bool;
-    /// Frees the timer of the next run and, if no run is on the stack, drops the callback.
-    fn end(&self);
-}
+pub struct Periodic(Rc<Repeating>);
 
 impl Periodic {
     /// Stops the callback. If it was waiting for its next run it is dropped here, and its timer is
@@ -230,14 +286,14 @@ impl Periodic {
     pub fn stop(&self) -> bool {
         let was_over = self.is_over();
         if !was_over {
-            self.repeating.end();
+            self.0.end();
         }
         !was_over
     }
 
     /// Whether the callback will not run again: it was stopped, or its plan or its shard has ended.
     pub fn is_over(&self) -> bool {
-        self.repeating.is_over()
+        self.0.is_over.get()
     }
 }
 
@@ -271,39 +327,25 @@ impl<T: Send + 'static> PeriodicRun<'_, T> {
 }
 
 /// How the instant at which a run is due follows from the run before.
-pub(crate) enum Next {
+enum Next {
     Rate(Duration, MissedTickBehavior),
     Delay(Duration),
     Plan(Box<dyn FnMut(Instant) -> Option<Instant>>),
 }
 
+/// Runs a callback that was due at an instant, with the number of the run and of those it missed.
+type Call = Box<dyn FnMut(&Repeating, Instant, u64, u64)>;
+
 /// A callback with all that says when it runs.
-struct Body<F> {
-    call: F,
+struct Body {
+    call: Call,
     next: Next,
     jitter: Jitter,
 }
 
-/// Begins a callback that runs by a plan.
-pub(crate) fn by_plan<T, F>(
-    timers: &Timers<T>,
-    first: impl When,
-    plan: impl FnMut(Instant) -> Option<Instant> + 'static,
-    call: F,
-) -> Result<Periodic, Refused<F>>
-where
-    T: Send + 'static,
-    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-{
-    let next = Next::Plan(Box::new(plan));
-    Repeating::begin(timers, first, Body { call, next, jitter: Jitter::random(Duration::ZERO, 0) })
-}
-
 /// A periodic callback, which is a part of its shard, with the timer of the next run.
-struct Repeating<T: Send + 'static, F> {
+struct Repeating {
     shard: PartHandle,
-    /// The shard's timers, of no class, for the runs.
-    timers: Timers<T>,
     clock: Clock,
     /// It will not run again.
     is_over: Cell<bool>,
@@ -313,25 +355,25 @@ struct Repeating<T: Send + 'static, F> {
     due: Cell<(Instant, Instant)>,
     runs: Cell<u64>,
     /// `None` when it has ended.
-    body: RefCell<Option<Body<F>>>,
+    body: RefCell<Option<Body>>,
     /// Itself, until it has ended, so that it goes on without a handle.
     own: Cell<Option<Rc<Self>>>,
 }
 
-impl<T, F> Repeating<T, F>
-where
-    T: Send + 'static,
-    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-{
-    fn begin(
+impl Repeating {
+    fn begin<T, F>(
         timers: &Timers<T>,
         first: impl When,
-        mut body: Body<F>,
-    ) -> Result<Periodic, Refused<F>> {
+        (next, mut jitter): (Next, Jitter),
+        mut call: F,
+    ) -> Result<Periodic, Refused<F>>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
+    {
         let due = timers.handle().instant_of(first);
         let repeating = timers.add_part(|shard| Self {
             shard,
-            timers: timers.with_class_of(timers.handle()),
             clock: timers.handle().clock(),
             is_over: Cell::new(false),
             timer: Cell::new(None),
@@ -340,20 +382,25 @@ where
             body: RefCell::new(None),
             own: Cell::new(None),
         });
-        if let Err(kind) = repeating.arm(repeating.aim_at(due, &mut body.jitter)) {
-            repeating.shard.contain(|| drop(body.next));
-            return Err(kind.of(body.call));
+        if let Err(kind) = repeating.arm(repeating.aim_at(due, &mut jitter)) {
+            repeating.shard.contain(|| drop(next));
+            return Err(kind.of(call));
         }
-        repeating.body.replace(Some(body));
+        // Of no class, for the runs.
+        let timers = timers.with_class_of(timers.handle());
+        let call: Call = Box::new(move |repeating, due, number, missed| {
+            let (timers, is_over) = (&timers, &repeating.is_over);
+            call(&mut PeriodicRun { timers, due, number, missed, is_over });
+        });
+        repeating.body.replace(Some(Body { call, next, jitter }));
         repeating.own.set(Some(Rc::clone(&repeating)));
-        Ok(Periodic { repeating })
+        Ok(Periodic(repeating))
     }
 
     /// Runs the callback. The timer of the next run is scheduled before, so that there is room for
     /// it.
-    fn run(&self, Body { call, next, jitter }: &mut Body<F>) {
-        let (due, aim) = self.due.get();
-        let (timers, is_over, now) = (&self.timers, &self.is_over, self.timers.now());
+    fn run(&self, Body { call, next, jitter }: &mut Body) {
+        let ((due, aim), now) = (self.due.get(), self.clock.now());
         let mut missed = 0;
         let deadline = match next {
             Next::Rate(period, behavior) => {
@@ -386,10 +433,9 @@ where
             }
         }
         let number = self.runs.replace(self.runs.get() + 1);
-        let mut run = PeriodicRun { timers, due, number, missed, is_over };
-        self.shard.contain(|| call(&mut run));
+        self.shard.contain(|| call(self, due, number, missed));
         if let Next::Delay(delay) = next {
-            self.reset(self.clock.after(timers.now(), *delay), jitter);
+            self.reset(self.clock.after(self.clock.now(), *delay), jitter);
         }
     }
 
@@ -397,7 +443,7 @@ where
     fn aim_at(&self, due: Instant, jitter: &mut Jitter) -> Deadline {
         let aim = self.clock.after(due, jitter.after(Duration::ZERO));
         self.due.set((due, aim));
-        if aim <= self.timers.now() {
+        if aim <= self.clock.now() {
             return self.shard.deadline(Duration::ZERO);
         }
         self.shard.deadline(aim)
@@ -414,21 +460,14 @@ where
             self.shard.reset(timer, self.aim_at(due, jitter));
         }
     }
-}
 
-impl<T: Send + 'static, F> Repeating<T, F> {
     fn disarm(&self) {
         if let Some(timer) = self.timer.take() {
             self.shard.cancel(timer);
         }
     }
-}
 
-impl<T: Send + 'static, F> Stop for Repeating<T, F> {
-    fn is_over(&self) -> bool {
-        self.is_over.get()
-    }
-
+    /// Frees the timer of the next run and, if no run is on the stack, drops the callback.
     fn end(&self) {
         // Handles show it before what the callback holds is dropped.
         self.is_over.set(true);
@@ -442,11 +481,7 @@ impl<T: Send + 'static, F> Stop for Repeating<T, F> {
     }
 }
 
-impl<T, F> Part for Repeating<T, F>
-where
-    T: Send + 'static,
-    F: FnMut(&mut PeriodicRun<'_, T>) + 'static,
-{
+impl Part for Repeating {
     /// Runs the callback, and ends it if it will not run again.
     fn expired(self: Rc<Self>, _index: u32) {
         self.timer.set(None);

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
-//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::keyed::KeyedTimers;
 //! use std::time::Duration;
 //!
 //! let service = TimerService::beside_runtime().start()?;
@@ -15,7 +15,7 @@
 //! // which sends each job that is due to the workers. A job that finds no room is due again.
 //! let (sender, mut due) = tokio::sync::mpsc::channel::<&str>(1_000);
 //! let jobs = service.handle().on(service.shard_for(0)).keep(move |timers: &Timers| {
-//!     timers.keyed::<u64, &str>(move |job, jobs| {
+//!     KeyedTimers::<u64, &str>::new(timers, move |job, jobs| {
 //!         if sender.try_send(job.value).is_err() {
 //!             let _again = jobs.insert(job.key, job.value, Duration::from_millis(100));
 //!         }
@@ -209,14 +209,14 @@ impl<T: Send + 'static> Timers<T> {
     /// ```
     /// use corewheel::attach::ShardLoop;
     /// use corewheel::{Fired, TimerService, Timers};
-    /// use corewheel_kit::TimersExt;
+    /// use corewheel_kit::keyed::KeyedTimers;
     /// use std::time::Duration;
     ///
     /// let service = TimerService::builder().shards(1).start_attached_with::<()>()?;
     /// let attachment = service.attach(service.shard_for(0))?;
     /// let mut shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
     ///
-    /// let sessions = shard.timers().keyed::<u32, &str>(|_expired, _sessions| {});
+    /// let sessions = KeyedTimers::<u32, &str>::new(shard.timers(), |_expired, _sessions| {});
     /// let handle = shard.timers().keep(sessions.clone())?;
     /// std::thread::scope(|scope| {
     ///     let insert = |sessions: &corewheel_kit::keyed::KeyedTimers<u32, &str>| {

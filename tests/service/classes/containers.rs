@@ -1,6 +1,8 @@
 //! Classes of connections, periodic callbacks, keyed timers and operations.
 
-use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
+use corewheel_kit::purgatory::Purgatory;
+use corewheel_kit::repeat::Repeat;
 
 use super::*;
 
@@ -28,7 +30,7 @@ fn connections_and_periodic_callbacks_count_for_class_of_their_view() {
 
     let request = here.of_class(REQUEST).unwrap();
     let every = Repeat::at_fixed_rate(ms(10)).unwrap();
-    let runs = request.repeat(every, |_| {}).unwrap();
+    let runs = every.begin(&request, |_| {}).unwrap();
     (0..3).for_each(|_| lab.advance(ms(10)));
     check(counts(&lab, REQUEST), &[("scheduled", 4), ("fired", 3), ("pending", 1)]);
     assert!(runs.stop());
@@ -67,7 +69,7 @@ fn runs_of_a_callback_with_a_class_schedule_timers_of_no_class() {
     let call = |run: &mut PeriodicRun<'_, u32>| {
         run.timers.schedule(FAR, 0).unwrap();
     };
-    requests.repeat(every, call).unwrap();
+    every.begin(&requests, call).unwrap();
     lab.advance(ms(10));
     check(counts(&lab, REQUEST), &[("scheduled", 2), ("fired", 1), ("pending", 1)]);
     assert_eq!(lab.timers().len(), 2);
@@ -99,9 +101,9 @@ fn keyed_timers_and_operations_count_for_class_of_their_view() {
     }
     let mut lab = Lab::<u32>::new(classed(1).capacity(4));
     let timers = lab.timers().clone();
-    let plain = timers.keyed::<u32, ()>(|_, _| {});
+    let plain = KeyedTimers::<u32, ()>::new(&timers, |_, _| {});
     assert_eq!(plain.insert(0, (), FAR), Ok(None));
-    let sessions = timers.of_class(LEASE).unwrap().keyed::<u32, ()>(|_, _| {});
+    let sessions = KeyedTimers::<u32, ()>::new(&timers.of_class(LEASE).unwrap(), |_, _| {});
     for key in 1..4 {
         assert_eq!(sessions.insert(key, (), ms(5)), Ok(None));
     }
@@ -111,7 +113,7 @@ fn keyed_timers_and_operations_count_for_class_of_their_view() {
     let expected = [("scheduled", 3), ("fired", 2), ("cancelled", 1), ("refused", 1)];
     check(counts(&lab, LEASE), &expected);
 
-    let purgatory = timers.of_class(REQUEST).unwrap().purgatory::<u32, Request>();
+    let purgatory = Purgatory::<u32, Request>::new(&timers.of_class(REQUEST).unwrap());
     let _watch = purgatory.try_complete_else_watch(Request, ms(5), [1]).unwrap();
     let _watch = purgatory.try_complete_else_watch(Request, FAR, [2]).unwrap();
     assert_eq!(purgatory.cancel_for_key(&2).len(), 1);

@@ -2,7 +2,7 @@
 
 use corewheel::ShutdownPolicy;
 use corewheel::stats::ClassStats;
-use corewheel_kit::TimersExt;
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use super::{IDLE, LEASE, REQUEST, classed, counts, of};
 use corewheel_test_support::{FAR, Lab, OTHER, SHARD, ms};
@@ -44,7 +44,7 @@ fn lateness_is_measured_for_each_class() {
 fn lateness_of_scaled_timeouts_is_measured_for_their_class() {
     let mut lab = Lab::<u32>::new(classed(1));
     let idle = lab.timers().of_class(IDLE).unwrap();
-    let timeouts = idle.scaled(ms(5), ms(5), |_: u32, _: &_| {}).unwrap();
+    let timeouts = ScaledTimeouts::new(&idle, ms(5), ms(5), |_: u32, _: &_| {}).unwrap();
     timeouts.start(1).unwrap();
     timeouts.start(2).unwrap();
     lab.advance(ms(9));

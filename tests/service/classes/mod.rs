@@ -18,7 +18,7 @@ use corewheel::{
     TimerService, TimerServiceBuilder, Timers,
 };
 use corewheel_kit::purgatory::Operation;
-use corewheel_kit::repeat::{PeriodicRun, Repeat};
+use corewheel_kit::repeat::PeriodicRun;
 use fastrand::Rng;
 
 use corewheel_test_support::logged;

@@ -5,7 +5,6 @@ use std::future::Future;
 use std::rc::Rc;
 
 use corewheel::Handle;
-use corewheel_kit::TimersExt;
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::Repeat;
 
@@ -121,7 +120,7 @@ fn periodic_callbacks_whose_first_run_has_a_jitter_are_spread_over_the_period() 
             let call = move |run: &mut corewheel_kit::repeat::PeriodicRun<'_, u8>| {
                 runs.borrow_mut()[number as usize].push(ticks_of(run.timers));
             };
-            let _periodic = lab.timers().repeat(repeat, call).unwrap();
+            let _periodic = repeat.begin(lab.timers(), call).unwrap();
         }
         for _ in 0..=4 * PERIOD {
             lab.advance(ms(1));

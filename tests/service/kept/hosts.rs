@@ -4,8 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use corewheel::{Fired, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
+use corewheel_kit::purgatory::Purgatory;
+use corewheel_kit::queue::DelayQueue;
 
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
 use corewheel_test_support::{
@@ -25,7 +26,7 @@ fn keyed_jobs_of_many_threads_expire_or_are_removed_exactly_once() {
         let running = start(host);
         let (sender, due) = mpsc::channel();
         let make = move |timers: &Timers<u32>| {
-            timers.keyed::<u32, u32>(move |job, _| sender.send(job.value).unwrap())
+            KeyedTimers::<u32, u32>::new(timers, move |job, _| sender.send(job.value).unwrap())
         };
         let jobs = running.service.handle().on(SHARD).keep(make).unwrap().wait().unwrap();
         let work = |thread: u32| {
@@ -70,7 +71,7 @@ fn queue_is_filled_and_emptied_by_tasks_of_a_multi_thread_runtime() {
             .enable_time()
             .build()
             .unwrap();
-        let reply = running.service.handle().on(SHARD).keep(Timers::delay_queue::<u32>).unwrap();
+        let reply = running.service.handle().on(SHARD).keep(DelayQueue::<u32>::new).unwrap();
         let values = runtime.block_on(async {
             let queue = reply.await.unwrap();
             let reader = queue.clone();
@@ -116,7 +117,7 @@ fn purgatory_is_watched_and_checked_from_different_threads() {
         let running = start(host);
         let (sender, completed) = mpsc::channel();
         // The operations are not `Send`; each is made on the shard.
-        let make = Timers::purgatory::<u32, OperationFn>;
+        let make = Purgatory::<u32, OperationFn>::new;
         let waits = running.service.handle().on(SHARD).keep(make).unwrap().wait().unwrap();
         let watch = |number: u32| {
             let sender = sender.clone();

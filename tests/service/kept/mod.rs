@@ -16,7 +16,6 @@ use std::thread;
 use corewheel::attach::Turn;
 use corewheel::kept::Kept;
 use corewheel::{Refused, Reply, ReplyError, ShardError, ShardId, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
 use corewheel_test_support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, check_law, look, ms};
@@ -34,7 +33,7 @@ fn kept<C: 'static>(
 }
 
 fn jobs(timers: &Timers<u32>) -> Jobs {
-    timers.keyed(|_, _| {})
+    KeyedTimers::new(timers, |_, _| {})
 }
 
 fn count(counter: &AtomicUsize) -> usize {

@@ -7,8 +7,8 @@
 //! ```
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService, Timers};
-//! use corewheel_kit::TimersExt;
-//! use std::time::Instant;
+//! use corewheel_kit::keyed::KeyedTimers;
+//! use std::time::{Duration, Instant};
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
 //! let clock = ManualClock::new();
@@ -18,7 +18,7 @@
 //!
 //! // A cache of addresses, each for a minute. The handler is given the entries that expire.
 //! const TTL: Duration = Duration::from_secs(60);
-//! let cache = shard.timers().keyed::<String, u32>(|entry, cache| {
+//! let cache = KeyedTimers::<String, u32>::new(shard.timers(), |entry, cache| {
 //!     println!("{} has expired, {} are left", entry.key, cache.len());
 //! });
 //! cache.insert("a.example".to_owned(), 0xC000_0201, TTL)?;
@@ -72,8 +72,8 @@ use self::table::{Entry, Hashed, Put, Table};
 #[doc(no_inline)]
 pub use crate::queue::Expired;
 
-/// The timers of one shard that are known by keys, one timer for each key; made by
-/// [`TimersExt::keyed`](crate::TimersExt::keyed). See the [module](self) for an example.
+/// The timers of one shard that are known by keys, one timer for each key. See the [module](self)
+/// for an example.
 ///
 /// `!Send`, and as cheap to clone as an [`Rc`]: all clones are the same timers. Other threads use
 /// them by a [`Kept`](corewheel::kept::Kept). `K` is the key, `V`
@@ -110,8 +110,41 @@ struct Inner<K: 'static, V: 'static, G: 'static> {
     hasher: DefaultHashBuilder,
 }
 
+impl<K: Hash + Eq, V> KeyedTimers<K, V> {
+    /// Timers on this shard, without groups. Each key has a timer of the shard, so the shard's
+    /// [capacity](Timers::capacity) is also theirs.
+    pub fn new<T: Send + 'static>(
+        timers: &Timers<T>,
+        handler: impl FnMut(Expired<V, K>, &Self) + 'static,
+    ) -> Self {
+        Self::in_groups(timers, handler)
+    }
+}
+
 impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
-    pub(crate) fn new<T: Send + 'static>(
+    /// Timers on this shard whose keys may be in groups with names of type `G`.
+    ///
+    /// ```
+    /// # use corewheel::{Fired, TimerService, Timers};
+    /// # use corewheel_kit::keyed::KeyedTimers;
+    /// # use std::time::{Duration, Instant};
+    /// # let service = TimerService::builder().shards(1).start_attached_with()?;
+    /// # let shard = service.attach(service.shards().next().unwrap())?;
+    /// # let shard = shard.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
+    /// # let timers = shard.timers();
+    /// // Sessions by their tokens, in groups by the numbers of their users.
+    /// let sessions = KeyedTimers::<&str, (), u32>::in_groups(timers, |_expired, _sessions| {});
+    /// let idle = timers.deadline(Duration::from_secs(60));
+    /// for (user, token) in [(1, "red"), (2, "green"), (2, "blue")] {
+    ///     sessions.insert_in(user, token, (), idle)?;
+    /// }
+    /// // A user logs out everywhere.
+    /// let ended = sessions.remove_group(&2);
+    /// assert!(ended.into_iter().map(|session| session.key).eq(["green", "blue"]));
+    /// assert_eq!(sessions.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn in_groups<T: Send + 'static>(
         timers: &Timers<T>,
         handler: impl FnMut(Expired<V, K>, &Self) + 'static,
     ) -> Self {

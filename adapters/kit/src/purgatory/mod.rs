@@ -10,8 +10,7 @@
 //! use std::cell::Cell;
 //! use std::rc::Rc;
 //! use std::time::Duration;
-//! use corewheel_kit::TimersExt;
-//! use corewheel_kit::purgatory::Operation;
+//! use corewheel_kit::purgatory::{Operation, Purgatory};
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService};
 //!
@@ -37,11 +36,11 @@
 //! let mut shard = service.attach(shard)?.into_loop(|_: Fired<()>, _: &_| {})?;
 //!
 //! // Two fetches, each for half a second at most. Neither is complete, so both are watched.
-//! let purgatory = shard.timers().purgatory();
+//! let purgatory = Purgatory::new(shard.timers());
 //! let (a, b) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
 //! let wait = Duration::from_millis(500);
 //! let fetch = Fetch(Rc::clone(&a));
-//! assert!(purgatory.try_complete_else_watch(fetch, wait, ["partition a"])?.is_some());
+//! assert!(!purgatory.try_complete_else_watch(fetch, wait, ["partition a"])?);
 //! purgatory.try_complete_else_watch(Fetch(b), wait, ["partition b"])?;
 //!
 //! // The code that appends to a partition checks its key.
@@ -71,7 +70,6 @@
 //! [`Kept`](corewheel::kept::Kept). Operations that are not `Send` are made within the closures.
 //!
 //! ```
-//! use corewheel_kit::TimersExt;
 //! use corewheel_kit::purgatory::{Operation, Purgatory};
 //! use corewheel::{TimerService, Timers};
 //! use std::sync::mpsc;
@@ -93,7 +91,7 @@
 //! }
 //!
 //! let service = TimerService::builder().shards(1).start()?;
-//! let make = |timers: &Timers| timers.purgatory::<u32, Request>();
+//! let make = |timers: &Timers| Purgatory::<u32, Request>::new(timers);
 //! let requests = service.handle().on(service.shard_for(0)).keep(make)?.wait()?;
 //! let (sender, ended) = mpsc::channel();
 //! let watch = move |requests: &Purgatory<u32, Request>| {
@@ -109,7 +107,6 @@
 //! Or the values of a service are commands, and its handler owns the purgatory:
 //!
 //! ```
-//! # use corewheel_kit::TimersExt;
 //! # use corewheel_kit::purgatory::{Operation, Purgatory};
 //! # use corewheel::{Fired, TimerService, Timers};
 //! # use std::sync::mpsc;
@@ -135,7 +132,7 @@
 //! let service = TimerService::builder().shards(1).start_with(|_shard| {
 //!     let mut requests: Option<Purgatory<u32, Request>> = None;
 //!     move |fired: Fired<Command>, timers: &Timers<Command>| {
-//!         let requests = requests.get_or_insert_with(|| timers.purgatory());
+//!         let requests = requests.get_or_insert_with(|| Purgatory::new(timers));
 //!         match fired.payload {
 //!             Command::Watch(key, request, wait) => {
 //!                 if let Err(refused) = requests.try_complete_else_watch(request, wait, [key]) {
@@ -195,8 +192,8 @@ use self::lists::Waiting;
 pub use self::operation::Operation;
 pub use self::stats::PurgatoryStats;
 
-/// Operations of one shard that complete by an event or by their deadline, exactly once; made by
-/// [`TimersExt::purgatory`](crate::TimersExt::purgatory). See the [module](self).
+/// Operations of one shard that complete by an event or by their deadline, exactly once. See the
+/// [module](self).
 ///
 /// `K` is the type of the keys, `Op` that of the operations. `Hash` and `Eq` of `K` must not use
 /// the purgatory. It is `!Send`; a clone shares the operations, and other threads use it by a
@@ -215,7 +212,9 @@ where
     K: Hash + Eq + 'static,
     Op: Operation,
 {
-    pub(crate) fn new<T: Send + 'static>(timers: &Timers<T>) -> Self {
+    /// A purgatory on this shard, for as many operations as the shard can have timers, with four
+    /// keys each on average.
+    pub fn new<T: Send + 'static>(timers: &Timers<T>) -> Self {
         Self(timers.add_part(|shard| Inner::new(shard, timers.capacity())))
     }
 

@@ -14,9 +14,9 @@ use std::cell::{Cell, RefCell};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use corewheel::Deadline;
 use corewheel::part::{Part, PartHandle, Wants};
-use corewheel::{Deadline, Refused};
-use corewheel_shard::{Budget, Expired as ShardExpired, ResetOutcome as ShardReset, Shard, Tick};
+use corewheel_shard::{Budget, Expired as ShardExpired, Shard, Tick};
 
 use super::waiters::Waiters;
 use super::{DelayKey, Expired};
@@ -58,42 +58,6 @@ impl<V> Inner<V> {
             alarm: Cell::new(None),
             taken: Cell::new(0),
         }
-    }
-
-    #[inline]
-    pub(super) fn insert(&self, value: V, deadline: Deadline) -> Result<DelayKey, Refused<V>> {
-        if self.shard.is_closed() {
-            return Err(Refused::Closed(value));
-        }
-        let inserted = self.values.borrow_mut().schedule(deadline.into(), value);
-        let key = inserted.map_err(|full| Refused::Full(full.0))?;
-        self.aim(deadline);
-        Ok(DelayKey(key))
-    }
-
-    #[inline]
-    pub(super) fn reset(&self, key: DelayKey, deadline: Deadline) -> bool {
-        let outcome = self.values.borrow_mut().reset(key.0, deadline.into());
-        let is_reset = outcome == ShardReset::Reset;
-        if is_reset {
-            self.aim(deadline);
-        }
-        is_reset
-    }
-
-    #[inline]
-    pub(super) fn remove(&self, key: DelayKey) -> Option<Expired<V>> {
-        let deadline = self.values.borrow().deadline(key.0)?;
-        let value = self.values.borrow_mut().cancel(key.0).payload()?;
-        self.note_taken();
-        Some(Expired { key, deadline: self.instant(deadline), value })
-    }
-
-    pub(super) fn drain(&self) -> Vec<Expired<V>> {
-        let mut drained: Vec<_> = self.values.borrow_mut().drain().collect();
-        drained.sort_by_key(|expired| expired.deadline);
-        self.note_taken();
-        drained.into_iter().map(|expired| self.expired(expired)).collect()
     }
 
     /// The next value that is due, whatever work it takes to find it. If none is due, the alarm is
@@ -196,7 +160,7 @@ impl<V> Inner<V> {
     /// Sets the alarm, unless it rings before that. It may wake the driver, whose waker is code of
     /// the user.
     #[inline]
-    fn aim(&self, at: Deadline) {
+    pub(super) fn aim(&self, at: Deadline) {
         if self.alarm.get().is_none_or(|rings| at < rings) {
             self.alarm.set(Some(at));
             self.shard.wake_past(at);
@@ -210,7 +174,7 @@ impl<V> Inner<V> {
     }
 
     #[inline]
-    fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {
+    pub(super) fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {
         let ShardExpired { key, deadline, payload } = expired;
         Expired { key: DelayKey(key), deadline: self.instant(deadline), value: payload }
     }

@@ -8,7 +8,7 @@
 //! ```
 //! use corewheel::clock::ManualClock;
 //! use corewheel::{Fired, TimerService, Timers};
-//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::queue::DelayQueue;
 //! use std::time::Duration;
 //!
 //! // A shard in a loop of our own, on a clock that we move; a server starts its service instead.
@@ -18,7 +18,7 @@
 //! let shard = attachment.into_loop(|_: Fired<()>, _: &Timers<()>| {})?;
 //!
 //! // Requests that have failed once, and are tried again after 100 ms.
-//! let retries = shard.timers().delay_queue();
+//! let retries = DelayQueue::new(shard.timers());
 //! let delay = Duration::from_millis(100);
 //! retries.insert(("GET /a", 1), delay)?;
 //! let second = retries.insert(("GET /b", 1), delay)?;
@@ -53,11 +53,11 @@
 //!
 //! ```
 //! use corewheel::{TimerService, Timers};
-//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::queue::DelayQueue;
 //! use std::time::Duration;
 //!
 //! let service = TimerService::builder().shards(1).start()?;
-//! let make = |timers: &Timers| timers.delay_queue::<&str>();
+//! let make = |timers: &Timers| DelayQueue::<&str>::new(timers);
 //! let retries = service.handle().on(service.shard_for(0)).keep(make)?.wait()?;
 //! let delay = Duration::from_millis(2);
 //! let first = retries.try_run(move |retries| retries.insert("GET /a", delay))?.wait()??;
@@ -73,7 +73,6 @@
 //! Or the values of a service are commands, and its handler owns the queue:
 //!
 //! ```
-//! use corewheel_kit::TimersExt;
 //! use corewheel_kit::queue::{DelayKey, DelayQueue};
 //! use corewheel::{Fired, TimerService, Timers};
 //! use std::collections::HashMap;
@@ -92,7 +91,7 @@
 //!     let mut queue: Option<DelayQueue<u64>> = None;
 //!     let mut keys: HashMap<u64, DelayKey> = HashMap::new();
 //!     move |fired: Fired<Command>, timers: &Timers<Command>| {
-//!         let queue = queue.get_or_insert_with(|| timers.delay_queue());
+//!         let queue = queue.get_or_insert_with(|| DelayQueue::new(timers));
 //!         match fired.payload {
 //!             Command::Put(request, delay) => match queue.insert(request, delay) {
 //!                 Ok(key) => {
@@ -157,7 +156,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use corewheel::{Refused, Timers, When};
-use corewheel_shard::{Shard, ShardConfig, TimerKey};
+use corewheel_shard::{ResetOutcome, Shard, ShardConfig, TimerKey};
 use futures_core::Stream;
 
 use self::inner::Inner;
@@ -187,9 +186,7 @@ pub struct Expired<V, K = DelayKey> {
     pub value: V,
 }
 
-/// Values of one shard, each with a deadline; made by
-/// [`TimersExt::delay_queue`](crate::TimersExt::delay_queue). See the [module](self) for an
-/// example.
+/// Values of one shard, each with a deadline. See the [module](self) for an example.
 ///
 /// `!Send`. All methods take `&self`, so the tasks and callbacks of a core share a queue through an
 /// [`Rc`], and other threads use it by a [`Kept`](corewheel::kept::Kept).
@@ -219,7 +216,13 @@ pub struct DelayQueue<V: 'static> {
 }
 
 impl<V> DelayQueue<V> {
-    pub(crate) fn new<T: Send + 'static>(timers: &Timers<T>) -> Self {
+    /// A queue on this shard, for as many values as the shard can have timers. Their memory is
+    /// reserved now, and touched as it comes into use.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for that many.
+    pub fn new<T: Send + 'static>(timers: &Timers<T>) -> Self {
         let capacity = timers.capacity();
         let config = ShardConfig { capacity, level_slots: 64, ..ShardConfig::default() };
         let values = Shard::new(config).expect("there is memory for as many values as timers");
@@ -237,23 +240,42 @@ impl<V> DelayQueue<V> {
     ///
     /// `Full` or `Closed`, with the value.
     pub fn insert<W: When>(&self, value: V, when: W) -> Result<DelayKey, Refused<V>> {
-        self.inner.insert(value, self.inner.shard.deadline(when))
+        let deadline = self.inner.shard.deadline(when);
+        if self.inner.shard.is_closed() {
+            return Err(Refused::Closed(value));
+        }
+        let inserted = self.inner.values.borrow_mut().schedule(deadline.into(), value);
+        let key = inserted.map_err(|full| Refused::Full(full.0))?;
+        self.inner.aim(deadline);
+        Ok(DelayKey(key))
     }
 
     /// Changes the deadline of a value, whether it is due or not. False if the key is stale.
     pub fn reset<W: When>(&self, key: DelayKey, when: W) -> bool {
-        self.inner.reset(key, self.inner.shard.deadline(when))
+        let deadline = self.inner.shard.deadline(when);
+        let outcome = self.inner.values.borrow_mut().reset(key.0, deadline.into());
+        let is_reset = outcome == ResetOutcome::Reset;
+        if is_reset {
+            self.inner.aim(deadline);
+        }
+        is_reset
     }
 
     /// Takes a value out, whether it is due or not. `None` if the key is stale.
     pub fn remove(&self, key: DelayKey) -> Option<Expired<V>> {
-        self.inner.remove(key)
+        let deadline = self.due(key)?;
+        let value = self.inner.values.borrow_mut().cancel(key.0).payload()?;
+        self.inner.note_taken();
+        Some(Expired { key, deadline, value })
     }
 
     /// Takes all values out, due or not, in the order of their deadlines. The order of values of
     /// one tick is not defined.
     pub fn drain(&self) -> Vec<Expired<V>> {
-        self.inner.drain()
+        let mut drained: Vec<_> = self.inner.values.borrow_mut().drain().collect();
+        drained.sort_by_key(|expired| expired.deadline);
+        self.inner.note_taken();
+        drained.into_iter().map(|expired| self.inner.expired(expired)).collect()
     }
 }
 

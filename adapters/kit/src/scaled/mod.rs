@@ -11,7 +11,7 @@
 //! use corewheel::clock::ManualClock;
 //! use corewheel::settings::Scale;
 //! use corewheel::{Fired, TimerService};
-//! use corewheel_kit::TimersExt;
+//! use corewheel_kit::scaled::ScaledTimeouts;
 //!
 //! let clock = ManualClock::new();
 //! let builder = TimerService::builder().shards(1).clock(&clock);
@@ -24,7 +24,8 @@
 //! let closed = Rc::new(RefCell::new(Vec::new()));
 //! let seen = Rc::clone(&closed);
 //! let (min, max) = (Duration::from_secs(5), Duration::from_secs(60));
-//! let idle = timers.scaled(min, max, move |connection, _| seen.borrow_mut().push(connection))?;
+//! let note = move |connection, _: &_| seen.borrow_mut().push(connection);
+//! let idle = ScaledTimeouts::new(&timers, min, max, note)?;
 //! let a = idle.start("a")?;
 //! idle.start("b")?;
 //! clock.advance(Duration::from_secs(10));
@@ -88,7 +89,7 @@ use corewheel::{ConfigError, Deadline, Refused, Timers};
 use self::queue::Queue;
 
 /// Timeouts of one shard that last for a minimum, a maximum or a time in between, by the shard's
-/// [`Scale`]; made by [`TimersExt::scaled`](crate::TimersExt::scaled). See the [module](self).
+/// [`Scale`]. See the [module](self).
 ///
 /// `V` is the type of the values, such as a connection; the handler is given the value when its
 /// timeout ends. It is `!Send`; a clone shares the timeouts, and other threads use them by a
@@ -139,7 +140,18 @@ struct Inner<V: 'static> {
 }
 
 impl<V> ScaledTimeouts<V> {
-    pub(crate) fn new<T: Send + 'static>(
+    /// Timeouts on this shard that last from `min` to `max` by the shard's
+    /// [scale](Timers::set_scale), for as many values as the shard can have timers. A `max` that
+    /// does not fit (584 years) means never.
+    ///
+    /// The handler runs on this core with nothing borrowed, and is given the timeouts too, so it
+    /// may start, reset and cancel timeouts. If it panics, the shard logs and counts the panic, and
+    /// the handler is called for the next timeout.
+    ///
+    /// # Errors
+    ///
+    /// `min` is more than `max`, or `max` is zero.
+    pub fn new<T: Send + 'static>(
         timers: &Timers<T>,
         min: Duration,
         max: Duration,

@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use corewheel_shard::{Link, List, Node};
+use corewheel_shard::List;
 use slab::Slab;
 
 use super::ScaledTimeout;
+use crate::chains::Linked;
 
 pub(super) struct Queue<V> {
-    values: Slab<Started<V>>,
+    values: Slab<Linked<Started<V>>>,
     order: List,
     /// The latest start, in nanoseconds; a clock that goes back changes no order.
     latest: u64,
@@ -26,17 +27,6 @@ struct Started<V> {
     serial: u64,
     /// When it was started, in nanoseconds.
     start: u64,
-    link: Link,
-}
-
-impl<V> Node for Started<V> {
-    fn link(&self) -> Link {
-        self.link
-    }
-
-    fn set_link(&mut self, link: Link) {
-        self.link = link;
-    }
 }
 
 impl<V> Queue<V> {
@@ -48,7 +38,7 @@ impl<V> Queue<V> {
     pub(super) fn push(&mut self, value: V, now: Duration) -> ScaledTimeout {
         let (serial, start) = (self.serial, self.start(now));
         self.serial += 1;
-        let started = Started { value, serial, start, link: Link::default() };
+        let started = Linked::new(Started { value, serial, start });
         let index = self.values.insert(started) as u32;
         self.order.append(&mut self.values, index);
         ScaledTimeout { serial, index }
@@ -59,7 +49,7 @@ impl<V> Queue<V> {
         let is_there = self.get(timeout).is_some();
         if is_there {
             self.order.remove(&mut self.values, timeout.index);
-            self.values[timeout.index as usize].start = self.start(now);
+            self.values[timeout.index as usize].item.start = self.start(now);
             self.order.append(&mut self.values, timeout.index);
         }
         is_there
@@ -79,7 +69,7 @@ impl<V> Queue<V> {
 
     fn take(&mut self, index: u32) -> V {
         self.order.remove(&mut self.values, index);
-        self.values.remove(index as usize).value
+        self.values.remove(index as usize).item.value
     }
 
     fn start(&mut self, now: Duration) -> u64 {
@@ -92,12 +82,12 @@ impl<V> Queue<V> {
     #[inline]
     pub(super) fn first(&self) -> Option<Duration> {
         let first = self.order.first()?;
-        Some(Duration::from_nanos(self.values[first as usize].start))
+        Some(Duration::from_nanos(self.values[first as usize].item.start))
     }
 
     /// The start of a value. `None` if it is not in the queue.
     pub(super) fn get(&self, timeout: ScaledTimeout) -> Option<Duration> {
-        let known = self.values.get(timeout.index as usize)?;
+        let known = &self.values.get(timeout.index as usize)?.item;
         (known.serial == timeout.serial).then(|| Duration::from_nanos(known.start))
     }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
+use corewheel_kit::queue::DelayQueue;
 use corewheel_kit::repeat::Repeat;
+use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::{FAR, Lab, OTHER, SHARD, builder, check_law, ms};
 
@@ -13,11 +15,11 @@ fn due_of_every_container_is_the_deadline_until_the_timer_is_delivered() {
     let timers = lab.timers().clone();
     let now = timers.now();
     let timer = timers.schedule(ms(5), 1).unwrap();
-    let queue = timers.delay_queue();
+    let queue = DelayQueue::new(&timers);
     let value = queue.insert("a", ms(5)).unwrap();
-    let keyed = timers.keyed(|_, _| {});
+    let keyed = KeyedTimers::new(&timers, |_, _| {});
     let _new = keyed.insert("b", (), ms(5)).unwrap();
-    let scaled = timers.scaled(ms(1), ms(5), |(), _| {}).unwrap();
+    let scaled = ScaledTimeouts::new(&timers, ms(1), ms(5), |(), _| {}).unwrap();
     let timeout = scaled.start(()).unwrap();
     let due = || [timers.due(timer), queue.due(value), keyed.due("b")];
     let remaining = || [timers.remaining(timer), scaled.remaining(timeout)];
@@ -51,12 +53,12 @@ fn duration_that_is_too_long_means_never_in_every_container() {
     client.on(SHARD).schedule(never, 2).unwrap();
     let deadline = client.deadline_with_slack(never, never);
     timers.schedule(deadline, 5).unwrap();
-    let queue = timers.delay_queue();
+    let queue = DelayQueue::new(&timers);
     queue.insert("never", never).unwrap();
-    let scaled = timers.scaled(never, never, |(), _| {}).unwrap();
+    let scaled = ScaledTimeouts::new(&timers, never, never, |(), _| {}).unwrap();
     scaled.start(()).unwrap();
     let repeat = Repeat::at_fixed_rate(never).unwrap().first(never);
-    timers.repeat(repeat, |_| panic!("never")).unwrap();
+    repeat.begin(&timers, |_| panic!("never")).unwrap();
     lab.advance(Duration::from_hours(100 * 365 * 24));
     assert!(lab.fired().is_empty() && queue.try_next().is_none());
     assert_eq!((scaled.len(), lab.counts().panicked), (1, 0));

@@ -10,7 +10,6 @@ use corewheel::ShutdownPolicy;
 use corewheel::class::TimerClass;
 use corewheel::settings::Scale;
 use corewheel::settings::TurnBudget;
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::{Operation, Purgatory};
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use fastrand::Rng;
@@ -139,7 +138,7 @@ fn operations_with_random_callbacks_end_exactly_once() {
         let mut rng = Rng::with_seed(seed);
         let budget = TurnBudget { expired_max: rng.u32(1..8), ..TurnBudget::default() };
         let mut lab = Lab::<()>::new(builder(1).budget(budget).capacity(rng.u32(4..64)));
-        let purgatory = Rc::new(lab.timers().purgatory());
+        let purgatory = Rc::new(Purgatory::new(lab.timers()));
         let world = Rc::new(World {
             purgatory: Rc::downgrade(&purgatory),
             ends: Ends::default(),
@@ -242,7 +241,7 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
             }
         };
         let max = ms(rng.u64(1..60));
-        let timeouts = timers.scaled(max / rng.u32(1..9), max, handle).unwrap();
+        let timeouts = ScaledTimeouts::new(&timers, max / rng.u32(1..9), max, handle).unwrap();
         for _ in 0..600 {
             if rng.u32(..3) == 0 {
                 lab.advance(Duration::from_micros(rng.u64(1..9_000)));

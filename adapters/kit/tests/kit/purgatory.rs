@@ -8,7 +8,6 @@ use std::time::Duration;
 use corewheel::class::TimerClass;
 use corewheel::stats::ClassStats;
 use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::{Operation, Purgatory, PurgatoryStats};
 use fastrand::Rng;
 
@@ -77,7 +76,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let lab = Lab::new(builder(1));
-        let purgatory = Rc::new(lab.timers().purgatory());
+        let purgatory = Rc::new(Purgatory::new(lab.timers()));
         Self { lab, purgatory, log: Log::default() }
     }
 
@@ -253,7 +252,7 @@ fn operation_cancelled_by_another_in_its_tick_does_not_expire() {
 fn check_during_a_try_leads_to_another_try() {
     for watched_before in [false, true] {
         let lab = Lab::<()>::new(builder(1));
-        let purgatory = Rc::new(lab.timers().purgatory::<Keys, OperationFn>());
+        let purgatory = Rc::new(Purgatory::<Keys, OperationFn>::new(lab.timers()));
         let ready = Rc::new(Cell::new(false));
         let fires = Rc::new(Cell::new(!watched_before));
         let done = Rc::new(Cell::new(None));
@@ -289,7 +288,7 @@ fn operation_whose_deadline_comes_within_its_own_try_expires() {
         static LAB: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
     }
     let lab = Lab::<()>::new(builder(1));
-    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
+    let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
     let ended = Rc::new(Cell::new(None));
     let noted = Rc::clone(&ended);
     let is_complete = || {
@@ -311,7 +310,7 @@ fn operation_whose_deadline_comes_within_its_own_try_expires() {
 #[test]
 fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times() {
     let lab = Lab::<()>::new(builder(1));
-    let purgatory = Rc::new(lab.timers().purgatory::<Keys, OperationFn>());
+    let purgatory = Rc::new(Purgatory::<Keys, OperationFn>::new(lab.timers()));
     let tries = Rc::new(Cell::new(0));
     let op = {
         let (weak, tries) = (Rc::downgrade(&purgatory), Rc::clone(&tries));
@@ -333,7 +332,7 @@ fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times(
 fn lock_is_handed_down_a_queue_of_any_length() {
     const QUEUE: usize = 20_000;
     let lab = Lab::<()>::new(builder(1));
-    let purgatory = Rc::new(lab.timers().purgatory::<u8, OperationFn>());
+    let purgatory = Rc::new(Purgatory::<u8, OperationFn>::new(lab.timers()));
     let (free, order) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
     for n in 0..QUEUE {
         let (weak, order) = (Rc::downgrade(&purgatory), Rc::clone(&order));
@@ -365,7 +364,7 @@ fn refused_operation_is_returned_and_leaves_nothing_behind() {
         other => panic!("{other:?}"),
     };
     // Four keys for each of two timers.
-    let purgatory = lab.timers().purgatory::<u32, Op>();
+    let purgatory = Purgatory::<u32, Op>::new(lab.timers());
     check(purgatory.try_complete_else_watch(op("many keys"), FAR, 0..), "many keys");
     let _ = purgatory.try_complete_else_watch(op("a"), FAR, 1..=7).unwrap();
     check(purgatory.try_complete_else_watch(op("watches"), FAR, [1, 2]), "watches");
@@ -392,7 +391,7 @@ fn refused_operation_is_returned_and_leaves_nothing_behind() {
 fn timers_of_operations_count_for_the_class_of_the_view() {
     const FETCH: TimerClass = TimerClass::new("fetch");
     let mut lab = Lab::<()>::new(builder(1).class(FETCH).capacity(3));
-    let purgatory = lab.timers().of_class(FETCH).unwrap().purgatory::<Keys, OperationFn>();
+    let purgatory = Purgatory::<Keys, OperationFn>::new(&lab.timers().of_class(FETCH).unwrap());
     let watch = |delay, key| {
         let op = OperationFn::new(|| false, |_| {});
         purgatory.try_complete_else_watch(op, delay, [key])
@@ -445,7 +444,7 @@ fn random_history_of_operations_equals_that_of_a_list() {
     seeds::each(40, |seed| {
         let mut rng = Rng::with_seed(seed);
         let mut lab = Lab::<()>::new(builder(1));
-        let purgatory = Rc::new(lab.timers().purgatory::<u32, OperationFn>());
+        let purgatory = Rc::new(Purgatory::<u32, OperationFn>::new(lab.timers()));
         let ends = Rc::new(RefCell::new(Vec::new()));
         let mut twin: Vec<Twin> = Vec::new();
         for number in 0..400 {
@@ -526,7 +525,7 @@ fn operations_end_by_event_and_by_deadline_on_every_host() {
         let (sender, ends) = mpsc::channel();
         let start = running.service.now();
         let watch = move |timers: &Timers<()>| {
-            let purgatory = timers.purgatory();
+            let purgatory = Purgatory::new(timers);
             let ready = Rc::new(Cell::new(false));
             for (name, key, delay) in [("late", "never", ms(30)), ("soon", "k", FAR)] {
                 let (ready, sender, timers) = (Rc::clone(&ready), sender.clone(), timers.clone());

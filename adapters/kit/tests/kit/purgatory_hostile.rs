@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use corewheel::attach::Turn;
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::purgatory::{Keys, check_stats};
@@ -48,7 +47,7 @@ impl Drop for Bomb {
 #[test]
 fn operation_that_panics_is_counted_and_others_end() {
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
+    let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
     let (armed, calm) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
     for bomb in [true, false] {
         let (armed, calm) = (Rc::clone(&armed), Rc::clone(&calm));
@@ -65,7 +64,7 @@ fn operation_that_panics_is_counted_and_others_end() {
     assert_eq!(purgatory.check_and_complete("k"), 2);
     assert_eq!(calm.get(), 1, "the other operation is completed");
 
-    let purgatory = lab.timers().purgatory::<Keys, Bomb>();
+    let purgatory = Purgatory::<Keys, Bomb>::new(lab.timers());
     let ended = Rc::new(Cell::new(0));
     for place in ["try", "completed", "expired", "drop", "nowhere"] {
         let bomb = Bomb(place, Rc::clone(&ended));
@@ -111,7 +110,7 @@ impl std::borrow::Borrow<str> for Nosy {
 #[test]
 fn keys_are_dropped_while_nothing_is_borrowed() {
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory: NosyPurgatory = lab.timers().purgatory();
+    let purgatory: NosyPurgatory = Purgatory::new(lab.timers());
     NOSY.set(Some(purgatory.clone()));
     let op = || OperationFn::new(|| false, |_| {});
     let watch = |keys: [u32; 3], delay| {
@@ -156,7 +155,7 @@ impl Drop for Greedy {
 fn key_dropped_by_a_cancel_may_cancel_the_rest() {
     for for_key in [true, false] {
         let lab = Lab::<()>::new(builder(1));
-        let purgatory: GreedyPurgatory = lab.timers().purgatory();
+        let purgatory: GreedyPurgatory = Purgatory::new(lab.timers());
         for n in 0..4 {
             let op = OperationFn::new(|| false, |_| {});
             let keys = [Greedy(n), Greedy(9)];
@@ -189,7 +188,7 @@ fn driver_woken_by_a_watch_may_check_at_once() {
         }
     }
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory = lab.timers().purgatory::<Keys, OperationFn>();
+    let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
     SLEEPING.set(Some(purgatory.clone()));
     let turn = lab.turn();
     let waker = std::sync::Arc::new(CheckWhenWoken).into();
@@ -212,7 +211,7 @@ fn driver_woken_by_a_watch_may_check_at_once() {
 #[test]
 fn drop_of_last_clone_drops_operations_and_timers() {
     let mut lab = Lab::<()>::new(builder(1));
-    let purgatory = lab.timers().purgatory::<Keys, Bomb>();
+    let purgatory = Purgatory::<Keys, Bomb>::new(lab.timers());
     let ended = Rc::new(Cell::new(0));
     let op = Bomb("expired", Rc::clone(&ended));
     assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());

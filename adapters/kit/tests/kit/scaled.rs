@@ -11,7 +11,6 @@ use corewheel::settings::Scale;
 use corewheel::settings::TurnBudget;
 use corewheel::stats::ClassStats;
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use fastrand::Rng;
 
@@ -38,7 +37,7 @@ pub(crate) fn timeouts<V: 'static>(
     let ends = Ends::default();
     let (noted, timers) = (Rc::clone(&ends), of_class(lab));
     let note = move |value, _: &_| noted.borrow_mut().push((value, ticks_of(&timers)));
-    (of_class(lab).scaled(ms(min), ms(max), note).unwrap(), ends)
+    (ScaledTimeouts::new(&of_class(lab), ms(min), ms(max), note).unwrap(), ends)
 }
 
 pub(crate) fn of_class(lab: &Lab<()>) -> Timers<()> {
@@ -264,7 +263,8 @@ fn timeout_due_but_not_delivered_can_be_cancelled_or_reset() {
 fn range_of_one_point_is_not_scaled_and_huge_maximum_means_never() {
     let mut lab = lab();
     let (fixed, fixed_ends) = timeouts(&lab, 10, 10);
-    let forever = of_class(&lab).scaled(ms(10), Duration::MAX, |_: &str, _| {}).unwrap();
+    let forever =
+        ScaledTimeouts::new(&of_class(&lab), ms(10), Duration::MAX, |_: &str, _| {}).unwrap();
     fixed.start("a").unwrap();
     forever.start("b").unwrap();
     lab.timers().set_scale(Scale::ZERO);
@@ -284,7 +284,7 @@ fn timeout_without_minimum_ends_in_a_later_turn_than_it_starts() {
     let again = |name, timeouts: &ScaledTimeouts<&str>| {
         timeouts.start(name).unwrap();
     };
-    let timeouts = of_class(&lab).scaled(Duration::ZERO, ms(5), again).unwrap();
+    let timeouts = ScaledTimeouts::new(&of_class(&lab), Duration::ZERO, ms(5), again).unwrap();
     timeouts.start("a").unwrap();
     lab.timers().set_scale(Scale::ZERO);
     lab.settle();
@@ -357,8 +357,8 @@ fn timeouts_count_for_the_class_of_their_view_and_others_for_none() {
     let mut lab = Lab::<()>::new(builder(1).classes([CLASS, OTHER_CLASS]).overrun(ms(2)));
     let clock = lab.clock.clone();
     let slow = move |(), _: &_| clock.advance(ms(3));
-    let timeouts = of_class(&lab).scaled(ms(1), ms(5), slow).unwrap();
-    let unclassed = lab.timers().scaled(ms(1), ms(5), |(), _| {}).unwrap();
+    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(5), slow).unwrap();
+    let unclassed = ScaledTimeouts::new(lab.timers(), ms(1), ms(5), |(), _| {}).unwrap();
     for _ in 0..3 {
         timeouts.start(()).unwrap();
         unclassed.start(()).unwrap();
@@ -436,7 +436,7 @@ fn shard_starts_with_the_scale_that_was_set_before() {
     let deliver = |_: Fired<()>, _: &Timers<()>| {};
     let shard = service.attach(SHARD).unwrap().into_loop(deliver).unwrap();
     assert_eq!(shard.timers().scale(), scale(0.25));
-    let timeouts = shard.timers().scaled(ms(100), ms(500), |(), _| {}).unwrap();
+    let timeouts = ScaledTimeouts::new(shard.timers(), ms(100), ms(500), |(), _| {}).unwrap();
     let timeout = timeouts.start(()).unwrap();
     let left = timeouts.remaining(timeout).unwrap();
     assert!(left > ms(100) && left <= ms(202), "{left:?}");
@@ -565,7 +565,8 @@ fn timeouts_follow_the_scale_on_every_host() {
         let fill = move |timers: &Timers<()>| {
             let clock = timers.clone();
             let note = move |number, _: &_| sender.send((number, clock.now())).unwrap();
-            let timeouts = timers.of_class(CLASS).unwrap().scaled(ms(20), FAR, note).unwrap();
+            let timeouts =
+                ScaledTimeouts::new(&timers.of_class(CLASS).unwrap(), ms(20), FAR, note).unwrap();
             for number in 0..2_000 {
                 timeouts.start(number).unwrap();
             }

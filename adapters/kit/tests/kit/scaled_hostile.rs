@@ -9,7 +9,6 @@ use std::task::Wake;
 use corewheel::attach::Turn;
 use corewheel::settings::Scale;
 use corewheel::{Refused, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 use crate::scaled::{
@@ -60,7 +59,7 @@ fn shard_that_becomes_full_loses_no_timeout() {
         // Each slot that is free is taken at once.
         while timers.schedule(FAR, ()).is_ok() {}
     };
-    let timeouts = of_class(&lab).scaled(ms(1), ms(5), fill).unwrap();
+    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(5), fill).unwrap();
     let first = timeouts.start(()).unwrap();
     for _ in 0..3 {
         lab.advance(ms(1));
@@ -98,7 +97,7 @@ fn handler_may_start_reset_cancel_and_drain() {
             _ => unreachable!("{name}"),
         }
     };
-    let timeouts = of_class(&lab).scaled(ms(10), ms(20), handler).unwrap();
+    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(10), ms(20), handler).unwrap();
     for name in ["a", "b", "c", "d", "e"] {
         keys.borrow_mut().insert(name, timeouts.start(name).unwrap());
     }
@@ -122,7 +121,7 @@ fn handler_may_start_reset_cancel_and_drain() {
 fn handler_that_panics_is_called_again() {
     let mut lab = lab();
     let handler = |fail: bool, _: &_| assert!(!fail, "on purpose");
-    let timeouts = of_class(&lab).scaled(ms(1), ms(2), handler).unwrap();
+    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(2), handler).unwrap();
     for fail in [true, false, true, false] {
         timeouts.start(fail).unwrap();
     }
@@ -139,7 +138,7 @@ fn drop_of_last_clone_in_the_handler_drops_all_values() {
     let last: Rc<RefCell<Option<ScaledTimeouts<Guard>>>> = Rc::default();
     let mine = Rc::clone(&last);
     let handler = move |_, _: &_| drop(mine.take());
-    let timeouts = of_class(&lab).scaled(ms(1), ms(2), handler).unwrap();
+    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(2), handler).unwrap();
     for _ in 0..3 {
         timeouts.start(guard.clone()).unwrap();
     }
@@ -167,7 +166,7 @@ fn value_with_a_weak_reference_does_not_keep_its_timeouts_alive() {
         }
     }
     let mut lab = lab();
-    let timeouts = Rc::new(lab.timers().scaled(ms(1), ms(5), |_, _: &_| {}).unwrap());
+    let timeouts = Rc::new(ScaledTimeouts::new(lab.timers(), ms(1), ms(5), |_, _: &_| {}).unwrap());
     let idle = Rc::downgrade(&timeouts);
     let connection = Rc::new(Connection { idle, timeout: Cell::new(None) });
     connection.timeout.set(Some(timeouts.start(Rc::clone(&connection)).unwrap()));
@@ -241,7 +240,7 @@ fn driver_woken_by_a_start_may_set_the_scale_or_drain_at_once() {
 fn bad_ranges_and_scales_are_refused_by_field() {
     let lab = lab();
     let build = |min, max| {
-        let built = lab.timers().scaled(ms(min), ms(max), |(), _| {});
+        let built = ScaledTimeouts::new(lab.timers(), ms(min), ms(max), |(), _| {});
         built.map(drop).map_err(|error| (error.field(), error.to_string()))
     };
     let (field, message) = build(6, 5).unwrap_err();

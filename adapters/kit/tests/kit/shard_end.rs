@@ -11,7 +11,6 @@ use corewheel::attach::Turn;
 use corewheel::settings::Scale;
 use corewheel::stats::ShardState;
 use corewheel::{Fired, Refused, ShutdownPolicy, TimerService, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::scaled::ScaledTimeouts;
 
@@ -52,8 +51,8 @@ fn open(timers: &Timers<()>, service: Weak<TimerService<()>>, policy: ShutdownPo
         }
         timeout_ends.send(("timeout", number)).unwrap();
     };
-    let timeouts = timers.scaled(ms(1), FAR, handle).unwrap();
-    let operations = timers.purgatory();
+    let timeouts = ScaledTimeouts::new(timers, ms(1), FAR, handle).unwrap();
+    let operations = Purgatory::new(timers);
     for number in 0..MANY {
         timeouts.start(number).unwrap();
         let ends = ends.clone();
@@ -115,8 +114,8 @@ fn dead_shard_keeps_operations_and_timeouts_until_they_are_drained() {
     let count = Rc::clone(&ended);
     let handle = move |_, _: &Timeouts| count.set(count.get() + 1);
     let timers = lab.timers().clone();
-    let timeouts = timers.scaled(ms(1), FAR, handle).unwrap();
-    let operations: Operations = timers.purgatory();
+    let timeouts = ScaledTimeouts::new(&timers, ms(1), FAR, handle).unwrap();
+    let operations: Operations = Purgatory::new(&timers);
     let keys: Vec<_> = (0..MANY).map(|number| timeouts.start(number).unwrap()).collect();
     let ready = Rc::new(Cell::new(false));
     let op = || {

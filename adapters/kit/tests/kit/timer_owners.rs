@@ -4,9 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use corewheel::{ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
-use corewheel_kit::purgatory::Operation;
+use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use corewheel_test_support::{Lab, builder, check_law, ms};
 
@@ -18,7 +17,7 @@ fn numbered(timers: &Timers<()>, name: &'static str, expiries: &Expiries) -> Num
     let record = move |timer: Expired<u32, u32>, _: &Numbered| {
         expiries.borrow_mut().push((name, timer.key));
     };
-    timers.keyed(record)
+    KeyedTimers::new(timers, record)
 }
 
 /// An operation that records its expiry.
@@ -54,7 +53,7 @@ fn drop_of_an_owner_ends_its_timers_and_no_other_timers() {
     }
     let second = numbered(lab.timers(), "second", &expiries);
     put(&second, 1, 5);
-    let purgatory = lab.timers().purgatory::<u32, RecordsExpiry>();
+    let purgatory = Purgatory::<u32, RecordsExpiry>::new(lab.timers());
     let watch = purgatory.try_complete_else_watch(RecordsExpiry(Rc::clone(&expiries)), ms(5), [1]);
     assert!(matches!(watch, Ok(false)));
     lab.advance(ms(10));
@@ -78,7 +77,7 @@ fn owner_dropped_by_its_handler_can_be_replaced_by_another_owner() {
             next.set(Some(another));
         }
     };
-    let first: Numbered = lab.timers().keyed(handler);
+    let first: Numbered = KeyedTimers::new(lab.timers(), handler);
     (0..4).for_each(|key| put(&first, key, 5));
     held.set(Some(first));
     lab.advance(ms(5));

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use corewheel::Refused;
-use corewheel_kit::TimersExt;
 use corewheel_kit::queue::{DelayKey, DelayQueue};
 use futures_core::Stream;
 
@@ -98,7 +97,7 @@ fn random_history_agrees_with_a_plain_list() {
     seeds::each(300, |seed| {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut lab = Lab::<()>::new(builder(1).capacity(40));
-        let mut queue: DelayQueue<u32> = lab.timers().delay_queue();
+        let mut queue: DelayQueue<u32> = DelayQueue::new(lab.timers());
         let mut model = Model::default();
         let epoch = lab.clock.now();
         let (alarm, waker) = Alarm::new();

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::{Fired, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
+use corewheel_kit::queue::DelayQueue;
 
 use corewheel_test_support::{
     FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
@@ -17,7 +17,7 @@ fn next_and_recv_work_on_every_executor() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
         let start = running.service.now();
         let taken = running.service.spawn_on(SHARD, |timers| async move {
-            let queue = Rc::new(timers.delay_queue());
+            let queue = Rc::new(DelayQueue::new(&timers));
             for (value, delay) in [(3, 30), (1, 10), (9, 3_600_000), (2, 20)] {
                 queue.insert(value, ms(delay)).unwrap();
             }
@@ -47,7 +47,7 @@ fn next_and_recv_work_on_every_executor() {
         // A shutdown wakes a task that waits.
         let (sender, ended) = mpsc::channel();
         let waits = running.service.spawn_on(SHARD, |timers| async move {
-            let queue = timers.delay_queue::<u8>();
+            let queue = DelayQueue::<u8>::new(&timers);
             queue.insert(1, FAR).unwrap();
             timers.schedule_fn(ms(1), move |_| sender.send(()).unwrap()).unwrap();
             queue.recv().await
@@ -68,7 +68,7 @@ fn callbacks_take_values_on_every_host() {
         let client = running.client();
         let (sender, taken) = mpsc::channel();
         let fill = move |timers: &Timers<()>| {
-            let queue = timers.delay_queue();
+            let queue = DelayQueue::new(timers);
             for n in 0..3 {
                 queue.insert(n, ms(10)).unwrap();
             }

@@ -11,7 +11,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use corewheel_kit::TimersExt;
 use corewheel_kit::queue::DelayQueue;
 
 use corewheel_test_support::{Lab, builder};
@@ -21,7 +20,7 @@ fn lab() -> Lab<()> {
 }
 
 fn queue<V>(lab: &Lab<()>) -> DelayQueue<V> {
-    lab.timers().delay_queue()
+    DelayQueue::new(lab.timers())
 }
 
 /// Takes all values that are due.

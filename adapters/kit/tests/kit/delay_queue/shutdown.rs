@@ -3,7 +3,6 @@
 use std::pin::pin;
 
 use corewheel::{Refused, ShutdownPolicy};
-use corewheel_kit::TimersExt;
 use corewheel_kit::queue::DelayQueue;
 
 use super::{lab, poll, queue};
@@ -57,7 +56,7 @@ fn queue_on_an_ended_shard_refuses_and_does_not_wait() {
     let mut lab = lab();
     let timers = lab.timers().clone();
     drop(lab.end(ShutdownPolicy::Drop));
-    let queue: DelayQueue<u32> = timers.delay_queue();
+    let queue: DelayQueue<u32> = DelayQueue::new(&timers);
     assert_eq!(queue.insert(1, ms(1)), Err(Refused::Closed(1)));
     assert_eq!(look(&mut pin!(queue.recv())), Some(None));
     assert!(look(&mut pin!(queue.next())).unwrap().is_none());

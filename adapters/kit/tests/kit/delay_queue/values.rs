@@ -4,8 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use corewheel::{Refused, ShutdownPolicy};
-use corewheel_kit::TimersExt;
-use corewheel_kit::queue::Expired;
+use corewheel_kit::queue::{DelayQueue, Expired};
 
 use super::{due, lab, poll, queue};
 use corewheel_test_support::{Alarm, FAR, Lab, builder, check_law, ms};
@@ -76,7 +75,7 @@ fn delay_that_does_not_fit_never_expires() {
 #[test]
 fn insert_without_room_returns_the_value_and_changes_nothing() {
     let mut lab = Lab::<()>::new(builder(1).capacity(2));
-    let queue = lab.timers().delay_queue();
+    let queue = DelayQueue::new(lab.timers());
     let a = queue.insert("a", ms(1)).unwrap();
     queue.insert("b", ms(2)).unwrap();
     assert_eq!(queue.insert("c", ms(1)), Err(Refused::Full("c")));

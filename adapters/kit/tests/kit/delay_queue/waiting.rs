@@ -6,7 +6,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use corewheel::attach::Turn;
-use corewheel_kit::TimersExt;
 use corewheel_kit::queue::DelayQueue;
 use futures_core::Stream;
 
@@ -292,7 +291,7 @@ fn waker_that_panics_loses_no_value_and_no_wake() {
 #[test]
 fn own_loop_that_only_looks_is_woken_for_each_deadline() {
     let mut lab = lab();
-    let queue = lab.timers().delay_queue::<u32>();
+    let queue = DelayQueue::<u32>::new(lab.timers());
     for (value, delay) in [(2, 50), (3, 90), (1, 20)] {
         queue.insert(value, ms(delay)).unwrap();
     }
@@ -315,7 +314,7 @@ fn own_loop_that_only_looks_is_woken_for_each_deadline() {
 #[test]
 fn value_that_is_due_and_not_taken_causes_no_further_turns() {
     let mut lab = lab();
-    let queue = lab.timers().delay_queue::<u32>();
+    let queue = DelayQueue::<u32>::new(lab.timers());
     queue.insert(1, ms(5)).unwrap();
     lab.advance(ms(5));
     let turn = lab.turn();
@@ -326,7 +325,7 @@ fn value_that_is_due_and_not_taken_causes_no_further_turns() {
 #[test]
 fn queue_whose_values_never_become_due_leaves_the_loop_idle() {
     let mut lab = lab();
-    let queue = lab.timers().delay_queue::<u32>();
+    let queue = DelayQueue::<u32>::new(lab.timers());
     queue.insert(1, Duration::MAX).unwrap();
     lab.timers().schedule(Duration::MAX, ()).unwrap();
     let turn = lab.turn();

@@ -2,7 +2,7 @@
 
 use corewheel::class::TimerClass;
 use corewheel::stats::ClassStats;
-use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 
 use corewheel_test_support::{FAR, Lab, SHARD, builder, check_law, ms};
 
@@ -15,9 +15,9 @@ fn stats(lab: &Lab<()>) -> ClassStats {
 #[test]
 fn keys_count_for_the_class_of_the_view() {
     let mut lab = Lab::<()>::new(builder(1).capacity(4).class(LEASE));
-    let plain = lab.timers().keyed::<u32, ()>(|_, _| {});
+    let plain = KeyedTimers::<u32, ()>::new(lab.timers(), |_, _| {});
     assert!(plain.insert(0, (), FAR).is_ok());
-    let leases = lab.timers().of_class(LEASE).unwrap().keyed::<u32, ()>(|_, _| {});
+    let leases = KeyedTimers::<u32, ()>::new(&lab.timers().of_class(LEASE).unwrap(), |_, _| {});
     for key in 1..4 {
         assert!(leases.insert(key, (), ms(u64::from(key))).is_ok());
     }

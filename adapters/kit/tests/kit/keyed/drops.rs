@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
 use super::Scene;
@@ -38,7 +37,7 @@ impl Drop for Nosy {
 #[test]
 fn drop_of_keys_values_and_names_may_use_the_timers() {
     let mut lab = Lab::<()>::new(builder(1));
-    let timers: NosyTimers = lab.timers().keyed_in_groups(|one, _| drop(one));
+    let timers: NosyTimers = KeyedTimers::in_groups(lab.timers(), |one, _| drop(one));
     let timers = Rc::new(timers);
     NOSY.set(Rc::downgrade(&timers));
     DROPS.set(0);

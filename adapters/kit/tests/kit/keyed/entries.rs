@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::{Refused, ShutdownPolicy};
-use corewheel_kit::TimersExt;
+use corewheel_kit::keyed::KeyedTimers;
 
 use super::{Scene, keys, named};
 use corewheel_test_support::{Lab, builder, check_law, ms};
@@ -45,7 +45,7 @@ fn due_key_can_be_removed_before_it_is_delivered() {
     let mut lab = Lab::<()>::new(builder(1));
     let fired = Rc::new(Cell::new(0));
     let count = Rc::clone(&fired);
-    let timers = lab.timers().keyed_in_groups::<u32, (), u8>(move |_, timers| {
+    let timers = KeyedTimers::<u32, (), u8>::in_groups(lab.timers(), move |_, timers| {
         count.set(count.get() + 1);
         assert_eq!(timers.remove_group(&1).len(), 9, "the other keys are due as well");
     });

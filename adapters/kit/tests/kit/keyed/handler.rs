@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::{Fired, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use super::replaced;
@@ -40,7 +39,7 @@ fn handler_may_use_the_timers_in_every_way_and_drop_them() {
             _ => assert!(timers.remove_group(&9).is_empty()),
         }
     };
-    let timers: Mine = lab.timers().keyed_in_groups(handler);
+    let timers: Mine = KeyedTimers::in_groups(lab.timers(), handler);
     assert_eq!(timers.insert(1, 0, ms(1)), Ok(None));
     kept.replace(Some(timers));
     lab.advance(ms(1));
@@ -64,7 +63,7 @@ fn handler_that_panics_is_counted_and_called_for_the_next_key() {
         assert_ne!(one.key % 2, 0, "the handler panics");
         count.set(count.get() + 1);
     };
-    let timers = lab.timers().keyed_in_groups(handler);
+    let timers = KeyedTimers::in_groups(lab.timers(), handler);
     for key in 0..10 {
         assert_eq!(timers.insert(key, key, ms(1)), Ok(None));
     }
@@ -89,7 +88,7 @@ fn driver_that_is_woken_by_an_insert_may_use_the_timers() {
         }
     }
     let mut lab = Lab::<()>::new(builder(1));
-    let timers: Mine = lab.timers().keyed_in_groups(|_, _| {});
+    let timers: Mine = KeyedTimers::in_groups(lab.timers(), |_, _| {});
     SLEEPING.set(Some(timers.clone()));
     let waker = std::sync::Arc::new(CancelWhenWoken).into();
     let turn = lab.turn();
@@ -112,7 +111,7 @@ fn keys_fire_on_every_host() {
         let start = running.service.now();
         let fill = move |timers: &Timers<()>| {
             let own = timers.clone();
-            let mine: Mine = timers.keyed_in_groups(move |one, _: &Mine| {
+            let mine: Mine = KeyedTimers::in_groups(timers, move |one, _: &Mine| {
                 sender.send((one.key, one.value, own.now())).unwrap();
             });
             // The sooner one first, as the machine may be busy between two of them.
@@ -161,7 +160,7 @@ fn timer_may_fire_before_its_insert_or_reset_returns() {
     let lab = Lab::<()>::new(builder(1));
     let fired = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&fired);
-    let timers = lab.timers().keyed_in_groups::<u32, u32, u32>(move |one, _| {
+    let timers = KeyedTimers::<u32, u32, u32>::in_groups(lab.timers(), move |one, _| {
         noted.borrow_mut().push((one.key, one.value));
     });
     EAGER.set(Some(lab));

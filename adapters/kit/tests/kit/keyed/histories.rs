@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use corewheel::RefusedKind;
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 use fastrand::Rng;
 
@@ -47,7 +46,7 @@ fn random_history_agrees_with_a_plain_map() {
             let at = ticks_of(&own);
             noted.borrow_mut().push((at, one.key, one.value));
         };
-        let timers: Mine = lab.timers().keyed_in_groups(handler);
+        let timers: Mine = KeyedTimers::in_groups(lab.timers(), handler);
         let mut model: BTreeMap<u32, Known> = BTreeMap::new();
         let (epoch, mut joins) = (lab.clock.now(), 0);
         for step in 0..600 {

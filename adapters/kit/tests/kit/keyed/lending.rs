@@ -8,7 +8,6 @@ use std::task::{Wake, Waker};
 
 use corewheel::ShutdownPolicy;
 use corewheel::attach::Turn;
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::KeyedTimers;
 
 use super::{Scene, named};
@@ -42,7 +41,7 @@ fn values_need_not_be_clone_and_are_lent_within_the_handler() {
     let mut lab = Lab::<()>::new(builder(1));
     let sum = Rc::new(Cell::new(0));
     let noted = Rc::clone(&sum);
-    let timers = lab.timers().keyed::<u32, Plain>(move |expired, timers| {
+    let timers = KeyedTimers::<u32, Plain>::new(lab.timers(), move |expired, timers| {
         let other = timers.with(&2, |value| value.0).unwrap_or_default();
         timers.with(&2, |value| value.0 += 1);
         noted.set(noted.get() + expired.value.0 + other);
@@ -73,7 +72,7 @@ fn method_that_is_called_by_a_closure_panics_and_changes_nothing() {
     let mut lab = Lab::<()>::new(builder(1));
     let fired = Rc::new(RefCell::new(Vec::new()));
     let noted = Rc::clone(&fired);
-    let timers = lab.timers().keyed_in_groups::<u32, u32, u32>(move |expired, _| {
+    let timers = KeyedTimers::<u32, u32, u32>::in_groups(lab.timers(), move |expired, _| {
         noted.borrow_mut().push((expired.key, expired.value));
     });
     assert_eq!(timers.insert_in(1, 1, 10, ms(5)), Ok(None));
@@ -121,8 +120,8 @@ fn closure_that_panics_leaves_its_value_and_its_timer() {
 #[test]
 fn closure_may_use_other_timers_of_the_shard() {
     let mut lab = Lab::<()>::new(builder(1));
-    let first = lab.timers().keyed::<u32, u32>(|_, _| {});
-    let second = lab.timers().keyed::<u32, u32>(|_, _| {});
+    let first = KeyedTimers::<u32, u32>::new(lab.timers(), |_, _| {});
+    let second = KeyedTimers::<u32, u32>::new(lab.timers(), |_, _| {});
     assert_eq!(first.insert(1, 10, FAR), Ok(None));
     let timers = lab.timers().clone();
     first.with(&1, |value| {
@@ -157,7 +156,7 @@ fn hash_or_eq_that_uses_the_timers_panics_and_changes_nothing() {
         }
     }
     let lab = Lab::<()>::new(builder(1));
-    let timers = lab.timers().keyed::<Rude, u32>(|_, _| {});
+    let timers = KeyedTimers::<Rude, u32>::new(lab.timers(), |_, _| {});
     TIMERS.set(Some(timers.clone()));
     assert_eq!(timers.insert(Rude(1), 1, FAR), Ok(None));
     for call in [

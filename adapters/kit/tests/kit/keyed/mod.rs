@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use corewheel::{Refused, TimerServiceBuilder};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
@@ -41,7 +40,7 @@ impl Scene {
             assert_eq!(timers.due(&one.key), None, "the key is free");
             noted.borrow_mut().push((one.key, one.value));
         };
-        let timers = lab.timers().keyed_in_groups(handler);
+        let timers = KeyedTimers::in_groups(lab.timers(), handler);
         Self { lab, timers, fired }
     }
 

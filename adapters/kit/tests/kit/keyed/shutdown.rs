@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use corewheel::{Refused, ShutdownPolicy};
-use corewheel_kit::TimersExt;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use super::{Scene, keys};
@@ -21,7 +20,7 @@ fn shutdown_fires_or_keeps_entries_by_its_policy() {
             assert_eq!(again, Err(Refused::Closed((one.key, 0))));
             noted.borrow_mut().push(one.key);
         };
-        let timers = lab.timers().keyed_in_groups(handler);
+        let timers = KeyedTimers::in_groups(lab.timers(), handler);
         assert_eq!(timers.insert_in(1, 1, 0, FAR), Ok(None));
         assert_eq!(timers.insert_in(1, 2, 0, ms(5)), Ok(None));
         let report = lab.end(policy);

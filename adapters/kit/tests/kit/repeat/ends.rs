@@ -7,7 +7,6 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::repeat::{Periodic, Repeat};
 
 use super::{Run, counted, delay, lab, rate};
@@ -32,7 +31,7 @@ fn callback_that_stops_itself_is_dropped() {
             }
         };
         let (runs, call) = counted(call);
-        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        let periodic = repeat.begin(lab.timers(), call).unwrap();
         own.replace(Some(periodic.clone()));
         for ticks in 1..=40 {
             lab.advance(ms(1));
@@ -52,7 +51,7 @@ fn stop_of_a_waiting_callback_drops_it_at_once() {
     let (guard, dropped) = Guard::new();
     let call = move |_: &mut Run<'_>| drop(guard.clone());
     let (runs, call) = counted(call);
-    let periodic = lab.timers().repeat(rate(ms(5)), call).unwrap();
+    let periodic = rate(ms(5)).begin(lab.timers(), call).unwrap();
     let other = periodic.clone();
     lab.advance(ms(12));
     let ran = dropped.load(Ordering::SeqCst);
@@ -77,7 +76,7 @@ fn stop_by_a_callback_of_the_same_tick_wins() {
             let outcome = known.borrow()[other].stop();
             noted.borrow_mut().push((other, outcome));
         };
-        both.borrow_mut().push(lab.timers().repeat(rate(ms(5)), call).unwrap());
+        both.borrow_mut().push(rate(ms(5)).begin(lab.timers(), call).unwrap());
     }
     lab.timers().schedule(ms(5), 1).unwrap();
     lab.advance(ms(20));
@@ -102,12 +101,12 @@ fn callback_that_schedules_cancels_and_repeats_goes_on() {
         timers.schedule(Duration::ZERO, 2).unwrap();
         if run.number == 0 {
             let child = |run: &mut Run<'_>| run.stop();
-            timers.repeat(rate(ms(1)), child).unwrap();
+            rate(ms(1)).begin(&timers, child).unwrap();
         }
         drop(timers.sleep(ms(3)));
     };
     let (runs, call) = counted(call);
-    lab.timers().repeat(rate(ms(10)), call).unwrap();
+    rate(ms(10)).begin(lab.timers(), call).unwrap();
     for _ in 0..35 {
         lab.advance(ms(1));
     }
@@ -137,7 +136,7 @@ fn stop_in_a_waker_finds_nothing_borrowed() {
     let mut context = std::task::Context::from_waker(&waker);
     assert!(Future::poll(std::pin::Pin::new(&mut sleep), &mut context).is_pending());
     let (runs, call) = counted(|_| {});
-    let victim = lab.timers().repeat(rate(ms(5)), call).unwrap();
+    let victim = rate(ms(5)).begin(lab.timers(), call).unwrap();
     VICTIM.set(Some(victim.clone()));
     lab.advance(ms(5));
     assert_eq!((runs.get(), victim.is_over(), lab.counts().panicked), (0, true, 0));
@@ -150,7 +149,7 @@ fn panic_is_counted_and_later_runs_come() {
         let mut lab = lab();
         let call = |run: &mut Run<'_>| assert_ne!(run.number % 3, 1, "every third panics");
         let (runs, call) = counted(call);
-        let periodic = lab.timers().repeat(repeat, call).unwrap();
+        let periodic = repeat.begin(lab.timers(), call).unwrap();
         lab.timers().schedule(ms(10), 7).unwrap();
         for _ in 0..30 {
             lab.advance(ms(1));
@@ -179,7 +178,7 @@ fn capture_that_panics_when_dropped_is_contained_and_counted() {
                 run.stop();
             }
         };
-        lab.timers().repeat(repeat, call).unwrap()
+        repeat.begin(lab.timers(), call).unwrap()
     };
     with_bomb(rate(ms(1)), true);
     let stopped = with_bomb(rate(ms(50)), false);
@@ -200,7 +199,7 @@ fn plan_that_panics_ends_after_the_run_that_was_due() {
     let now = lab.clock.now();
     let next = |_: Instant| -> Option<Instant> { panic!("no plan") };
     let (runs, call) = counted(|_| {});
-    let periodic = lab.timers().repeat_by_plan(now + ms(1), next, call).unwrap();
+    let periodic = Repeat::by_plan(lab.timers(), now + ms(1), next, call).unwrap();
     lab.advance(ms(9));
     assert_eq!((runs.get(), periodic.is_over()), (1, true));
     assert_eq!((lab.counts().panicked, lab.counts().pending), (1, 0));
@@ -215,15 +214,15 @@ fn full_shard_keeps_room_for_the_next_run() {
         let start = lab.clock.now();
         let timers = lab.timers().clone();
         let periodic = match kind {
-            0 => timers.repeat(rate(ms(5)), call),
-            1 => timers.repeat(delay(ms(5)), call),
+            0 => rate(ms(5)).begin(&timers, call),
+            1 => delay(ms(5)).begin(&timers, call),
             _ => {
                 let again = timers.clone();
                 let next = move |at: Instant| {
                     fill(&again);
                     Some(at + ms(5))
                 };
-                timers.repeat_by_plan(start + ms(5), next, call)
+                Repeat::by_plan(&timers, start + ms(5), next, call)
             }
         };
         let periodic = periodic.unwrap();
@@ -231,7 +230,7 @@ fn full_shard_keeps_room_for_the_next_run() {
             lab.advance(ms(1));
         }
         assert_eq!((runs.get(), timers.len()), (10, 4));
-        match timers.repeat(rate(ms(1)), |_| {}) {
+        match rate(ms(1)).begin(&timers, |_| {}) {
             Err(Refused::Full(mut call)) => {
                 // It is the callback that was handed over.
                 let _: &mut dyn FnMut(&mut Run<'_>) = &mut call;
@@ -250,7 +249,7 @@ fn refused_callback_comes_back_undropped() {
     for closed in [false, true] {
         let (guard, dropped) = Guard::new();
         let call = move |_: &mut Run<'_>| drop(guard.clone());
-        match (closed, timers.repeat(rate(ms(1)), call)) {
+        match (closed, rate(ms(1)).begin(&timers, call)) {
             (false, Err(Refused::Full(call))) | (true, Err(Refused::Closed(call))) => {
                 assert_eq!(dropped.load(Ordering::SeqCst), 0);
                 drop(call);
@@ -278,7 +277,7 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
                     let _held = &guard;
                     counted.set(counted.get() + 1);
                 };
-                lab.timers().repeat(repeat, call).unwrap()
+                repeat.begin(lab.timers(), call).unwrap()
             })
             .collect();
         drop(guard);
@@ -312,7 +311,7 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
                     sender.send(service.begin_shutdown(policy).unwrap()).unwrap();
                 }
             };
-            let begin = move |timers: &Timers<u8>| drop(timers.repeat(rate(ms(2)), call).unwrap());
+            let begin = move |timers: &Timers<u8>| drop(rate(ms(2)).begin(timers, call).unwrap());
             running.service.handle().on(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
             let report = block_on(reports.recv_timeout(PATIENCE).unwrap());
             let last = u64::from(policy == ShutdownPolicy::Fire);
@@ -333,7 +332,7 @@ fn death_of_the_shard_ends_and_drops_callbacks() {
     let (held, known) = (guard.clone(), Rc::clone(&own));
     // A circle: the shard holds the callback, and this the shard.
     let call = move |_: &mut Run<'_>| drop((held.clone(), known.borrow().clone()));
-    let local = lab.timers().repeat(rate(ms(5)), call).unwrap();
+    let local = rate(ms(5)).begin(lab.timers(), call).unwrap();
     own.replace(Some(local.clone()));
     lab.advance(ms(5));
     drop(guard);
@@ -352,7 +351,7 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
             if let Some(own) = self.1.take() {
                 assert!(!own.stop());
             }
-            let begun = self.0.repeat(rate(ms(1)), |run| {
+            let begun = rate(ms(1)).begin(&self.0, |run| {
                 run.stop();
             });
             let _ = self.0.schedule(ms(1), 1);
@@ -370,7 +369,7 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
                 run.stop();
             }
         };
-        let periodic = timers.repeat(rate(ms(5)), call).unwrap();
+        let periodic = rate(ms(5)).begin(&timers, call).unwrap();
         own.replace(Some(periodic.clone()));
         lab.advance(ms(5));
         match way {
@@ -399,7 +398,7 @@ fn callback_begun_by_another_thread_runs_until_that_stops_it() {
             let _held = &guard;
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        let begin = move |timers: &Timers<u8>| timers.repeat(rate(ms(1)), call).unwrap();
+        let begin = move |timers: &Timers<u8>| rate(ms(1)).begin(timers, call).unwrap();
         let kept = running.service.handle().on(SHARD).keep(begin).unwrap();
         let kept = block_on(kept).unwrap();
         wait_until("it runs", || runs.load(Ordering::SeqCst) >= 5);

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use corewheel::attach::Turn;
 use corewheel::interval::MissedTickBehavior;
 use corewheel::{Fired, ShutdownPolicy, Timers};
-use corewheel_kit::TimersExt;
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
 
@@ -74,7 +73,7 @@ fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> Vec<(u64, u64, u64)> {
         noted.borrow_mut().push((since(run.due), since(run.timers.now()), run.missed));
     };
     let repeat = rate(ms(10)).missed_tick_behavior(behavior);
-    lab.timers().repeat(repeat, call).unwrap();
+    repeat.begin(lab.timers(), call).unwrap();
     for &at in looks {
         jump(&mut lab, start, at);
         assert_eq!(lab.timers().len(), 1, "one timer");
@@ -124,7 +123,7 @@ fn long_run_shifts_a_fixed_delay_and_not_a_fixed_rate() {
             clock.advance(ms(work[run.number as usize]));
         };
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
-        lab.timers().repeat(repeat, call).unwrap();
+        repeat.begin(lab.timers(), call).unwrap();
         while runs.borrow().len() < work.len() {
             lab.advance(ms(1));
         }
@@ -149,7 +148,7 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
         assert_eq!(run.due, start + period * counted.get());
         assert!(run.timers.now() >= run.due && run.timers.now() < run.due + ms(1));
     };
-    lab.timers().repeat(rate(period), call).unwrap();
+    rate(period).begin(lab.timers(), call).unwrap();
     for _ in 0..3_300 {
         lab.advance(ms(1));
     }
@@ -164,7 +163,7 @@ fn first_run_comes_when_first_says() {
         let runs = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&runs);
         let call = move |run: &mut Run<'_>| noted.borrow_mut().push(ticks_of(run.timers));
-        lab.timers().repeat(repeat, call).unwrap();
+        repeat.begin(lab.timers(), call).unwrap();
         lab.settle();
         for _ in 0..30 {
             lab.advance(ms(1));
@@ -188,9 +187,9 @@ fn period_of_zero_is_refused_and_longest_period_never_ends() {
         let at_once = repeat.clone().first(Duration::ZERO);
         for (repeat, runs) in [(repeat, 0), (at_once, 1)] {
             let jitter = Jitter::random(Duration::MAX, 1);
-            drop(lab.timers().repeat(repeat.clone().jitter(jitter), |_| {}).unwrap());
+            drop(repeat.clone().jitter(jitter).begin(lab.timers(), |_| {}).unwrap());
             let (ran, call) = counted(|_| {});
-            let periodic = lab.timers().repeat(repeat, call).unwrap();
+            let periodic = repeat.begin(lab.timers(), call).unwrap();
             lab.advance(FAR);
             assert_eq!((ran.get(), periodic.is_over()), (runs, false));
         }
@@ -215,7 +214,7 @@ fn plan_runs_until_it_returns_none() {
         noted.borrow_mut().push((run.due - start).as_millis());
         assert_eq!(run.due, run.timers.now());
     };
-    let periodic = lab.timers().repeat_by_plan(start + ms(10), next, call).unwrap();
+    let periodic = Repeat::by_plan(lab.timers(), start + ms(10), next, call).unwrap();
     for _ in 0..200 {
         lab.advance(ms(1));
         assert!(lab.timers().len() <= 1);
@@ -238,7 +237,7 @@ fn plan_of_a_past_instant_runs_in_the_next_turn() {
         }
     };
     let (runs, call) = counted(call);
-    let periodic = lab.timers().repeat_by_plan(now, next, call).unwrap();
+    let periodic = Repeat::by_plan(lab.timers(), now, next, call).unwrap();
     for turn in 1..=10 {
         let left = lab.turn();
         assert_eq!(runs.get(), turn);
@@ -262,7 +261,7 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
         };
         let repeat = rate(ms(10)).jitter(Jitter::random(ms(8), seed));
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
-        lab.timers().repeat(repeat, call).unwrap();
+        repeat.begin(lab.timers(), call).unwrap();
         for _ in 0..2_000 {
             lab.advance(ms(1));
         }
@@ -294,7 +293,7 @@ fn periodic_callback_on_every_host_is_never_early() {
                     }
                     sender.send((n, run.number, early)).unwrap();
                 };
-                timers.repeat(repeat, call).unwrap();
+                repeat.begin(timers, call).unwrap();
             }
         };
         client.on(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
@@ -330,7 +329,7 @@ fn late_runs_by_any_cause_run_or_count_every_period_once() {
         };
         let repeat = rate(period).missed_tick_behavior(behavior);
         let repeat = repeat.jitter(Jitter::random(jitter, rng.u64(..)));
-        lab.timers().repeat(repeat, call).unwrap();
+        repeat.begin(lab.timers(), call).unwrap();
         for _ in 0..50 {
             lab.clock.advance(Duration::from_micros(rng.u64(0..50_000)));
             for _ in 0..20 {
@@ -350,16 +349,15 @@ fn closures_without_annotations_are_inferred() {
     let (sender, runs) = mpsc::channel();
     let send = |name: &'static str| (sender.clone(), name);
     let (own, name) = send("repeat");
-    timers
-        .repeat(rate(ms(1)), move |run| {
+    rate(ms(1))
+        .begin(&timers, move |run| {
             let fired = run.timers.schedule(Duration::ZERO, 1).is_ok();
             own.send((name, fired)).unwrap();
             run.stop();
         })
         .unwrap();
     let (own, name) = send("plan");
-    timers
-        .repeat_by_plan(at, |_| None, move |run| own.send((name, run.number == 0)).unwrap())
+    Repeat::by_plan(&timers, at, |_| None, move |run| own.send((name, run.number == 0)).unwrap())
         .unwrap();
     lab.advance(ms(2));
     drop(sender);
