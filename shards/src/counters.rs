@@ -1,12 +1,10 @@
 //! The counters of a shard since it was made.
 
-/// The counters of one shard: plain numbers that only grow. All of them are sums, except
-/// [`pending_max`], which is a maximum.
+/// The counters of one shard: sums, which only grow.
 ///
 /// After every operation, `pending = scheduled − fired − cancelled − returned`, where `scheduled`
 /// is the sum of [`scheduled_local`] and [`scheduled_remote`].
 ///
-/// [`pending_max`]: Self::pending_max
 /// [`scheduled_local`]: Self::scheduled_local
 /// [`scheduled_remote`]: Self::scheduled_remote
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,8 +41,6 @@ pub struct Counters {
     pub searched: u64,
     /// Stale entries dropped.
     pub swept: u64,
-    /// The highest number of timers that were pending at once.
-    pub pending_max: u64,
 }
 
 impl Counters {

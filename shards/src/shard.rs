@@ -133,7 +133,6 @@ impl<T> Shard<T> {
             Ok((key, entry)) => {
                 self.counters.scheduled_local += 1;
                 self.file(entry, deadline.index());
-                self.update_pending_max();
                 Ok(key)
             }
             Err(payload) => {
@@ -461,14 +460,6 @@ impl<T> Shard<T> {
         self.file(entry, deadline.index());
         self.counters.reset_relinked += 1;
         self.count_towards_sweep();
-    }
-
-    #[inline]
-    fn update_pending_max(&mut self) {
-        let pending = u64::from(self.slab.armed());
-        if pending > self.counters.pending_max {
-            self.counters.pending_max = pending;
-        }
     }
 
     /// Counts an operation that ended a timer or left a stale entry behind, and sweeps a slice if

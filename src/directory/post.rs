@@ -229,7 +229,6 @@ impl<R: Request, C> Post<R, C> {
             cancelled: counts.cancelled + threads.ended,
             ended_young: counts.ended_young + threads.young,
             pending,
-            pending_max: counts.pending_max.max(pending),
             ..counts
         }
     }

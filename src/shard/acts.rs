@@ -219,9 +219,6 @@ impl<T: 'static> State<T> {
                     front.threads.remove(index);
                 }
             }
-            let counters = self.counters();
-            let pending = counters.pending();
-            self.threads.pending_max = self.threads.pending_max.max(pending);
             self.measured.counts.ended_young = self.threads.counts.young;
             self.measured.classes.publish(published);
             (self.counters(), self.threads.counts.young)

@@ -36,8 +36,6 @@ pub(super) struct Threads {
     pub(super) armed_here: u64,
     /// Timers that the end of the shard has ended.
     pub(super) taken_out: u64,
-    /// The most timers that were pending at once, those of the wheel included.
-    pub(super) pending_max: u64,
     /// The threads for which the shard has acted, and whose counts it has not taken yet.
     pub(super) acted_for: Vec<u16>,
     /// The memory in which a turn keeps the timers that it fires. Empty between turns.
@@ -56,7 +54,6 @@ impl Threads {
             counts: Counts::default(),
             armed_here: 0,
             taken_out: 0,
-            pending_max: 0,
             acted_for: Vec::new(),
             due: Vec::new(),
         }
@@ -74,7 +71,6 @@ impl Threads {
         counters.cancelled += self.counts.ended;
         counters.fired += self.counts.fired;
         counters.returned += self.taken_out;
-        counters.pending_max = counters.pending_max.max(self.pending_max);
         counters
     }
 

@@ -148,8 +148,6 @@ counts! {
     /// Timers pending now. Those on the way from another thread are not counted, and a shard that
     /// sleeps leaves them on the way until the first of them, or of its own, is due.
     pending: gauge,
-    /// The most timers that were pending at once.
-    pending_max: maximum,
     /// Slots reserved for timers that other threads may still send.
     granted: gauge,
     /// The most timers that the shard holds.
@@ -183,10 +181,6 @@ counts! {
     reset_lazy: sum,
     /// Resets to an earlier deadline, by a new entry.
     reset_relinked: sum,
-    /// Entries filed again: time came closer, or the timer was reset to later or postponed.
-    cascaded: sum,
-    /// Stale entries dropped.
-    swept: sum,
     /// Callbacks and handlers that panicked.
     panicked: sum,
     /// Callbacks and handlers that took longer than the service's `overrun` limit.
@@ -274,7 +268,6 @@ macro_rules! counters {
 
 counters! {
     pending: |counters| counters.pending(), COMMAND | ACT;
-    pending_max: |counters| counters.pending_max, COMMAND | ACT;
     scheduled_local: |counters| counters.scheduled_local, COMMAND | ACT;
     scheduled_remote: |counters| counters.scheduled_remote, ACT;
     fired: |counters| counters.fired, ACT;
@@ -283,6 +276,4 @@ counters! {
     stale: |counters| counters.stale, COMMAND;
     reset_lazy: |counters| counters.reset_lazy, COMMAND;
     reset_relinked: |counters| counters.reset_relinked, COMMAND;
-    cascaded: |counters| counters.cascaded, TURN;
-    swept: |counters| counters.swept, TURN;
 }

@@ -28,7 +28,6 @@ fn statistics_serialize_to_json_with_all_counts() {
     assert_eq!((&shard["shard"], &shard["state"]), (&0.into(), &"running".into()));
     for (field, value) in [
         ("pending", 1),
-        ("pending_max", 2),
         ("capacity", 1 << 16),
         ("scheduled_local", 1),
         ("scheduled_remote", 1),

@@ -303,7 +303,7 @@ impl History {
                 read.await.is_ok_and(|count| count > 0)
             };
             let wait = || timers.timeout(limit, read());
-            world.wait_often("a read", limit, wait, || witness.unread_since()).await;
+            world.wait_often("a read", limit, wait, || witness.known().unread_since()).await;
         }));
     }
 

@@ -81,7 +81,7 @@ pub use self::mount::StatsRoutes;
 ///
 /// Each sample has a label `service`, the service's [name](corewheel::TimerServiceBuilder::name),
 /// so that services of different names share a Prometheus server. Most have a label `shard`. A
-/// service of S shards and C classes has 11 + S × (275 + 13 × C) series. Of these, 2 × S are those
+/// service of S shards and C classes has 11 + S × (272 + 13 × C) series. Of these, 2 × S are those
 /// of the shards' threads, where the system tells their times. Each
 /// [kind](corewheel::DeadlineKind) of deadlines of connections adds two.
 ///

@@ -163,9 +163,8 @@ impl Timeouts for Corewheel {
     }
 
     fn counts(self) -> Vec<(&'static str, u64)> {
-        const GAUGES: [&str; 8] = [
+        const GAUGES: [&str; 7] = [
             "pending",
-            "pending_max",
             "granted",
             "capacity",
             "lanes",

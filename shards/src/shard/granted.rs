@@ -22,7 +22,6 @@ impl<T> Shard<T> {
             Armed::At { deadline, entry } => {
                 self.counters.scheduled_remote += 1;
                 self.file(entry, deadline);
-                self.update_pending_max();
                 ArmOutcome::Armed
             }
             Armed::GrantCancelled(payload) => {

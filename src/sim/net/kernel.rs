@@ -19,6 +19,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use fastrand::Rng;
 use slab::Slab;
@@ -228,7 +229,7 @@ impl Kernel {
         let now = self.now();
         let [here, there] = [runtime, None].map(|runtime| {
             let socket = Socket::new(runtime, latency, &self.options);
-            lock(&socket.known).room_since = Some(now);
+            lock(&socket.known).room_since = Some(Duration::from_nanos(now));
             self.sockets.insert(socket)
         });
         self.sockets[here].peer = Some(there);
@@ -322,7 +323,7 @@ impl Kernel {
         take(&first[..of_first]);
         take(&second[..count - of_first]);
         received.drain(..count);
-        lock(&socket.known).note_read(count, now);
+        lock(&socket.known).note_read(count, Duration::from_nanos(now));
         self.transfers += u64::from(count > 0);
         self.open_window(id);
         Ok(Some(count))
@@ -358,7 +359,7 @@ impl Kernel {
             let mut known = lock(&socket.known);
             known.accepted += count as u64;
             known.room_since = known.room_since.filter(|_| !is_full);
-            known.note_progress(&socket.sending, now);
+            known.note_progress(&socket.sending, Duration::from_nanos(now));
         }
         self.transfers += 1;
         if count < bytes.len() && !is_full {
@@ -424,7 +425,7 @@ impl Kernel {
         let now = self.now();
         let socket = &mut self.sockets[id];
         socket.is_closed = true;
-        lock(&socket.known).closed_at.get_or_insert(now);
+        lock(&socket.known).closed_at.get_or_insert(Duration::from_nanos(now));
         let is_listed = std::mem::take(&mut socket.is_listed);
         let runtime = socket.runtime.take();
         self.dropped.extend(socket.wakers.iter_mut().filter_map(Option::take));
@@ -445,8 +446,8 @@ impl Kernel {
         socket.sending.purge(now);
         {
             let mut known = lock(&socket.known);
-            known.reset_at = Some(now);
-            known.note_progress(&socket.sending, now);
+            known.reset_at = Some(Duration::from_nanos(now));
+            known.note_progress(&socket.sending, Duration::from_nanos(now));
         }
         if socket.is_closed {
             self.remove(id);
@@ -459,7 +460,7 @@ impl Kernel {
     fn remove(&mut self, id: usize) {
         let now = self.now();
         let socket = self.sockets.remove(id);
-        lock(&socket.known).gone_at = Some(now);
+        lock(&socket.known).gone_at = Some(Duration::from_nanos(now));
         if let Some(peer) = socket.peer {
             self.sockets[peer].peer = None;
             if self.sockets[peer].is_closed {

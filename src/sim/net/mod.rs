@@ -80,7 +80,7 @@ use self::kernel::World;
 pub use self::options::{NetOptions, RuntimeOptions};
 pub use self::runtime::Runtime;
 pub use self::stream::{Listener, Socket, Stream};
-pub use self::witness::{Progress, Witness};
+pub use self::witness::{Known, Progress, Witness};
 use super::Simulation;
 pub use super::executor::preempt;
 use super::executor::{Alarm, Executor};

@@ -162,7 +162,7 @@ impl Seen {
             number,
 
             length: length as u64,
-            read_before: self.client.read(),
+            read_before: self.client.known().read,
             is_quiet: !world.is_ordered(),
         }));
         self.answered_at.set(None);
@@ -188,7 +188,7 @@ impl Seen {
     /// knows how much the client has read, and the buffers hold only so much.
     fn is_on_its_way(&self, world: &World) -> bool {
         let Some(begun) = self.begun.get() else { return false };
-        let taken = self.client.read() - begun.read_before;
+        let taken = self.client.known().read - begun.read_before;
         // A socket that is asked says what has come to the client's.
         let held = if self.asks.get() { world.buffers / 2 } else { world.buffers };
         self.answered_at.get().is_none() || begun.length > taken + held
@@ -290,7 +290,7 @@ impl std::fmt::Debug for Seen {
             .field("called_at", &self.called_at.get())
             .field("phase", &self.phase.get())
             .field("silent_since", &self.silent_since.get())
-            .field("client_read", &self.client.read())
+            .field("client_read", &self.client.known().read)
             .finish_non_exhaustive()
     }
 }

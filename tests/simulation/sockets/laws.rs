@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
-use corewheel::sim::net::{Runtime, Witness};
+use corewheel::sim::net::{Known, Runtime, Witness};
 use corewheel::stats::ServiceStats;
 
 use super::World;
@@ -133,10 +133,10 @@ impl Seen {
     }
 
     fn judge(&self, end: End, now: Duration) -> Result<(), String> {
-        let witness = &self.witness;
+        let witness = self.witness.known();
         match end {
             End::ByPeer => {
-                if witness.end_came_at().is_none() && witness.reset_at().is_none() {
+                if witness.end_came_at.is_none() && witness.reset_at.is_none() {
                     return Err("the peer has neither ended nor reset it".to_owned());
                 }
             }
@@ -153,7 +153,7 @@ impl Seen {
                 if let Some(came) = witness.unread_since().filter(|came| *came < due) {
                     return Err(format!("idle at {due:?}, and bytes had come at {came:?}"));
                 }
-                if let Some(came) = witness.end_came_at().filter(|came| *came < due) {
+                if let Some(came) = witness.end_came_at.filter(|came| *came < due) {
                     return Err(format!("idle at {due:?}, and the peer has ended at {came:?}"));
                 }
                 if self.asks && self.guard.asks_by_stream() {
@@ -174,7 +174,7 @@ impl Seen {
             End::TooSlow(WRITE) if self.asks => self.judge_acknowledged_rate(now)?,
             End::TooSlow(which) => {
                 let measured = self.measured[which].get().ok_or("nothing is measured")?;
-                measured.judge(which, witness, now)?;
+                measured.judge(which, &witness, now)?;
             }
             End::Beat | End::Other => {
                 return Err("it has ended for a reason that it cannot have".to_owned());
@@ -193,7 +193,7 @@ impl Seen {
         if now < due {
             return Err(format!("stalled at {now:?}, before {due:?}"));
         }
-        match self.witness.room_since().filter(|room| *room < due) {
+        match self.witness.known().room_since.filter(|room| *room < due) {
             Some(room) => Err(format!("stalled at {due:?}, and there was room at {room:?}")),
             None => Ok(()),
         }
@@ -202,9 +202,9 @@ impl Seen {
     /// Whether bytes were left for the whole stall, and the peer has acknowledged none of them.
     /// What comes at the same moment may be later.
     fn judge_progress(&self, now: Duration) -> Result<(), String> {
-        let progress = self.witness.progress();
+        let Known { progress, reset_at, .. } = self.witness.known();
         // What a reset takes back was not acknowledged.
-        let until = self.witness.reset_at().map_or(now, |reset| reset.min(now));
+        let until = reset_at.map_or(now, |reset| reset.min(now));
         let before = progress.iter().rev().find(|one| one.at < until);
         let Some(last) = before.filter(|one| one.left > 0) else {
             return Err(format!("stalled at {now:?}, and its peer has all"));
@@ -221,8 +221,8 @@ impl Seen {
 
     /// Whether the peer has had all for the idle time.
     fn judge_taken(&self, now: Duration) -> Result<(), String> {
-        let progress = self.witness.progress();
-        let Some(last) = progress.last().filter(|_| self.witness.reset_at().is_none()) else {
+        let Known { progress, reset_at, .. } = self.witness.known();
+        let Some(last) = progress.last().filter(|_| reset_at.is_none()) else {
             return Ok(());
         };
         if last.at + self.limit > now + SYSTEM_TICK {
@@ -245,7 +245,7 @@ impl Seen {
         // When the transfer began, without the time for which the peer had all, and its bytes.
         let (mut start, mut bytes, mut acknowledged) = (None, 0, 0);
         let (mut has_all_since, mut slack) = (None, SYSTEM_TICK);
-        for one in self.witness.progress() {
+        for one in self.witness.known().progress {
             let newly = one.acknowledged - std::mem::replace(&mut acknowledged, one.acknowledged);
             if let Some(start) = start.as_mut().filter(|_| by_stream || waits_from < Some(one.at)) {
                 bytes += newly;
@@ -288,7 +288,8 @@ impl Seen {
     pub(crate) fn check_gone(&self, world: &World) {
         let Some((_, ended)) = self.ended.get() else { return };
         let is_late = world.now() > ended + Duration::from_secs(1);
-        if self.asks && self.is_cut_as_slow() && is_late && self.witness.gone_at().is_none() {
+        let is_there = self.witness.known().gone_at.is_none();
+        if self.asks && self.is_cut_as_slow() && is_late && is_there {
             world.violate(format!("{:?} was cut, and the kernel keeps its bytes", self.guard));
         }
     }
@@ -312,9 +313,9 @@ impl Seen {
             + if self.guard.is_on_shard() { Duration::from_millis(20) } else { Duration::ZERO };
         let late_by = |at: Duration, due: Duration| at > due + slack && at > held_until() + slack;
         let late = |due: Duration| late_by(now, due);
-        let taken_at = self.witness.progress().last().map(|last| last.at);
+        let taken_at = self.witness.known().progress.last().map(|last| last.at);
         // The system counts an acknowledgement as news that says only that there is a window.
-        let heard_at = taken_at.max(self.client.last_read_at().map(|at| at + WAY_MAX));
+        let heard_at = taken_at.max(self.client.known().last_read_at.map(|at| at + WAY_MAX));
         let asks_stream = self.asks && self.guard.asks_by_stream();
         let wrong = if self.asks && (self.writes.get().is_some() || asks_stream && self.is_left()) {
             // The socket is looked at four times in the stall.
@@ -359,31 +360,31 @@ impl Seen {
     /// The client has seen the end of the connection.
     pub(crate) fn client_is_told(&self, world: &World) {
         self.told.set(Some(world.now()));
-        if !self.is_over() && self.witness.end_came_at().is_none() {
+        if !self.is_over() && self.witness.known().end_came_at.is_none() {
             world.violate(format!("{:?}: its client sees an end before the server", self.guard));
         }
     }
 
     /// Whether the peer has not acknowledged all.
     fn is_left(&self) -> bool {
-        self.witness.progress().last().is_some_and(|last| last.left > 0)
+        self.witness.known().progress.last().is_some_and(|last| last.left > 0)
     }
 
     /// Checks a connection of a history that has ended: what the server's socket has accepted has
     /// come, unless the client was cut as too slow, or has itself lost it.
     pub(crate) fn check_end(&self) {
         assert!(self.is_over(), "{:?} has not ended: {self:?}", self.guard);
-        let (server, client) = (&self.witness, &self.client);
-        let has_all_of_client = server.read() == client.accepted() && server.reset_at().is_none();
+        let (server, client) = (self.witness.known(), self.client.known());
+        let has_all_of_client = server.read == client.accepted && server.reset_at.is_none();
         if self.is_cut_as_slow() || !has_all_of_client {
             return;
         }
-        let is_reset = client.reset_at();
+        let is_reset = client.reset_at;
         assert_eq!(is_reset, None, "{:?} takes back what it has sent: {self:?}", self.guard);
-        if client.closed_at() <= server.gone_at() {
+        if client.closed_at <= server.gone_at {
             return;
         }
-        let left = server.accepted() - client.came();
+        let left = server.accepted - client.came;
         assert_eq!(left, 0, "{:?}: bytes have not come: {self:?}", self.guard);
     }
 }
@@ -401,10 +402,6 @@ impl std::fmt::Debug for Seen {
             .field("measured", &self.measured)
             .field("beats_from", &self.beats_from.get())
             .field("ended", &self.ended.get())
-            .field("unread_since", &self.witness.unread_since())
-            .field("last_read_at", &self.witness.last_read_at())
-            .field("room_since", &self.witness.room_since())
-            .field("progress", &self.witness.progress().iter().rev().take(4).collect::<Vec<_>>())
             .field("client", &self.client)
             .field("witness", &self.witness)
             .finish_non_exhaustive()

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use corewheel::conn::{ConnTimers, DataRate, Side};
-use corewheel::sim::net::{Stream, Witness};
+use corewheel::sim::net::{Known, Stream};
 use corewheel::stream::TimedIo;
 use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -103,12 +103,7 @@ impl Measured {
     }
 
     /// Whether it is right to end it now.
-    pub(crate) fn judge(
-        &self,
-        which: usize,
-        witness: &Witness,
-        now: Duration,
-    ) -> Result<(), String> {
+    pub(crate) fn judge(&self, which: usize, witness: &Known, now: Duration) -> Result<(), String> {
         let mut due = self.due(0).ok_or_else(|| format!("it is paused: {self:?}"))?;
         if now < due {
             return Err(format!("too slow at {now:?}, before {due:?}"));
@@ -117,7 +112,7 @@ impl Measured {
             // What had come counts, and what there was room for: a byte at least.
             let more = match which {
                 READ => witness.unread_before(due),
-                _ => u64::from(witness.room_since().is_some_and(|room| room < due)),
+                _ => u64::from(witness.room_since.is_some_and(|room| room < due)),
             };
             match self.due(more) {
                 Some(later) if later > now => {
@@ -127,7 +122,7 @@ impl Measured {
                 _ => break,
             }
         }
-        let end = witness.end_came_at().filter(|came| which == READ && *came < due);
+        let end = witness.end_came_at.filter(|came| which == READ && *came < due);
         end.map_or(Ok(()), |at| {
             Err(format!("too slow at {due:?}, and the peer has ended at {at:?}"))
         })

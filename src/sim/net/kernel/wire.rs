@@ -8,6 +8,7 @@
 //! shrinks. Each packet of a direction comes in its order, since a connection has one latency.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::super::options::NetOptions;
 use super::super::witness::lock;
@@ -249,7 +250,7 @@ impl Kernel {
         let now = self.now();
         let socket = &mut self.sockets[id];
         if socket.has_room(&self.options) {
-            lock(&socket.known).room_since.get_or_insert(now);
+            lock(&socket.known).room_since.get_or_insert(Duration::from_nanos(now));
             if std::mem::take(&mut socket.wants_room) {
                 self.event(id);
             }
@@ -313,7 +314,7 @@ impl Kernel {
         from.sending.came += count as u64;
         let receiving = &mut to.receiving;
         receiving.came = from.sending.came;
-        lock(&to.known).note_came(count, now);
+        lock(&to.known).note_came(count, Duration::from_nanos(now));
         let delay = saturating_nanos(self.options.ack_delay);
         let is_late = receiving.came - receiving.told > self.options.segment as u64;
         let ack_at = if is_late { now } else { now + delay };
@@ -325,17 +326,14 @@ impl Kernel {
     fn end_comes(&mut self, id: usize, peer: Option<usize>) {
         let now = self.now();
         match peer {
-            Some(peer) if !self.sockets[peer].is_closed => {
-                let socket = &mut self.sockets[peer];
-                socket.receiving.has_end = true;
-                socket.receiving.ack_at = Some(now);
-                lock(&socket.known).end_came_at = Some(now);
-                self.event(peer);
-            }
             Some(peer) => {
                 let socket = &mut self.sockets[peer];
                 socket.receiving.has_end = true;
                 socket.receiving.ack_at = Some(now);
+                if !socket.is_closed {
+                    lock(&socket.known).end_came_at = Some(Duration::from_nanos(now));
+                    self.event(peer);
+                }
             }
             None => {
                 let sending = &mut self.sockets[id].sending;
@@ -358,7 +356,7 @@ impl Kernel {
         sending.heard_at = now;
         sending.is_end_acknowledged |= has_end;
         sending.note_busy(now);
-        lock(&socket.known).note_progress(&socket.sending, now);
+        lock(&socket.known).note_progress(&socket.sending, Duration::from_nanos(now));
         self.note_room(id);
         self.remove_if_done(id);
     }
