@@ -128,8 +128,6 @@ fn touch(criterion: &mut Criterion) {
             assert!(packet.as_mut().poll(cx).is_ready());
         };
         row(&mut group, "race that waits", count, race, &mut turn);
-        let now = timers.now();
-        row(&mut group, "touch_read_at", count, |n| conns[n].touch_read_at(now), &mut turn);
         let reset = |n: usize| assert_eq!(timers.reset(handles[n], IDLE), ResetOutcome::Reset);
         row(&mut group, "reset of a timer", count, reset, &mut turn);
         let deadline = timers.deadline(IDLE);

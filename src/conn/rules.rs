@@ -487,11 +487,6 @@ pub(super) fn withdraw_idle(conn: &Facts<'_, impl Place>) -> ((), u64) {
     ((), 0)
 }
 
-/// When the last idle event came; `None` if none has come.
-pub(super) fn last_idle_event(rare: &Rare) -> Option<Moment> {
-    rare.event_at.into_iter().flatten().max()
-}
-
 /// Arms a deadline that comes once, or disarms it with `NEVER`. True if the deadline was armed, or
 /// had come and its event was not taken.
 pub(super) fn arm(conn: &mut Facts<'_, impl Place>, kind: usize, due_at: u64) -> bool {

@@ -9,7 +9,6 @@
 //! Invariants: both sides have the same events, by the same [rules](super::rules).
 
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use super::kinds::DeadlineKind;
 use super::limits::{ConnEvent, ConnLimits};
@@ -75,8 +74,6 @@ pub(super) trait Connection: Clone + 'static {
     fn stamp_of(&self, now: u64) -> Moment;
     /// Stamps the connection with what [`stamp_now`](Self::stamp_now) has returned.
     fn stamp(&self, direction: Direction, stamp: Moment);
-    /// Stamps the connection with a known time, unless its stamp is later.
-    fn stamp_at(&self, direction: Direction, at: Instant);
     /// Sets the stamps that are given, in their order. Each is later than the one before,
     /// and not later than the present.
     fn stamp_all(&self, stamps: rules::Stamps);

@@ -52,8 +52,7 @@ use crate::values::error::ConfigError;
 ///   up;
 /// - for an idle deadline, 10 ms and a tick, because a touch, or the end of a read, a write or a
 ///   request, reads no clock: its stamp is a time that is later by up to that much. If the thread
-///   is held up, the stamp is later by that time, too. [`touch_read_at`](Self::touch_read_at) and
-///   [`touch_write_at`](Self::touch_write_at) stamp a time that the caller knows, and add nothing.
+///   is held up, the stamp is later by that time, too.
 ///
 /// Data that lay in a socket before the deadline is activity, also where the process was stopped or
 /// held up until after the deadline: on glommio and tokio, a shard delivers what was due when the
@@ -79,8 +78,7 @@ use crate::values::error::ConfigError;
 ///
 /// A touch is a load, a comparison and a store, 17 instructions with the call by callgrind on
 /// x86-64, and [`touch`](Self::touch) 18. One touch in 8 ms, of all connections of a shard
-/// together, reads the clock. A touch with a known time also reads the stamp before, so that a time
-/// that has passed takes nothing back. A connection takes 72 bytes and a timer; a connection whose
+/// together, reads the clock. A connection takes 72 bytes and a timer; a connection whose
 /// idle events come, or that uses deadlines beside those that its limits arm, takes some 200 bytes
 /// more. A handle is 24 bytes. While connections of a shard are active, the shard takes a turn
 /// every 8 ms, and none when they are quiet. A turn that comes too late reads the stamps of one
@@ -253,23 +251,6 @@ impl<S: Side> ConnTimers<S> {
         let stamp = self.conn.stamp_now();
         self.conn.stamp(Direction::Read, stamp);
         self.conn.stamp(Direction::Write, stamp);
-    }
-
-    /// Something was read at a known time, such as a loop's present time. The time must not be
-    /// before the read, nor in the future. A time before the present stamp changes nothing. Reads
-    /// no clock.
-    ///
-    /// A time before the last idle event can make the next one earlier. Only then, on any thread,
-    /// this takes the lock of the connection and resets its timer.
-    #[inline]
-    pub fn touch_read_at(&self, now: Instant) {
-        self.conn.stamp_at(Direction::Read, now);
-    }
-
-    /// Something was written at a known time; see [`touch_read_at`](Self::touch_read_at).
-    #[inline]
-    pub fn touch_write_at(&self, now: Instant) {
-        self.conn.stamp_at(Direction::Write, now);
     }
 
     /// A read is in progress until the returned guard is dropped, or the server does not read until

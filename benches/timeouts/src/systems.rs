@@ -163,15 +163,8 @@ impl Timeouts for Corewheel {
     }
 
     fn counts(self) -> Vec<(&'static str, u64)> {
-        const GAUGES: [&str; 7] = [
-            "pending",
-            "granted",
-            "capacity",
-            "lanes",
-            "threads",
-            "lane_depth",
-            "connections",
-        ];
+        const GAUGES: [&str; 7] =
+            ["pending", "granted", "capacity", "lanes", "threads", "lane_depth", "connections"];
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
         for shard in self.service.stats().shards {
             for (name, count) in shard.counts.iter().filter(|(name, _)| !GAUGES.contains(name)) {

@@ -14,7 +14,6 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
 
@@ -62,8 +61,6 @@ pub(in crate::conn) struct Inner {
     time: Option<Timeline>,
     opened: u64,
     stamps: [Stamp; 3],
-    /// When the last idle event came.
-    event_at: Stamp,
     /// The task that waits for events.
     task: AtomicWaker,
     /// The connections among which its shard finds it; `None` if the service had ended, or has no
@@ -77,7 +74,7 @@ pub(in crate::conn) struct Inner {
 }
 
 #[cfg(not(all(test, corewheel_loom)))]
-const _: () = assert!(size_of::<Inner>() <= 280);
+const _: () = assert!(size_of::<Inner>() <= 272);
 
 struct State {
     limits: Arc<Spans>,
@@ -140,7 +137,6 @@ impl Inner {
             time,
             opened: now,
             stamps: Default::default(),
-            event_at: Stamp::default(),
             task: AtomicWaker::new(),
             group: handle.group(),
             place: AtomicU32::new(0),
@@ -201,14 +197,7 @@ impl Inner {
     /// what was due was taken. True if it is filed for another tick.
     fn file(&self, state: &mut State, anew: bool) -> bool {
         let facts = self.facts(state);
-        let first = if anew {
-            if let Some(event_at) = facts.place.rare().and_then(rules::last_idle_event) {
-                self.event_at.set(event_at);
-            }
-            rules::next_look(&facts)
-        } else {
-            rules::first_due(&facts)
-        };
+        let first = if anew { rules::next_look(&facts) } else { rules::first_due(&facts) };
         self.file_for(state, first, anew)
     }
 
@@ -399,17 +388,6 @@ impl Connection for Arc<Inner> {
     #[inline]
     fn stamp(&self, direction: Direction, stamp: Moment) {
         self.stamps[direction as usize].set(stamp);
-    }
-
-    fn stamp_at(&self, direction: Direction, at: Instant) {
-        let Some(time) = &self.time else { return };
-        let at = Moment::at(time.nanos_at(at));
-        self.stamp(direction, at);
-        // A time before the last idle event may make the next one earlier. Where another thread
-        // takes that event at this moment, the next one may count from it instead, and is later.
-        if self.event_at.get().is_some_and(|event_at| at < event_at) {
-            self.change(Wakes::Task, |_| ((), 0));
-        }
     }
 
     fn stamp_all(&self, stamps: rules::Stamps) {

@@ -50,8 +50,6 @@ pub(super) struct Activity {
     /// When the shard last read the clock.
     now: Cell<u64>,
     gaps: RefCell<Gaps>,
-    /// The end of the last gap; `None` if there was none.
-    gap_until: Cell<Option<Moment>>,
 }
 
 impl Activity {
@@ -63,7 +61,6 @@ impl Activity {
             expires: Cell::new(Tick::NEVER),
             now: Cell::new(now),
             gaps: RefCell::default(),
-            gap_until: Cell::new(None),
         }
     }
 
@@ -99,7 +96,6 @@ impl Activity {
         let is_gap = until > bound;
         if is_gap {
             self.gaps.borrow_mut().known.push_back(Gap { bound, until });
-            self.gap_until.set(Some(until));
         }
         if self.expires.get() <= tick.floor(now) {
             self.bound.set(None);
@@ -135,15 +131,6 @@ impl Activity {
     /// When the shard must read the clock again; never if no stamp is valid.
     pub(super) fn expires(&self) -> Tick {
         self.expires.get()
-    }
-
-    /// Whether a known time is not before a stamp, and both mean what they say. False where that
-    /// takes more than a few comparisons.
-    #[inline]
-    pub(super) fn is_plainly_next(&self, at: Moment, stamp: Option<Moment>) -> bool {
-        let (bound, known) = (self.bound.get(), Some(at));
-        let is_next = stamp <= known && (stamp.is_none() || stamp != bound);
-        is_next && self.gap_until.get() < known && known != bound
     }
 
     /// The stamp for a known time that is not in the future: that time, or the next nanosecond if

@@ -78,13 +78,6 @@ impl Connections {
         bound
     }
 
-    #[inline(never)]
-    pub(super) fn later_stamp(&self, stamp: Option<Moment>, at: Moment) -> Moment {
-        let (activity, bound) = (&self.activity, self.activity.bound());
-        let is_later = |stamp: &Moment| bound == Some(*stamp) || activity.resolve(*stamp) >= at;
-        stamp.filter(is_later).unwrap_or_else(|| activity.exact(at))
-    }
-
     /// The salt of a connection that begins.
     pub(super) fn next_salt(&self) -> u8 {
         self.next_salt.replace(self.next_salt.get().wrapping_add(1))

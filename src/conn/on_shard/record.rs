@@ -51,11 +51,6 @@ impl Record {
     pub(super) fn clear_pending(&self) {
         self.flags.set(self.flags.get().with_pending(0));
     }
-
-    /// Without an extra, no idle event has come.
-    pub(super) fn has_extra(&self) -> bool {
-        self.extra.get() != NONE
-    }
 }
 
 /// How a connection is used: what is in progress, and the handles and guards that refer to it.

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use super::super::kinds::DeadlineKind;
 use super::super::limits::{ConnEvent, ConnLimits, NEVER};
@@ -121,23 +120,6 @@ impl Connection for RecordRef {
     #[inline]
     fn stamp(&self, direction: Direction, stamp: Moment) {
         self.record().stamps[direction as usize].set(Some(stamp));
-    }
-
-    /// A stamp made since the shard last read the clock may stand for a later time than it says.
-    #[inline]
-    fn stamp_at(&self, direction: Direction, at: Instant) {
-        let (all, record) = (&self.connections, self.record());
-        let (stamp, at) =
-            (&record.stamps[direction as usize], Moment::at(all.shard.time().nanos_at(at)));
-        if all.activity.is_plainly_next(at, stamp.get()) {
-            stamp.set(Some(at));
-        } else {
-            stamp.set(Some(all.later_stamp(stamp.get(), at)));
-        }
-        // A time before the last idle event may make the next one earlier.
-        if record.has_extra() && all.table.borrow().is_before_event(self.index, at) {
-            all.file(self.index, false);
-        }
     }
 
     fn stamp_all(&self, stamps: rules::Stamps) {

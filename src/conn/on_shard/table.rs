@@ -231,12 +231,6 @@ impl Table {
         let before = self.record(index).limits.replace(number);
         self.limits.give_back(before);
     }
-
-    /// Whether an idle event has come after a time.
-    pub(super) fn is_before_event(&self, index: u32, at: Moment) -> bool {
-        let event_at = |extra: &Extra| rules::last_idle_event(&extra.rare);
-        self.extra(index).and_then(event_at).is_some_and(|event_at| at < event_at)
-    }
 }
 
 /// The table in which a connection has its extra.

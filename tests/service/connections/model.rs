@@ -321,29 +321,6 @@ impl Model {
         if is_read { conn.real.touch_read() } else { conn.real.touch_write() }
     }
 
-    /// A touch with a known time, which may have passed.
-    fn touch_at(&mut self, id: usize, is_read: bool) {
-        let now = self.now();
-        let at = if self.rng.bool() { now } else { now - self.rng.u64(..=now.min(90 * MS)) };
-        let (tick, instant) = (self.tick, self.epoch + Duration::from_nanos(at));
-        let conn = self.conns[id].as_ref().unwrap();
-        let stamp = if is_read { conn.read } else { conn.written };
-        let looks = &self.looks[conn.shard];
-        let is_kept = |stamp| !looks.is_settled(stamp) || looks.when(stamp, tick) >= at;
-        let keeps = stamp.is_some_and(is_kept);
-        let stamp = Stamp { bound: at, looks: None, at };
-        let conn = self.conn(id);
-        if !keeps {
-            *(if is_read { &mut conn.read } else { &mut conn.written }) = Some(stamp);
-        }
-        if is_read {
-            conn.real.touch_read_at(instant);
-        } else {
-            conn.real.touch_write_at(instant);
-        }
-        self.file(id);
-    }
-
     fn arm(&mut self, id: usize) {
         let name = ARMED[self.rng.usize(..ARMED.len())];
         let kind = KINDS.iter().position(|kind| *kind == name).unwrap();
@@ -579,12 +556,8 @@ impl World {
             return model.borrow_mut().open(id, shard, self.lab.shards[shard].timers());
         }
         match what {
-            0..4 => model.borrow_mut().touch(id, true),
-            4..6 => model.borrow_mut().touch(id, false),
-            6 | 7 => {
-                let is_read = model.borrow_mut().rng.bool();
-                model.borrow_mut().touch_at(id, is_read);
-            }
+            0..5 => model.borrow_mut().touch(id, true),
+            5..8 => model.borrow_mut().touch(id, false),
             8 => model.borrow_mut().arm(id),
             9 if depth < 2 => self.hold(id, depth + 1),
             10 => model.borrow_mut().set_limits(id),

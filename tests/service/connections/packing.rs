@@ -12,7 +12,8 @@ fn adopt_keeps_all_deadlines() {
     conn.disarm(Handshake).unwrap();
     conn.arm(Custom(2), ms(130)).unwrap();
     lab.advance(ms(60));
-    conn.touch_read_at(lab.clock.now());
+    // The stamp is a time in 10 ms, or the next turn.
+    conn.touch_read();
     lab.advance(ms(5));
     let packed = conn.pack().unwrap();
     assert!(lab.timers().is_empty(), "the entry is gone");
@@ -26,12 +27,12 @@ fn adopt_keeps_all_deadlines() {
     let events = run(&mut lab, &conn, 500);
     let expected = [
         (130, Custom(2), true),
-        (160, ReadIdle, true),
-        (260, ReadIdle, false),
-        (360, ReadIdle, false),
-        (460, ReadIdle, false),
+        (165, ReadIdle, true),
+        (265, ReadIdle, false),
+        (365, ReadIdle, false),
+        (465, ReadIdle, false),
         (500, MaxAge, true),
-        (560, ReadIdle, false),
+        (565, ReadIdle, false),
     ];
     assert_eq!(events, expected);
     let closed = lab.shards[1].timers().connection(limits).unwrap();

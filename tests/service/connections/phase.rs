@@ -47,7 +47,7 @@ fn heartbeats(limits: ConnLimits) -> [Vec<Vec<u64>>; 2] {
         for conn in 0..COUNT {
             if event(&here[conn]).is_some() {
                 beats[0][conn].push(tick);
-                here[conn].touch_write_at(lab.clock.now());
+                here[conn].touch_write();
             }
             if shared::event(&shared[conn]).is_some() {
                 beats[1][conn].push(tick);

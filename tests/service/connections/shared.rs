@@ -64,25 +64,6 @@ fn shared_connection_and_its_guards_are_send_sync_and_static() {
 }
 
 #[test]
-fn known_time_before_the_last_event_makes_the_next_event_earlier() {
-    let mut lab = lab();
-    let conn = connect(&lab, READ_IDLE);
-    lab.advance(ms(150));
-    assert_eq!(event(&conn), Some((ReadIdle, true)));
-    let (alarm, waker) = Alarm::new();
-    assert!(poll_with(&conn, &waker).is_pending());
-    let before = |milliseconds| lab.clock.now().checked_sub(ms(milliseconds)).unwrap();
-    conn.touch_read_at(before(30));
-    assert_eq!(alarm.count(), 0, "the timer is reset in its slot");
-    assert_eq!(run(&mut lab, &conn, 100), [(220, ReadIdle, true)]);
-    // An older time takes nothing back.
-    let now = lab.clock.now();
-    conn.touch_read_at(now);
-    conn.touch_read_at(now.checked_sub(ms(90)).unwrap());
-    assert_eq!(run(&mut lab, &conn, 100), [(350, ReadIdle, true)]);
-}
-
-#[test]
 fn race_prefers_value_that_is_ready_with_the_deadline() {
     let mut lab = lab();
     let conn = connect(&lab, READ_IDLE);

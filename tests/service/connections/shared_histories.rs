@@ -11,7 +11,7 @@ use corewheel::settings::Scale;
 use fastrand::Rng;
 
 use super::*;
-use corewheel_test_support::{nanos_of, seeds};
+use corewheel_test_support::{FAR, nanos_of, seeds};
 
 struct Pair {
     lab: Lab<u8>,
@@ -37,7 +37,6 @@ impl Pair {
         let mut rng = Rng::with_seed(seed);
         let tick = Duration::from_micros([100, 1_000, 7_000, 1_000_000][rng.usize(..4)]);
         let mut lab = Lab::new(TimerService::builder().shards(1).capacity(256).tick(tick));
-        // Known times may be before the connections begin.
         lab.advance(tick.mul_f64(rng.f64() * 30.0) + Duration::from_nanos(137));
         let has_rates = rng.bool();
         let limits = random_limits(&mut rng, tick, has_rates);
@@ -61,16 +60,8 @@ impl Pair {
     fn step(&mut self) {
         let now = self.lab.clock.now();
         match self.rng.u32(..28) {
-            0..3 => {
-                let at = self.recent();
-                self.here.touch_read_at(at);
-                self.shared.touch_read_at(at);
-            }
-            3..6 => {
-                let at = self.recent();
-                self.here.touch_write_at(at);
-                self.shared.touch_write_at(at);
-            }
+            0..3 => self.touch(true),
+            3..6 => self.touch(false),
             6..8 => {
                 let kind = ARMED[self.rng.usize(..ARMED.len())];
                 let at = now + self.tick.mul_f64(self.rng.f64() * 30.0);
@@ -162,13 +153,27 @@ impl Pair {
         }
     }
 
-    /// The present, or a time that has passed, after which other things may have happened.
-    fn recent(&mut self) -> std::time::Instant {
-        let now = nanos_of(self.lab.timers());
-        let back = self.tick.mul_f64(self.rng.f64() * 30.0);
-        let back = if self.rng.bool() { Duration::ZERO } else { back };
-        let passed = self.lab.clock.now().checked_sub(back.min(Duration::from_nanos(now)));
-        passed.expect("it is not before the epoch")
+    /// Both connections have the same stamp of an activity, after a turn at that time.
+    fn touch(&mut self, is_read: bool) {
+        // The shard has read the clock, so its next stamp is not before the present.
+        self.poll();
+        let (here, shared) = (&self.here, &self.shared);
+        let stamps = self.lab.timers().connection(NONE.read_idle(FAR)).unwrap();
+        stamps.touch_read();
+        if is_read {
+            here.touch_read()
+        } else {
+            here.touch_write()
+        }
+        let due = stamps.deadline(ReadIdle).unwrap();
+        self.lab.clock.advance(due.checked_sub(FAR).unwrap() - self.lab.clock.now());
+        if is_read {
+            shared.touch_read()
+        } else {
+            shared.touch_write()
+        }
+        drop(stamps);
+        self.poll();
     }
 
     /// The end of a write is a stamp, which on a shard is later than the write. So writes end where
@@ -183,10 +188,7 @@ impl Pair {
             assert_eq!(here.finish(), shared.finish());
         }
         self.lab.clock.advance(ms(12) + 2 * self.tick);
-        self.poll();
-        let now = self.lab.clock.now();
-        self.here.touch_write_at(now);
-        self.shared.touch_write_at(now);
+        self.touch(false);
     }
 
     /// The shard takes its turns, and the task polls. Both have the same events.

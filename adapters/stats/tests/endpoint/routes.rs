@@ -261,7 +261,7 @@ fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     // All kinds are there before their first deadline, so that a rate has the first.
     let kinds = 2 * of_connections.len();
     // No thread drives the shards, so the two series of a thread are not there.
-    let documented = |shards: usize, classes: usize| 11 + shards * (273 + 13 * classes) + kinds;
+    let documented = |shards: usize, classes: usize| 11 + shards * (270 + 13 * classes) + kinds;
     for (shards, of) in [(1, 0), (3, 0), (1, 1), (3, 2), (2, 3)] {
         assert_eq!(count(shards, &classes[..of]), documented(shards, of), "{shards} {of}");
     }
