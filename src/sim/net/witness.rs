@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::kernel::Sending;
 
-/// What the network knows of a socket at one moment; made by [`Witness::known`]. Times count from the
-/// start of the simulation.
+/// What the network knows of a socket at one moment; made by [`Witness::known`]. Times count from
+/// the start of the simulation.
 #[derive(Clone, Default, Debug)]
 #[non_exhaustive]
 pub struct Known {
@@ -37,7 +37,8 @@ pub struct Known {
     pub progress: Vec<Progress>,
 }
 
-/// What the peer of a socket had acknowledged; see [`Known::progress`].
+/// What the peer of a socket had acknowledged, an entry of [`Known::progress`]; made by
+/// [`Witness::known`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Since when, from the start of the simulation.
@@ -106,12 +107,13 @@ pub(super) fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 /// that has sent in time.
 ///
 /// ```
-/// use corewheel::sim::net::Witness;
+/// use corewheel::sim::net::{Known, Witness};
 /// use std::time::Duration;
 ///
 /// /// Whether bytes lay in a socket of the server when its time was up.
 /// fn was_in_time(socket: &Witness, due: Duration) -> bool {
-///     socket.known().unread_since().is_some_and(|came| came < due)
+///     let known: Known = socket.known();
+///     known.unread_since().is_some_and(|came| came < due)
 /// }
 /// ```
 #[derive(Clone, Debug)]

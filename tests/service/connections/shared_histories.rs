@@ -161,16 +161,16 @@ impl Pair {
         let stamps = self.lab.timers().connection(NONE.read_idle(FAR)).unwrap();
         stamps.touch_read();
         if is_read {
-            here.touch_read()
+            here.touch_read();
         } else {
-            here.touch_write()
+            here.touch_write();
         }
         let due = stamps.deadline(ReadIdle).unwrap();
         self.lab.clock.advance(due.checked_sub(FAR).unwrap() - self.lab.clock.now());
         if is_read {
-            shared.touch_read()
+            shared.touch_read();
         } else {
-            shared.touch_write()
+            shared.touch_write();
         }
         drop(stamps);
         self.poll();

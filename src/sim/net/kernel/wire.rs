@@ -325,22 +325,19 @@ impl Kernel {
 
     fn end_comes(&mut self, id: usize, peer: Option<usize>) {
         let now = self.now();
-        match peer {
-            Some(peer) => {
-                let socket = &mut self.sockets[peer];
-                socket.receiving.has_end = true;
-                socket.receiving.ack_at = Some(now);
-                if !socket.is_closed {
-                    lock(&socket.known).end_came_at = Some(Duration::from_nanos(now));
-                    self.event(peer);
-                }
+        if let Some(peer) = peer {
+            let socket = &mut self.sockets[peer];
+            socket.receiving.has_end = true;
+            socket.receiving.ack_at = Some(now);
+            if !socket.is_closed {
+                lock(&socket.known).end_came_at = Some(Duration::from_nanos(now));
+                self.event(peer);
             }
-            None => {
-                let sending = &mut self.sockets[id].sending;
-                sending.is_end_acknowledged = true;
-                sending.note_busy(now);
-                self.remove_if_done(id);
-            }
+        } else {
+            let sending = &mut self.sockets[id].sending;
+            sending.is_end_acknowledged = true;
+            sending.note_busy(now);
+            self.remove_if_done(id);
         }
     }
 
