@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Its end says that the server is to end.
     io::stdin().read_to_end(&mut Vec::new())?;
     drop(spinning);
-    endpoint.stop();
+    drop(endpoint);
     Ok(())
 }
 

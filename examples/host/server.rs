@@ -151,7 +151,7 @@ impl<T: Send + 'static> Running<T> {
         drain(&self.service);
         let ended = self.service.shutdown(policy).map_err(Failure::host)?;
         report(&ended);
-        self.endpoint.stop();
+        drop(self.endpoint);
         match ended.dead.as_slice() {
             [] => Ok(()),
             dead => Err(Failure::host(format!("these shards had died before: {dead:?}"))),

@@ -158,7 +158,7 @@ impl Proxy {
             let ended = format!("{fired} fired, {cancelled} cancelled, {dropped} dropped");
             say(format_args!("shard {}: {scheduled} scheduled, {ended}", shard.shard));
         }
-        self.endpoint.stop();
+        drop(self.endpoint);
         if !report.dead.is_empty() {
             return Err(Failure::host(format_args!("shards had died before: {:?}", report.dead)));
         }

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use corewheel::Handle;
 use corewheel::conn::DataRate;
+use corewheel::fallback::InfallibleSleep;
 use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::{BodyLimits, TimedBody};
-use corewheel_http::server::{Server, accept};
+use corewheel_http::server::Server;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -32,6 +33,8 @@ const BACKLOG: i32 = 4_096;
 /// The most bytes that a connection buffers in each direction. With hyper's 400 KiB, some thousands
 /// of clients that do not read take gigabytes before a deadline comes.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
+/// How long an acceptor waits after a failed attempt.
+const BACK_OFF: Duration = Duration::from_millis(100);
 /// How long a client has for the last that the proxy sends.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
@@ -94,7 +97,7 @@ impl Acceptor {
             let accepted = tokio::select! {
                 biased;
                 _ = shutdown.begun.changed() => return,
-                accepted = accept(&listener, acceptor.timers) => accepted,
+                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((socket, client)) => {
@@ -103,7 +106,13 @@ impl Acceptor {
                     // client. In a `LocalSet`, each request would wait for more passes.
                     tokio::spawn(async move { acceptor.serve(socket, client, for_client).await });
                 }
-                Err(error) => tracing::warn!(%error, "no connection can be accepted"),
+                // The client has left before.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no connection can be accepted");
+                    // Most likely all file descriptors are in use, and a connection must end first.
+                    InfallibleSleep::after(acceptor.timers.untyped(), BACK_OFF).await;
+                }
             }
         }
     }

@@ -47,7 +47,7 @@
 //! waits for them.
 //!
 //! Ticks at other times, such as a backoff or the hours of a calendar, need no type: a loop sleeps
-//! until each of them. For callbacks there is `repeat_by_plan` of the package `corewheel-kit`.
+//! until each of them. For callbacks there is `Repeat::by_plan` of the package `corewheel-kit`.
 //!
 //! ```
 //! # use corewheel::{RefusedKind, Timers};

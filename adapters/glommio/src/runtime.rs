@@ -1,6 +1,5 @@
 //! The runtimes that a service chooses from, once, at its start.
 
-use std::fmt;
 use std::sync::Arc;
 
 use corewheel::host::{Engine, Needs, Shard};
@@ -51,16 +50,6 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Its name: that of [`TimerService::runtime`](corewheel::TimerService::runtime) and of the
-    /// statistics. That of `Auto` and `GlommioOrTokio` is `glommio`, which they try first.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto | Self::GlommioOrTokio | Self::Glommio => "glommio",
-            Self::Tokio => corewheel::Runtime::Tokio.name(),
-            Self::Thread => corewheel::Runtime::Thread.name(),
-        }
-    }
-
     /// `None` for glommio.
     const fn of_corewheel(self) -> Option<corewheel::Runtime> {
         match self {
@@ -72,8 +61,9 @@ impl Runtime {
 }
 
 impl Engine for Runtime {
+    /// That of `Auto` and `GlommioOrTokio` is `glommio`, which they try first.
     fn name(&self) -> &'static str {
-        Self::name(*self)
+        self.of_corewheel().map_or("glommio", corewheel::Runtime::name)
     }
 
     fn has_executor(&self) -> bool {
@@ -102,12 +92,6 @@ impl Engine for Runtime {
             Self::Glommio | Self::Tokio | Self::Thread => &[],
         };
         tried.iter().map(|runtime| Arc::new(*runtime) as Arc<dyn Engine>).collect()
-    }
-}
-
-impl fmt::Display for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

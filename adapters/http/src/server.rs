@@ -17,20 +17,18 @@ mod connection;
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use corewheel::conn::{DataRate, UNSENT_MAX};
-use corewheel::fallback::InfallibleSleep;
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Handle};
 use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+#[cfg(unix)]
+use tokio::net::TcpStream;
 
 use self::closing::Terms;
 use crate::hyper::{BodyLimits, HyperTimer};
@@ -364,31 +362,6 @@ impl Server {
         #[cfg(unix)]
         let stream = stream.with_socket(socket_of);
         stream
-    }
-}
-
-/// How long an acceptor waits after a failed attempt.
-const BACK_OFF: Duration = Duration::from_millis(100);
-
-/// Accepts a connection of a loop that goes on after an error.
-///
-/// # Errors
-///
-/// Those of the listener, after a wait of a tenth of a second: most likely all file descriptors are
-/// in use, and a connection must end first. A client that has left before it was accepted is none.
-pub async fn accept<T: 'static>(
-    listener: &TcpListener,
-    timers: Handle<T>,
-) -> io::Result<(TcpStream, SocketAddr)> {
-    loop {
-        match listener.accept().await {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                InfallibleSleep::after(timers.untyped(), BACK_OFF).await;
-                return Err(error);
-            }
-            accepted => return accepted,
-        }
     }
 }
 

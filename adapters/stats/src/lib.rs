@@ -8,7 +8,7 @@
 //! let service = TimerService::builder().shards(1).start()?;
 //! let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0")?;
 //! assert!(endpoint.local_addr().ip().is_loopback());
-//! endpoint.stop();
+//! drop(endpoint);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -91,6 +91,10 @@ pub use self::mount::StatsRoutes;
 /// this machine. A `Host` that is missing, repeated or malformed gets 400; only a request of
 /// HTTP/1.0 may leave it out.
 ///
+/// Its drop stops listening, cuts off every connection, and returns when the thread has ended. It
+/// waits for no client, and takes as long as the answer that is being made up, if any. So a task
+/// may drop it, too: that blocks its worker for so long.
+///
 /// It outlives the [`TimerService`](corewheel::TimerService), and then reports the shards as
 /// closed. See the [module](self) for an example.
 #[derive(Debug)]
@@ -147,10 +151,6 @@ impl StatsEndpoint {
         }
         Ok(endpoint)
     }
-    /// Stops listening, cuts off every connection, and returns when the thread has ended. Dropping
-    /// the endpoint does the same. Takes as long as the answer that is being made up, if any; it
-    /// waits for no client. So a task may call it, too: it blocks its worker for that long.
-    pub fn stop(self) {}
 
     /// Where it listens: with the port that the system chose, if it was asked to.
     pub fn local_addr(&self) -> SocketAddr {

@@ -41,7 +41,7 @@ const PREFIX_LEN_MAX: usize = 256;
 /// use hyper::{Request, Response, body::Incoming};
 ///
 /// # let timers = TimerService::builder().shards(1).start()?;
-/// let stats = StatsRoutes::new(timers.stats_source()).under("/internal/timers")?;
+/// let stats = StatsRoutes::from(timers.stats_source()).under("/internal/timers")?;
 /// let app = service_fn(move |request: Request<Incoming>| {
 ///     let is_for_stats = request.uri().path().starts_with("/internal/timers");
 ///     let answer = is_for_stats.then(|| stats.answer(&request));
@@ -61,7 +61,7 @@ const PREFIX_LEN_MAX: usize = 256;
 /// use corewheel_stats::StatsRoutes;
 ///
 /// # let timers = TimerService::builder().shards(1).start()?;
-/// let stats = StatsRoutes::new(timers.stats_source())
+/// let stats = StatsRoutes::from(timers.stats_source())
 ///     .allow_host("www.example")?
 ///     .under("/internal/timers")?;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).merge(stats.router());
@@ -93,12 +93,6 @@ pub struct StatsRoutes {
 }
 
 impl StatsRoutes {
-    /// The routes without a prefix, for the hosts of a
-    /// [`StatsEndpoint`](super::StatsEndpoint).
-    pub fn new(source: StatsSource) -> Self {
-        Self { source, hosts: Hosts::default(), reasons: Vec::new(), prefix: String::new() }
-    }
-
     /// Answers under a prefix such as `/internal/timers`, which a final slash does not change. An
     /// empty prefix and `/` are none.
     ///
@@ -149,7 +143,7 @@ impl StatsRoutes {
     /// let service = TimerService::builder().shards(1).start()?;
     /// let is_warm = Arc::new(AtomicBool::new(false));
     /// let looked_at = Arc::clone(&is_warm);
-    /// let routes = StatsRoutes::new(service.stats_source()).ready_unless(move || {
+    /// let routes = StatsRoutes::from(service.stats_source()).ready_unless(move || {
     ///     let is_warm = looked_at.load(Ordering::Relaxed);
     ///     (!is_warm).then(|| "the cache is cold".to_owned())
     /// });
@@ -180,10 +174,10 @@ impl StatsRoutes {
     }
 }
 
-/// The routes without a prefix.
+/// The routes without a prefix, for the hosts of a [`StatsEndpoint`](super::StatsEndpoint).
 impl From<StatsSource> for StatsRoutes {
     fn from(source: StatsSource) -> Self {
-        Self::new(source)
+        Self { source, hosts: Hosts::default(), reasons: Vec::new(), prefix: String::new() }
     }
 }
 

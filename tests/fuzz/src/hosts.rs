@@ -49,7 +49,7 @@ impl Server {
     pub(crate) fn start() -> Self {
         let builder = TimerService::builder().shards(1).runtime(Runtime::Thread).unpinned();
         let service: TimerService = builder.start().expect("plain threads run everywhere");
-        let routes = StatsRoutes::new(service.stats_source());
+        let routes = StatsRoutes::from(service.stats_source());
         let routes = routes.allow_host("stats.example").expect("it is a name");
         let endpoint = StatsEndpoint::start(routes, "127.0.0.1:0");
         Self { endpoint: endpoint.expect("a port is free"), _service: service }

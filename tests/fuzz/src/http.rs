@@ -9,7 +9,7 @@ use std::time::Duration;
 use arbtest::arbitrary::{Result, Unstructured};
 use corewheel::TimerService;
 use corewheel_http::hyper::TimedBody;
-use corewheel_http::server::{self, accept};
+use corewheel_http::server;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -69,10 +69,9 @@ impl Server {
         let server = server::Server::new(timers.handle()).half_close(Duration::from_secs(5));
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        let handle = timers.handle();
         runtime.spawn(async move {
             loop {
-                let Ok((socket, _)) = accept(&listener, handle).await else { continue };
+                let Ok((socket, _)) = listener.accept().await else { continue };
                 let server = server.clone();
                 tokio::spawn(async move {
                     let stream = server.stream(socket);

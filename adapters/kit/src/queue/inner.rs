@@ -18,8 +18,8 @@ use corewheel::Deadline;
 use corewheel::part::{Part, PartHandle, Wants};
 use corewheel_shard::{Budget, Expired as ShardExpired, Shard, Tick};
 
+use super::Expired;
 use super::waiters::Waiters;
-use super::{DelayKey, Expired};
 
 /// The work of one poll. The shard's other tasks have their turn after it.
 const POLL_BUDGET: Budget = Budget { expired_max: u32::MAX, work_max: 1_024 };
@@ -176,7 +176,7 @@ impl<V> Inner<V> {
     #[inline]
     pub(super) fn expired(&self, expired: ShardExpired<V>) -> Expired<V> {
         let ShardExpired { key, deadline, payload } = expired;
-        Expired { key: DelayKey(key), deadline: self.instant(deadline), value: payload }
+        Expired { key, deadline: self.instant(deadline), value: payload }
     }
 
     #[inline]

@@ -156,24 +156,12 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use corewheel::{Refused, Timers, When};
-use corewheel_shard::{ResetOutcome, Shard, ShardConfig, TimerKey};
+#[doc(no_inline)]
+pub use corewheel_shard::TimerKey as DelayKey;
+use corewheel_shard::{ResetOutcome, Shard, ShardConfig};
 use futures_core::Stream;
 
 use self::inner::Inner;
-
-/// Names one value in a [`DelayQueue`].
-///
-/// A key is never reused: once its value has left the queue, the key is stale, and each method
-/// answers that there is no such value. A key belongs to its queue; in another queue it may name
-/// another value.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DelayKey(TimerKey);
-
-impl fmt::Debug for DelayKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// A value that has expired, or that was taken out before: with its key and its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -196,6 +184,10 @@ pub struct Expired<V, K = DelayKey> {
 /// of that tick. A value whose deadline had passed when it was inserted comes after the values that
 /// were due before. No value comes early. A value that is due stays in the queue until it is taken;
 /// until then it can be [removed](Self::remove) and [reset](Self::reset).
+///
+/// **Keys.** A key is never reused: once its value has left the queue, the key is stale, and each
+/// method answers that there is no such value. A key belongs to its queue; in another queue it may
+/// name another value.
 ///
 /// **Tasks.** Any number of tasks may wait. All of them are woken when a value is due, and the
 /// first that polls takes it. After 512 values in a row, a task yields to the other tasks of its
@@ -247,13 +239,13 @@ impl<V> DelayQueue<V> {
         let inserted = self.inner.values.borrow_mut().schedule(deadline.into(), value);
         let key = inserted.map_err(|full| Refused::Full(full.0))?;
         self.inner.aim(deadline);
-        Ok(DelayKey(key))
+        Ok(key)
     }
 
     /// Changes the deadline of a value, whether it is due or not. False if the key is stale.
     pub fn reset<W: When>(&self, key: DelayKey, when: W) -> bool {
         let deadline = self.inner.shard.deadline(when);
-        let outcome = self.inner.values.borrow_mut().reset(key.0, deadline.into());
+        let outcome = self.inner.values.borrow_mut().reset(key, deadline.into());
         let is_reset = outcome == ResetOutcome::Reset;
         if is_reset {
             self.inner.aim(deadline);
@@ -264,7 +256,7 @@ impl<V> DelayQueue<V> {
     /// Takes a value out, whether it is due or not. `None` if the key is stale.
     pub fn remove(&self, key: DelayKey) -> Option<Expired<V>> {
         let deadline = self.due(key)?;
-        let value = self.inner.values.borrow_mut().cancel(key.0).payload()?;
+        let value = self.inner.values.borrow_mut().cancel(key).payload()?;
         self.inner.note_taken();
         Some(Expired { key, deadline, value })
     }
@@ -326,12 +318,12 @@ impl<V> DelayQueue<V> {
     /// Cost: amortised O(1) values, and O(log n) comparisons of numbers: see
     /// [`Shard::soonest`](corewheel_shard::Shard::soonest).
     pub fn peek(&self) -> Option<DelayKey> {
-        self.inner.values.borrow_mut().soonest(|_| true).map(DelayKey)
+        self.inner.values.borrow_mut().soonest(|_| true)
     }
 
     /// When a value is due: its deadline, rounded up to a tick. `None` if the key is stale.
     pub fn due(&self, key: DelayKey) -> Option<Instant> {
-        let deadline = self.inner.values.borrow().deadline(key.0)?;
+        let deadline = self.inner.values.borrow().deadline(key)?;
         Some(self.inner.instant(deadline))
     }
 

@@ -42,7 +42,7 @@ fn huge_service() -> TimerService {
 }
 
 fn routes<T: Send>(service: &TimerService<T>) -> StatsRoutes {
-    StatsRoutes::new(service.stats_source())
+    StatsRoutes::from(service.stats_source())
 }
 
 /// An endpoint with these routes.

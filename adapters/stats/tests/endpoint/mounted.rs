@@ -129,7 +129,7 @@ fn routes_answer_in_servers_of_hyper_and_axum_under_any_prefix() {
     let service = service(1);
     fire(&service, 0, 3);
     for (given, prefix) in [("", ""), ("/", ""), ("/timers", "/timers"), ("/a/b-c/", "/a/b-c")] {
-        let routes = || StatsRoutes::new(service.stats_source()).under(given).unwrap();
+        let routes = || StatsRoutes::from(service.stats_source()).under(given).unwrap();
         check_under(&Server::hyper(routes()), prefix);
         check_under(&Server::axum(routes()), prefix);
     }
@@ -138,7 +138,7 @@ fn routes_answer_in_servers_of_hyper_and_axum_under_any_prefix() {
 #[test]
 fn paths_besides_the_routes_stay_with_the_server() {
     let service = service(1);
-    let routes = || StatsRoutes::new(service.stats_source()).under("/timers").unwrap();
+    let routes = || StatsRoutes::from(service.stats_source()).under("/timers").unwrap();
     let server = Server::axum(routes());
     for path in ["/", "/stats.json", "/timersx/stats.json", "/own", "/timers/other"] {
         let reply = server.get(path, "elsewhere.example");
@@ -152,7 +152,7 @@ fn paths_besides_the_routes_stay_with_the_server() {
 #[test]
 fn hosts_are_those_that_the_routes_were_given() {
     let service = service(1);
-    let routes = || StatsRoutes::new(service.stats_source());
+    let routes = || StatsRoutes::from(service.stats_source());
     let status = |routes: StatsRoutes, host| {
         let status = Server::hyper(routes.clone()).get("/ready", host).status;
         assert_eq!(Server::axum(routes).get("/ready", host).status, status, "{host}");
@@ -167,7 +167,7 @@ fn hosts_are_those_that_the_routes_were_given() {
 #[test]
 fn request_of_http_2_names_its_host_in_the_target() {
     let service = service(1);
-    let routes = StatsRoutes::new(service.stats_source());
+    let routes = StatsRoutes::from(service.stats_source());
     let status = |uri: &str| {
         let request = Request::get(uri).version(hyper::Version::HTTP_2);
         routes.answer(&request.body(String::new()).unwrap()).status().as_u16()
@@ -180,7 +180,7 @@ fn request_of_http_2_names_its_host_in_the_target() {
 #[test]
 fn malformed_prefixes_and_hosts_are_refused_with_what_to_write() {
     let service = service(1);
-    let routes = || StatsRoutes::new(service.stats_source());
+    let routes = || StatsRoutes::from(service.stats_source());
     let long = format!("/{}", "a".repeat(256));
     for prefix in ["timers", "/a//b", "//", "/a\"b", "/a b", "/{a}", "/<a>", &long] {
         let error = routes().under(prefix).unwrap_err().to_string();

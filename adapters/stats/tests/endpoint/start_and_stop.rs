@@ -83,7 +83,7 @@ fn stop_frees_the_port_for_another_endpoint() {
         let endpoint = endpoint(&service);
         let address = endpoint.local_addr();
         assert_eq!(get(address, "/live").status, 200);
-        endpoint.stop();
+        drop(endpoint);
         let again = start_on(&service, address);
         again.is_ok_and(|endpoint| get(endpoint.local_addr(), "/live").status == 200)
     });
