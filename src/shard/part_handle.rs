@@ -130,12 +130,6 @@ impl PartHandle {
         self.time.instant(deadline.0)
     }
 
-    /// How long it is until a deadline; zero if it has come. Reads the near clock.
-    #[inline]
-    pub fn time_left(&self, deadline: Deadline) -> Duration {
-        self.time.remaining(deadline.0, self.nanos_near())
-    }
-
     /// The class of a timer that is pending.
     pub(crate) fn class_of(&self, timer: PartTimer) -> ClassId {
         let mut class = ClassId::NONE;

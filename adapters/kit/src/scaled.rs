@@ -35,7 +35,6 @@
 //!
 //! // A quarter of the way from 5 to 60 s is 18.75 s, none of it is 5 s.
 //! timers.set_scale(Scale::new(0.25)?);
-//! assert_eq!(idle.remaining(a), Some(Duration::from_millis(18_750)));
 //! timers.set_scale(Scale::ZERO);
 //! let _ = shard.turn();
 //! assert_eq!(*closed.borrow(), ["b"]);
@@ -60,9 +59,9 @@
 //!
 //! # Cost
 //!
-//! 32 bytes and the value for each timeout, taken when it is needed, and kept. To start, reset or
-//! cancel a timeout is a clock reading and a few stores. A change of the scale is O(ranges of the
-//! shard), however many timeouts wait. Each range
+//! 40 bytes and the value for each timeout, and some 10 to 20 in the table that finds it, taken when
+//! they are needed, and kept. To start, reset or cancel a timeout is a clock reading and a look-up.
+//! A change of the scale is O(ranges of the shard), however many timeouts wait. Each range
 //! [takes part in turns](corewheel::part::Part::takes_turns).
 //!
 //! # Statistics
@@ -75,8 +74,6 @@
 // A turn delivers timeouts that are due one by one, alternating with timers. Why not all of them at
 // once: so many may be due that a turn must end before they do.
 
-mod queue;
-
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -85,8 +82,7 @@ use std::time::{Duration, Instant};
 use corewheel::part::{Part, PartHandle, Wants};
 use corewheel::settings::Scale;
 use corewheel::{ConfigError, Deadline, Refused, Timers};
-
-use self::queue::Queue;
+use hashlink::LinkedHashMap;
 
 /// Timeouts of one shard that last for a minimum, a maximum or a time in between, by the shard's
 /// [`Scale`]. See the [module](self).
@@ -115,21 +111,21 @@ pub struct ScaledTimeouts<V: 'static>(Rc<Inner<V>>);
 
 /// Names one timeout of one [`ScaledTimeouts`], however often it is reset. Once the timeout has
 /// ended, the name stands for nothing, and using it does no harm.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ScaledTimeout {
-    serial: u64,
-    index: u32,
-}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ScaledTimeout(u64);
 
 type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
 
 struct Inner<V: 'static> {
     shard: PartHandle,
-    queue: RefCell<Queue<V>>,
+    /// When each was started, in this order, and its value. All last equally long at any time, so
+    /// this is also the order in which they are due: no change of the scale changes it.
+    queue: RefCell<LinkedHashMap<ScaledTimeout, (Duration, V)>>,
+    /// How many were started.
+    started: Cell<u64>,
     /// The tick in which the present turn began.
     turn: Cell<Deadline>,
-    /// `None` while it runs.
-    handler: Cell<Option<Handler<V>>>,
+    handler: RefCell<Handler<V>>,
     /// The shortest and the longest time of a timeout.
     range: (Duration, Duration),
     /// How long a timeout lasts by the present scale.
@@ -157,19 +153,16 @@ impl<V> ScaledTimeouts<V> {
         max: Duration,
         handler: impl FnMut(V, &Self) + 'static,
     ) -> Result<Self, ConfigError> {
-        if max.is_zero() {
-            let limit = "a timeout must last for some time when nothing is scarce";
-            return Err(ConfigError::new("max", max, limit, "use one tick or more"));
-        }
+        ConfigError::if_zero("max", max)?;
         if min > max {
             let limit = format!("max is {max:?}");
             return Err(ConfigError::new("min", min, limit, "make it no more than that"));
         }
-        let handler: Handler<V> = Box::new(handler);
         Ok(Self(timers.add_part(|shard| Inner {
-            queue: RefCell::new(Queue::new()),
+            queue: RefCell::default(),
+            started: Cell::new(0),
             turn: Cell::new(shard.tick().into()),
-            handler: Cell::new(Some(handler)),
+            handler: RefCell::new(Box::new(handler)),
             range: (min, max),
             span: Cell::new(span((min, max), &shard)),
             shrunk_at: Cell::new(None),
@@ -184,7 +177,7 @@ impl<V> ScaledTimeouts<V> {
     ///
     /// `Full` or `Closed`, with the value.
     pub fn start(&self, value: V) -> Result<ScaledTimeout, Refused<V>> {
-        let Inner { shard, queue, .. } = &*self.0;
+        let Inner { shard, queue, started, .. } = &*self.0;
         if shard.is_closed() {
             return Err(Refused::Closed(value));
         }
@@ -192,7 +185,9 @@ impl<V> ScaledTimeouts<V> {
             shard.count(|counts| counts.refused += 1);
             return Err(Refused::Full(value));
         }
-        let timeout = queue.borrow_mut().push(value, shard.since_start());
+        let timeout = ScaledTimeout(started.replace(started.get() + 1));
+        let start = self.0.start();
+        queue.borrow_mut().insert(timeout, (start, value));
         shard.count(|counts| {
             counts.scheduled += 1;
             counts.pending += 1;
@@ -207,18 +202,19 @@ impl<V> ScaledTimeouts<V> {
 
     /// Starts a timeout again, from now. False if it has ended.
     ///
-    /// A clock reading and a few stores.
+    /// A clock reading and a look-up.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
-        let now = self.0.shard.since_start();
-        let is_reset = self.0.queue.borrow_mut().restart(timeout, now);
+        let start = self.0.start();
+        let restart = |known: &mut (Duration, V)| known.0 = start;
+        let is_there = self.0.queue.borrow_mut().to_back(&timeout).map(restart).is_some();
         self.0.note_first();
-        is_reset
+        is_there
     }
 
     /// Cancels a timeout and returns its value. A timeout that is due and not delivered can still
     /// be cancelled. `None` if it has ended.
     pub fn cancel(&self, timeout: ScaledTimeout) -> Option<V> {
-        let value = self.0.queue.borrow_mut().remove(timeout)?;
+        let (_, value) = self.0.queue.borrow_mut().remove(&timeout)?;
         self.0.note_cancelled(1);
         Some(value)
     }
@@ -226,16 +222,7 @@ impl<V> ScaledTimeouts<V> {
     /// Cancels all timeouts and returns their values, the one that is due first at the beginning.
     /// O(timeouts).
     pub fn drain(&self) -> Vec<V> {
-        let values = self.0.drain();
-        self.0.note_cancelled(values.len());
-        values
-    }
-
-    /// How much time is left of a timeout by the present scale; zero if it is due. `None` if it has
-    /// ended.
-    pub fn remaining(&self, timeout: ScaledTimeout) -> Option<Duration> {
-        let start = self.0.queue.borrow().get(timeout)?;
-        Some(self.0.shard.time_left(self.0.deadline(start)))
+        self.0.drain()
     }
 
     /// How many timeouts wait.
@@ -255,8 +242,19 @@ impl<V> Inner<V> {
         self.shard.deadline(self.shard.instant_after(start.saturating_add(self.span.get())))
     }
 
+    /// Of a timeout that starts now. A clock that goes back changes no order.
+    fn start(&self) -> Duration {
+        let now = self.shard.since_start();
+        self.queue.borrow().back().map_or(now, |(_, (last, _))| now.max(*last))
+    }
+
+    /// The start of the first one.
+    fn first(&self) -> Option<Duration> {
+        Some(self.queue.borrow().front()?.1.0)
+    }
+
     fn first_deadline(&self) -> Option<Deadline> {
-        self.queue.borrow().first().map(|start| self.deadline(start))
+        self.first().map(|start| self.deadline(start))
     }
 
     /// Whether a timeout is due in the present turn. A shutdown delivers all that is pending.
@@ -275,15 +273,15 @@ impl<V> Inner<V> {
     #[inline]
     fn note_first(&self) {
         if self.shard.has_class() {
-            let first = self.queue.borrow().first();
-            self.shard.set_oldest(first.map(|start| self.shard.instant_after(start)));
+            self.shard.set_oldest(self.first().map(|start| self.shard.instant_after(start)));
         }
     }
 
     /// Takes all values out, in order.
     fn drain(&self) -> Vec<V> {
-        let queue = &mut *self.queue.borrow_mut();
-        std::iter::from_fn(|| queue.pop()).collect()
+        let values: Vec<_> = self.queue.take().into_iter().map(|(_, (_, value))| value).collect();
+        self.note_cancelled(values.len());
+        values
     }
 
     /// So many timeouts were taken out of the queue, undelivered.
@@ -322,18 +320,17 @@ impl<V: 'static> Part for Inner<V> {
 
     fn deliver(self: Rc<Self>, now: Duration) {
         let Some(first) = self.first_deadline().filter(|first| self.is_due(*first)) else { return };
-        let popped = self.queue.borrow_mut().pop();
-        let Some(value) = popped else { return };
+        let popped = self.queue.borrow_mut().pop_front();
+        let Some((_, (_, value))) = popped else { return };
         let deadline = self.shard.instant_of(first);
         // A timeout that a change of the scale has made due was not due before the change.
         let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
         let late = self.shard.instant_after(now).saturating_duration_since(due);
         self.shard.begin_delivery(late);
         self.note_first();
-        let mut handler = self.handler.take().expect("a turn is not taken within a turn");
         let this = ScaledTimeouts(self);
-        this.0.shard.contain(|| handler(value, &this));
-        this.0.handler.set(Some(handler));
+        // A turn is not taken within a turn.
+        this.0.shard.contain(|| this.0.handler.borrow_mut()(value, &this));
     }
 
     fn scale_changed(&self, _scale: Scale) {
@@ -347,10 +344,8 @@ impl<V: 'static> Part for Inner<V> {
 
 impl<V: 'static> Drop for Inner<V> {
     fn drop(&mut self) {
-        let values = self.drain();
-        self.note_cancelled(values.len());
-        self.shard.drop_each(values);
-        self.shard.drop_each(self.handler.take());
+        self.shard.drop_each(self.drain());
+        self.shard.drop_each([self.handler.replace(Box::new(|_, _| {}))]);
     }
 }
 
@@ -363,11 +358,5 @@ impl<V: 'static> Clone for ScaledTimeouts<V> {
 impl<V> fmt::Debug for ScaledTimeouts<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScaledTimeouts").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ScaledTimeout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "scaled timeout {}", self.serial)
     }
 }
