@@ -21,7 +21,7 @@ use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
 use crate::key::TimerKey;
 use crate::outcome::{Budget, CancelOutcome, Expired, Full, ResetOutcome};
-use crate::slab::{Cancelled, Entry, Popped, Reset, Slab, State};
+use crate::slab::{Cancelled, Entry, GRANT_CANCELLED, Popped, Reset, Slab, State};
 use crate::tick::Tick;
 use crate::wheel::{Batch, HashedWheel, HierarchicalWheel, SLICE_CHUNKS, Slots, Step, Wheel};
 
@@ -165,7 +165,7 @@ impl<T> Shard<T> {
     fn cancel_not_armed(&mut self, key: TimerKey) -> CancelOutcome<T> {
         match self.slab.state(key) {
             State::Granted => {
-                self.slab.cancel_grant(key);
+                self.slab.reset_grant(key, GRANT_CANCELLED);
                 CancelOutcome::Overtook
             }
             State::Fired => {

@@ -50,7 +50,7 @@ impl Entry {
 /// The `deadline` of a granted slot whose key was neither cancelled nor reset.
 const GRANTED: u64 = u64::MAX;
 /// The `deadline` of a granted slot whose key was cancelled before its timer arrived.
-const GRANT_CANCELLED: u64 = u64::MAX - 1;
+pub(crate) const GRANT_CANCELLED: u64 = u64::MAX - 1;
 const _: () = assert!(Tick::NEVER.index() < GRANT_CANCELLED);
 
 /// The bit in the `deadline` of a vacant slot that says that the last timer of the slot fired. The
@@ -249,11 +249,6 @@ impl<T> Slab<T> {
         self.armed += 1;
         let entry = Entry::new(key.index(), node.filing);
         Armed::At { deadline: node.deadline, entry }
-    }
-
-    /// Marks a granted slot, so that its timer is cancelled when it arrives.
-    pub(crate) fn cancel_grant(&mut self, key: TimerKey) {
-        self.nodes[key.index() as usize].deadline = GRANT_CANCELLED;
     }
 
     /// Stores a deadline in a granted slot; it replaces the one with which the timer arrives.

@@ -58,12 +58,6 @@ impl Timeline {
         self.tick.ceil(nanos)
     }
 
-    /// When the tick begins that has begun at `nanos`.
-    #[inline]
-    pub(crate) fn round_down(&self, nanos: u64) -> u64 {
-        self.start_of(self.floor(nanos))
-    }
-
     /// When the first tick begins that does not begin before `nanos`; `u64::MAX` if that does not
     /// fit.
     #[inline]

@@ -178,15 +178,9 @@ impl Timeline {
     #[inline]
     pub(crate) fn due_of(&self, when: impl When, now: impl FnOnce() -> u64) -> u64 {
         match when.due() {
-            Due::After(Duration::ZERO) => self.round_down(now()),
+            Due::After(Duration::ZERO) => self.start_of(self.floor(now())),
             _ => self.nanos_of(when, now),
         }
-    }
-
-    /// The instant at which something is due: an instant as it is, a delay from the present, which
-    /// is read from the clock, and the beginning of a tick.
-    pub(crate) fn instant_due(&self, when: impl When) -> Instant {
-        self.instant_of_due(when.due())
     }
 
     /// The instant of a stored time, by the rules of [`instant_due`](Self::instant_due).

@@ -460,12 +460,6 @@ impl DeadlineKind {
         tally.count(self.index().map_or(custom, |index| index.min(custom)));
     }
 
-    /// Whether this deadline may be why its owner ends a connection. What a custom deadline is for,
-    /// only the owner knows.
-    pub(super) fn may_end(self) -> bool {
-        !matches!(self, Self::Heartbeat | Self::Custom(_))
-    }
-
     pub(super) fn at(index: usize) -> Self {
         let custom = || Self::Custom((index - NAMED.len()) as u8);
         NAMED.get(index).copied().unwrap_or_else(custom)

@@ -447,7 +447,8 @@ pub(super) fn next_event(
         let kind = DeadlineKind::at(position);
         // A drain tells all connections. The flag that says so is enough, and no place is made.
         let is_age = position == MAX_AGE;
-        if kind.may_end() && (!is_age || conn.rare().is_some()) {
+        let may_end = !matches!(kind, DeadlineKind::Heartbeat | DeadlineKind::Custom(_));
+        if may_end && (!is_age || conn.rare().is_some()) {
             conn.place.rare_mut().ends_by = (!is_age).then_some(position as u8);
         }
         ConnEvent { kind, first: first & 1 << position != 0 }

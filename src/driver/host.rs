@@ -267,7 +267,7 @@ impl Default for Needs {
 ///
 /// Dropped without being driven, the shard is dead.
 #[must_use = "the shard does nothing until it is driven"]
-pub struct Shard(Box<dyn Turns>);
+pub struct Shard(pub(super) Box<dyn Turns>);
 
 impl Shard {
     pub(crate) fn new(turns: Box<dyn Turns>) -> Self {
@@ -279,10 +279,6 @@ impl Shard {
     /// this call until the driver is dropped, so it is made on the thread that polls it.
     pub fn drive<X: Host>(self, host: X) -> impl Future<Output = ()> + use<X> {
         drive(self.0, host)
-    }
-
-    pub(super) fn into_turns(self) -> Box<dyn Turns> {
-        self.0
     }
 }
 

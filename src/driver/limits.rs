@@ -45,14 +45,11 @@ impl Taken {
     }
 
     /// Takes all of it for a moment. The error names the limit and a remedy.
-    pub(crate) fn try_out(self) -> Result<(), String> {
-        try_files(self.files)?;
-        self.try_threads()
-    }
-
+    ///
     /// Starts threads with stacks of the usual size, which take their memory themselves: an
     /// allocator may have some for one thread and not for another.
-    fn try_threads(self) -> Result<(), String> {
+    pub(crate) fn try_out(self) -> Result<(), String> {
+        try_files(self.files)?;
         // The threads keep what they have taken until this is unlocked.
         let (gate, is_refused) = (Mutex::new(()), AtomicBool::new(false));
         thread::scope(|scope| {

@@ -37,10 +37,6 @@ impl Wake for Woken {
 }
 
 impl<F: Future<Output = ()>> Tasks<'_, F> {
-    fn are_woken(&self) -> bool {
-        self.future.is_some() && self.woken.0.is_set()
-    }
-
     /// Polls the tasks if they were woken.
     fn poll(&mut self) {
         let Some(future) = self.future.as_mut().filter(|_| self.woken.0.take()) else { return };
@@ -180,7 +176,7 @@ impl ManualClock {
             let asleep = shards.iter().zip(after);
             let next = asleep.map(|(shard, after)| shard.prepare_to_sleep(after, Waker::noop()));
             match next.fold(Turn::Closed, earlier) {
-                _ if tasks.are_woken() => {}
+                _ if tasks.future.is_some() && tasks.woken.0.is_set() => {}
                 Turn::More => {}
                 // A turn is planned for timers that have ended since.
                 Turn::Next(_)

@@ -1,7 +1,5 @@
 //! The runtimes of shards that this crate has itself.
 
-use std::fmt;
-
 use super::host::{Engine, Needs, Shard};
 use super::thread;
 #[cfg(feature = "tokio")]
@@ -75,11 +73,5 @@ impl Engine for Runtime {
             #[cfg(not(feature = "tokio"))]
             Self::Tokio => Err(ABSENT.to_owned()),
         }
-    }
-}
-
-impl fmt::Display for Runtime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -105,12 +105,6 @@ impl<T: Send + 'static> Running<T> {
         }
         timers.core().drop_each([future]);
     }
-
-    fn remember(&self, waker: &Waker) {
-        let known = self.place.waker.take();
-        let known = known.filter(|known| known.will_wake(waker));
-        self.place.waker.set(Some(known.unwrap_or_else(|| waker.clone())));
-    }
 }
 
 impl<T: Send + 'static> Future for Running<T> {
@@ -128,7 +122,8 @@ impl<T: Send + 'static> Future for Running<T> {
         let _is_awake = core.wake_driver_if_due();
         if is_pending && !self.futures.ended.get() {
             self.place.future.set(Some((timers, future)));
-            self.remember(cx.waker());
+            let known = self.place.waker.take().filter(|known| known.will_wake(cx.waker()));
+            self.place.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
             return Poll::Pending;
         }
         self.finish(&timers, future);

@@ -29,8 +29,7 @@ impl Wake for Unpark {
 }
 
 /// Runs a shard on this thread until it is shut down.
-pub(super) fn run(shard: Shard) {
-    let mut shard = shard.into_turns();
+pub(super) fn run(Shard(mut shard): Shard) {
     let _here = shard.enter();
     let parker = Parker::new();
     let waker = Waker::from(Arc::new(Unpark(parker.unparker().clone())));

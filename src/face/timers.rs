@@ -79,33 +79,22 @@ impl<T: Send + 'static> Timers<T> {
     #[inline]
     pub fn cancel(&self, timer: TimerId) -> CancelOutcome<Payload<T>> {
         if timer.home() != self.core.home() {
-            return self.cancel_not_here(timer);
+            return self.home_of(timer).map_or(CancelOutcome::Foreign, CancelOutcome::Elsewhere);
         }
         self.core.cancel(timer.key(), self.core.nanos_near()).map(Payload::into_local)
     }
 
+    /// The other shard of a timer of this service, which it has been asked for here.
     #[cold]
-    pub(crate) fn cancel_not_here(&self, timer: TimerId) -> CancelOutcome<Payload<T>> {
-        if self.core.is_foreign(timer) {
-            return CancelOutcome::Foreign;
-        }
-        CancelOutcome::Elsewhere(timer.shard())
-    }
-
-    /// The outcome of a reset of a timer of another shard or another service.
-    #[cold]
-    fn reset_not_here(&self, timer: TimerId) -> ResetOutcome {
-        if self.core.is_foreign(timer) {
-            return ResetOutcome::Foreign;
-        }
-        ResetOutcome::Elsewhere(timer.shard())
+    fn home_of(&self, timer: TimerId) -> Option<ShardId> {
+        timer.is_of(self.core.directory().service).then(|| timer.shard())
     }
 
     /// Changes the deadline of a timer of this shard. Later is one store.
     #[inline]
     pub fn reset<W: When>(&self, timer: TimerId, when: W) -> ResetOutcome {
         if timer.home() != self.core.home() {
-            return self.reset_not_here(timer);
+            return self.home_of(timer).map_or(ResetOutcome::Foreign, ResetOutcome::Elsewhere);
         }
         self.core.reset(timer.key(), self.core.tick_of(when))
     }
@@ -145,7 +134,7 @@ impl<T: Send + 'static> Timers<T> {
         let due = self.core.time().due_of(when, || self.core.nanos_near());
         let shard = Some(self.core.id());
         let service = self.core.directory().service;
-        Sleep::until_turn(Handle::<T>::of_parts(service, shard, self.class), due)
+        Sleep::done_by(true, Handle::<T>::of_parts(service, shard, self.class), due)
     }
 
     /// Gives a future time until something is due. A value that is ready at the same time as the

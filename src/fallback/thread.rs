@@ -62,11 +62,6 @@ impl State {
         }
         self.wakers.insert(key, waker);
     }
-
-    /// Whether a service is gone, and that was not logged before.
-    fn note_gone(&mut self, service: ServiceId, refused: RefusedKind) -> bool {
-        refused == RefusedKind::Closed && self.gone.note(service)
-    }
 }
 
 /// See [`InfallibleSleep::fallback_count`](super::InfallibleSleep::fallback_count).
@@ -98,7 +93,7 @@ impl Kept {
             state.thread = if spawned.is_ok() { Thread::Runs } else { Thread::Refused };
         }
         let after = state.thread;
-        let is_gone = state.note_gone(service, refused);
+        let is_gone = refused == RefusedKind::Closed && state.gone.note(service);
         let kept = if after == Thread::Runs {
             let key = (deadline, state.count);
             state.count += 1;

@@ -53,13 +53,6 @@ enum Failure {
     Shards(StartError),
 }
 
-impl Failure {
-    fn into_error(self) -> StartError {
-        let (Self::Executors(error) | Self::Shards(error)) = self;
-        error
-    }
-}
-
 /// Starts all shards and waits until each one runs. If one does not, the others are ended again.
 ///
 /// The first engine starts that gets what it needs here.
@@ -82,7 +75,7 @@ where
     if let [engine] = engines {
         let checked = check(&**engine, settings.shards).map_err(Failure::Executors);
         let started = checked.and_then(|_| on(engine, "asked for".to_owned()));
-        return started.map_err(Failure::into_error);
+        return started.map_err(|(Failure::Executors(error) | Failure::Shards(error))| error);
     }
     let mut reasons: Vec<String> = Vec::new();
     for engine in engines {

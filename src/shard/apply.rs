@@ -37,7 +37,7 @@ impl<T: 'static> State<T> {
                 self.arm(key, class, (deadline, sent_us), Stored::Value(value), now);
             }
             Request::Call { deadline, sent_us, class, call } => {
-                let payload = Stored::of_call(call, &mut self.calls);
+                let payload = Stored::Call(self.calls.insert(Call::Send(call)) as u32);
                 self.arm(key, class, (deadline, sent_us), payload, now);
             }
             Request::Cancel { key, reply } => self.apply_cancel(key, reply, now),
@@ -115,7 +115,7 @@ impl<T: 'static> State<T> {
         let key = key.expect("a request for a timer comes with the key that it uses up");
         let delay = delay_of(sent_us, now);
         self.measured.ring_delay.record(delay);
-        if self.measured.times.is_beyond_bound(deadline) {
+        if deadline < self.measured.times.late_until {
             let deadline = self.directory.time.start_of(deadline);
             self.measured.times.note_came(key, deadline, now.saturating_sub(delay));
         }

@@ -113,22 +113,10 @@ impl<T: 'static> Core<T> {
     #[inline]
     pub(crate) fn reset(&self, key: TimerKey, deadline: Tick) -> ResetOutcome {
         let outcome = self.state.borrow_mut().wheel.reset(key, deadline);
-        match outcome {
-            ShardReset::Reset => {
-                self.note_deadline(deadline);
-                ResetOutcome::Reset
-            }
-            ShardReset::Overtook => self.note_overtaken(deadline),
-            outcome @ (ShardReset::AlreadyFired | ShardReset::Stale) => outcome.into(),
+        if matches!(outcome, ShardReset::Reset | ShardReset::Overtook) {
+            self.note_deadline(deadline);
         }
-    }
-
-    /// Wakes the driver if it sleeps past the new deadline of a timer that is still in a lane: a
-    /// turn must receive the timer by then.
-    #[cold]
-    fn note_overtaken(&self, deadline: Tick) -> ResetOutcome {
-        self.note_deadline(deadline);
-        ResetOutcome::Overtook
+        outcome.into()
     }
 
     /// Cancels a timer, without reading a clock unless the timer has a class. Returns its payload

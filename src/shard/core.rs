@@ -22,7 +22,7 @@ use crate::directory::orders::Orders;
 use crate::link::lane::LaneReceiver;
 use crate::stats::host::this_thread;
 use crate::values::error::StartError;
-use crate::values::ids::{ShardId, TimerId};
+use crate::values::ids::ShardId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 
 /// One shard, on its own thread.
@@ -170,12 +170,6 @@ impl<T: 'static> Core<T> {
         }
         core.publish();
         Ok(core)
-    }
-
-    /// Whether a timer belongs to another service.
-    #[cold]
-    pub(crate) fn is_foreign(&self, timer: TimerId) -> bool {
-        !timer.is_of(self.directory.service)
     }
 
     pub(crate) fn directory(&self) -> &Arc<Directory<T>> {

@@ -98,7 +98,7 @@ impl Delivering {
         let now = core.nanos();
         core.parts.ask_again();
         let state = &mut *core.state.borrow_mut();
-        state.measured.times.deliver_from(now);
+        state.measured.times.delivers_since = now;
         Self {
             now,
             end: nanos_after(now, time_max.unwrap_or(Duration::MAX)),

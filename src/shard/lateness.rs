@@ -39,11 +39,11 @@ use crate::values::warning_limits::{EXECUTOR_STALL, EXHAUSTED_TURNS};
 /// The moments of a turn that has ended, in nanoseconds. Before the first turn, all of them are the
 /// clock's epoch, before which nothing is due.
 #[derive(Clone, Copy, Debug, Default)]
-struct PastTurn {
+pub(super) struct PastTurn {
     began: u64,
     /// When its first delivery began.
     delivers_since: u64,
-    ended: u64,
+    pub(super) ended: u64,
     /// Whether it used its budget for expired timers up.
     used_budget_up: bool,
 }
@@ -89,8 +89,8 @@ pub(super) struct TurnTimes {
     /// When this turn began.
     began: u64,
     /// When the first delivery of this turn began.
-    delivers_since: u64,
-    last: PastTurn,
+    pub(super) delivers_since: u64,
+    pub(super) last: PastTurn,
     /// From when the next turn is due; `u64::MAX` if none is.
     due: u64,
     /// When a command woke the driver before this turn; `u64::MAX` if none did.
@@ -101,7 +101,7 @@ pub(super) struct TurnTimes {
     finished: Tick,
     finished_at: u64,
     /// A request for a timer that is due by this tick came beyond the service's bound.
-    late_until: Tick,
+    pub(super) late_until: Tick,
     /// `None` if the last turn left no requests in the lanes.
     leaving: Option<LeavingRow>,
     /// Whether this turn has used its budget up.
@@ -110,7 +110,7 @@ pub(super) struct TurnTimes {
     /// due.
     came: HashMap<TimerKey, Came>,
     /// The requests that the turns of the last seconds left in one lane.
-    deepest_lane: RecentMax,
+    pub(super) deepest_lane: RecentMax,
     /// How long turns took.
     pub(super) taken: Recorder,
     pub(super) late: LateLog,
@@ -191,24 +191,6 @@ impl TurnTimes {
         self.due = if end.is_more { now } else { next_due };
         self.none_before = if end.is_more { 0 } else { next_due };
         next_due
-    }
-
-    #[inline]
-    pub(super) fn deliver_from(&mut self, now: u64) {
-        self.delivers_since = now;
-    }
-
-    /// Notes how many requests the last turn left in one lane, at most. Returns the most that a
-    /// turn of the last seconds left.
-    #[inline]
-    pub(super) fn note_deepest_lane(&mut self, requests: u64) -> u64 {
-        self.deepest_lane.note(self.last.ended, requests)
-    }
-
-    /// Whether a request for a timer that is due at `deadline` came beyond the service's bound.
-    #[inline]
-    pub(super) fn is_beyond_bound(&self, deadline: Tick) -> bool {
-        deadline < self.late_until
     }
 
     /// Notes that a request for a timer came beyond the bound; it was sent at `sent`.

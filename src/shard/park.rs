@@ -50,18 +50,12 @@ impl<T: 'static> Core<T> {
         post.doorbell.fall_asleep(until, waker);
         let has_news = self.has_news_before(until);
         let is_woken = self.asleep_until.get() != until;
-        if has_news || is_woken || self.has_work_left() {
+        let has_work = self.state.borrow().left.has_effects() || self.parts.wanted().has_work;
+        if has_news || is_woken || has_work {
             self.wake_up();
             return None;
         }
         Some(until)
-    }
-
-    /// Whether something is left that only a turn does, apart from timers: effects of commands,
-    /// work of parts. A turn that leaves any has another one follow at once, and no driver falls
-    /// asleep beside it.
-    pub(super) fn has_work_left(&self) -> bool {
-        self.state.borrow().left.has_effects() || self.parts.wanted().has_work
     }
 
     /// Whether mail or a request has come since the last turn that cannot wait until a tick. Timers

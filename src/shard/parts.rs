@@ -45,7 +45,7 @@ pub(crate) struct Parts {
     /// Those that the shard keeps alive, one of each type.
     kept: RefCell<Vec<Rc<dyn Any>>>,
     /// Whether the shard has ended. It keeps no part any more then.
-    ended: Cell<bool>,
+    pub(super) ended: Cell<bool>,
     /// How many parts were made.
     made: Cell<u64>,
     /// Whether a part may want to deliver an item in this turn.
@@ -198,11 +198,6 @@ impl Parts {
     #[inline]
     pub(super) fn none_turns(&self) -> bool {
         self.turning.borrow().is_empty()
-    }
-
-    /// Whether the shard has ended, and keeps no part.
-    pub(super) fn have_ended(&self) -> bool {
-        self.ended.get()
     }
 
     /// Forgets the parts that have left.

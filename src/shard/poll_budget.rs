@@ -47,32 +47,6 @@ impl PollBudget {
 }
 
 impl Base {
-    /// Counts a poll for a result. Whether it is the one in [`POLLS_PER_CLOCK_READ`] that reads the
-    /// clock.
-    #[inline]
-    pub(crate) fn note_poll(&self) -> bool {
-        let polls = self.budget.polls.get().wrapping_add(1);
-        self.budget.polls.set(polls);
-        polls % POLLS_PER_CLOCK_READ == 0
-    }
-
-    /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
-    /// Pending if the task must return to its executor first; its waker has been woken then.
-    #[inline]
-    pub(crate) fn poll_within_budget(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
-        if is_first && self.budget.ready.get() >= self.budget.ready_max.get() {
-            return self.return_to_executor(cx);
-        }
-        Poll::Ready(())
-    }
-
-    #[cold]
-    fn return_to_executor(&self, cx: &Context<'_>) -> Poll<()> {
-        self.budget.ready.set(0);
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
     /// Notes whether the first poll for a result was ready. Later polls change nothing.
     #[inline]
     pub(crate) fn note_ready(&self, is_first: bool, is_ready: bool) {
@@ -81,22 +55,27 @@ impl Base {
             self.budget.ready.set(ready);
         }
     }
-}
 
-impl Base {
     /// Begins a poll for a result, `is_first` if the task has not polled for that result before.
     /// Pending if the task must return to its executor first; its waker has been woken then.
     pub(crate) fn begin_poll(&self, is_first: bool, cx: &Context<'_>) -> Poll<()> {
         if is_first {
             self.count_poll();
+            if self.budget.ready.get() >= self.budget.ready_max.get() {
+                self.budget.ready.set(0);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
-        self.poll_within_budget(is_first, cx)
+        Poll::Ready(())
     }
 
-    /// Counts a poll for a result. Some of them read the clock, and wake the driver if its time has
-    /// come. Nothing may be borrowed.
+    /// Counts a poll for a result. One in [`POLLS_PER_CLOCK_READ`] reads the clock, and wakes the
+    /// driver if its time has come. Nothing may be borrowed.
     pub(crate) fn count_poll(&self) {
-        if self.note_poll() {
+        let polls = self.budget.polls.get().wrapping_add(1);
+        self.budget.polls.set(polls);
+        if polls % POLLS_PER_CLOCK_READ == 0 {
             let _is_awake = self.wake_driver_if_due();
         }
     }

@@ -93,7 +93,7 @@ impl<T: 'static> Core<T> {
         let state = &mut *self.state.borrow_mut();
         let counters = state.counters();
         // The gauges with which a shard has ended stay.
-        let may_change = !state.measured.gauges.is_empty() && !self.parts.have_ended();
+        let may_change = !state.measured.gauges.is_empty() && !self.parts.ended.get();
         if !self.parts.none_turns() || may_change {
             self.set_gauges(state);
         }
@@ -105,7 +105,8 @@ impl<T: 'static> Core<T> {
         let depths = state.inbox.lanes.iter().map(|lane| lane.depth() as u64);
         let (sum, deepest) = depths.fold((0, 0), |(sum, max), one| (sum + one, one.max(max)));
         counts.lane_depth = sum;
-        counts.lane_depth_max = state.measured.times.note_deepest_lane(deepest);
+        let times = &mut state.measured.times;
+        counts.lane_depth_max = times.deepest_lane.note(times.last.ended, deepest);
         counts.lanes_flooded += u64::from(deepest > self.directory.settings.lane_flood);
         state.measured.live.set_memory(state.wheel.memory() as u64);
         let times = Measured {

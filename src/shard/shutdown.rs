@@ -3,7 +3,7 @@
 //! First the shard is closed, so that it accepts no mail and no requests any more. Then its timers
 //! are taken out by a policy, and all callers that wait for a reply get one.
 
-use corewheel_shard::Tick;
+use corewheel_shard::{Budget, Tick};
 
 use super::classes::Ended;
 use super::core::{Core, Effect};
@@ -27,7 +27,7 @@ pub(crate) fn shut_down<T: 'static>(
         core.contain(move || part.closing());
     }
     if policy == ShutdownPolicy::Fire {
-        core.advance_to_the_end();
+        core.state.borrow_mut().wheel.advance(Tick::NEVER, Budget::UNLIMITED);
         deliver(core, host, Tick::NEVER, None, usize::MAX);
     }
     core.contain(|| host.closing());

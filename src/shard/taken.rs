@@ -1,14 +1,10 @@
 //! The payload of a timer that has ended, as it leaves the slot and the table beside the slots.
 
 use super::stored::Stored;
-use super::timers::{Call, Calls, Payload, Remote, SendCall, Taken};
+use super::timers::{Call, Calls, Payload, Remote, Taken};
 use crate::values::outcome::CancelOutcome;
 
 impl<T: 'static> Stored<T> {
-    pub(super) fn of_call(call: SendCall<T>, calls: &mut Calls<T>) -> Self {
-        Self::Call(calls.insert(Call::Send(call)) as u32)
-    }
-
     /// Takes a payload that uses no table. `Err` with any other payload.
     #[inline]
     pub(super) fn take_plain(self) -> Result<Taken<T>, Self> {

@@ -11,6 +11,7 @@ use super::lateness::TurnEnd;
 use super::shutdown::shut_down;
 use super::timers::Timers;
 use crate::values::contain::{Contained, contain};
+use crate::values::settings::TurnBudget;
 
 /// When a driver takes the next turn.
 #[must_use = "it says when the next turn is due"]
@@ -42,7 +43,8 @@ pub(crate) fn turn<T: 'static>(
     if core.is_closed() {
         return Next::Never;
     }
-    let budget = core.directory().settings.budget;
+    let TurnBudget { requests_max, expired_max, work_max, time_max } =
+        core.directory().settings.budget;
     let now = core.nanos();
     core.begin_turn(now);
     if !core.parts.none_turns() {
@@ -51,7 +53,7 @@ pub(crate) fn turn<T: 'static>(
     if core.take_mail(now) {
         run_calls(core, host);
     }
-    let more_requests = core.receive(now, budget.requests_max);
+    let more_requests = core.receive(now, requests_max);
     if let Some(order) = core.take_shutdown_order() {
         let report = shut_down(core, host, order.policy);
         // If no caller waits for the report, the payloads in it are dropped here.
@@ -59,8 +61,8 @@ pub(crate) fn turn<T: 'static>(
         return Next::Never;
     }
     let last = core.time().floor(now).min(last);
-    core.advance(last, budget.of_wheel());
-    deliver(core, host, last, budget.time_max, budget.expired_max as usize);
+    core.advance(last, Budget { expired_max, work_max });
+    deliver(core, host, last, time_max, expired_max as usize);
     let wanted = core.parts.wanted();
     let more = more_requests || wanted.has_work || core.is_behind(last);
     let next = core.next_deadline_but(wanted.turn_by);
@@ -93,11 +95,6 @@ fn run_calls<T: 'static>(core: &Core<T>, host: &mut Deliveries<'_, T, impl Handl
 impl<T: 'static> Core<T> {
     fn advance(&self, tick: Tick, budget: Budget) {
         self.state.borrow_mut().wheel.advance(tick, budget);
-    }
-
-    /// Makes all timers due, for a shutdown that fires them.
-    pub(super) fn advance_to_the_end(&self) {
-        self.state.borrow_mut().wheel.advance(Tick::NEVER, Budget::UNLIMITED);
     }
 
     fn begin_turn_of_parts(&self, now: u64) {

@@ -430,15 +430,6 @@ impl<T: Send + 'static> Simulation<T> {
         self.executor.stall(self.shard(shard).thread, stall);
     }
 
-    /// Whether the thread of a shard is stalled.
-    ///
-    /// # Panics
-    ///
-    /// If the service has no such shard.
-    pub fn is_stalled(&self, shard: ShardId) -> bool {
-        self.executor.is_stalled(self.shard(shard).thread)
-    }
-
     /// When the last stall of a shard ends or has ended, from the start; `None` if there was none.
     ///
     /// # Panics

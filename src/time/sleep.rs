@@ -55,7 +55,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 /// `test-util`, also a timer of tokio in a current-thread runtime.
 #[must_use = "futures do nothing unless you `.await` or poll them"]
 pub struct Sleep {
-    timer: InfallibleSleep,
+    pub(super) timer: InfallibleSleep,
     /// Whether it was polled or reset.
     has_begun: bool,
 }
@@ -80,11 +80,6 @@ impl Sleep {
         Self { timer, has_begun: false }
     }
 
-    /// What is done at the deadline, without a budget of tokio's.
-    pub(super) fn into_timer(self) -> InfallibleSleep {
-        self.timer
-    }
-
     /// The deadline.
     pub fn deadline(&self) -> Instant {
         self.timer.deadline().into()
@@ -107,14 +102,6 @@ impl Sleep {
     pub(super) fn reset_unbegun(&mut self, deadline: Instant) {
         self.timer.reset_unbegun(deadline.into_std());
     }
-
-    /// Polls the sleep without a look at the budget of the tokio task.
-    #[allow(clippy::inline_always, reason = "as for what it calls")]
-    #[inline(always)]
-    pub(super) fn poll_unbudgeted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.has_begun = true;
-        self.timer.poll_done(cx)
-    }
 }
 
 impl Future for Sleep {
@@ -122,7 +109,8 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let budget = ready!(coop::poll_proceed(cx));
-        ready!(self.poll_unbudgeted(cx));
+        self.has_begun = true;
+        ready!(self.timer.poll_done(cx));
         budget.made_progress();
         Poll::Ready(())
     }

@@ -64,7 +64,7 @@ impl<T> Timeout<T> {
     /// `delay` is `None` for a deadline that never comes.
     #[inline]
     fn new(value: T, delay: Option<Sleep>) -> Self {
-        Self { value: Guarded::new(value, delay.map(Sleep::into_timer)) }
+        Self { value: Guarded::new(value, delay.map(|sleep| sleep.timer)) }
     }
 
     /// The future.

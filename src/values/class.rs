@@ -73,7 +73,7 @@ use crate::values::error::ConfigError;
 /// assert_eq!(stats.oldest, Some(Duration::from_millis(6)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerClass(&'static str);
 
 impl TimerClass {
@@ -91,12 +91,6 @@ impl TimerClass {
     /// The name of the class.
     pub const fn name(self) -> &'static str {
         self.0
-    }
-}
-
-impl fmt::Debug for TimerClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TimerClass({:?})", self.0)
     }
 }
 

@@ -58,12 +58,6 @@ impl Default for TurnBudget {
     }
 }
 
-impl TurnBudget {
-    pub(crate) fn of_wheel(self) -> Budget {
-        Budget { expired_max: self.expired_max, work_max: self.work_max }
-    }
-}
-
 /// The settings of a service, checked and converted.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {

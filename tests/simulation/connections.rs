@@ -526,7 +526,8 @@ impl History {
         self.sim.settle();
         self.orders.is_ordering.set(false);
         for shard in shards {
-            let is_held_up = self.sim.is_stalled(ShardId::new(shard as u16));
+            let end = self.sim.stall_end(ShardId::new(shard as u16));
+            let is_held_up = end.is_some_and(|end| end > self.sim.elapsed());
             if !is_held_up && self.orders.drains.borrow()[shard].is_none() {
                 self.check_idlest(shard, count, &before);
             }

@@ -133,9 +133,15 @@ impl History {
         usize::from(number) % self.held.len()
     }
 
+    /// Whether the thread of a shard is stalled.
+    fn is_stalled(&self, shard: usize) -> bool {
+        let end = self.sim.stall_end(ShardId::new(shard as u16));
+        end.is_some_and(|end| end > self.sim.elapsed())
+    }
+
     /// Whether the thread of a shard runs, and receives.
     fn works(&self, shard: usize) -> bool {
-        let is_stalled = self.sim.is_stalled(ShardId::new(shard as u16));
+        let is_stalled = self.is_stalled(shard);
         !is_stalled && !self.held[shard] && !self.world.ledger.ended.borrow()[shard]
     }
 
@@ -300,7 +306,7 @@ impl History {
     /// The timers of a shard whose thread runs.
     pub(crate) fn local(&self, shard: u8) -> Option<Timers<Job>> {
         let shard = self.shard(shard);
-        let is_stalled = self.sim.is_stalled(ShardId::new(shard as u16));
+        let is_stalled = self.is_stalled(shard);
         (!is_stalled).then(|| self.world.shards.borrow()[shard].clone())
     }
 

@@ -145,7 +145,7 @@ impl HierarchicalWheel {
         if self.cascading.is_some() {
             return Some(self.now + 1);
         }
-        self.first_occupied(slots).map(|(_, start)| start)
+        self.first_on_level_0(slots).or_else(|| self.first_above(slots)).map(|(_, start)| start)
     }
 
     pub(crate) fn visit_slots(&self, slots: &Slots, mut visit: impl FnMut(usize, u64) -> bool) {
@@ -219,12 +219,6 @@ impl HierarchicalWheel {
             }
         }
         false
-    }
-
-    /// The first occupied slot and the tick at which it begins; `None` if all slots are empty.
-    #[inline]
-    fn first_occupied(&self, slots: &Slots) -> Option<(usize, u64)> {
-        self.first_on_level_0(slots).or_else(|| self.first_above(slots))
     }
 
     /// The first occupied slot of level 0 and its tick.

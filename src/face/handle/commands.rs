@@ -32,29 +32,16 @@ impl<T: Send + 'static> Handle<T> {
     /// The lanes of this thread.
     #[inline]
     pub(crate) fn lanes(&self) -> Result<Rc<Lanes<T>>, RefusedKind> {
-        self.as_its_thread(|| thread_lanes::of(self.service)).ok_or(RefusedKind::Closed)
-    }
-
-    /// Runs code as the thread of a test whose lanes the handle uses, if it is of one.
-    #[inline]
-    fn as_its_thread<R>(&self, run: impl FnOnce() -> R) -> R {
-        self.thread.run(run)
+        self.thread.run(|| thread_lanes::of(self.service)).ok_or(RefusedKind::Closed)
     }
 
     /// The lanes of this thread, and the shard of the handle or of this thread.
     #[inline(always)]
     pub(crate) fn shard_lanes(&self) -> Result<(Rc<Lanes<T>>, ShardId), RefusedKind> {
         let lanes = self.lanes()?;
-        match self.shard {
-            Some(shard) => Ok((lanes, shard)),
-            None => Ok((lanes, self.given_shard()?)),
-        }
-    }
-
-    /// A shard that this thread drives, or else the one that it is given.
-    #[inline]
-    fn given_shard(&self) -> Result<ShardId, RefusedKind> {
-        self.with_reach(Reach::shard).flatten().ok_or(RefusedKind::Closed)
+        // A shard that this thread drives, or else the one that it is given.
+        let shard = self.shard.or_else(|| self.with_reach(Reach::shard).flatten());
+        Ok((lanes, shard.ok_or(RefusedKind::Closed)?))
     }
 
     /// The class and the deadline of a timer, and the present in microseconds.
@@ -254,7 +241,7 @@ impl<T: Send + 'static> Handle<T> {
     #[inline]
     pub fn cancel_detached(&self, timer: TimerId) {
         if timer.is_of(self.service) {
-            if let Some(lanes) = self.as_its_thread(|| thread_lanes::open(self.service)) {
+            if let Some(lanes) = self.thread.run(|| thread_lanes::open(self.service)) {
                 lanes.cancel_detached(timer);
             }
         }

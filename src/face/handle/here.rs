@@ -61,7 +61,7 @@ pub(crate) struct Reach {
     service: ServiceId,
     pub(super) thread: ThreadNumber,
     time: Timeline,
-    clock: NearClock,
+    pub(super) clock: NearClock,
     /// The shards that this thread drives.
     shards: RefCell<Vec<Weak<dyn LocalShard>>>,
     /// Whether `shards` has an element.
@@ -245,12 +245,6 @@ impl Reach {
     #[inline]
     pub(crate) fn may_have_passed(&self, nanos: u64) -> bool {
         self.clock.may_have_passed(nanos)
-    }
-
-    /// The latest time that [`nanos`](Self::nanos) has returned on this thread; 0 if there is none.
-    #[inline]
-    pub(crate) fn latest_nanos(&self) -> u64 {
-        self.clock.latest()
     }
 
     /// Whether a time has surely passed, given a time that [`nanos`](Self::nanos) has returned.

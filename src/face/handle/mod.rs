@@ -346,7 +346,7 @@ impl<T: 'static> Handle<T> {
     /// beginning of the tick of a deadline. The present if the service has ended.
     pub fn instant_of<W: When>(&self, when: W) -> Instant {
         let now = || self.clock().now();
-        self.time().map_or_else(now, |time| time.instant_due(when))
+        self.time().map_or_else(now, |time| time.instant_of_due(when.due()))
     }
 
     /// How the calling thread reaches the service.

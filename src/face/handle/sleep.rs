@@ -103,14 +103,8 @@ impl Sleep {
         Self::done_by(false, handle, deadline)
     }
 
-    /// A sleep that is done in the turn that fires its timer, which is after the driver has looked
-    /// at its sockets.
-    pub(crate) fn until_turn<T>(handle: Handle<T>, deadline: u64) -> Self {
-        Self::done_by(true, handle, deadline)
-    }
-
     #[inline(always)]
-    fn done_by<T>(waits_for_turn: bool, handle: Handle<T>, deadline: u64) -> Self {
+    pub(crate) fn done_by<T>(waits_for_turn: bool, handle: Handle<T>, deadline: u64) -> Self {
         let Handle { service, shard, class, .. } = handle;
         Self {
             deadline,
@@ -242,7 +236,7 @@ impl Sleep {
         let time = reach.time();
         // Mostly saves a reading: a worker that polls many woken tasks has just read the clock for
         // another one.
-        let latest = reach.latest_nanos();
+        let latest = reach.clock.latest();
         if latest >= self.deadline && reach.has_passed(time.round_up(self.deadline), latest) {
             return true;
         }

@@ -44,7 +44,7 @@ impl<W> Timers<W> {
                     if next.is_tick() {
                         self.fire_list(numbers, next, max, &mut done, due)
                     } else {
-                        self.file_list(OF_WHEEL + next.list, max, &mut done)
+                        self.go_over(OF_WHEEL + next.list, max, &mut done, Self::refile)
                     }
                 }
                 _ => {
@@ -112,11 +112,6 @@ impl<W> Timers<W> {
             }
             due.push(Due { carried: timer.into_carried(), at: begins, class, is_guarded });
         })
-    }
-
-    /// Files the timers of a list of the wheel. False if `max` are done before.
-    fn file_list(&mut self, list: usize, max: u32, done: &mut u32) -> bool {
-        self.go_over(list, max, done, Self::refile)
     }
 
     /// Files a timer that is in no list any more.
