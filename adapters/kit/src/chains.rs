@@ -12,26 +12,19 @@ use hashbrown::HashTable;
 use slab::Slab;
 
 pub(crate) struct Chains<N, M> {
-    /// Each with its list.
-    members: Slab<Linked<(M, u32)>>,
+    members: Slab<Member<M>>,
     lists: Slab<Named<N>>,
     /// The lists by the hashes of their names: indices into `lists`.
     by_name: HashTable<u32>,
 }
 
-/// What a slab holds whose entries are chained.
-pub(crate) struct Linked<T> {
-    pub(crate) item: T,
+struct Member<M> {
+    value: M,
+    list: u32,
     link: Link,
 }
 
-impl<T> Linked<T> {
-    pub(crate) fn new(item: T) -> Self {
-        Self { item, link: Link::default() }
-    }
-}
-
-impl<T> Node for Linked<T> {
+impl<M> Node for Member<M> {
     fn link(&self) -> Link {
         self.link
     }
@@ -70,7 +63,7 @@ impl<N, M> Chains<N, M> {
     /// Appends a member to a list.
     #[inline]
     pub(crate) fn append(&mut self, list: u32, value: M) -> u32 {
-        let member = self.members.insert(Linked::new((value, list))) as u32;
+        let member = self.members.insert(Member { value, list, link: Link::default() }) as u32;
         let known = &mut self.lists[list as usize];
         known.members.append(&mut self.members, member);
         member
@@ -79,11 +72,11 @@ impl<N, M> Chains<N, M> {
     /// Takes a member out of its list. With the last member, the list's name is returned.
     #[inline]
     pub(crate) fn remove(&mut self, member: u32) -> (M, Option<N>) {
-        let list = self.members[member as usize].item.1;
+        let list = self.members[member as usize].list;
         let known = &mut self.lists[list as usize];
         known.members.remove(&mut self.members, member);
         let is_empty = known.members.first().is_none();
-        let value = self.members.remove(member as usize).item.0;
+        let value = self.members.remove(member as usize).value;
         if !is_empty {
             return (value, None);
         }
@@ -118,7 +111,7 @@ impl<N, M> Chains<N, M> {
 
     /// What a member holds.
     pub(crate) fn get(&self, member: u32) -> &M {
-        &self.members[member as usize].item.0
+        &self.members[member as usize].value
     }
 
     /// What the members of a list hold, in order.
@@ -129,7 +122,7 @@ impl<N, M> Chains<N, M> {
 
     /// The name of a member's list.
     pub(crate) fn name_of(&self, member: u32) -> &N {
-        &self.lists[self.members[member as usize].item.1 as usize].name
+        &self.lists[self.members[member as usize].list as usize].name
     }
 
     /// The name of a list; `None` if there is no such list any more.

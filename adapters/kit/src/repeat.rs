@@ -125,6 +125,7 @@ use crate::herd::Jitter;
 /// let cleaning = Repeat::with_fixed_delay(Duration::from_secs(60))?.first(Duration::ZERO);
 /// # Ok::<(), corewheel::ConfigError>(())
 /// ```
+#[must_use = "a callback runs from `begin` on"]
 #[derive(Clone, Debug)]
 pub struct Repeat {
     period: Duration,
@@ -168,7 +169,6 @@ impl Repeat {
     }
 
     /// When the first run is due, from when the callback is handed over.
-    #[must_use]
     pub fn first(mut self, delay: Duration) -> Self {
         self.first = delay;
         self
@@ -177,7 +177,6 @@ impl Repeat {
     /// What happens to periods at whose end the callback could not run, because its run before, or
     /// other work on the core, took too long. By default all of their runs come, one in each turn,
     /// until none is late. Without effect on a fixed delay, which misses none.
-    #[must_use]
     pub fn missed_tick_behavior(mut self, missed: MissedTickBehavior) -> Self {
         self.behavior = self.behavior.map(|_| missed);
         self
@@ -185,7 +184,6 @@ impl Repeat {
 
     /// Makes each run later by a time of its own. Whether a period was missed is counted from the
     /// later instant.
-    #[must_use]
     pub fn jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = jitter;
         self

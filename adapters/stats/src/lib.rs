@@ -130,7 +130,11 @@ impl StatsEndpoint {
         let (ready, started) = mpsc::channel();
         let routes = Arc::new(routes.into());
         let name = format!("{}-http", routes.source.read().name);
-        let run = move || server::run(listener, routes, stop, &ready);
+        let run = move || {
+            if let Err(error) = server::run(listener, routes, stop, &ready) {
+                let _ = ready.send(Err(error));
+            }
+        };
         let thread = thread::Builder::new().name(name).spawn(run)?;
         // From here on, dropping the endpoint joins the thread.
         let endpoint = Self { address, running: Some(running), thread: Some(thread) };

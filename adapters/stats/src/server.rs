@@ -50,31 +50,23 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The most bytes that are read after the answer, and thrown away.
 const DRAINED_MAX: u64 = 1 << 20;
 
-/// The life of the endpoint's thread. Ends when `stop` is sent or dropped, whatever the clients do:
-/// the runtime is dropped, and with it every connection.
+/// The life of the endpoint's thread, which sends to `ready` when it listens. Ends when `stop` is
+/// sent or dropped, whatever the clients do: the runtime is dropped, and with it every connection.
 pub(super) fn run(
     listener: std::net::TcpListener,
     routes: Arc<StatsRoutes>,
     stop: oneshot::Receiver<()>,
     ready: &mpsc::Sender<io::Result<()>>,
-) {
-    // The thread that started this one waits for the message, so it can always be sent.
-    let report = |result| drop(ready.send(result));
-    let runtime = match runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return report(Err(error)),
-    };
+) -> io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        match TcpListener::from_std(listener) {
-            Ok(listener) => {
-                tokio::spawn(serve(listener, routes));
-                report(Ok(()));
-                // An error says that the sender is gone, which means the same.
-                let _ = stop.await;
-            }
-            Err(error) => report(Err(error)),
-        }
-    });
+        tokio::spawn(serve(TcpListener::from_std(listener)?, routes));
+        // The thread that started this one waits for the message, so it can always be sent.
+        let _ = ready.send(Ok(()));
+        // An error says that the sender is gone, which means the same.
+        let _ = stop.await;
+        Ok(())
+    })
 }
 
 async fn serve(listener: TcpListener, routes: Arc<StatsRoutes>) {

@@ -22,7 +22,7 @@ use corewheel::conn::Side;
 use corewheel::stream::StreamControl;
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
-use super::cell::{BoxError, Cell, PolledFrame, poll_body};
+use super::cell::{BoxError, Cell, Limited, PolledFrame, poll_body};
 use super::exchange::{BodySide, Connection, Core, Exchange, Hold, Kind, Link};
 use super::limits::Awaited;
 
@@ -145,11 +145,7 @@ impl<B: Body, M: Side> TimedBody<B, M> {
 
 impl<B: Body, M: Side> Unpin for TimedBody<B, M> {}
 
-impl<B, M> Body for TimedBody<B, M>
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
-    M: Side,
-{
+impl<B: Limited, M: Side> Body for TimedBody<B, M> {
     type Data = B::Data;
     type Error = BoxError;
 
@@ -283,11 +279,7 @@ impl<B: Body, M: Side> Drop for ResponseBody<B, M> {
 
 impl<B: Body, M: Side> Unpin for ResponseBody<B, M> {}
 
-impl<B, M> Body for ResponseBody<B, M>
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
-    M: Side,
-{
+impl<B: Limited, M: Side> Body for ResponseBody<B, M> {
     type Data = BodyData<B::Data, M>;
     type Error = BoxError;
 

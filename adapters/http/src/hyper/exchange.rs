@@ -534,9 +534,3 @@ debug_fields!([] Exchange, |it|
     request_limit_reached: it.request_limit_reached(),
     response_limit_reached: it.response_limit_reached()
 );
-
-/// On any thread.
-const _: () = {
-    const fn is_shared<T: Clone + Send + Sync + Unpin + 'static>() {}
-    is_shared::<Exchange>();
-};

@@ -143,6 +143,7 @@ use super::limits::BodyLimits;
 /// # assert_eq!(&received, b"HTTP/1.1 408");
 /// # });
 /// ```
+#[must_use = "a service does nothing unless a connection has it"]
 pub struct TimedHttp<S, M = Handle>
 where
     M: Side,
@@ -164,13 +165,11 @@ impl<S, M: Side> TimedHttp<S, M> {
     }
 
     /// Sets the limits for the bodies of requests.
-    #[must_use]
     pub fn request(self, limits: BodyLimits) -> Self {
         self.with_limits(limits, 0..1)
     }
 
     /// Sets the limits for the bodies of responses.
-    #[must_use]
     pub fn response(self, limits: BodyLimits) -> Self {
         self.with_limits(limits, 1..3)
     }
@@ -178,7 +177,6 @@ impl<S, M: Side> TimedHttp<S, M> {
     /// Sets the limits for the bodies of HTTP/2 responses, after [`response`](Self::response). The
     /// client of HTTP/2 has a window for each response, of which the limits of the socket say
     /// nothing.
-    #[must_use]
     pub fn http2_response(self, limits: BodyLimits) -> Self {
         self.with_limits(limits, 2..3)
     }
@@ -274,11 +272,3 @@ where
 }
 
 debug_fields!([F: fmt::Debug, M: Side] TimedResponse<F, M>, |it| future: it.future);
-
-/// With shared timers, it goes from thread to thread.
-const _: () = {
-    const fn is_shared<T: Clone + Send + Sync + Unpin + 'static>() {}
-    const fn is_sent<T: Send + Sync + 'static>() {}
-    is_shared::<TimedHttp<()>>();
-    is_sent::<(TimedResponse<()>, Exchange)>();
-};

@@ -94,7 +94,7 @@ impl Ahead {
 }
 
 /// What has gone over a connection.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Seen {
     /// Whether something was written.
     is_written: bool,
@@ -145,9 +145,7 @@ impl<S> ServedIo<S> {
     ) -> (Self, oneshot::Receiver<EndedIo<S>>) {
         stream.begin_protocol();
         let (back, given_back) = oneshot::channel();
-        let seen =
-            Seen { is_written: false, is_between_events: false, has_left: false, is_http2: None };
-        let ahead = Ahead::default();
+        let (ahead, seen) = (Ahead::default(), Seen::default());
         let (stream, back) = (Some(stream), Some(back));
         (Self { stream, terms, ahead, told, seen, back }, given_back)
     }

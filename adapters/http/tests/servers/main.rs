@@ -23,6 +23,7 @@ mod reentrant;
 mod requests_over_sockets;
 mod server;
 mod stream;
+mod threads;
 mod tower;
 mod tunnels;
 mod windows;

@@ -233,8 +233,8 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
     {
         let entry = self.find(key)?;
         let (ended, name) = self.table().remove(entry);
-        self.cancel_timer(&ended);
-        self.drop_name(name);
+        self.0.shard.cancel(ended.timer);
+        self.0.shard.drop_each(name);
         Some(self.expired(ended))
     }
 
@@ -321,7 +321,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
             }
         };
         drop(table);
-        self.drop_name(name);
+        self.0.shard.drop_each(name);
         Ok(None)
     }
 
@@ -349,7 +349,7 @@ impl<K: Hash + Eq, V, G: Hash + Eq> KeyedTimers<K, V, G> {
         let is_reset = self.0.shard.reset(timer, deadline);
         debug_assert!(is_reset, "the timer of an entry is pending");
         for name in names {
-            self.drop_name(name);
+            self.0.shard.drop_each(name);
         }
         Expired { key, deadline: self.0.shard.instant_of(before), value }
     }
@@ -383,7 +383,7 @@ impl<K, V, G> KeyedTimers<K, V, G> {
 
     /// Calls the handler for an entry that has left the table.
     fn end(&self, (ended, name): (Entry<K, V>, Option<G>)) {
-        self.drop_name(name);
+        self.0.shard.drop_each(name);
         let ended = self.expired(ended);
         let mut handler = self.0.handler.take().expect("a turn is not taken within a turn");
         self.0.shard.contain(|| handler(ended, self));
@@ -397,22 +397,13 @@ impl<K, V, G> KeyedTimers<K, V, G> {
             entries.into_iter().map(|entry| table.remove(entry)).collect()
         };
         for (ended, _) in &removed {
-            self.cancel_timer(ended);
+            self.0.shard.cancel(ended.timer);
         }
         let end = |(ended, name)| {
-            self.drop_name(name);
+            self.0.shard.drop_each(name);
             self.expired(ended)
         };
         removed.into_iter().map(end).collect()
-    }
-
-    fn cancel_timer(&self, ended: &Entry<K, V>) {
-        self.0.shard.cancel(ended.timer);
-    }
-
-    /// Drops the name of a group that has no key left, or a second copy of a name.
-    fn drop_name(&self, name: Option<G>) {
-        self.0.shard.drop_each(name);
     }
 
     fn expired(&self, ended: Entry<K, V>) -> Expired<V, K> {
