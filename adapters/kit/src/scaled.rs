@@ -59,9 +59,9 @@
 //!
 //! # Cost
 //!
-//! 40 bytes and the value for each timeout, and some 10 to 20 in the table that finds it, taken when
-//! they are needed, and kept. To start, reset or cancel a timeout is a clock reading and a look-up.
-//! A change of the scale is O(ranges of the shard), however many timeouts wait. Each range
+//! 40 bytes and the value for each timeout, and some 10 to 20 in the table that finds it, taken
+//! when they are needed, and kept. To start, reset or cancel a timeout is a clock reading and a
+//! look-up. A change of the scale is O(ranges of the shard), however many timeouts wait. Each range
 //! [takes part in turns](corewheel::part::Part::takes_turns).
 //!
 //! # Statistics
