@@ -42,6 +42,7 @@ use super::Timeline;
     label = "expected a `Duration` from now, an `Instant` or a `Deadline`",
     note = "a number has no unit: `Duration::from_millis(5)` has one"
 )]
+#[allow(private_bounds, reason = "what a time does is internal, and names internal types")]
 pub trait When: Copy + Send + Sync + 'static + Sealed {}
 
 impl When for Duration {}
@@ -71,31 +72,20 @@ impl From<Deadline> for Tick {
     }
 }
 
-pub(crate) use self::sealed::{Due, Sealed, ToTick};
+/// The three forms of a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Due {
+    After(Duration),
+    At(Instant),
+    Tick(Tick),
+}
 
-mod sealed {
-    use super::{Duration, Instant, Tick};
-
-    /// The three forms of a time.
-    #[derive(Clone, Copy, Debug)]
-    pub enum Due {
-        After(Duration),
-        At(Instant),
-        Tick(Tick),
-    }
-
-    /// Converts a time to a tick.
-    pub trait ToTick {
-        fn after(self, delay: Duration) -> Tick;
-        fn at(self, instant: Instant) -> Tick;
-    }
-
-    pub trait Sealed {
-        fn due(self) -> Due;
-        /// The tick of the time. Not by way of [`Due`], so that each form compiles to its own
-        /// conversion: a reset takes a third fewer instructions (callgrind, x86-64).
-        fn tick(self, to_tick: impl ToTick) -> Tick;
-    }
+pub(crate) trait Sealed {
+    fn due(self) -> Due;
+    /// The tick of the time; `now` returns nanoseconds, and is called only for a delay. Not by way
+    /// of [`Due`], so that each form compiles to its own conversion: a reset takes a third fewer
+    /// instructions (callgrind, x86-64).
+    fn tick(self, time: &Timeline, now: impl FnOnce() -> u64) -> Tick;
 }
 
 impl Sealed for Duration {
@@ -107,8 +97,8 @@ impl Sealed for Duration {
     // A call of it is a third of the instructions of a reset (callgrind, x86-64).
     #[allow(clippy::inline_always, reason = "counted in instructions")]
     #[inline(always)]
-    fn tick(self, to_tick: impl ToTick) -> Tick {
-        to_tick.after(self)
+    fn tick(self, time: &Timeline, now: impl FnOnce() -> u64) -> Tick {
+        time.deadline_after(now(), self)
     }
 }
 
@@ -119,8 +109,8 @@ impl Sealed for Instant {
     }
 
     #[inline]
-    fn tick(self, to_tick: impl ToTick) -> Tick {
-        to_tick.at(self)
+    fn tick(self, time: &Timeline, _now: impl FnOnce() -> u64) -> Tick {
+        time.deadline_at(self)
     }
 }
 
@@ -131,27 +121,8 @@ impl Sealed for Deadline {
     }
 
     #[inline]
-    fn tick(self, _: impl ToTick) -> Tick {
+    fn tick(self, _time: &Timeline, _now: impl FnOnce() -> u64) -> Tick {
         self.0
-    }
-}
-
-/// A timeline, and the present in nanoseconds, which is asked for only if the time is a delay.
-struct TickFrom<'a, N> {
-    time: &'a Timeline,
-    now: N,
-}
-
-impl<N: FnOnce() -> u64> ToTick for TickFrom<'_, N> {
-    #[allow(clippy::inline_always, reason = "as for `tick`")]
-    #[inline(always)]
-    fn after(self, delay: Duration) -> Tick {
-        self.time.deadline_after((self.now)(), delay)
-    }
-
-    #[inline]
-    fn at(self, instant: Instant) -> Tick {
-        self.time.deadline_at(instant)
     }
 }
 
@@ -159,7 +130,7 @@ impl Timeline {
     /// The tick at which a timer is due. Calls `now`, which returns nanoseconds, only for a delay.
     #[inline]
     pub(crate) fn tick_of(&self, when: impl When, now: impl FnOnce() -> u64) -> Tick {
-        when.tick(TickFrom { time: self, now })
+        when.tick(self, now)
     }
 
     /// The time at which a timer is due, in nanoseconds. Only a [`Deadline`] is rounded to a tick.
