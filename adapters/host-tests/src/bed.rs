@@ -35,7 +35,7 @@ impl Bed {
         Self { engine, patience, tick: ms(1) }
     }
 
-    /// The same host, with ticks of this length.
+    /// This host with ticks of another length.
     pub(crate) fn with_tick(&self, tick: Duration) -> Self {
         Self { engine: Arc::clone(&self.engine), tick, ..*self }
     }
