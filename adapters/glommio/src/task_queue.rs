@@ -33,8 +33,8 @@ const WAITING_MAX: usize = 1 << 20;
 /// due. It costs two boxes now, and a task when it is due.
 ///
 /// Until it is due it can be cancelled like any timer. The shard itself runs the callback
-/// if the queue has been removed or the shard is being shut down. It also does if 1,048,576
-/// callbacks wait in queues.
+/// if the queue has been removed, if the shard is being shut down, or if 1,048,576 callbacks wait
+/// in queues.
 ///
 /// ```
 /// use corewheel::TimerService;
