@@ -16,7 +16,10 @@
 //! be negative as zero. In each other poll, `now` stands still before the first deadline.
 //!
 //! That the first deadline is known from the poll before suffices for the others. The idle time
-//! ends after it, and packets which the connection has not seen yet only put that off.
+//! ends after it, and packets which the connection has not seen yet only put that off. A poll that
+//! has come to the first deadline leaves the next one unknown, and the task may be held up before
+//! it is polled again. So in the next poll, in which quinn sets its timer, `now` is still the time
+//! of that poll.
 //!
 //! Invariants: `now` never goes back for a caller that is no task of quinn. A poll is held back
 //! only if a deadline has passed.
@@ -120,6 +123,9 @@ pub(super) struct Driver {
     /// The first deadline of the connection; `None` if it has none. Before the first poll, the time
     /// at which that is late: quinn has set a deadline then, too.
     deadline: Option<Instant>,
+    /// The time of the last poll, if that has come to the deadline, and the next one is not known;
+    /// `None` otherwise.
+    decided: Option<Instant>,
     /// `None` unless the deadline has passed.
     held: Option<Held>,
     /// Of an endpoint that was polled, with what it has to answer; `None` of a connection.
@@ -135,14 +141,16 @@ impl Driver {
     ) -> Self {
         let (host, deadline) = (Handle::current().id(), clock.now() + LATE);
         let deadline = Some(deadline);
-        Self { future, clock, readers, host, deadline, held: None, reader: None }
+        let (decided, held, reader) = (None, None, None);
+        Self { future, clock, readers, host, deadline, decided, held, reader }
     }
 
-    /// The time for a poll that is held back no more, if a deadline has passed.
+    /// The time for a poll that is held back no more, if a deadline has passed in it or in the poll
+    /// before.
     fn poll_held(&mut self, now: Instant, cx: &mut Context<'_>) -> Poll<Option<Instant>> {
         let is_due = self.deadline.is_some_and(|deadline| deadline <= now);
         if self.held.is_none() && !is_due {
-            return Poll::Ready(None);
+            return Poll::Ready(self.decided);
         }
         let held = self.held.get_or_insert(Held { since: now, pass: Pass::default(), reads: None });
         ready!(held.poll(&self.readers, self.host, cx));
@@ -189,7 +197,9 @@ impl Future for Driver {
             (None, Some(_)) => this.reader = Some((this.readers.add(this.host, cx), None)),
             (None, None) => {
                 let at = polled.at.unwrap_or(now);
-                this.deadline = polled.reset.or(this.deadline).filter(|deadline| *deadline > at);
+                let deadline = polled.reset.or(this.deadline);
+                this.deadline = deadline.filter(|deadline| *deadline > at);
+                this.decided = (deadline.is_some() && this.deadline.is_none()).then_some(at);
             }
         }
         output

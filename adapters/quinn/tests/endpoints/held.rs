@@ -122,6 +122,37 @@ fn deadline_that_passes_within_a_poll_is_for_the_next_poll() {
 }
 
 #[test]
+fn deadline_that_passes_after_the_poll_of_another_is_for_no_poll_that_is_not_held_back() {
+    within_patience(|| {
+        let (_service, runtime) = beside_runtime();
+        let (of_task, mut timer, mut polls) = (runtime.clone(), None, Vec::new());
+        // As quinn does: a poll that has come to a deadline sets no timer for the next one.
+        let polls = run(&runtime, move |cx| {
+            let now = of_task.now();
+            let (deadline, timer) = timer.get_or_insert_with(|| {
+                let deadline = now + ms(10);
+                (deadline, of_task.new_timer(deadline))
+            });
+            polls.push((now, *deadline));
+            if now < *deadline {
+                timer.as_mut().reset(*deadline);
+                assert_eq!(timer.as_mut().poll(cx), Poll::Pending);
+                return Poll::Pending;
+            }
+            // The next deadline is after all that have passed.
+            *deadline = now + ms(10);
+            thread::sleep(ms(20));
+            cx.waker().wake_by_ref();
+            if polls.len() < 10 { Poll::Pending } else { Poll::Ready(mem::take(&mut polls)) }
+        });
+        assert!(polls.is_sorted_by_key(|(now, _)| *now), "{polls:?}");
+        let comes = |(now, deadline): &(Instant, Instant)| now >= deadline;
+        let at_once = polls.windows(2).find(|pair| pair.iter().all(comes));
+        assert_eq!(at_once, None, "it was decided without a pass: {polls:?}");
+    });
+}
+
+#[test]
 fn time_goes_on_for_a_task_without_a_timer() {
     within_patience(|| {
         let (_service, runtime) = beside_runtime();
