@@ -10,12 +10,12 @@
 //! design: a clock, a lock, an atomic, and a walk over all timers but in [`Shard::drain`].
 
 mod check;
-mod drain;
 mod granted;
 mod soonest;
 mod usage;
 
-pub use self::drain::Drain;
+use core::iter;
+
 use self::soonest::Index;
 use crate::config::{ConfigError, ShardConfig, WheelKind};
 use crate::counters::Counters;
@@ -222,8 +222,16 @@ impl<T> Shard<T> {
     /// Takes all pending timers out, in no particular order, and counts them as returned.
     ///
     /// Timers that the iterator has not yielded when it is dropped stay pending.
-    pub fn drain(&mut self) -> Drain<'_, T> {
-        Drain { shard: self, from: 0 }
+    pub fn drain(&mut self) -> impl Iterator<Item = Expired<T>> {
+        let mut from = 0;
+        iter::from_fn(move || {
+            let index = self.slab.next_armed(from)?;
+            from = index + 1;
+            let (key, deadline, payload) = self.slab.remove(index);
+            self.counters.returned += 1;
+            self.count_towards_sweep();
+            Some(Expired { key, deadline: Tick::new(deadline), payload })
+        })
     }
 }
 

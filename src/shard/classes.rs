@@ -3,7 +3,7 @@
 //! Each class has a list of its timers in the order of scheduling, so that the first timer of the
 //! list is always the oldest. Cost: see [`crate::values::class`].
 
-use corewheel_shard::{List, MarkedLinks};
+use corewheel_shard::List;
 
 use crate::stats::ClassStats;
 use crate::stats::publish::Published;
@@ -23,14 +23,23 @@ pub(super) enum Ended {
 }
 
 pub(super) struct ClassTable {
-    /// For each slot the time when its timer was scheduled, and the class of the timer. Empty until
-    /// the first timer of any class is scheduled.
-    links: MarkedLinks,
+    /// Empty until the first timer of any class is scheduled. Then it is zeroed memory for all
+    /// slots, which the system maps when it is written: only timers with a class take memory of it.
+    slots: Vec<Slot>,
     classes: Box<[Class]>,
     /// One bit for each class, set if its counts have changed since they were published.
     changed: u64,
     /// The number of slots.
     capacity: usize,
+}
+
+/// The link of a slot's timer in the list of its class; and the time when the timer was scheduled,
+/// in microseconds, above the 8 bits of its class: 0 if it has none. A tuple, since `vec!` takes
+/// zeroed memory for numbers, arrays and tuples alone.
+type Slot = ([u32; 2], u64);
+
+fn link(slots: &mut [Slot], index: u32) -> &mut [u32; 2] {
+    &mut slots[index as usize].0
 }
 
 #[derive(Clone, Copy, Default)]
@@ -61,13 +70,13 @@ const MICROS_MAX: u64 = (1 << 56) - 1;
 impl ClassTable {
     pub(super) fn new(classes: usize, capacity: u32) -> Self {
         let classes = vec![Class::default(); classes].into_boxed_slice();
-        Self { links: MarkedLinks::default(), classes, changed: 0, capacity: capacity as usize }
+        Self { slots: Vec::new(), classes, changed: 0, capacity: capacity as usize }
     }
 
     /// The class of the timer in a slot.
     #[inline]
     pub(super) fn class_of(&self, index: u32) -> ClassId {
-        ClassId::from_bits(self.links.mark(index) as u8)
+        ClassId::from_bits(self.slots.get(index as usize).map_or(0, |slot| slot.1 as u8))
     }
 
     /// Counts and enters a timer of a class that was just scheduled. The first timer of any class
@@ -77,12 +86,14 @@ impl ClassTable {
             counts.scheduled += 1;
             counts.pending += 1;
         });
-        self.links.reserve(self.capacity);
+        if self.slots.is_empty() {
+            self.slots = vec![([0; 2], 0); self.capacity];
+        }
         let since = (now / 1_000).min(MICROS_MAX);
-        let links = &mut self.links;
+        let slots = &mut self.slots[..];
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        links.set_mark(index, since << 8 | u64::from(class.bits()));
-        entry.pending.append(links, index);
+        slots[index as usize].1 = since << 8 | u64::from(class.bits());
+        entry.pending.append(slots, link, index);
     }
 
     /// Removes the timer in a slot, which is no longer pending. Returns its class.
@@ -113,10 +124,10 @@ impl ClassTable {
 
     #[inline(never)]
     fn take_of(&mut self, class: ClassId, index: u32) {
-        let links = &mut self.links;
+        let slots = &mut self.slots[..];
         let Some(entry) = class.index().and_then(|at| self.classes.get_mut(at)) else { return };
-        entry.pending.remove(links, index);
-        links.set_mark(index, 0);
+        entry.pending.remove(slots, link, index);
+        slots[index as usize].1 = 0;
         entry.counts.pending -= 1;
         self.note_change(class);
     }
@@ -164,7 +175,7 @@ impl ClassTable {
             let index = self.changed.trailing_zeros() as usize;
             self.changed &= self.changed - 1;
             let Class { counts, pending } = &self.classes[index];
-            let since = pending.first().map(|first| self.links.mark(first) >> 8);
+            let since = pending.first().map(|first| self.slots[first as usize].1 >> 8);
             published.store_class(index, counts, since);
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! Cost: 16 bytes for each member beside what it holds, and 32 bytes and the name for each list.
 
-use corewheel_shard::{Link, List, Node};
+use corewheel_shard::List;
 use hashbrown::HashTable;
 use slab::Slab;
 
@@ -21,17 +21,11 @@ pub(crate) struct Chains<N, M> {
 struct Member<M> {
     value: M,
     list: u32,
-    link: Link,
+    link: [u32; 2],
 }
 
-impl<M> Node for Member<M> {
-    fn link(&self) -> Link {
-        self.link
-    }
-
-    fn set_link(&mut self, link: Link) {
-        self.link = link;
-    }
+fn link<M>(members: &mut Slab<Member<M>>, index: u32) -> &mut [u32; 2] {
+    &mut members[index as usize].link
 }
 
 struct Named<N> {
@@ -63,9 +57,9 @@ impl<N, M> Chains<N, M> {
     /// Appends a member to a list.
     #[inline]
     pub(crate) fn append(&mut self, list: u32, value: M) -> u32 {
-        let member = self.members.insert(Member { value, list, link: Link::default() }) as u32;
+        let member = self.members.insert(Member { value, list, link: [0; 2] }) as u32;
         let known = &mut self.lists[list as usize];
-        known.members.append(&mut self.members, member);
+        known.members.append(&mut self.members, link, member);
         member
     }
 
@@ -74,7 +68,7 @@ impl<N, M> Chains<N, M> {
     pub(crate) fn remove(&mut self, member: u32) -> (M, Option<N>) {
         let list = self.members[member as usize].list;
         let known = &mut self.lists[list as usize];
-        known.members.remove(&mut self.members, member);
+        known.members.remove(&mut self.members, link, member);
         let is_empty = known.members.first().is_none();
         let value = self.members.remove(member as usize).value;
         if !is_empty {
@@ -106,7 +100,7 @@ impl<N, M> Chains<N, M> {
 
     /// The member after another one in its list.
     pub(crate) fn next(&self, member: u32) -> Option<u32> {
-        self.members[member as usize].link.next()
+        List::next(self.members[member as usize].link)
     }
 
     /// What a member holds.

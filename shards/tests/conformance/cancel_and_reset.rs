@@ -249,7 +249,7 @@ fn payload_is_dropped_once_with_its_timer_or_its_shard() {
         while shard.pop_expired().is_some() {}
         assert_eq!(Rc::strong_count(&witness), 30);
         drop(shard.drain().take(3));
-        assert_eq!(Rc::strong_count(&witness), 30, "a `Drain` that is not iterated takes no timer");
+        assert_eq!(Rc::strong_count(&witness), 30, "a drain that is not iterated takes no timer");
         assert_eq!(shard.drain().take(3).count(), 3);
         assert_eq!(Rc::strong_count(&witness), 27);
         drop(shard);

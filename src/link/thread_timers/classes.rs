@@ -6,7 +6,7 @@
 //! Cost: a timer without a class costs a comparison. A chunk with a timer that has a class takes 16
 //! bytes more for each of its slots.
 
-use corewheel_shard::{Link, List};
+use corewheel_shard::List;
 
 use super::Counts;
 use super::slots::{CHUNK, Slot};
@@ -37,7 +37,7 @@ impl Classes {
         let Some(known) = self.all.get_mut(usize::from(class) - 1) else { return };
         known.counts.armed += 1;
         self.links.put(slot, since);
-        known.pending.append(&mut self.links, slot);
+        known.pending.append(&mut self.links, Links::link, slot);
     }
 
     /// A timer has fired, or is taken out.
@@ -73,7 +73,7 @@ impl Classes {
     #[inline]
     fn leave(&mut self, class: u8, slot: u32) -> Option<&mut OfClass> {
         let known = self.all.get_mut(usize::from(class).checked_sub(1)?)?;
-        known.pending.remove(&mut self.links, slot);
+        known.pending.remove(&mut self.links, Links::link, slot);
         Some(known)
     }
 }
@@ -84,7 +84,7 @@ pub(super) struct Links(Vec<Option<Box<[OfTimer; CHUNK]>>>);
 
 #[derive(Clone, Copy, Default, Debug)]
 struct OfTimer {
-    link: Link,
+    link: [u32; 2],
     /// When the timer was armed.
     since: u64,
 }
@@ -105,18 +105,11 @@ impl Links {
         let chunk = self.0[slot as usize / CHUNK].as_ref();
         &chunk.expect("a timer was put there")[slot as usize % CHUNK]
     }
-}
-
-impl corewheel_shard::Links for Links {
-    #[inline]
-    fn link(&self, slot: u32) -> Link {
-        self.at(slot).link
-    }
 
     #[inline]
-    fn set_link(&mut self, slot: u32, link: Link) {
+    fn link(&mut self, slot: u32) -> &mut [u32; 2] {
         let chunk = self.0[slot as usize / CHUNK].as_mut();
-        chunk.expect("a timer was put there")[slot as usize % CHUNK].link = link;
+        &mut chunk.expect("a timer was put there")[slot as usize % CHUNK].link
     }
 }
 
