@@ -160,9 +160,10 @@
 //! and no entry may be gone early, nor outlive its time and the stall together.
 //!
 //! ```
-//! use corewheel::sim::{Rng, Simulation, explore};
+//! use corewheel::sim::{Simulation, explore};
 //! use corewheel::{ShardId, TimerService};
 //! use corewheel_kit::keyed::KeyedTimers;
+//! use fastrand::Rng;
 //! use std::time::Duration;
 //!
 //! #[derive(Clone, Debug)]
@@ -257,7 +258,7 @@ use std::time::{Duration, Instant};
 use self::executor::{END, Executor, Stepped, ThreadId};
 pub use self::explore::explore;
 use self::host::SimulatedHost;
-pub use self::join::JoinHandle;
+use self::join::with_output;
 pub use self::thread::Thread;
 pub use self::time::Time;
 use crate::clock::{ManualClock, saturating_nanos};
@@ -267,7 +268,7 @@ use crate::service::builder::TimerServiceBuilder;
 use crate::shard::handler::{Fired, Handler};
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
-pub use fastrand::Rng;
+use fastrand::Rng;
 
 /// The most steps in a row during which the clock stands still. More of them mean that tasks wake
 /// each other for ever.
@@ -295,17 +296,6 @@ pub struct Simulation<T: Send + 'static = Infallible> {
 struct Shard<T: Send + 'static> {
     thread: ThreadId,
     timers: Timers<T>,
-}
-
-/// The result of a [step](Simulation::step).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// A task has run.
-    Ran,
-    /// No task could run, so the clock has moved to the next moment at which one can.
-    Waited,
-    /// No task can run any more, at no moment.
-    Resting,
 }
 
 /// How many nanoseconds the clock runs before the service starts: none, those of a while, or up to
@@ -469,34 +459,39 @@ impl<T: Send + 'static> Simulation<T> {
 /// Running.
 impl<T: Send + 'static> Simulation<T> {
     /// Starts a future on a simulated thread of its own, which ends with the future. It runs in the
-    /// steps that follow.
+    /// steps that follow, also if what this returns is dropped.
     ///
-    /// Returns a future of its output: see [`JoinHandle`]. Cost: two allocations.
-    pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
-        let (sender, receiver) = oneshot::async_channel();
-        let thread = self.executor.add_thread();
-        self.executor.spawn(
-            thread,
-            Box::pin(async move {
-                // If no handle waits for the output, it is dropped here.
-                drop(sender.send(future.await));
-            }),
-        );
-        JoinHandle(receiver)
+    /// Returns a future of its output: [`run`](Self::run) takes steps until that is ready, and
+    /// other futures of the simulation await it. Cost: two allocations.
+    ///
+    /// # Panics
+    ///
+    /// A poll of the returned future panics if the output was taken before, and if the simulation
+    /// has ended before `future` was done.
+    pub fn spawn<F: Future + 'static>(
+        &self,
+        future: F,
+    ) -> impl Future<Output = F::Output> + Unpin + use<T, F> {
+        let (task, output) = with_output(future);
+        self.executor.spawn(self.executor.add_thread(), Box::pin(task));
+        output
     }
 
     /// Runs one task that can run, picked by the seed, until it waits. If no task can run, moves
     /// the clock to the next moment at which one can.
     ///
+    /// Returns whether a task has run. If none has, and [`next_at`](Self::next_at) is `None`, no
+    /// task can run any more.
+    ///
     /// # Panics
     ///
     /// If a check fails or the task panics. A panic of a callback, a handler or a future of a shard
     /// is contained, as always.
-    pub fn step(&mut self) -> Step {
-        self.step_until(u64::MAX)
+    pub fn step(&mut self) -> bool {
+        matches!(self.step_until(u64::MAX), Stepped::Ran(_))
     }
 
-    fn step_until(&mut self, limit: u64) -> Step {
+    fn step_until(&mut self, limit: u64) -> Stepped {
         let stepped = self.executor.step(limit);
         match stepped {
             Stepped::Ran(thread) => {
@@ -511,17 +506,11 @@ impl<T: Send + 'static> Simulation<T> {
                 for shard in self.shards.iter().filter(|shard| shard.thread == thread) {
                     self.check_shard(shard);
                 }
-                Step::Ran
             }
-            Stepped::Waited => {
-                self.steps = 0;
-                Step::Waited
-            }
-            Stepped::Resting => {
-                self.check();
-                Step::Resting
-            }
+            Stepped::Waited => self.steps = 0,
+            Stepped::Resting => self.check(),
         }
+        stepped
     }
 
     /// When the next step runs a task, from the start: the present if a task can run, else the time
@@ -537,7 +526,7 @@ impl<T: Send + 'static> Simulation<T> {
     /// As [`step`](Self::step) does.
     pub fn settle(&mut self) {
         let now = self.executor.nanos();
-        while self.step_until(now) != Step::Resting {}
+        while self.step_until(now) != Stepped::Resting {}
     }
 
     /// Takes steps until this much time has passed.
@@ -547,7 +536,7 @@ impl<T: Send + 'static> Simulation<T> {
     /// As [`step`](Self::step) does.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.executor.nanos().saturating_add(saturating_nanos(time));
-        while self.step_until(end) != Step::Resting {}
+        while self.step_until(end) != Stepped::Resting {}
         let rest = end.saturating_sub(self.executor.nanos());
         self.leap(Duration::from_nanos(rest));
         self.settle();
@@ -562,14 +551,14 @@ impl<T: Send + 'static> Simulation<T> {
     pub fn run<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
-        let mut step = Step::Ran;
+        let mut rests = false;
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                 return output;
             }
             let seed = self.seed;
-            assert!(step != Step::Resting, "seed {seed}: a future waits, and nothing will wake it");
-            step = self.step();
+            assert!(!rests, "seed {seed}: a future waits, and nothing will wake it");
+            rests = self.step_until(u64::MAX) == Stepped::Resting;
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewheel::attach::ShardLoop;
 use corewheel::settings::{TurnBudget, WheelKind};
-use corewheel::sim::{Simulation, Step};
+use corewheel::sim::Simulation;
 use corewheel::stats::ShardCounts;
 use corewheel::{
     Fired, ShardId, ShutdownPolicy, TimerId, TimerService, TimerServiceBuilder, Timers,
@@ -145,9 +145,11 @@ impl History {
         !is_stalled && !self.held[shard] && !self.world.ledger.ended.borrow()[shard]
     }
 
-    fn step(&mut self) -> Step {
-        let step = self.sim.step();
-        if step == Step::Waited {
+    /// Takes a step. Returns false if no task can run any more.
+    fn step(&mut self) -> bool {
+        let has_run = self.sim.step();
+        let is_over = !has_run && self.sim.next_at().is_none();
+        if !has_run && !is_over {
             // A stall that ends at this moment has kept its shard from working before.
             let works = |shard| self.works(shard) && !self.was_stalled(shard);
             self.world.ledger.check_rest(works);
@@ -157,7 +159,7 @@ impl History {
             }
         }
         self.world.ledger.check();
-        step
+        !is_over
     }
 
     /// Whether a stall of the shard ends at this very moment.
@@ -266,7 +268,7 @@ impl History {
             }
             Command::Steps(count) => {
                 for _ in 0..count {
-                    if self.step() == Step::Resting {
+                    if !self.step() {
                         break;
                     }
                 }

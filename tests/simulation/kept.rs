@@ -8,9 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::kept::Kept;
-use corewheel::sim::{Rng, Simulation};
+use corewheel::sim::Simulation;
 use corewheel::{Fired, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
 use corewheel_kit::keyed::KeyedTimers;
+use fastrand::Rng;
 
 const SHARD: ShardId = ShardId::new(0);
 const TASKS: u32 = 12;
@@ -66,11 +67,11 @@ fn run(seed: u64) -> (bool, u32) {
     let record = Rc::new(Seen::default());
     for task in 0..TASKS {
         let (map, random, noted) = (map.clone(), sim.rng(), Rc::clone(&record));
-        sim.spawn(async move {
+        drop(sim.spawn(async move {
             let done = work(map, task, random, Rc::clone(&noted)).await;
             noted.closed.set(noted.closed.get() + u32::from(done.is_err()));
             noted.tasks_done.set(noted.tasks_done.get() + 1);
-        });
+        }));
     }
     drop(map);
     let is_ended = rng.bool();

@@ -24,10 +24,10 @@ impl History {
     ) {
         let (ledger, reply) = (Rc::clone(&self.world.ledger), reply.into_future());
         ledger.waiting.set(ledger.waiting.get() + 1);
-        self.sim.spawn(async move {
+        drop(self.sim.spawn(async move {
             then(reply.await);
             ledger.waiting.set(ledger.waiting.get() - 1);
-        });
+        }));
     }
 
     /// A task of its own awaits the reply of a shard, which comes at once.

@@ -388,7 +388,7 @@ impl History {
             };
             let Some(on) = on else {
                 let sleeper = make(Rc::clone(world));
-                self.sim.spawn(sleeper.run());
+                drop(self.sim.spawn(sleeper.run()));
                 continue;
             };
             let start = move |_| async move {
@@ -433,7 +433,7 @@ impl History {
                 Err(_) => expected.check_elapsed(),
             }
         };
-        self.sim.spawn(timeout);
+        drop(self.sim.spawn(timeout));
     }
 }
 

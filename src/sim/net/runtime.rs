@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use super::super::JoinHandle;
 use super::super::executor::{Alarm, Executor, Home, ThreadId};
+use super::super::join::with_output;
 use super::kernel::{Looked, World};
 use super::options::RuntimeOptions;
 use crate::clock::saturating_nanos;
@@ -206,16 +206,20 @@ impl Runtime {
         .await;
     }
 
-    /// Starts a future as a task of the runtime. It runs in the steps that follow, each poll on any
-    /// of the runtime's threads.
-    pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
-        let (sender, receiver) = oneshot::async_channel();
-        let task = async move {
-            // If no handle waits for the output, it is dropped here.
-            drop(sender.send(future.await));
-        };
+    /// Starts a future as a task of the runtime, each poll of which is on any of the runtime's
+    /// threads. Runs it as [`Simulation::spawn`](super::super::Simulation::spawn) does, and returns
+    /// the same.
+    ///
+    /// # Panics
+    ///
+    /// As the future panics that `Simulation::spawn` returns.
+    pub fn spawn<F: Future + 'static>(
+        &self,
+        future: F,
+    ) -> impl Future<Output = F::Output> + Unpin + use<F> {
+        let (task, output) = with_output(future);
         self.executor.spawn_at(&self.home, Box::pin(task));
-        JoinHandle(receiver)
+        output
     }
 
     /// Wakes each task with a probability of one half, as other reasons do in a server: a task is

@@ -19,8 +19,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
-use corewheel::sim::{Simulation, Step};
 use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use fastrand::Rng;
 
@@ -319,7 +319,7 @@ impl History {
     }
 
     fn step(&mut self) {
-        if self.sim.step() != Step::Ran {
+        if !self.sim.step() {
             for seen in self.seen.iter().filter(|seen| !seen.is_over()) {
                 seen.check(&self.world, || self.held_until());
             }

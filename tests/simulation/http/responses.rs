@@ -16,8 +16,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use corewheel::conn::Side;
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream};
-use corewheel::sim::{Simulation, Step};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use corewheel_http::hyper::TimedHttp;
@@ -388,7 +388,7 @@ impl History {
 
     fn run_for(&mut self, time: Duration) {
         run_for(&mut self.sim, time, |sim| {
-            if sim.step() != Step::Ran {
+            if !sim.step() {
                 self.seen.iter().for_each(|seen| seen.check(&self.world));
             }
             self.world.check();

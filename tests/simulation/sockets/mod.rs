@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
-use corewheel::sim::{Simulation, Step};
 use corewheel::{Fired, ShardId, ShutdownPolicy, TimerService, Timers};
 use fastrand::Rng;
 
@@ -322,8 +322,7 @@ impl History {
     }
 
     fn step(&mut self) {
-        let step = self.sim.step();
-        if step != Step::Ran {
+        if !self.sim.step() {
             for seen in &self.seen {
                 if seen.is_over() {
                     seen.check_gone(&self.world);

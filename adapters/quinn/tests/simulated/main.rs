@@ -27,9 +27,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::sim::net::{NetOptions, Runtime, RuntimeOptions};
-use corewheel::sim::{Rng, Simulation, explore};
+use corewheel::sim::{Simulation, explore};
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_quinn::QuinnRuntime;
+use fastrand::Rng;
 use quinn::rustls::RootCertStore;
 use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use quinn::{

@@ -14,8 +14,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::clock::Clock;
+use corewheel::sim::Simulation;
 use corewheel::sim::net::{Listener, Net, Stream};
-use corewheel::sim::{Rng, Simulation};
+use fastrand::Rng;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
