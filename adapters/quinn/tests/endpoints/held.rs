@@ -122,7 +122,7 @@ fn deadline_that_passes_within_a_poll_is_for_the_next_poll() {
 }
 
 #[test]
-fn deadline_that_passes_after_the_poll_of_another_is_for_no_poll_that_is_not_held_back() {
+fn deadline_that_passes_after_the_poll_of_another_is_held_back() {
     within_patience(|| {
         let (_service, runtime) = beside_runtime();
         let (of_task, mut timer, mut polls) = (runtime.clone(), None, Vec::new());
