@@ -1,7 +1,5 @@
-//! Classes of connections, periodic callbacks, keyed timers and operations.
+//! Classes of connections and periodic callbacks.
 
-use corewheel_kit::keyed::KeyedTimers;
-use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::repeat::Repeat;
 
 use super::*;
@@ -87,39 +85,4 @@ fn view_with_the_class_of_a_handle_has_no_class_of_another_service() {
     timers.of_class(REQUEST).unwrap().with_class_of(timers.handle()).schedule(FAR, 0).unwrap();
     lab.advance(ms(0));
     check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
-}
-
-#[test]
-fn keyed_timers_and_operations_count_for_class_of_their_view() {
-    struct Request;
-    impl Operation for Request {
-        fn try_complete(&mut self) -> bool {
-            false
-        }
-        fn completed(self) {}
-        fn expired(self) {}
-    }
-    let mut lab = Lab::<u32>::new(classed(1).capacity(4));
-    let timers = lab.timers().clone();
-    let plain = KeyedTimers::<u32, ()>::new(&timers, |_, _| {});
-    assert_eq!(plain.insert(0, (), FAR), Ok(None));
-    let sessions = KeyedTimers::<u32, ()>::new(&timers.of_class(LEASE).unwrap(), |_, _| {});
-    for key in 1..4 {
-        assert_eq!(sessions.insert(key, (), ms(5)), Ok(None));
-    }
-    assert!(sessions.insert(4, (), ms(5)).is_err(), "the shard has no room");
-    assert!(sessions.remove(&1).is_some());
-    lab.advance(ms(10));
-    let expected = [("scheduled", 3), ("fired", 2), ("cancelled", 1), ("refused", 1)];
-    check(counts(&lab, LEASE), &expected);
-
-    let purgatory = Purgatory::<u32, Request>::new(&timers.of_class(REQUEST).unwrap());
-    let _watch = purgatory.try_complete_else_watch(Request, ms(5), [1]).unwrap();
-    let _watch = purgatory.try_complete_else_watch(Request, FAR, [2]).unwrap();
-    assert_eq!(purgatory.cancel_for_key(&2).len(), 1);
-    lab.advance(ms(10));
-    check(counts(&lab, REQUEST), &[("scheduled", 2), ("fired", 1), ("cancelled", 1)]);
-    let error = timers.of_class(TimerClass::new("unknown")).unwrap_err();
-    assert!(error.to_string().starts_with("class is \"unknown\", but"), "{error}");
-    check_classes(&lab.service.stats().shards[0].classes);
 }

@@ -4,12 +4,11 @@ mod containers;
 mod histories;
 mod lateness;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Waker};
 
 use corewheel::class::TimerClass;
 use corewheel::stats::ClassStats;
@@ -17,14 +16,13 @@ use corewheel::{
     CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError, TimerId,
     TimerService, TimerServiceBuilder, Timers,
 };
-use corewheel_kit::purgatory::Operation;
 use corewheel_kit::repeat::PeriodicRun;
 use fastrand::Rng;
 
 use corewheel_test_support::logged;
 use corewheel_test_support::{
-    FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms, seeds,
-    wait_until,
+    Eager, FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
+    seeds, wait_until,
 };
 
 const IDLE: TimerClass = TimerClass::new("idle");
@@ -386,29 +384,13 @@ fn reused_slot_counts_for_class_of_its_new_timer() {
     assert_eq!((cancelled, lab.counts().cancelled), (100, 200));
 }
 
-/// Its waker takes a turn at once, on the thread that it is woken from.
-struct TurnAtOnce;
-
-thread_local! {
-    static LAB: RefCell<Option<Lab<u32>>> = const { RefCell::new(None) };
-}
-
-impl Wake for TurnAtOnce {
-    fn wake(self: Arc<Self>) {
-        LAB.with_borrow_mut(|lab| lab.as_mut().expect("it is there").settle());
-    }
-}
-
 #[test]
 fn timer_fired_while_it_is_scheduled_counts_for_its_class() {
-    let mut lab = Lab::<u32>::new(classed(1).capacity(34));
+    let lab = Lab::<u32>::new(classed(1).capacity(34));
     let timers = lab.timers().clone();
-    let turn = lab.turn();
-    let waker = Waker::from(Arc::new(TurnAtOnce));
-    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
-    LAB.set(Some(lab));
+    let eager = Eager::fall_asleep(lab);
     timers.of_class(IDLE).unwrap().schedule(ms(0), 1).unwrap();
-    let mut lab = LAB.take().unwrap();
+    let mut lab = eager.into_lab();
     assert_eq!(lab.fired().len(), 1, "before it was known to be of a class");
     lab.settle();
     check(counts(&lab, IDLE), &[("scheduled", 1), ("fired", 1)]);

@@ -21,7 +21,7 @@ use corewheel::{
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use crate::{SHARD, ms, seeds};
+use crate::{SHARD, ms, seeds, waker_of};
 
 /// A handler of any type.
 pub type BoxedHandler<T> = Box<dyn FnMut(Fired<T>, &Timers<T>)>;
@@ -276,6 +276,47 @@ impl<T: Send + 'static> Lab<T> {
     pub fn output<O>(&mut self, task: JoinHandle<O>) -> O {
         assert!(task.is_finished(), "the task has not ended");
         self.block_on(task).unwrap()
+    }
+}
+
+/// A lab whose driver takes its turns as soon as it is woken from its sleep.
+pub struct Eager<T: Send + 'static> {
+    lab: Rc<RefCell<Option<Lab<T>>>>,
+    waker: Waker,
+}
+
+impl<T: Send + 'static> Eager<T> {
+    /// Takes all turns until the driver falls asleep.
+    pub fn fall_asleep(lab: Lab<T>) -> Self {
+        let lab = Rc::new(RefCell::new(Some(lab)));
+        let known = Rc::downgrade(&lab);
+        let waker = waker_of(move || {
+            let Some(known) = known.upgrade() else { return };
+            let Some(mut lab) = known.take() else { return };
+            lab.settle();
+            known.replace(Some(lab));
+        });
+        let eager = Self { lab, waker };
+        eager.fall_asleep_again();
+        eager
+    }
+
+    /// Takes all turns until the driver falls asleep.
+    pub fn fall_asleep_again(&self) {
+        let mut lab = self.lab.take().expect("no turn is taken within another");
+        lab.settle();
+        let _ = lab.fall_asleep(&self.waker);
+        self.lab.replace(Some(lab));
+    }
+
+    /// The counts of the shard.
+    pub fn counts(&self) -> ShardCounts {
+        self.lab.borrow().as_ref().expect("no turn is being taken").counts()
+    }
+
+    /// The lab, whose driver takes its turns no more.
+    pub fn into_lab(self) -> Lab<T> {
+        self.lab.take().expect("no turn is being taken")
     }
 }
 

@@ -24,11 +24,11 @@ use corewheel::ShardId;
 #[cfg(target_os = "linux")]
 pub use self::hosts::{Host, Running, block_on_tokio, glommio_works, runtimes};
 pub use self::lab::{
-    BoxedHandler, Guard, Lab, builder, check_law, key_of, nanos_of, next, slot_of, ticks_of,
+    BoxedHandler, Eager, Guard, Lab, builder, check_law, key_of, nanos_of, next, slot_of, ticks_of,
 };
 pub use self::log::logged;
 pub use self::wakers::{
-    Alarm, block_on, look, poll, poll_with, wait_for, wait_until, within_patience,
+    Alarm, block_on, look, poll, poll_with, wait_for, wait_until, waker_of, within_patience,
 };
 
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so

@@ -1,7 +1,9 @@
 //! Wakers that count, polls, and waits for what a test expects.
 
+use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
@@ -41,6 +43,39 @@ impl Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+type Run = Rc<dyn Fn()>;
+
+thread_local! {
+    /// What the wakers of [`waker_of`] run, by their numbers. `None` once such a waker is dropped.
+    static RUNS: RefCell<Vec<Option<Run>>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Runs(usize);
+
+/// A waker that runs code of the test each time that it is woken. It is woken and dropped on the
+/// thread that made it.
+pub fn waker_of(run: impl Fn() + 'static) -> Waker {
+    let number = RUNS.with_borrow_mut(|runs| {
+        runs.push(Some(Rc::new(run)));
+        runs.len() - 1
+    });
+    Waker::from(Arc::new(Runs(number)))
+}
+
+impl Wake for Runs {
+    fn wake(self: Arc<Self>) {
+        let run = RUNS.with_borrow(|runs| runs.get(self.0).cloned().flatten());
+        run.expect("it is woken on the thread that made it")();
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        // Fails when the thread ends.
+        drop(RUNS.try_with(|runs| runs.borrow_mut()[self.0].take()));
     }
 }
 

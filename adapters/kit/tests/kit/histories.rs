@@ -14,6 +14,7 @@ use corewheel_kit::purgatory::{Operation, Purgatory};
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use fastrand::Rng;
 
+use crate::POLICIES;
 use corewheel_test_support::{Lab, builder, check_law, ms, seeds};
 
 /// How often each operation or timeout has ended, by its number.
@@ -57,6 +58,7 @@ struct World {
     left: Cell<u32>,
     /// How many random commands are running, each inside the one before; at most 21.
     depth: Cell<u32>,
+    panics: Cell<u64>,
 }
 
 /// An operation that executes a random command in each of its methods.
@@ -92,7 +94,10 @@ impl World {
     }
 
     fn maybe_panic(&self) {
-        assert!(self.rng.borrow_mut().u32(..20) > 0, "on purpose");
+        if self.rng.borrow_mut().u32(..20) == 0 {
+            self.panics.set(self.panics.get() + 1);
+            panic!("on purpose");
+        }
     }
 
     fn watch(self: &Rc<Self>, purgatory: &Purgatory<u32, Wild>) {
@@ -145,6 +150,7 @@ fn operations_with_random_callbacks_end_exactly_once() {
             rng: RefCell::new(rng.fork()),
             left: Cell::new(0),
             depth: Cell::new(0),
+            panics: Cell::new(0),
         });
         for _ in 0..200 {
             world.left.set(200);
@@ -162,10 +168,14 @@ fn operations_with_random_callbacks_end_exactly_once() {
         }
         // During the shutdown the operations execute random commands, or none.
         world.left.set(if rng.bool() { 200 } else { 0 });
-        let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
-        let policy = all[rng.usize(..3)];
+        let policy = POLICIES[rng.usize(..3)];
         let report = lab.end(policy);
         check_law(&report.counts);
+        assert_eq!(
+            report.counts.panicked,
+            world.panics.get(),
+            "seed {seed}: there is another panic"
+        );
         let rest = purgatory.drain();
         assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
         world.take_back(rest);
@@ -203,7 +213,7 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
         let timers = lab.timers().of_class(CLASS).unwrap();
         let (ends, keys) = (Ends::default(), Rc::<RefCell<Vec<ScaledTimeout>>>::default());
         let (noted, known) = (ends.clone(), Rc::clone(&keys));
-        let inner = RefCell::new(rng.fork());
+        let (inner, handled) = (RefCell::new(rng.fork()), Rc::new(Cell::new((0, 0))));
         let shard = lab.timers().clone();
         let act = move |timeouts: &Timeouts, ends: &Ends, rng: &mut Rng| {
             let key = {
@@ -232,12 +242,15 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
             }
         };
         let handle = {
-            let (ends, act) = (noted, act.clone());
+            let (ends, act, handled) = (noted, act.clone(), Rc::clone(&handled));
             move |number, timeouts: &Timeouts| {
                 ends.end(number);
                 let mut rng = inner.borrow_mut();
                 act(timeouts, &ends, &mut rng);
-                assert!(rng.u32(..20) > 0, "on purpose");
+                let (calls, panics) = handled.get();
+                let panics_now = rng.u32(..20) == 0;
+                handled.set((calls + 1, panics + u64::from(panics_now)));
+                assert!(!panics_now, "on purpose");
             }
         };
         let max = ms(rng.u64(1..60));
@@ -250,10 +263,13 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
                 act(&timeouts, &ends, &mut rng);
             }
         }
-        let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
-        let policy = all[rng.usize(..3)];
+        let policy = POLICIES[rng.usize(..3)];
+        let panicked = lab.settled().panicked;
+        assert_eq!(panicked, handled.get().1, "seed {seed}: there is another panic");
         let report = lab.end(policy);
         check_law(&report.counts);
+        let fired = lab.service.stats().shards[0].classes[0].fired;
+        assert_eq!(fired, handled.get().0, "seed {seed}");
         let rest = timeouts.drain();
         assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
         ends.end_all(rest);

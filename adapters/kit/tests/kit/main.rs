@@ -6,6 +6,7 @@
 mod containers;
 mod delay_queue;
 mod histories;
+mod hosts;
 mod keyed;
 mod purgatory;
 mod purgatory_hostile;
@@ -13,4 +14,9 @@ mod repeat;
 mod scaled;
 mod scaled_hostile;
 mod shard_end;
-mod timer_owners;
+
+use corewheel::ShutdownPolicy;
+
+/// All policies.
+const POLICIES: [ShutdownPolicy; 3] =
+    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];

@@ -8,7 +8,7 @@ use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::purgatory::{Keys, check_stats};
 use corewheel_test_support::operation_fn::OperationFn;
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, waker_of};
 
 /// Panics in the method of this name.
 struct Bomb(&'static str, Rc<Cell<u32>>);
@@ -174,25 +174,15 @@ fn key_dropped_by_a_cancel_may_cancel_the_rest() {
 
 #[test]
 fn driver_woken_by_a_watch_may_check_at_once() {
-    thread_local! {
-        static SLEEPING: RefCell<Option<Purgatory<Keys, OperationFn>>> =
-            const { RefCell::new(None) };
-        static CHECKED: Cell<bool> = const { Cell::new(false) };
-    }
-    struct CheckWhenWoken;
-    impl std::task::Wake for CheckWhenWoken {
-        fn wake(self: std::sync::Arc<Self>) {
-            let purgatory = SLEEPING.with_borrow(Option::clone).unwrap();
-            purgatory.check_and_complete("k");
-            CHECKED.set(true);
-        }
-    }
     let mut lab = Lab::<()>::new(builder(1));
     let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
-    SLEEPING.set(Some(purgatory.clone()));
-    let turn = lab.turn();
-    let waker = std::sync::Arc::new(CheckWhenWoken).into();
-    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Idle);
+    let (checks, checked) = (purgatory.clone(), Rc::new(Cell::new(false)));
+    let noted = Rc::clone(&checked);
+    let check_when_woken = waker_of(move || {
+        checks.check_and_complete("k");
+        noted.set(true);
+    });
+    assert_eq!(lab.fall_asleep(&check_when_woken), Turn::Idle);
     let tries = Rc::new(Cell::new(0));
     let count = Rc::clone(&tries);
     let op = OperationFn::new(
@@ -203,25 +193,6 @@ fn driver_woken_by_a_watch_may_check_at_once() {
         |_| {},
     );
     assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
-    assert!(CHECKED.get());
+    assert!(checked.get());
     assert_eq!(tries.get(), 2, "the check in between is not missed");
-    SLEEPING.take();
-}
-
-#[test]
-fn drop_of_last_clone_drops_operations_and_timers() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let purgatory = Purgatory::<Keys, Bomb>::new(lab.timers());
-    let ended = Rc::new(Cell::new(0));
-    let op = Bomb("expired", Rc::clone(&ended));
-    assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
-    let clone = purgatory.clone();
-    drop(purgatory);
-    assert_eq!(clone.stats().delayed, 1);
-    drop(clone);
-    assert_eq!(Rc::strong_count(&ended), 1, "it is dropped");
-    assert_eq!(lab.timers().len(), 0);
-    lab.advance(ms(5));
-    assert_eq!((lab.counts().fired, lab.counts().cancelled), (0, 1));
-    check_law(&lab.counts());
 }

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
@@ -16,8 +15,7 @@ use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use fastrand::Rng;
 
 use corewheel_test_support::{
-    Alarm, FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, builder, check_law, ms, nanos_of, next,
-    seeds, ticks_of, wait_until,
+    Alarm, Lab, OTHER, SHARD, builder, check_law, ms, nanos_of, next, seeds, ticks_of,
 };
 
 /// The class of all timeouts in these tests.
@@ -80,36 +78,6 @@ pub(crate) fn check_empty<V>(lab: &mut Lab<()>, timeouts: &ScaledTimeouts<V>) {
     let counts = lab.counts();
     check_law(&counts);
     assert_eq!(class_counts(lab).pending, 0);
-}
-
-#[test]
-fn timeouts_have_an_age_since_their_last_reset_and_are_counted_by_what_was_left() {
-    let mut lab = lab();
-    let (timeouts, ends) = timeouts(&lab, 10, 100);
-    let first = timeouts.start("a").unwrap();
-    lab.advance(ms(20));
-    let second = timeouts.start("b").unwrap();
-    lab.settle();
-    assert_eq!(class_counts(&lab).oldest, Some(ms(20)));
-    assert!(timeouts.reset(first));
-    lab.advance(ms(5));
-    assert_eq!(class_counts(&lab).oldest, Some(ms(5)));
-    lab.advance(ms(30));
-    assert_eq!(timeouts.cancel(second), Some("b"));
-    lab.settle();
-    assert_eq!(class_counts(&lab).oldest, Some(ms(35)));
-    assert_eq!(class_counts(&lab).cancelled, 1);
-    lab.timers().set_scale(scale(0.5));
-    timeouts.start("c").unwrap();
-    assert_eq!(timeouts.drain().len(), 2);
-    lab.settle();
-    assert_eq!(class_counts(&lab).cancelled, 3);
-    assert_eq!(class_counts(&lab).oldest, None);
-    timeouts.start("d").unwrap();
-    lab.advance(ms(60));
-    assert_eq!(ends.take().len(), 1);
-    assert_eq!(class_counts(&lab).oldest, None);
-    check_empty(&mut lab, &timeouts);
 }
 
 #[test]
@@ -217,66 +185,6 @@ fn turn_bounded_in_time_alternates_timers_and_timeouts() {
     assert_eq!(order.matches("ss").count(), 0, "{order}");
     assert_eq!(order.matches('s').count() + ends.take().len(), 5, "{order}");
     check_empty(&mut lab, &timeouts);
-}
-
-#[test]
-fn reset_goes_to_the_end_and_cancel_returns_the_value() {
-    let mut lab = lab();
-    let (timeouts, ends) = timeouts(&lab, 10, 60);
-    let all = ["a", "b", "c", "d"].map(|name| timeouts.start(name).unwrap());
-    let [a, _, c, last] = all;
-    lab.advance(ms(5));
-    assert!(timeouts.reset(a));
-    assert_eq!(timeouts.cancel(c), Some("c"));
-    assert_eq!(timeouts.cancel(c), None, "once");
-    assert!(!timeouts.reset(c));
-    lab.advance(ms(54));
-    assert_eq!(ends.take(), []);
-    lab.advance(ms(1));
-    assert_eq!(ends.take(), [("b", 60), ("d", 60)]);
-    assert!(!timeouts.reset(last));
-    let new = timeouts.start("e").unwrap();
-    assert!(all.iter().all(|known| *known != new), "a place is used again, a name is not");
-    lab.advance(ms(5));
-    assert_eq!(ends.take(), [("a", 65)]);
-    assert_eq!(timeouts.drain(), ["e"]);
-    check_empty(&mut lab, &timeouts);
-    let counts = class_counts(&lab);
-    assert_eq!((counts.scheduled, counts.fired, counts.cancelled), (5, 3, 2));
-}
-
-#[test]
-fn timeout_due_but_not_delivered_can_be_cancelled_or_reset() {
-    let mut lab = lab();
-    let (timeouts, ends) = timeouts(&lab, 10, 60);
-    let [a, b, _] = ["a", "b", "c"].map(|name| timeouts.start(name).unwrap());
-    lab.clock.advance(ms(60));
-    assert_eq!(timeouts.cancel(a), Some("a"));
-    assert!(timeouts.reset(b));
-    lab.settle();
-    assert_eq!(ends.take(), [("c", 60)]);
-    lab.advance(ms(60));
-    assert_eq!(ends.take(), [("b", 120)]);
-    check_empty(&mut lab, &timeouts);
-}
-
-#[test]
-fn range_of_one_point_is_not_scaled_and_huge_maximum_means_never() {
-    let mut lab = lab();
-    let (fixed, fixed_ends) = timeouts(&lab, 10, 10);
-    let forever =
-        ScaledTimeouts::new(&of_class(&lab), ms(10), Duration::MAX, |_: &str, _| {}).unwrap();
-    fixed.start("a").unwrap();
-    forever.start("b").unwrap();
-    lab.timers().set_scale(Scale::ZERO);
-    lab.timers().set_scale(Scale::ONE);
-    lab.advance(ms(10));
-    assert_eq!(fixed_ends.take(), [("a", 10)]);
-    lab.advance(Duration::from_hours(100 * 365 * 24));
-    assert_eq!((forever.len(), known(&lab.service).1), (1, 1));
-    lab.timers().set_scale(Scale::ZERO);
-    lab.settle();
-    assert_eq!((known(&lab.service).1, lab.timers().len()), (2, 0));
 }
 
 #[test]
@@ -450,34 +358,6 @@ fn shard_starts_with_the_scale_that_was_set_before() {
 }
 
 #[test]
-fn shutdown_ends_or_keeps_timeouts_by_its_policy() {
-    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
-        for pressed in [false, true] {
-            let mut lab = lab();
-            let (timeouts, ends) = timeouts(&lab, 10, 60);
-            for number in 0..1_000 {
-                timeouts.start(number).unwrap();
-            }
-            if pressed {
-                lab.advance(ms(10));
-                lab.timers().set_scale(Scale::ZERO);
-                assert_eq!(lab.turn(), Turn::More);
-            }
-            let report = lab.end(policy);
-            check_law(&report.counts);
-            let ended: Vec<_> = ends.take().into_iter().map(|(number, _)| number).collect();
-            let rest = timeouts.drain();
-            assert!(ended.iter().chain(&rest).copied().eq(0..1_000), "{policy:?}");
-            assert_eq!(rest.is_empty(), policy == ShutdownPolicy::Fire, "{policy:?}");
-            // After the end, too.
-            let ClassStats { pending, fired, cancelled, .. } = class_counts(&lab);
-            let expected = (0, ended.len() as u64, rest.len() as u64);
-            assert_eq!((pending, fired, cancelled), expected, "{policy:?}");
-        }
-    }
-}
-
-#[test]
 fn scale_is_serialized_as_a_number() {
     let mut lab = lab();
     lab.timers().set_scale(scale(0.3));
@@ -504,16 +384,22 @@ fn random_history_of_timeouts_equals_that_of_lists() {
         let mut lab = Lab::<()>::new(builder(1).class(CLASS).budget(budget));
         let all = RANGES.map(|(min, max)| timeouts(&lab, min, max));
         let mut twins: [Vec<Twin>; 3] = Default::default();
+        let (mut over, mut counted) = (Vec::new(), [0; 3]);
         // Of 1,024 parts.
         let mut parts = 1_024;
         for step in 0..600 {
             let which = rng.usize(..RANGES.len());
             let ((timeouts, _), twin) = (&all[which], &mut twins[which]);
+            if rng.u32(..4) == 0 {
+                // Timeouts that are due and not delivered can be reset and cancelled.
+                lab.clock.advance(Duration::from_micros(rng.u64(1..20_000)));
+            }
             let now = nanos_of(lab.timers());
             let picked = rng.usize(..twin.len().max(1));
             match rng.u32(..12) {
                 0..5 => {
                     let key = timeouts.start(step).unwrap();
+                    counted[0] += 1;
                     twin.push(Twin { number: step, key, start: now });
                 }
                 5 | 6 if !twin.is_empty() => {
@@ -524,6 +410,8 @@ fn random_history_of_timeouts_equals_that_of_lists() {
                 7 if !twin.is_empty() => {
                     let Twin { number, key, .. } = twin.remove(picked);
                     assert_eq!(timeouts.cancel(key), Some(number), "seed {seed}, step {step}");
+                    over.push((which, key));
+                    counted[2] += 1;
                 }
                 8 => {
                     parts = [0, 1_024, rng.u64(..1_024)][rng.usize(..3)];
@@ -539,72 +427,37 @@ fn random_history_of_timeouts_equals_that_of_lists() {
             }
             lab.settle();
             let now = nanos_of(lab.timers());
-            for (((min, max), (timeouts, ends)), twin) in
-                RANGES.into_iter().zip(&all).zip(&mut twins)
-            {
+            for (range, (min, max)) in RANGES.into_iter().enumerate() {
+                let ((timeouts, ends), twin) = (&all[range], &mut twins[range]);
                 let span = min * 1_000_000 + ((max - min) * 1_000_000 * parts + 512) / 1_024;
                 let is_due =
                     |twin: &Twin| (twin.start + span.max(1)).div_ceil(1_000_000) * 1_000_000 <= now;
                 let due: Vec<_> = twin.extract_if(.., |twin| is_due(twin)).collect();
                 let ended: Vec<_> = ends.take().into_iter().map(|(number, _)| number).collect();
+                over.extend(due.iter().map(|twin| (range, twin.key)));
+                counted[1] += due.len() as u64;
                 let expected: Vec<_> = due.into_iter().map(|twin| twin.number).collect();
                 assert_eq!(ended, expected, "seed {seed}, step {step}, {min} to {max}");
                 assert_eq!(timeouts.len(), twin.len());
             }
-            let pending: usize = twins.iter().map(Vec::len).sum();
-            assert_eq!(class_counts(&lab).pending, pending as u64);
+            // Places are used again, and names are not.
+            if let Some((range, key)) = rng.choice(&over) {
+                let (timeouts, _) = &all[*range];
+                assert!(!timeouts.reset(*key) && timeouts.cancel(*key).is_none(), "seed {seed}");
+            }
+            let pending = twins.iter().map(|twin| twin.len() as u64).sum();
+            let ClassStats { pending: left, scheduled, fired, cancelled, oldest, .. } =
+                class_counts(&lab);
+            assert_eq!((left, [scheduled, fired, cancelled]), (pending, counted), "seed {seed}");
+            let first = twins.iter().flatten().map(|twin| twin.start).min();
+            assert_eq!(oldest, first.map(|start| Duration::from_nanos(now - start)), "seed {seed}");
         }
+        for ((timeouts, _), twin) in all.iter().zip(twins) {
+            assert!(timeouts.drain().into_iter().eq(twin.into_iter().map(|twin| twin.number)));
+        }
+        lab.settle();
+        let ClassStats { pending, cancelled, oldest, .. } = class_counts(&lab);
+        assert_eq!((pending, cancelled, oldest), (0, counted[0] - counted[1], None));
         check_law(&lab.counts());
     });
-}
-
-#[test]
-fn timeouts_follow_the_scale_on_every_host() {
-    thread_local! {
-        static TIMEOUTS: RefCell<Option<ScaledTimeouts<u32>>> = const { RefCell::new(None) };
-    }
-    for host in Host::all() {
-        let running = Running::start(host, builder(1).class(CLASS), |_| |_: Fired<()>, _: &_| {});
-        let client = running.client();
-        let (sender, ends) = mpsc::channel();
-        let start = running.service.now();
-        let fill = move |timers: &Timers<()>| {
-            let clock = timers.clone();
-            let note = move |number, _: &_| sender.send((number, clock.now())).unwrap();
-            let timeouts =
-                ScaledTimeouts::new(&timers.of_class(CLASS).unwrap(), ms(20), FAR, note).unwrap();
-            for number in 0..2_000 {
-                timeouts.start(number).unwrap();
-            }
-            TIMEOUTS.set(Some(timeouts));
-        };
-        client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
-        let counts = || running.service.stats().shards[0].counts;
-        wait_until("all are pending", || known(&running.service).0 == 2_000);
-        client.on(SHARD).set_scale(Scale::ZERO).unwrap();
-        for expected in 0..2_000 {
-            let (number, at) = ends.recv_timeout(PATIENCE).unwrap();
-            assert_eq!(number, expected, "{host:?}: they are in order");
-            assert!(at >= start + ms(20), "{host:?}: it is early");
-        }
-        client.on(SHARD).set_scale(Scale::ONE).unwrap();
-        let (sender, left) = mpsc::channel();
-        let again = move |_: &Timers<()>| {
-            let timeouts = TIMEOUTS.with_borrow(Option::clone).unwrap();
-            timeouts.start(7).unwrap();
-        };
-        client.on(SHARD).schedule_fn(Duration::ZERO, again).unwrap();
-        let look = move |_: &Timers<()>| {
-            let timeouts = TIMEOUTS.take().unwrap();
-            sender.send(timeouts.drain()).unwrap();
-        };
-        client.on(SHARD).schedule_fn(ms(60), look).unwrap();
-        assert_eq!(left.recv_timeout(PATIENCE).unwrap(), [7], "{host:?}");
-        wait_until("no timer is left", || counts().pending == 0 && known(&running.service).0 == 0);
-        assert_eq!(known(&running.service).1, 2_000, "{host:?}");
-        let report = running.end(ShutdownPolicy::Drop);
-        let counts = report.shards[0].counts;
-        check_law(&counts);
-        assert_eq!(counts.panicked, 0, "{host:?}");
-    }
 }

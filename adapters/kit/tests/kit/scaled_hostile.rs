@@ -1,10 +1,9 @@
 //! Scaled timeouts on a full shard, and with handlers and wakers that panic or use the timeouts.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::Wake;
 
 use corewheel::attach::Turn;
 use corewheel::settings::Scale;
@@ -14,22 +13,12 @@ use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use crate::scaled::{
     check_empty, class_counts, known, lab, of_capacity, of_class, scale, timeouts,
 };
-use corewheel_test_support::{FAR, Guard, Lab, check_law, ms, ticks_of};
-
-#[test]
-fn timeouts_have_the_capacity_of_their_shard() {
-    let lab = Lab::<()>::new(of_capacity(2));
-    assert_eq!(lab.timers().capacity(), 2);
-    let (timeouts, _) = timeouts(&lab, 1, 5);
-    for number in 1..=2 {
-        timeouts.start(number).unwrap();
-    }
-    assert!(matches!(timeouts.start(3), Err(Refused::Full(3))));
-}
+use corewheel_test_support::{FAR, Guard, Lab, check_law, ms, ticks_of, waker_of};
 
 #[test]
 fn refused_start_returns_the_value() {
     let mut lab = Lab::<()>::new(of_capacity(2));
+    assert_eq!(lab.timers().capacity(), 2);
     let (few, _) = timeouts(&lab, 1, 5);
     // A shard that is full has room for timeouts, which need no timer of it.
     while lab.timers().schedule(FAR, ()).is_ok() {}
@@ -46,29 +35,6 @@ fn refused_start_returns_the_value() {
     let refused = few.start("e").unwrap_err();
     assert!(matches!(refused, Refused::Closed("e")), "{refused}");
     assert_eq!(class_counts(&lab).refused, 1, "that was not for want of room");
-}
-
-#[test]
-fn shard_that_becomes_full_loses_no_timeout() {
-    let mut lab = Lab::<()>::new(of_capacity(4));
-    let timers = lab.timers().clone();
-    let ends = Rc::new(Cell::new(0));
-    let count = Rc::clone(&ends);
-    let fill = move |(), _: &_| {
-        count.set(count.get() + 1);
-        // Each slot that is free is taken at once.
-        while timers.schedule(FAR, ()).is_ok() {}
-    };
-    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(5), fill).unwrap();
-    let first = timeouts.start(()).unwrap();
-    for _ in 0..3 {
-        lab.advance(ms(1));
-        timeouts.start(()).unwrap();
-    }
-    timeouts.reset(first);
-    lab.advance(ms(50));
-    assert_eq!(ends.get(), 4);
-    assert_eq!((class_counts(&lab).fired, timeouts.len()), (4, 0));
 }
 
 #[test]
@@ -118,20 +84,6 @@ fn handler_may_start_reset_cancel_and_drain() {
 }
 
 #[test]
-fn handler_that_panics_is_called_again() {
-    let mut lab = lab();
-    let handler = |fail: bool, _: &_| assert!(!fail, "on purpose");
-    let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(2), handler).unwrap();
-    for fail in [true, false, true, false] {
-        timeouts.start(fail).unwrap();
-    }
-    lab.advance(ms(2));
-    assert_eq!(class_counts(&lab).fired, 4);
-    assert_eq!(lab.counts().panicked, 2);
-    check_empty(&mut lab, &timeouts);
-}
-
-#[test]
 fn drop_of_last_clone_in_the_handler_drops_all_values() {
     let mut lab = lab();
     let (guard, dropped) = Guard::new();
@@ -154,86 +106,26 @@ fn drop_of_last_clone_in_the_handler_drops_all_values() {
 }
 
 #[test]
-fn value_with_a_weak_reference_does_not_keep_its_timeouts_alive() {
-    struct Connection {
-        idle: Weak<ScaledTimeouts<Rc<Self>>>,
-        timeout: Cell<Option<ScaledTimeout>>,
-    }
-    impl Connection {
-        fn receive(&self) -> bool {
-            let idle = self.idle.upgrade();
-            idle.is_some_and(|idle| idle.reset(self.timeout.get().unwrap()))
-        }
-    }
-    let mut lab = lab();
-    let timeouts = Rc::new(ScaledTimeouts::new(lab.timers(), ms(1), ms(5), |_, _: &_| {}).unwrap());
-    let idle = Rc::downgrade(&timeouts);
-    let connection = Rc::new(Connection { idle, timeout: Cell::new(None) });
-    connection.timeout.set(Some(timeouts.start(Rc::clone(&connection)).unwrap()));
-    lab.advance(ms(4));
-    assert!(connection.receive());
-    lab.advance(ms(4));
-    assert_eq!(timeouts.len(), 1);
-    drop(timeouts);
-    assert_eq!((Rc::strong_count(&connection), lab.timers().len()), (1, 0), "all is dropped");
-    assert!(!connection.receive());
-}
-
-#[test]
-fn driver_woken_by_a_start_may_start_another_at_once() {
-    thread_local! {
-        static TIMEOUTS: RefCell<Option<ScaledTimeouts<u32>>> = const { RefCell::new(None) };
-    }
-    struct StartWhenWoken;
-    impl Wake for StartWhenWoken {
-        fn wake(self: std::sync::Arc<Self>) {
-            TIMEOUTS.with_borrow(|timeouts| timeouts.as_ref().unwrap().start(2)).unwrap();
-        }
-    }
-    let mut lab = lab();
-    let (timeouts, ends) = timeouts(&lab, 10, 60);
-    TIMEOUTS.set(Some(timeouts.clone()));
-    let turn = lab.turn();
-    let waker = std::sync::Arc::new(StartWhenWoken).into();
-    assert_eq!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Idle);
-    timeouts.start(1).unwrap();
-    assert_eq!(timeouts.len(), 2);
-    lab.advance(ms(60));
-    assert_eq!(ends.take(), [(1, 60), (2, 60)]);
-    TIMEOUTS.take();
-    check_empty(&mut lab, &timeouts);
-}
-
-#[test]
-fn driver_woken_by_a_start_may_set_the_scale_or_drain_at_once() {
-    type Known = (Timers<()>, ScaledTimeouts<u32>);
-    thread_local! {
-        static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
-    }
-    struct WhenWoken(fn(Known));
-    impl Wake for WhenWoken {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0(KNOWN.with_borrow(Option::clone).unwrap());
-        }
-    }
-    let check = |then: fn(Known), min: u64, expected: &[(u32, u64)]| {
+fn driver_woken_by_a_start_may_start_another_set_the_scale_or_drain_at_once() {
+    type Then = fn(&Timers<()>, &ScaledTimeouts<u32>);
+    let rows: [(Then, &[(u32, u64)]); 3] = [
+        (|_, timeouts| assert!(timeouts.start(2).is_ok()), &[(1, 60), (2, 60)]),
+        (|timers, _| timers.set_scale(Scale::ZERO), &[(1, 10)]),
+        (|_, timeouts| assert_eq!(timeouts.drain(), [1]), &[]),
+    ];
+    for (number, (then, expected)) in rows.into_iter().enumerate() {
         let mut lab = lab();
-        let (timeouts, ends) = timeouts(&lab, min, 60);
-        KNOWN.set(Some((lab.timers().clone(), timeouts.clone())));
-        let turn = lab.turn();
-        let waker = std::sync::Arc::new(WhenWoken(then)).into();
-        let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+        let (timeouts, ends) = timeouts(&lab, 10, 60);
+        let (timers, known) = (lab.timers().clone(), timeouts.clone());
+        let waker = waker_of(move || then(&timers, &known));
+        assert_eq!(lab.fall_asleep(&waker), Turn::Idle, "row {number}");
         timeouts.start(1).unwrap();
+        assert_eq!(timeouts.len(), [2, 1, 0][number], "row {number}");
         lab.settle();
-        for _ in 0..70 {
-            lab.advance(ms(1));
-        }
-        assert_eq!(ends.take(), expected);
-        KNOWN.take();
+        lab.advance_ticks(70);
+        assert_eq!(ends.take(), expected, "row {number}");
         check_empty(&mut lab, &timeouts);
-    };
-    check(|(timers, _)| timers.set_scale(Scale::ZERO), 10, &[(1, 10)]);
-    check(|(_, timeouts)| assert_eq!(timeouts.drain(), [1]), 10, &[]);
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use corewheel::{Fired, Refused, ShutdownPolicy, TimerService, Timers};
 use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::scaled::ScaledTimeouts;
 
+use crate::POLICIES;
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
 use corewheel_test_support::{
     FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
@@ -23,8 +24,6 @@ type Timeouts = ScaledTimeouts<u32>;
 type Operations = Purgatory<&'static str, OperationFn>;
 
 const MANY: u32 = 1_500;
-const POLICIES: [ShutdownPolicy; 3] =
-    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
 
 thread_local! {
     /// Containers that a thread still holds when its shard has ended.

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Waker};
+use std::task::Context;
 use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
@@ -11,7 +11,7 @@ use corewheel_kit::queue::DelayQueue;
 use futures_core::Stream;
 
 use super::{lab, poll, queue};
-use corewheel_test_support::{Alarm, FAR, Guard, Lab, check_law, ms};
+use corewheel_test_support::{Alarm, FAR, Guard, Lab, check_law, ms, waker_of};
 
 #[test]
 fn drop_at_every_await_point_releases_values_timer_and_wakers() {
@@ -47,22 +47,18 @@ thread_local! {
     static WOKEN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A waker that uses the queue in every way, and then drops it.
-struct Meddler;
-
-impl std::task::Wake for Meddler {
-    fn wake(self: std::sync::Arc<Self>) {
-        WOKEN.set(WOKEN.get() + 1);
-        if let Some(queue) = SHARED.with_borrow(Weak::upgrade) {
-            let key = queue.insert(7, Duration::ZERO).unwrap();
-            assert!(queue.reset(key, ms(1)));
-            assert_eq!(queue.remove(key).unwrap().value, 7);
-            queue.try_next();
-            queue.peek();
-            drop(queue.drain());
-        }
-        KEPT.take();
+/// Uses the queue in every way, and then drops it.
+fn meddle() {
+    WOKEN.set(WOKEN.get() + 1);
+    if let Some(queue) = SHARED.with_borrow(Weak::upgrade) {
+        let key = queue.insert(7, Duration::ZERO).unwrap();
+        assert!(queue.reset(key, ms(1)));
+        assert_eq!(queue.remove(key).unwrap().value, 7);
+        queue.try_next();
+        queue.peek();
+        drop(queue.drain());
     }
+    KEPT.take();
 }
 
 #[test]
@@ -81,7 +77,7 @@ fn waker_may_use_the_queue_and_drop_it() {
     for (number, trigger) in triggers.into_iter().enumerate() {
         let mut lab = lab();
         let mut queue = Rc::new(queue::<u32>(&lab));
-        let waker = Waker::from(std::sync::Arc::new(Meddler));
+        let waker = waker_of(meddle);
         queue.insert(1, ms(5)).unwrap();
         let stream = Pin::new(Rc::get_mut(&mut queue).unwrap());
         assert!(stream.poll_next(&mut Context::from_waker(&waker)).is_pending());

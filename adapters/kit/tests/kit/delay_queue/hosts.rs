@@ -1,4 +1,4 @@
-//! Queues on every host that a shard can run on.
+//! Queues on every host whose shards can run futures.
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -8,7 +8,7 @@ use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_kit::queue::DelayQueue;
 
 use corewheel_test_support::{
-    FAR, Host, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
+    FAR, Host, PATIENCE, Running, SHARD, block_on, builder, ms, wait_until,
 };
 
 #[test]
@@ -58,35 +58,5 @@ fn next_and_recv_work_on_every_executor() {
         let end = block_on(waits);
         assert!(matches!(end, Ok(None) | Err(_)), "{host:?}");
         running.stop();
-    }
-}
-
-#[test]
-fn callbacks_take_values_on_every_host() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
-        let client = running.client();
-        let (sender, taken) = mpsc::channel();
-        let fill = move |timers: &Timers<()>| {
-            let queue = DelayQueue::new(timers);
-            for n in 0..3 {
-                queue.insert(n, ms(10)).unwrap();
-            }
-            let take = move |_: &Timers<()>| {
-                let mut buffer = Vec::new();
-                assert_eq!(queue.drain_expired_into(&mut buffer, 10), 3);
-                for expired in buffer {
-                    sender.send(expired.value).unwrap();
-                }
-            };
-            timers.schedule_fn(ms(20), take).unwrap();
-        };
-        client.on(SHARD).schedule_fn(Duration::ZERO, fill).unwrap();
-        for n in 0..3 {
-            assert_eq!(taken.recv_timeout(PATIENCE), Ok(n), "{host:?}");
-        }
-        let report = running.end(ShutdownPolicy::Drop);
-        check_law(&report.shards[0].counts);
-        assert_eq!(report.shards[0].counts.panicked, 0, "{host:?}");
     }
 }

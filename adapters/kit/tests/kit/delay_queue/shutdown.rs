@@ -6,11 +6,12 @@ use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::queue::DelayQueue;
 
 use super::{lab, poll, queue};
+use crate::POLICIES;
 use corewheel_test_support::{Alarm, FAR, check_law, look, ms};
 
 #[test]
 fn shutdown_wakes_tasks_and_keeps_values() {
-    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+    for policy in POLICIES {
         let mut lab = lab();
         let (queue, empty) = (queue(&lab), queue::<u8>(&lab));
         queue.insert("due", ms(5)).unwrap();

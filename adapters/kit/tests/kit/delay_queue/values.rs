@@ -1,7 +1,6 @@
 //! Values that are inserted, reset, removed and taken without waiting.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::queue::{DelayQueue, Expired};
@@ -31,45 +30,6 @@ fn late_inserts_of_two_ticks_expire_before_values_of_the_next_tick() {
     }
     assert!(taken.iter().take(3_000).copied().eq(0..3_000), "values of one tick are in order");
     assert_eq!(taken[3_000..], [5_000, 5_001, 6_000]);
-}
-
-#[test]
-fn stale_key_is_refused_by_every_method() {
-    let lab = lab();
-    let (queue, other) = (queue(&lab), queue::<u32>(&lab));
-    let taken = queue.insert(1, ms(1)).unwrap();
-    let removed = queue.insert(2, ms(1)).unwrap();
-    let expired = queue.remove(removed).unwrap();
-    let deadline = lab.clock.now() + ms(1);
-    assert_eq!(expired, Expired { key: removed, deadline, value: 2 });
-    lab.clock.advance(ms(1));
-    assert_eq!(due(&queue), [1]);
-    // Both slots hold another value now.
-    let keys = [queue.insert(3, FAR).unwrap(), queue.insert(4, FAR).unwrap()];
-    for key in [taken, removed] {
-        assert_eq!(queue.remove(key), None);
-        assert!(!queue.reset(key, ms(1)) && !queue.reset(key, lab.clock.now()));
-        assert_eq!((queue.due(key), other.due(key)), (None, None));
-    }
-    assert_eq!(keys.map(|key| queue.remove(key).unwrap().value), [3, 4]);
-}
-
-#[test]
-fn delay_that_does_not_fit_never_expires() {
-    let lab = Lab::at_windows(builder(1));
-    let queue = queue(&lab);
-    let never = queue.insert("never", Duration::MAX).unwrap();
-    let century = Duration::from_hours(24 * 365 * 100);
-    let late = queue.insert("late", century).unwrap();
-    assert!(queue.due(never).unwrap() >= lab.clock.now() + century);
-    lab.clock.advance(century);
-    assert_eq!(due(&queue), ["late"]);
-    assert!(!queue.reset(late, Duration::MAX));
-    assert!(queue.reset(never, Duration::MAX));
-    lab.clock.advance(century);
-    assert_eq!(due(&queue), [""; 0]);
-    assert!(queue.reset(never, Duration::ZERO));
-    assert_eq!(due(&queue), ["never"]);
 }
 
 #[test]

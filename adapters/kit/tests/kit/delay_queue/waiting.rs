@@ -1,16 +1,14 @@
 //! Tasks that wait for a value.
 
-use std::cell::{Cell, RefCell};
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::pin::pin;
+use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel_kit::queue::DelayQueue;
-use futures_core::Stream;
 
 use super::{due, lab, poll, queue};
-use corewheel_test_support::{Alarm, FAR, Lab, builder, look, ms, next};
+use corewheel_test_support::{Alarm, Eager, FAR, Lab, builder, look, ms, next, waker_of};
 
 #[test]
 fn values_take_no_timer_and_one_turn_for_their_first_deadline() {
@@ -80,26 +78,6 @@ fn next_ends_on_an_empty_queue_and_recv_waits() {
     queue.insert(2, ms(3)).unwrap();
     lab.advance(ms(3));
     assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, 2);
-}
-
-#[test]
-fn stream_ends_on_an_empty_queue_and_goes_on_after_an_insert() {
-    let mut lab = lab();
-    let mut queue = queue(&lab);
-    let (alarm, waker) = Alarm::new();
-    let mut context = Context::from_waker(&waker);
-    let mut next = |queue: &mut DelayQueue<u32>| Pin::new(queue).poll_next(&mut context);
-    assert_eq!(next(&mut queue), Poll::Ready(None));
-    queue.insert(1, ms(2)).unwrap();
-    queue.insert(2, ms(2)).unwrap();
-    assert_eq!(next(&mut queue), Poll::Pending);
-    lab.advance(ms(2));
-    assert_eq!(alarm.count(), 1);
-    for value in [1, 2] {
-        let Poll::Ready(Some(expired)) = next(&mut queue) else { panic!("a value is due") };
-        assert_eq!(expired.value, value);
-    }
-    assert_eq!(next(&mut queue), Poll::Ready(None));
 }
 
 #[test]
@@ -184,88 +162,38 @@ fn long_advance_is_spread_over_several_polls() {
     lab.settle();
 }
 
-thread_local! {
-    static SLEEPING: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
-    static WOKEN: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The waker of a loop that takes its turns as soon as it is woken.
-struct Eager;
-
-impl std::task::Wake for Eager {
-    fn wake(self: std::sync::Arc<Self>) {
-        let Some(mut lab) = SLEEPING.take() else { return };
-        lab.settle();
-        SLEEPING.set(Some(lab));
-        WOKEN.set(WOKEN.get() + 1);
-    }
-}
-
-/// Turns until there is nothing to do, and goes to sleep.
-fn fall_asleep(eager: &Waker) {
-    let mut lab = SLEEPING.take().unwrap();
-    lab.settle();
-    let turn = lab.turn();
-    let _ = lab.shards[0].prepare_to_sleep(turn, eager);
-    SLEEPING.set(Some(lab));
-}
-
 #[test]
 fn driver_that_turns_as_soon_as_it_is_woken_loses_no_wake() {
     let lab = lab();
     let (queue, clock) = (queue(&lab), lab.clock.clone());
-    SLEEPING.set(Some(lab));
-    WOKEN.set(0);
-    let eager = Waker::from(std::sync::Arc::new(Eager));
     let (alarm, waker) = Alarm::new();
     let mut recv = Box::pin(queue.recv());
     assert!(poll(recv.as_mut(), &waker).is_none());
-    fall_asleep(&eager);
+    let eager = Eager::fall_asleep(lab);
     // The alarm rings before the insert returns.
     queue.insert(1, Duration::ZERO).unwrap();
-    assert_eq!((alarm.count(), WOKEN.get()), (1, 1));
+    assert_eq!(alarm.count(), 1);
     assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, 1);
     for value in 2..5 {
         let mut recv = Box::pin(queue.recv());
         assert!(poll(recv.as_mut(), &waker).is_none());
-        fall_asleep(&eager);
+        eager.fall_asleep_again();
         let key = queue.insert(value, ms(5)).unwrap();
         if value == 4 {
             queue.reset(key, ms(1));
         }
         clock.advance(ms(5));
-        fall_asleep(&eager);
+        eager.fall_asleep_again();
         assert_eq!(alarm.count(), value, "the task is woken");
         assert_eq!(poll(recv.as_mut(), &waker).unwrap().unwrap().value, value);
     }
-    SLEEPING.take();
-}
-
-#[test]
-fn emptied_queue_asks_for_no_turn() {
-    let mut lab = lab();
-    let queue = queue(&lab);
-    for _ in 0..100 {
-        let key = queue.insert((), ms(5)).unwrap();
-        assert!(queue.remove(key).is_some());
-    }
-    lab.advance(FAR);
-    lab.advance(FAR);
-    let turn = lab.turn();
-    assert!(matches!(turn, Turn::Idle | Turn::Next(_)));
 }
 
 #[test]
 fn waker_that_panics_loses_no_value_and_no_wake() {
-    struct Panics;
-    impl std::task::Wake for Panics {
-        fn wake(self: std::sync::Arc<Self>) {
-            panic!("a waker panics");
-        }
-    }
     let mut lab = lab();
     let queue = queue(&lab);
-    let bad = Waker::from(std::sync::Arc::new(Panics));
+    let bad = waker_of(|| panic!("a waker panics"));
     let (alarm, waker) = Alarm::new();
     let key = queue.insert(1, ms(5)).unwrap();
     let (mut first, mut second) = (Box::pin(queue.next()), Box::pin(queue.next()));
@@ -312,22 +240,10 @@ fn own_loop_that_only_looks_is_woken_for_each_deadline() {
 }
 
 #[test]
-fn value_that_is_due_and_not_taken_causes_no_further_turns() {
-    let mut lab = lab();
-    let queue = DelayQueue::<u32>::new(lab.timers());
-    queue.insert(1, ms(5)).unwrap();
-    lab.advance(ms(5));
-    let turn = lab.turn();
-    assert_eq!(lab.shards[0].prepare_to_sleep(turn, Waker::noop()), Turn::Idle);
-    assert!(queue.try_next().is_some());
-}
-
-#[test]
 fn queue_whose_values_never_become_due_leaves_the_loop_idle() {
     let mut lab = lab();
     let queue = DelayQueue::<u32>::new(lab.timers());
     queue.insert(1, Duration::MAX).unwrap();
     lab.timers().schedule(Duration::MAX, ()).unwrap();
-    let turn = lab.turn();
-    assert_eq!(lab.shards[0].prepare_to_sleep(turn, Waker::noop()), Turn::Idle);
+    assert_eq!(lab.fall_asleep(Waker::noop()), Turn::Idle);
 }

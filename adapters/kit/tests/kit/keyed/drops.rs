@@ -1,11 +1,10 @@
-//! Keys, values and names whose `Drop` uses the timers, and timers that are dropped.
+//! Keys, values and names whose `Drop` uses the timers.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use corewheel_kit::keyed::KeyedTimers;
 
-use super::Scene;
 use corewheel_test_support::{Lab, builder, check_law, ms};
 
 /// A key, value or name whose `Drop` uses the timers that held it.
@@ -67,20 +66,5 @@ fn drop_of_keys_values_and_names_may_use_the_timers() {
     assert_eq!(lab.timers().len(), 0);
     lab.settle();
     assert_eq!(lab.counts().panicked, before + 2);
-    check_law(&lab.counts());
-}
-
-#[test]
-fn drop_of_the_last_clone_drops_entries_and_their_timers() {
-    let scene = Scene::new();
-    let _ = scene.put_in(1, "a", 5, 1);
-    let Scene { mut lab, timers, fired } = scene;
-    let clone = timers.clone();
-    drop(timers);
-    assert_eq!((clone.len(), lab.timers().len()), (1, 1));
-    drop(clone);
-    assert_eq!((lab.timers().len(), Rc::strong_count(&fired)), (0, 1));
-    lab.advance(ms(5));
-    assert_eq!((lab.counts().fired, lab.counts().cancelled), (0, 1));
     check_law(&lab.counts());
 }

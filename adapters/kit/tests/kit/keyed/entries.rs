@@ -7,26 +7,8 @@ use std::time::Duration;
 use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::keyed::KeyedTimers;
 
-use super::{Scene, keys, named};
+use super::{Scene, keys};
 use corewheel_test_support::{Lab, builder, check_law, ms};
-
-#[test]
-fn borrowed_key_resets_and_removes_its_entry() {
-    let mut scene = Scene::new();
-    let start = scene.lab.clock.now();
-    let _ = scene.put("a", 5, 1);
-    let _ = scene.put("b", 5, 2);
-    assert!(scene.timers.reset("a", ms(20)));
-    assert!(scene.timers.reset("b", start + ms(3)));
-    assert!(!scene.timers.reset("c", ms(20)) && scene.timers.due("c").is_none());
-    assert_eq!((scene.timers.due("c"), scene.timers.remove("c")), (None, None));
-    scene.lab.advance(ms(19));
-    assert_eq!(scene.fired(), named(&[("b", 2)]));
-    let ended = scene.timers.remove("a").unwrap();
-    assert_eq!((&*ended.key, ended.value, ended.deadline), ("a", 1, start + ms(20)));
-    assert_eq!(scene.timers.remove("a"), None);
-    scene.check_empty();
-}
 
 #[test]
 fn delay_that_does_not_fit_never_fires() {

@@ -86,8 +86,9 @@ fn random_history_agrees_with_a_plain_map() {
                     }
                 }
                 6 | 7 => {
-                    let ended = timers.remove(&key).map(|one| (one.key, one.value));
-                    let known = model.remove(&key).map(|known| (key, known.value));
+                    let ended = timers.remove(&key).map(|one| (one.key, one.value, one.deadline));
+                    let known = model.remove(&key);
+                    let known = known.map(|known| (key, known.value, epoch + ms(known.due)));
                     assert_eq!(ended, known, "{at}");
                 }
                 8 => {

@@ -3,15 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Wake, Waker};
 
-use corewheel::ShutdownPolicy;
-use corewheel::attach::Turn;
 use corewheel_kit::keyed::KeyedTimers;
 
 use super::{Scene, named};
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
+use crate::POLICIES;
+use corewheel_test_support::{Eager, FAR, Lab, builder, check_law, ms};
 
 /// The message of a panic in `run`.
 #[track_caller]
@@ -171,30 +168,6 @@ fn hash_or_eq_that_uses_the_timers_panics_and_changes_nothing() {
     TIMERS.take();
 }
 
-thread_local! {
-    static EAGER: RefCell<Option<Lab<()>>> = const { RefCell::new(None) };
-}
-
-/// The waker of a driver that takes its turns as soon as it is woken.
-struct Eager;
-
-impl Wake for Eager {
-    fn wake(self: Arc<Self>) {
-        let Some(mut lab) = EAGER.take() else { return };
-        lab.settle();
-        EAGER.set(Some(lab));
-    }
-}
-
-/// Lets the driver of the lab sleep.
-fn fall_asleep() {
-    let mut lab = EAGER.take().unwrap();
-    let turn = lab.turn();
-    let waker = Waker::from(Arc::new(Eager));
-    assert_ne!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::More);
-    EAGER.set(Some(lab));
-}
-
 #[test]
 fn timer_that_expires_while_a_value_is_lent_fires_after_it() {
     for panics in [false, true] {
@@ -204,15 +177,17 @@ fn timer_that_expires_while_a_value_is_lent_fires_after_it() {
             let inserted = timers.insert(key.to_owned(), 1, ms(delay));
             assert_eq!(inserted, Ok(None));
         }
-        EAGER.set(Some(lab));
-        fall_asleep();
+        let eager = Eager::fall_asleep(lab);
         let start = clock.now();
         clock.advance(ms(6));
         let visit = |value: &mut u32| {
             // Earlier than what the driver sleeps for, so it is woken and takes its turns at once.
             assert!(shard.schedule(start, ()).is_ok());
-            let expired = EAGER.with_borrow(|lab| lab.as_ref().unwrap().counts().fired);
-            assert_eq!(expired, 4, "the timers of three keys, and the one that was just scheduled");
+            assert_eq!(
+                eager.counts().fired,
+                4,
+                "the timers of three keys, and the one that was just scheduled"
+            );
             assert!(fired.borrow().is_empty(), "no handler runs while a value is lent");
             *value = 2;
             assert!(!panics, "a closure panics");
@@ -223,7 +198,7 @@ fn timer_that_expires_while_a_value_is_lent_fires_after_it() {
         } else {
             assert_eq!(timers.with("a", visit), Some(()));
         }
-        let mut lab = EAGER.take().unwrap();
+        let mut lab = eager.into_lab();
         assert_eq!(fired.take(), named(&[("a", 2), ("b", 1), ("c", 1)]));
         lab.settle();
         assert_eq!((timers.len(), lab.counts().panicked), (1, 0));
@@ -233,7 +208,7 @@ fn timer_that_expires_while_a_value_is_lent_fires_after_it() {
 
 #[test]
 fn shutdown_while_a_value_is_lent_keeps_the_entries() {
-    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+    for policy in POLICIES {
         let Scene { mut lab, timers, fired } = Scene::new();
         assert_eq!(timers.insert("a".to_owned(), 1, ms(5)), Ok(None));
         assert_eq!(timers.insert("b".to_owned(), 2, FAR), Ok(None));

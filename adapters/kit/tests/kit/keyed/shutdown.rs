@@ -7,11 +7,12 @@ use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use super::{Scene, keys};
+use crate::POLICIES;
 use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
 
 #[test]
 fn shutdown_fires_or_keeps_entries_by_its_policy() {
-    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+    for policy in POLICIES {
         let mut lab = Lab::<()>::new(builder(1));
         let fired = Rc::new(RefCell::new(Vec::new()));
         let noted = Rc::clone(&fired);
@@ -23,8 +24,17 @@ fn shutdown_fires_or_keeps_entries_by_its_policy() {
         let timers = KeyedTimers::in_groups(lab.timers(), handler);
         assert_eq!(timers.insert_in(1, 1, 0, FAR), Ok(None));
         assert_eq!(timers.insert_in(1, 2, 0, ms(5)), Ok(None));
+        let dropped = KeyedTimers::new(lab.timers(), |_, _| panic!("its timers have ended"));
+        (0..4).for_each(|key| assert_eq!(dropped.insert(key, key, ms(5)), Ok(None)));
+        drop(dropped);
+        let own = lab.timers().clone();
         let report = lab.end(policy);
         check_law(&report.counts);
+        assert_eq!(report.counts.panicked, 0, "{policy:?}");
+        let returned = if policy == ShutdownPolicy::Return { 2 } else { 0 };
+        assert_eq!(report.returned.len(), returned, "{policy:?}");
+        let late = KeyedTimers::<u32, u32>::new(&own, |_, _| {});
+        assert_eq!(late.insert(1, 1, ms(1)), Err(Refused::Closed((1, 1))), "{policy:?}");
         if policy == ShutdownPolicy::Fire {
             assert_eq!((fired.take(), timers.len()), (vec![2, 1], 0));
             continue;

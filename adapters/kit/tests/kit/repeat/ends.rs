@@ -10,9 +10,10 @@ use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
 use corewheel_kit::repeat::{Periodic, Repeat};
 
 use super::{Run, counted, delay, lab, rate};
+use crate::POLICIES;
 use corewheel_test_support::{
-    FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
-    wait_until,
+    FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms, poll,
+    waker_of,
 };
 
 #[test]
@@ -80,9 +81,7 @@ fn stop_by_a_callback_of_the_same_tick_wins() {
     }
     lab.timers().schedule(ms(5), 1).unwrap();
     lab.advance(ms(20));
-    for _ in 0..20 {
-        lab.advance(ms(1));
-    }
+    lab.advance_ticks(20);
     let outcomes = outcomes.take();
     assert_eq!(outcomes[0], (1, true));
     // The other never runs.
@@ -107,9 +106,7 @@ fn callback_that_schedules_cancels_and_repeats_goes_on() {
     };
     let (runs, call) = counted(call);
     rate(ms(10)).begin(lab.timers(), call).unwrap();
-    for _ in 0..35 {
-        lab.advance(ms(1));
-    }
+    lab.advance_ticks(35);
     assert_eq!((runs.get(), lab.counts().panicked), (3, 0));
     assert_eq!(lab.fired().into_iter().map(|(_, at)| at).collect::<Vec<_>>(), [10, 20, 30]);
     assert_eq!(lab.timers().len(), 1);
@@ -117,27 +114,15 @@ fn callback_that_schedules_cancels_and_repeats_goes_on() {
 
 #[test]
 fn stop_in_a_waker_finds_nothing_borrowed() {
-    struct Stops(std::thread::ThreadId);
-    thread_local! {
-        static VICTIM: RefCell<Option<Periodic>> = const { RefCell::new(None) };
-    }
-    impl std::task::Wake for Stops {
-        fn wake(self: Arc<Self>) {
-            assert_eq!(std::thread::current().id(), self.0);
-            let victim = VICTIM.take();
-            if let Some(victim) = victim {
-                assert!(victim.stop());
-            }
-        }
-    }
     let mut lab = lab();
     let mut sleep = lab.timers().sleep(ms(5));
-    let waker = std::task::Waker::from(Arc::new(Stops(std::thread::current().id())));
-    let mut context = std::task::Context::from_waker(&waker);
-    assert!(Future::poll(std::pin::Pin::new(&mut sleep), &mut context).is_pending());
+    let doomed = Rc::<RefCell<Option<Periodic>>>::default();
+    let stops = Rc::clone(&doomed);
+    let waker = waker_of(move || assert!(stops.take().unwrap().stop()));
+    assert!(poll(&mut sleep, &waker).is_pending());
     let (runs, call) = counted(|_| {});
     let victim = rate(ms(5)).begin(lab.timers(), call).unwrap();
-    VICTIM.set(Some(victim.clone()));
+    doomed.replace(Some(victim.clone()));
     lab.advance(ms(5));
     assert_eq!((runs.get(), victim.is_over(), lab.counts().panicked), (0, true, 0));
     assert_eq!(look(&mut sleep), Some(Ok(())));
@@ -151,46 +136,12 @@ fn panic_is_counted_and_later_runs_come() {
         let (runs, call) = counted(call);
         let periodic = repeat.begin(lab.timers(), call).unwrap();
         lab.timers().schedule(ms(10), 7).unwrap();
-        for _ in 0..30 {
-            lab.advance(ms(1));
-        }
+        lab.advance_ticks(30);
         assert_eq!((runs.get(), periodic.is_over()), (6, false));
         assert_eq!(lab.counts().panicked, 2);
         assert_eq!(lab.fired().len(), 1, "the other timer fires");
         check_law(&lab.counts());
     }
-}
-
-#[test]
-fn capture_that_panics_when_dropped_is_contained_and_counted() {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            panic!("it is dropped");
-        }
-    }
-    let mut lab = lab();
-    let with_bomb = |repeat: Repeat, ends: bool| {
-        let bomb = Bomb;
-        let call = move |run: &mut Run<'_>| {
-            let _held = &bomb;
-            if ends {
-                run.stop();
-            }
-        };
-        repeat.begin(lab.timers(), call).unwrap()
-    };
-    with_bomb(rate(ms(1)), true);
-    let stopped = with_bomb(rate(ms(50)), false);
-    with_bomb(rate(ms(50)), false);
-    lab.advance(ms(1));
-    assert_eq!(lab.counts().panicked, 1, "at its own end");
-    assert!(stopped.stop());
-    lab.settle();
-    assert_eq!(lab.counts().panicked, 2, "by a stop");
-    let report = lab.end(ShutdownPolicy::Return);
-    assert_eq!((report.unfired, report.counts.pending), (1, 0));
-    assert_eq!(lab.counts().panicked, 3, "by a shutdown");
 }
 
 #[test]
@@ -226,17 +177,9 @@ fn full_shard_keeps_room_for_the_next_run() {
             }
         };
         let periodic = periodic.unwrap();
-        for _ in 0..50 {
-            lab.advance(ms(1));
-        }
+        lab.advance_ticks(50);
         assert_eq!((runs.get(), timers.len()), (10, 4));
-        match rate(ms(1)).begin(&timers, |_| {}) {
-            Err(Refused::Full(mut call)) => {
-                // It is the callback that was handed over.
-                let _: &mut dyn FnMut(&mut Run<'_>) = &mut call;
-            }
-            other => panic!("{other:?}"),
-        }
+        assert!(matches!(rate(ms(1)).begin(&timers, |_| {}), Err(Refused::Full(_))));
         assert!(periodic.stop());
     }
 }
@@ -265,7 +208,7 @@ fn refused_callback_comes_back_undropped() {
 
 #[test]
 fn shutdown_runs_a_callback_by_policy_and_drops_it() {
-    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+    for policy in POLICIES {
         let mut lab = lab();
         let (guard, dropped) = Guard::new();
         let runs = Rc::new(Cell::new(0));
@@ -296,7 +239,7 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
 #[test]
 fn callback_that_shuts_its_service_down_ends_by_policy() {
     for host in Host::all() {
-        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+        for policy in POLICIES {
             let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
             let (guard, dropped) = Guard::new();
             let (sender, reports) = mpsc::channel();
@@ -383,33 +326,5 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
             lab.advance(ms(9));
             assert_eq!((timers.len(), lab.counts().panicked), (0, 0), "{way}");
         }
-    }
-}
-
-#[test]
-fn callback_begun_by_another_thread_runs_until_that_stops_it() {
-    for host in Host::all() {
-        let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
-        let running = Running::start(host, builder(1), handler);
-        let runs = Arc::new(AtomicU64::new(0));
-        let (guard, dropped) = Guard::new();
-        let counted = Arc::clone(&runs);
-        let call = move |_: &mut Run<'_>| {
-            let _held = &guard;
-            counted.fetch_add(1, Ordering::SeqCst);
-        };
-        let begin = move |timers: &Timers<u8>| rate(ms(1)).begin(timers, call).unwrap();
-        let kept = running.service.handle().on(SHARD).keep(begin).unwrap();
-        let kept = block_on(kept).unwrap();
-        wait_until("it runs", || runs.load(Ordering::SeqCst) >= 5);
-        for was_running in [true, false] {
-            let stopped = block_on(kept.try_run(Periodic::stop).unwrap()).unwrap();
-            assert_eq!(stopped, was_running, "{host:?}");
-        }
-        assert_eq!(dropped.load(Ordering::SeqCst), 1, "{host:?}");
-        let ran = runs.load(Ordering::SeqCst);
-        std::thread::sleep(ms(20));
-        assert_eq!(runs.load(Ordering::SeqCst), ran, "{host:?}");
-        let _ = running.end(ShutdownPolicy::Drop);
     }
 }

@@ -13,13 +13,10 @@ use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
 use corewheel::interval::MissedTickBehavior;
-use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
 
-use corewheel_test_support::{
-    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, ticks_of,
-};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, ticks_of};
 
 type Run<'a> = PeriodicRun<'a, u8>;
 
@@ -149,9 +146,7 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
         assert!(run.timers.now() >= run.due && run.timers.now() < run.due + ms(1));
     };
     rate(period).begin(lab.timers(), call).unwrap();
-    for _ in 0..3_300 {
-        lab.advance(ms(1));
-    }
+    lab.advance_ticks(3_300);
     assert_eq!((runs.get(), lab.counts().panicked), (1_000, 0));
 }
 
@@ -165,9 +160,7 @@ fn first_run_comes_when_first_says() {
         let call = move |run: &mut Run<'_>| noted.borrow_mut().push(ticks_of(run.timers));
         repeat.begin(lab.timers(), call).unwrap();
         lab.settle();
-        for _ in 0..30 {
-            lab.advance(ms(1));
-        }
+        lab.advance_ticks(30);
         runs.take()
     };
     assert_eq!(first_runs(rate(ms(20))), [120]);
@@ -262,9 +255,7 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
         let repeat = rate(ms(10)).jitter(Jitter::random(ms(8), seed));
         let repeat = repeat.missed_tick_behavior(MissedTickBehavior::Skip);
         repeat.begin(lab.timers(), call).unwrap();
-        for _ in 0..2_000 {
-            lab.advance(ms(1));
-        }
+        lab.advance_ticks(2_000);
         assert_eq!(lab.counts().panicked, 0);
         late.take()
     };
@@ -274,36 +265,6 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
     assert!(late.iter().all(|late_by| (1..=8).contains(late_by)), "{late:?}");
     assert_eq!(late, runs(1));
     assert_ne!(late, runs(2));
-}
-
-#[test]
-fn periodic_callback_on_every_host_is_never_early() {
-    for host in Host::all() {
-        let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
-        let running = Running::start(host, builder(1), handler);
-        let client = running.service.handle();
-        let (sender, runs) = mpsc::channel();
-        let begin = move |timers: &Timers<u8>| {
-            for (n, repeat) in [rate(ms(3)), delay(ms(3))].into_iter().enumerate() {
-                let sender = sender.clone();
-                let call = move |run: &mut Run<'_>| {
-                    let early = run.timers.now() < run.due;
-                    if run.number == 4 {
-                        run.stop();
-                    }
-                    sender.send((n, run.number, early)).unwrap();
-                };
-                repeat.begin(timers, call).unwrap();
-            }
-        };
-        client.on(SHARD).schedule_fn(Duration::ZERO, begin).unwrap();
-        let mut seen: Vec<_> = (0..10).map(|_| runs.recv_timeout(PATIENCE).unwrap()).collect();
-        assert!(runs.recv_timeout(PATIENCE).is_err(), "all are over, and dropped");
-        seen.sort_unstable();
-        let expected = (0..2).flat_map(|n| (0..5).map(move |run| (n, run, false)));
-        assert!(seen.into_iter().eq(expected), "{host:?}");
-        let _ = running.end(ShutdownPolicy::Drop);
-    }
 }
 
 #[test]
