@@ -10,7 +10,6 @@
 #![allow(clippy::print_stdout, reason = "it says what it has run")]
 
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{NetOptions, RuntimeOptions};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{AnyHandle, TimerService};
 use corewheel_http::hyper::TimedHttp;
@@ -46,12 +45,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ())?;
         let timers = sim.service().handle().untyped();
         let (time, mut rng) = (sim.time(), sim.rng());
-        let net = sim.net(NetOptions::default());
-        let server = net.runtime(RuntimeOptions::default());
+        let net = sim.net();
+        let server = net.runtime(2);
         let address = SocketAddr::from(([10, 0, 0, 1], 80));
         let listener = net.listen(address)?;
         let serving = server.spawn(async move { serve(timers, listener.accept().await).await });
-        let clients = net.runtime(RuntimeOptions::default());
+        let clients = net.runtime(2);
         let in_clients = clients.clone();
         let client = clients.spawn(async move {
             let io = TokioIo::new(net.connect(address)?);

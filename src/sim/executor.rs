@@ -65,8 +65,6 @@ pub(super) struct Home {
     ends: bool,
     /// What a thread is in while it runs the task; `None` for a task of no simulated runtime.
     entered: Option<Entered>,
-    /// Whether others may run while a task of it is in a call.
-    lets_others_run: bool,
 }
 
 pub(super) type Entered = Arc<sockets::Worker>;
@@ -74,14 +72,13 @@ pub(super) type Entered = Arc<sockets::Worker>;
 impl Home {
     /// A thread that ends with its last task.
     fn of_thread(thread: ThreadId) -> Self {
-        Self { threads: Arc::new([thread]), ends: true, entered: None, lets_others_run: false }
+        Self { threads: Arc::new([thread]), ends: true, entered: None }
     }
 
     /// The threads of a runtime.
     #[cfg(all(feature = "tokio", unix))]
-    pub(super) fn of_runtime(threads: &[ThreadId], entered: Entered, reads_long: bool) -> Self {
-        let lets_others_run = reads_long && threads.len() > 1;
-        Self { threads: threads.into(), ends: false, entered: Some(entered), lets_others_run }
+    pub(super) fn of_runtime(threads: &[ThreadId], entered: Entered) -> Self {
+        Self { threads: threads.into(), ends: false, entered: Some(entered) }
     }
 
     fn is_on(&self, thread: ThreadId) -> bool {
@@ -420,7 +417,8 @@ impl Executor {
     fn run(&self, waker: Arc<TaskWaker>, thread: ThreadId) {
         let home = &waker.home;
         let running = || (self.clone(), Arc::clone(&home.threads), thread);
-        RUNNING.set(home.lets_others_run.then(running));
+        let lets_others_run = home.entered.as_ref().is_some_and(|worker| worker.reads_long());
+        RUNNING.set(lets_others_run.then(running));
         self.run_alone(waker, thread);
         RUNNING.take();
     }
@@ -537,8 +535,7 @@ thread_local! {
 
 /// Called where the thread of a task may lose its processor: at times, other threads of its runtime
 /// run some tasks meanwhile. Each read of a [`Stream`](super::net::Stream) is such a place, if the
-/// [options](super::net::RuntimeOptions::reads_long) of the runtime say so, and code that is tested
-/// may have others.
+/// runtime [reads long](super::net::Runtime::reads_long), and code that is tested may have others.
 #[cfg(all(feature = "tokio", unix))]
 pub fn preempt() {
     let Some((executor, threads, busy)) = RUNNING.take() else { return };

@@ -11,6 +11,10 @@ impl Worker {
         match *self {}
     }
 
+    pub(super) fn reads_long(&self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn hand_out_all(&self) {
         match *self {}
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use corewheel::conn::ConnTimers;
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Listener, Net, NetOptions, Runtime, RuntimeOptions, Stream};
+use corewheel::sim::net::{Listener, Net, Runtime, Stream};
 use corewheel::{ConnLimits, Fired, ShardId, Timers};
 use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -292,11 +292,9 @@ impl History {
         let (builder, _) = settings(&mut rng);
         let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
         let sim = sim.expect("the settings are in range");
-        let net = sim.net(NetOptions::default());
-        let mut options =
-            || RuntimeOptions { workers: rng.usize(1..=3), ..RuntimeOptions::default() };
-        let of_any = net.runtime(options());
-        let of_shard = sim.runtime_of(ShardId::new(0), &net, options());
+        let net = sim.net();
+        let of_any = net.runtime(rng.usize(1..=3));
+        let of_shard = sim.runtime_of(ShardId::new(0), &net);
         let world = Rc::new(World { judge: Judge::new(&sim), left: Cell::new(0) });
         Self { sim, net, world, runtimes: [of_any, of_shard] }
     }

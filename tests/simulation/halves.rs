@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use corewheel::TimerService;
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{NetOptions, RuntimeOptions};
 use corewheel::stream::{StreamLimits, TimedIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 
@@ -18,8 +17,8 @@ fn halves(seed: u64) -> (io::Result<usize>, io::Result<()>) {
     let builder = TimerService::beside_runtime().shards(1).capacity(100);
     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
     let (timers, time) = (sim.service().handle(), sim.time());
-    let net = sim.net(NetOptions { send_buffer: 64, receive_buffer: 64, ..NetOptions::default() });
-    let server = net.runtime(RuntimeOptions::default());
+    let net = sim.net().send_buffer(64).receive_buffer(64);
+    let server = net.runtime(2);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));
     let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
     let within = server.clone();

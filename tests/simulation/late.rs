@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{NetOptions, RuntimeOptions};
 use corewheel::{ConnEvent, ConnLimits, TimerService};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -20,10 +19,10 @@ fn read_in_time(seed: u64, late: Duration) -> Result<usize, Option<ConnEvent>> {
     let builder = TimerService::beside_runtime().shards(1).capacity(100);
     let mut sim: Simulation<()> = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
     let (time, handle) = (sim.time(), sim.service().handle());
-    let net = sim.net(NetOptions::default());
+    let net = sim.net();
     let shard = sim.service().shards().next().unwrap();
     let timers = sim.timers(shard).clone();
-    let server = sim.runtime_of(shard, &net, RuntimeOptions::default());
+    let server = sim.runtime_of(shard, &net);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));
     let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
     let task = server.spawn(async move {

@@ -16,7 +16,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream, preempt};
+use corewheel::sim::net::{Net, Runtime, Stream, preempt};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Fired, TimeoutError, TimerService, Timers};
 use fastrand::Rng;
@@ -220,13 +220,9 @@ impl History {
             TimerService::beside_runtime().shards(rng.usize(1..=2)).tick(tick).capacity(500);
         let handler: fn(Fired<u8>, &Timers<u8>) = |_, _| {};
         let sim = Simulation::start(seed, builder, |_| handler).expect("the settings are in range");
-        let net = sim.net(NetOptions::default());
-        let runtime = net.runtime(RuntimeOptions {
-            workers: rng.usize(1..=3),
-            events_max: one_of(&mut rng, &[1, 2, 1_024]),
-            budget: one_of(&mut rng, &[1, 8, 128]),
-            reads_long: true,
-        });
+        let net = sim.net();
+        let runtime = net.runtime(rng.usize(1..=3)).events_max(one_of(&mut rng, &[1, 2, 1_024]));
+        let runtime = runtime.budget(one_of(&mut rng, &[1, 8, 128])).reads_long(true);
         let world = Rc::new(World { judge: Judge::new(&sim), is_over: Cell::new(false) });
         let restlessness = one_of(&mut rng, &[0, 4, 16]);
         Self { sim, net, runtime, world, rng, restlessness }
@@ -292,7 +288,7 @@ impl History {
         let timers = self.sim.service().handle().untyped();
         drop(self.runtime.spawn(async move {
             let stream = RefCell::new(listener.accept().await);
-            let witness = stream.borrow().witness();
+            let witness = stream.borrow().socket();
             let read = || async {
                 let read = poll_fn(|cx| {
                     let mut byte = [0];

@@ -17,7 +17,7 @@ use std::thread;
 use corewheel::TimerService;
 use corewheel::conn::PeerSocket;
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{NetOptions, RuntimeOptions, Stream};
+use corewheel::sim::net::Stream;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read as _, Write as _};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -355,8 +355,8 @@ fn with_tokio() -> Vec<String> {
 fn simulated(seed: u64) -> Vec<String> {
     let builder = TimerService::beside_runtime().shards(1).capacity(10);
     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
-    let net = sim.net(NetOptions::default());
-    let runtime = net.runtime(RuntimeOptions { workers: 1, ..RuntimeOptions::default() });
+    let net = sim.net();
+    let runtime = net.runtime(1);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));
     let listener = net.listen(address).unwrap();
     let peers: Vec<_> = (0..CONNECTIONS).map(|_| net.connect(address).unwrap()).collect();

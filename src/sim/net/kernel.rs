@@ -26,7 +26,7 @@ use slab::Slab;
 
 use self::wire::Receiving;
 pub(super) use self::wire::Sending;
-use super::options::NetOptions;
+use super::options::Options;
 use super::witness::{Known, lock};
 use crate::clock::{Clock, saturating_nanos};
 use crate::conn::Sent;
@@ -75,7 +75,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    fn new(runtime: Option<usize>, latency: u64, options: &NetOptions) -> Self {
+    fn new(runtime: Option<usize>, latency: u64, options: &Options) -> Self {
         Self {
             peer: None,
             runtime,
@@ -98,7 +98,7 @@ impl Socket {
     }
 
     /// Whether the system says that it can be written to.
-    fn has_room(&self, options: &NetOptions) -> bool {
+    fn has_room(&self, options: &Options) -> bool {
         self.sending.is_writable(options) || self.sending.is_shut || self.is_reset
     }
 }
@@ -113,19 +113,22 @@ struct Listener {
     waker: Option<Waker>,
 }
 
-/// The reactor of a runtime.
-struct Reactor {
+/// The reactor of a runtime, with its settings.
+pub(super) struct Reactor {
     list: VecDeque<Entry>,
-    events_max: usize,
+    pub(super) events_max: usize,
+    /// How much a task may do in one poll.
+    pub(super) budget: u32,
+    pub(super) reads_long: bool,
     /// Until when no look is taken.
-    held_until: u64,
+    pub(super) held_until: u64,
     waker: Option<Waker>,
     /// What the barrier that is in the list wakes.
     written: Written,
     /// What the barrier after that wakes.
     next: Written,
     /// The last barrier for timers that was handed out.
-    proof: Proof,
+    pub(super) proof: Proof,
 }
 
 /// What a look has left.
@@ -141,7 +144,7 @@ pub(super) struct Kernel {
     /// What the clock showed when the simulation began.
     begun: u64,
     rng: Rng,
-    options: NetOptions,
+    options: Options,
     sockets: Slab<Socket>,
     listeners: BTreeMap<SocketAddr, Listener>,
     reactors: Vec<Reactor>,
@@ -162,12 +165,12 @@ pub(super) struct World(Mutex<Kernel>);
 
 impl World {
     /// `begun` is when the simulation began.
-    pub(super) fn new(clock: Clock, begun: u64, rng: Rng, options: NetOptions) -> Arc<Self> {
+    pub(super) fn new(clock: Clock, begun: u64, rng: Rng) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Kernel {
             clock,
             begun,
             rng,
-            options,
+            options: Options::DEFAULT,
             sockets: Slab::new(),
             listeners: BTreeMap::new(),
             reactors: Vec::new(),
@@ -278,8 +281,14 @@ impl Kernel {
         Arc::clone(&self.sockets[socket].known)
     }
 
-    pub(super) fn known_of_peer(&self, socket: usize) -> Option<Arc<Mutex<Known>>> {
-        self.sockets[socket].peer.map(|peer| self.known(peer))
+    pub(super) fn peer(&self, socket: usize) -> Option<usize> {
+        self.sockets[socket].peer
+    }
+
+    /// The settings, before the first socket.
+    pub(super) fn options(&mut self) -> &mut Options {
+        assert!(self.sockets.is_empty(), "a network is set before its first connection");
+        &mut self.options
     }
 
     /// How many reads and writes have moved bytes.
@@ -384,14 +393,12 @@ impl Kernel {
 
     /// The close of a socket is to reset the connection.
     pub(super) fn reset_at_close(&mut self, id: usize) {
-        if let Some(socket) = self.sockets.get_mut(id) {
-            socket.resets_at_close = true;
-        }
+        self.sockets[id].resets_at_close = true;
     }
 
-    /// What the system says of what was written to a socket; `None` if that is gone.
-    pub(super) fn sent(&self, id: usize) -> Option<Sent> {
-        Some(self.sockets.get(id)?.sending.say(self.now()))
+    /// What the system says of what was written to a socket.
+    pub(super) fn sent(&self, id: usize) -> Sent {
+        self.sockets[id].sending.say(self.now())
     }
 
     /// The owner drops a socket. What it has not read is lost, and resets the connection, as on
@@ -410,7 +417,7 @@ impl Kernel {
     }
 
     /// The owner drops a socket, and the peer's is reset.
-    pub(super) fn reset(&mut self, id: usize) {
+    fn reset(&mut self, id: usize) {
         self.forget_tasks(id);
         if let Some(peer) = self.sockets[id].peer {
             self.is_reset_by_peer(peer);

@@ -30,7 +30,6 @@
 //! ```
 //! use corewheel::TimerService;
 //! use corewheel::sim::Simulation;
-//! use corewheel::sim::net::{NetOptions, RuntimeOptions};
 //! use corewheel::stream::{StreamLimits, TimedIo};
 //! use std::net::SocketAddr;
 //! use std::time::Duration;
@@ -40,8 +39,8 @@
 //!     let builder = TimerService::beside_runtime().shards(1).capacity(100);
 //!     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ())?;
 //!     let (timers, time) = (sim.service().handle(), sim.time());
-//!     let net = sim.net(NetOptions::default());
-//!     let server = net.runtime(RuntimeOptions::default());
+//!     let net = sim.net();
+//!     let server = net.runtime(2);
 //!     let address = SocketAddr::from(([10, 0, 0, 1], 80));
 //!     let listener = net.listen(address)?;
 //!     let served = server.spawn(async move {
@@ -77,10 +76,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use self::kernel::World;
-pub use self::options::{NetOptions, RuntimeOptions};
+use self::options::Options;
 pub use self::runtime::Runtime;
 pub use self::stream::{Listener, Socket, Stream};
-pub use self::witness::{Known, Progress, Witness};
+pub use self::witness::{Known, Progress};
 use super::Simulation;
 pub use super::executor::preempt;
 use super::executor::{Alarm, Executor};
@@ -96,16 +95,10 @@ pub struct Net {
 
 impl<T: Send + 'static> Simulation<T> {
     /// A network, without sockets.
-    pub fn net(&self, options: NetOptions) -> Net {
-        let options = NetOptions {
-            send_buffer: options.send_buffer.max(1),
-            receive_buffer: options.receive_buffer.max(1),
-            segment: options.segment.max(1),
-            ..options
-        };
+    pub fn net(&self) -> Net {
         let executor = self.executor.clone();
         let (clock, rng) = (executor.clock().clone(), executor.fork_rng());
-        let world = World::new(clock, executor.begun(), rng, options);
+        let world = World::new(clock, executor.begun(), rng);
         let net = Net { executor: executor.clone(), world };
         let mover = net.clone();
         let thread = executor.add_thread();
@@ -114,14 +107,14 @@ impl<T: Send + 'static> Simulation<T> {
     }
 
     /// A runtime on the thread of a shard, whose tasks use the [`Timers`](crate::Timers) of the
-    /// shard. Of its options, there is one worker.
+    /// shard.
     ///
     /// # Panics
     ///
     /// If the service has no such shard.
-    pub fn runtime_of(&self, shard: ShardId, net: &Net, options: RuntimeOptions) -> Runtime {
+    pub fn runtime_of(&self, shard: ShardId, net: &Net) -> Runtime {
         let thread = self.shard(shard).thread;
-        Runtime::new(&self.executor, &net.world, [thread].into(), options)
+        Runtime::new(&self.executor, &net.world, [thread].into())
     }
 
     /// Stops the process of all shards and of these runtimes for this long: none of their threads
@@ -135,10 +128,11 @@ impl<T: Send + 'static> Simulation<T> {
 }
 
 impl Net {
-    /// A runtime with threads of its own.
-    pub fn runtime(&self, options: RuntimeOptions) -> Runtime {
-        let threads = (0..options.workers.max(1)).map(|_| self.executor.add_thread()).collect();
-        Runtime::new(&self.executor, &self.world, threads, options)
+    /// A runtime with this many threads of its own, at least 1, which run its tasks. Each poll is
+    /// on any of them.
+    pub fn runtime(&self, workers: usize) -> Runtime {
+        let threads = (0..workers.max(1)).map(|_| self.executor.add_thread()).collect();
+        Runtime::new(&self.executor, &self.world, threads)
     }
 
     /// A listener.
@@ -160,7 +154,7 @@ impl Net {
     pub fn connect(&self, address: SocketAddr) -> io::Result<Stream> {
         let runtime = runtime::here(&self.world);
         let id = self.world.call(|kernel| kernel.connect(address, runtime))?;
-        Ok(Stream { world: Arc::clone(&self.world), id: Some(id) })
+        Ok(Stream(Socket::of(&self.world, id)))
     }
 
     /// How many reads and writes have moved bytes.
@@ -188,6 +182,75 @@ impl Net {
             Poll::<()>::Pending
         })
         .await;
+    }
+}
+
+/// Settings, before the first connection. Each panics after it.
+///
+/// ```
+/// use corewheel::sim::{Simulation, net::Net};
+/// use std::time::Duration;
+///
+/// /// A write is accepted in parts of up to 100 bytes, and bytes come up to 20 ms later.
+/// fn slow(sim: &Simulation) -> Net {
+///     sim.net().portion_max(100).latency_max(Duration::from_millis(20))
+/// }
+/// ```
+impl Net {
+    /// How many bytes the send buffer of a socket holds, at least 1; by default 64 KiB. A byte
+    /// stays in it until the peer has acknowledged it. A socket that was full is ready for a write
+    /// when a third of them is free.
+    #[must_use]
+    pub fn send_buffer(self, bytes: usize) -> Self {
+        self.with(|options| options.send_buffer = bytes.max(1))
+    }
+
+    /// How many bytes the receive buffer of a socket holds, at least 1; by default 64 KiB.
+    #[must_use]
+    pub fn receive_buffer(self, bytes: usize) -> Self {
+        self.with(|options| options.receive_buffer = bytes.max(1))
+    }
+
+    /// The most bytes that one write accepts while there is room for more: each accepts a random
+    /// part of it. 0 for no such limit, as by default.
+    #[must_use]
+    pub fn portion_max(self, bytes: usize) -> Self {
+        self.with(|options| options.portion_max = bytes)
+    }
+
+    /// The longest way of a byte, zero by default. Each connection has a random part of it, which
+    /// it keeps. A reset comes at once.
+    #[must_use]
+    pub fn latency_max(self, latency: Duration) -> Self {
+        self.with(|options| options.latency_max = latency)
+    }
+
+    /// How many bytes a segment has at most, at least 1; by default 65,483, as on a loopback
+    /// device. A receive buffer that was full gives a window when there is room for a segment, or
+    /// for half of the buffer.
+    #[must_use]
+    pub fn segment(self, bytes: usize) -> Self {
+        self.with(|options| options.segment = bytes.max(1))
+    }
+
+    /// For how long a socket keeps the acknowledgement of one segment back; zero by default. It
+    /// acknowledges more than a segment at once.
+    #[must_use]
+    pub fn ack_delay(self, delay: Duration) -> Self {
+        self.with(|options| options.ack_delay = delay)
+    }
+
+    /// A socket takes no byte while so many were accepted and not sent, and is ready for a write
+    /// when there are less than half as many: `TCP_NOTSENT_LOWAT`. 0 for no such limit, as by
+    /// default.
+    #[must_use]
+    pub fn not_sent_lowat(self, bytes: usize) -> Self {
+        self.with(|options| options.not_sent_lowat = bytes)
+    }
+
+    fn with(self, change: impl FnOnce(&mut Options)) -> Self {
+        self.world.call(|kernel| change(kernel.options()));
+        self
     }
 }
 

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use super::super::executor::{Alarm, Executor, Home, ThreadId};
 use super::super::join::with_output;
-use super::kernel::{Looked, World};
-use super::options::RuntimeOptions;
+use super::kernel::{Kernel, Looked, Reactor, World};
 use crate::clock::saturating_nanos;
 use crate::link::thread_timers::Relay;
 use crate::pass::looks::Written;
@@ -23,7 +22,6 @@ pub(in crate::sim) struct Worker {
     /// The place of its reactor.
     pub(super) index: usize,
     number: u64,
-    budget: u32,
     has_workers: bool,
 }
 
@@ -31,6 +29,15 @@ impl Worker {
     /// Takes one look.
     pub(in crate::sim) fn hand_out(&self) {
         self.world.call(|kernel| kernel.hand_out(self.index));
+    }
+
+    /// Whether other workers may run tasks while one is in a read.
+    pub(in crate::sim) fn reads_long(&self) -> bool {
+        self.has_workers && self.reactor(|reactor| reactor.reads_long)
+    }
+
+    fn reactor<O>(&self, call: impl FnOnce(&mut Reactor) -> O) -> O {
+        self.world.call(|kernel| call(kernel.reactor(self.index)))
     }
 
     /// Takes looks until the list of the kernel is empty.
@@ -54,7 +61,7 @@ impl simulated::Runtime for Worker {
     }
 
     fn is_proven(&self, looks: u64, time: u64) -> bool {
-        self.has_workers && self.world.call(|kernel| kernel.proof(self.index)).is_of(looks, time)
+        self.has_workers && self.reactor(|reactor| reactor.proof).is_of(looks, time)
     }
 
     fn relay(&self) -> Option<Arc<dyn Relay<Waker>>> {
@@ -97,7 +104,7 @@ pub(in crate::sim) fn within<O>(worker: Option<&Arc<Worker>>, run: impl FnOnce()
         }
     }
     let before = HERE.with(|here| mem::replace(&mut *here.borrow_mut(), worker.cloned()));
-    let budget = worker.map_or(u32::MAX, |worker| worker.budget);
+    let budget = worker.map_or(u32::MAX, |worker| worker.reactor(|reactor| reactor.budget));
     let _restore = Restore(before, BUDGET.replace(budget));
     let host = worker.map(|worker| Arc::clone(worker) as Arc<dyn simulated::Runtime>);
     simulated::within(host, run)
@@ -148,22 +155,15 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub(super) fn new(
-        executor: &Executor,
-        world: &Arc<World>,
-        threads: Rc<[ThreadId]>,
-        options: RuntimeOptions,
-    ) -> Self {
-        let index = world.call(|kernel| kernel.add_reactor(options.events_max.max(1)));
-        let budget = options.budget.max(1);
+    pub(super) fn new(executor: &Executor, world: &Arc<World>, threads: Rc<[ThreadId]>) -> Self {
+        let index = world.call(Kernel::add_reactor);
         let worker = Arc::new(Worker {
             world: Arc::clone(world),
             index,
             number: next_number(),
-            budget,
             has_workers: threads.len() > 1,
         });
-        let home = Home::of_runtime(&threads, Arc::clone(&worker), options.reads_long);
+        let home = Home::of_runtime(&threads, Arc::clone(&worker));
         if let [thread] = *threads {
             executor.add_reactor(thread, Arc::clone(&worker));
         }
@@ -230,6 +230,41 @@ impl Runtime {
     }
 }
 
+/// Settings.
+///
+/// ```
+/// use corewheel::sim::net::{Net, Runtime};
+///
+/// fn busy(net: &Net) -> Runtime {
+///     net.runtime(3).events_max(2).budget(8)
+/// }
+/// ```
+impl Runtime {
+    /// How many events one look at the sockets takes, at least 1; by default 1,024, as in tokio.
+    #[must_use]
+    pub fn events_max(self, events: usize) -> Self {
+        self.worker.reactor(|reactor| reactor.events_max = events.max(1));
+        self
+    }
+
+    /// How many reads and writes a task may do in one poll, at least 1; by default 128, as in
+    /// tokio. Then its sockets say that they are not ready, and wake it.
+    #[must_use]
+    pub fn budget(self, calls: u32) -> Self {
+        self.worker.reactor(|reactor| reactor.budget = calls.max(1));
+        self
+    }
+
+    /// Whether other workers may run tasks while one is in a read, which they may not by default.
+    /// All of them are one thread of the test. So a server whose tasks read under a lock, as the
+    /// two halves of `tokio::io::split` do, would wait for itself.
+    #[must_use]
+    pub fn reads_long(self, reads_long: bool) -> Self {
+        self.worker.reactor(|reactor| reactor.reads_long = reads_long);
+        self
+    }
+}
+
 /// Faults.
 impl Runtime {
     /// No look at the sockets is taken for this long, as if another worker held the driver. Tasks
@@ -257,7 +292,7 @@ impl Runtime {
     pub fn held_until(&self) -> Duration {
         let of_thread = |thread: &ThreadId| self.executor.stalled_until(*thread).unwrap_or(0);
         let stalled = self.threads.iter().map(of_thread).min().unwrap_or(0);
-        let held = self.worker.world.call(|kernel| kernel.held_until(self.worker.index));
+        let held = self.worker.reactor(|reactor| reactor.held_until);
         Duration::from_nanos(stalled.max(held))
     }
 }

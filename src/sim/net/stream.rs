@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::super::executor::preempt;
 use super::kernel::{Kernel, READ, READ_CLOSED, WRITE, WRITE_CLOSED, World};
 use super::runtime::{give_back, here, takes_budget};
-use super::witness::Witness;
+use super::witness::{Known, lock};
 use crate::conn::{self, PeerSocket, Side};
 use crate::stream::{self, TimedIo};
 
@@ -50,7 +50,7 @@ impl Listener {
             self.world.call(|kernel| kernel.wait_for_next(self.address, waker));
             return Poll::Pending;
         };
-        Poll::Ready(Stream { world: Arc::clone(&self.world), id: Some(id) })
+        Poll::Ready(Stream(Socket::of(&self.world, id)))
     }
 
     /// The address.
@@ -74,44 +74,24 @@ debug_fields!([] Listener, |it| address: it.address);
 /// It reads and writes as a `TcpStream` of tokio does, by tokio's traits. Dropped, it is closed as
 /// Linux closes a socket: what it has sent goes to the peer, unless it has received what it has not
 /// read, or receives more. Then the connection is reset.
-pub struct Stream {
-    pub(super) world: Arc<World>,
-    /// `None` when it was reset by its owner.
-    pub(super) id: Option<usize>,
-}
+pub struct Stream(pub(super) Socket);
 
 impl Stream {
-    /// What the network knows of this side.
-    ///
-    /// # Panics
-    ///
-    /// If the connection was [reset](Self::reset) here.
-    pub fn witness(&self) -> Witness {
-        let id = self.id.expect("the stream was not reset here");
-        Witness(self.world.call(|kernel| kernel.known(id)))
-    }
-
-    /// What the network knows of the other side; `None` if that is gone.
-    pub fn peer_witness(&self) -> Option<Witness> {
-        let id = self.id?;
-        self.world.call(|kernel| kernel.known_of_peer(id)).map(Witness)
-    }
-
-    /// The socket, for [`race_write`](crate::ConnTimers::race_write) while a write has the stream.
+    /// The socket of this side.
     pub fn socket(&self) -> Socket {
-        Socket { world: Arc::clone(&self.world), id: self.id }
+        self.0.clone()
     }
 
-    pub(crate) fn sent(&self) -> Option<conn::Sent> {
-        self.world.call(|kernel| kernel.sent(self.id?))
+    /// The socket of the other side; `None` if that is gone.
+    pub fn peer_socket(&self) -> Option<Socket> {
+        let peer = self.0.world.call(|kernel| kernel.peer(self.0.id))?;
+        Some(Socket::of(&self.0.world, peer))
     }
 
     /// Closes the connection by a reset, as a client does that is killed: what was not read on
     /// either way is lost.
-    pub fn reset(mut self) {
-        if let Some(id) = self.id.take() {
-            self.world.call(|kernel| kernel.reset(id));
-        }
+    pub fn reset(self) {
+        self.reset_at_close();
     }
 
     /// Polls by `call`, which returns `None` where it would block, if the runtime remembers that
@@ -123,28 +103,26 @@ impl Stream {
         asked: usize,
         call: impl FnOnce(&mut Kernel, usize) -> Result<Option<usize>, io::ErrorKind>,
     ) -> Poll<io::Result<usize>> {
-        let Some(id) = self.id else {
-            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
-        };
+        let Socket { world, id, .. } = &self.0;
         if !takes_budget() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let done = self.world.call(|kernel| {
-            if !kernel.is_ready(id, bits) {
+        let done = world.call(|kernel| {
+            if !kernel.is_ready(*id, bits) {
                 return None;
             }
-            let done = call(kernel, id).transpose();
+            let done = call(kernel, *id).transpose();
             let is_short = |count: usize| count > 0 && count < asked;
             if done.is_none_or(|done| done.is_ok_and(is_short)) {
-                kernel.clear(id, bits);
+                kernel.clear(*id, bits);
             }
             done
         });
         if done.is_none() {
             // No thread has run besides, so nothing came in between.
             let waker = cx.waker().clone();
-            self.world.call(|kernel| kernel.wait(id, bits, waker));
+            world.call(|kernel| kernel.wait(*id, bits, waker));
             give_back();
         }
         if bits & READ != 0 {
@@ -158,16 +136,16 @@ impl Stream {
 /// Says what the simulated kernel knows of the peer.
 impl PeerSocket for Stream {
     fn acknowledged(&self) -> Option<u64> {
-        self.socket().acknowledged()
+        self.0.acknowledged()
     }
 
     fn reset_at_close(&self) {
-        self.socket().reset_at_close();
+        self.0.reset_at_close();
     }
 }
 
-/// What the simulated kernel says of the socket of a [`Stream`] that is borrowed; made by
-/// [`Stream::socket`].
+/// What the simulated kernel says of the socket of a [`Stream`] that is borrowed or was dropped;
+/// made by [`Stream::socket`] and [`Stream::peer_socket`].
 ///
 /// ```
 /// use corewheel::conn::{ConnTimers, PeerSocket, Raced};
@@ -183,20 +161,42 @@ impl PeerSocket for Stream {
 ///     matches!(done, Ok(Raced::Done(Ok(())))) && socket.acknowledged().is_some()
 /// }
 /// ```
+#[derive(Clone)]
 pub struct Socket {
     world: Arc<World>,
-    id: Option<usize>,
+    /// That of another socket, it may be, after the owner has closed this one.
+    id: usize,
+    known: Arc<Mutex<Known>>,
+}
+
+impl Socket {
+    pub(super) fn of(world: &Arc<World>, id: usize) -> Self {
+        let known = world.call(|kernel| kernel.known(id));
+        Self { world: Arc::clone(world), id, known }
+    }
+
+    /// What the network knows of the socket now.
+    pub fn known(&self) -> Known {
+        lock(&self.known).clone()
+    }
+
+    fn is_open(&self) -> bool {
+        lock(&self.known).closed_at.is_none()
+    }
+
+    fn sent(&self) -> Option<conn::Sent> {
+        self.is_open().then(|| self.world.call(|kernel| kernel.sent(self.id)))
+    }
 }
 
 impl PeerSocket for Socket {
     fn acknowledged(&self) -> Option<u64> {
-        let sent = self.world.call(|kernel| kernel.sent(self.id?));
-        sent.map(|sent| sent.acknowledged)
+        self.sent().map(|sent| sent.acknowledged)
     }
 
     fn reset_at_close(&self) {
-        if let Some(id) = self.id {
-            self.world.call(|kernel| kernel.reset_at_close(id));
+        if self.is_open() {
+            self.world.call(|kernel| kernel.reset_at_close(self.id));
         }
     }
 }
@@ -226,7 +226,7 @@ impl<S: AsRef<Stream>, M: Side> TimedIo<S, M> {
     /// ```
     #[must_use]
     pub fn with_simulated_socket(self) -> Self {
-        let sent = |it: &S| it.as_ref().sent();
+        let sent = |it: &S| it.as_ref().0.sent();
         self.judged_by_socket(stream::Socket::Simulated(sent, |it| it.as_ref().reset_at_close()))
     }
 }
@@ -259,19 +259,15 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(id) = self.id {
-            self.world.call(|kernel| kernel.shut_down(id));
-        }
+        self.0.world.call(|kernel| kernel.shut_down(self.0.id));
         Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.world.call(|kernel| kernel.close(id));
-        }
+        self.0.world.call(|kernel| kernel.close(self.0.id));
     }
 }
 
-debug_fields!([] Stream, |it| id: it.id);
+debug_fields!([] Stream, |it| id: it.0.id);

@@ -1,13 +1,26 @@
 //! What a simulated network knows of a socket, and the code under test does not.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::kernel::Sending;
 
-/// What the network knows of a socket at one moment; made by [`Witness::known`]. Times count from
-/// the start of the simulation.
+/// What the network knows of a socket at one moment; made by
+/// [`Socket::known`](super::Socket::known). Times count from the start of the simulation.
+///
+/// A test compares it with what the server has done: a server must not have cut a client that has
+/// sent in time.
+///
+/// ```
+/// use corewheel::sim::net::Known;
+/// use std::time::Duration;
+///
+/// /// Whether bytes lay in a socket of the server when its time was up.
+/// fn was_in_time(known: &Known, due: Duration) -> bool {
+///     known.unread_since().is_some_and(|came| came < due)
+/// }
+/// ```
 #[derive(Clone, Default, Debug)]
 #[non_exhaustive]
 pub struct Known {
@@ -38,7 +51,7 @@ pub struct Known {
 }
 
 /// What the peer of a socket had acknowledged, an entry of [`Known::progress`]; made by
-/// [`Witness::known`].
+/// [`Socket::known`](super::Socket::known).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Since when, from the start of the simulation.
@@ -98,30 +111,4 @@ impl Known {
 
 pub(super) fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Looks at a socket from outside, also after it was dropped; made by
-/// [`Stream::witness`](super::Stream::witness).
-///
-/// A test compares what it knows with what the server has done: a server must not have cut a client
-/// that has sent in time.
-///
-/// ```
-/// use corewheel::sim::net::{Known, Witness};
-/// use std::time::Duration;
-///
-/// /// Whether bytes lay in a socket of the server when its time was up.
-/// fn was_in_time(socket: &Witness, due: Duration) -> bool {
-///     let known: Known = socket.known();
-///     known.unread_since().is_some_and(|came| came < due)
-/// }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Witness(pub(super) Arc<Mutex<Known>>);
-
-impl Witness {
-    /// What the network knows of the socket now.
-    pub fn known(&self) -> Known {
-        lock(&self.0).clone()
-    }
 }

@@ -20,13 +20,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
+use corewheel::sim::net::{Net, Runtime};
 use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use fastrand::Rng;
 
 use self::seen::{Limits, Seen};
 use crate::judge::Judge;
-use crate::sockets::{one_of, runtime_options, settings};
+use crate::sockets::{one_of, runtimes, settings};
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
@@ -192,22 +192,12 @@ impl History {
         let judge = Judge::new(&sim);
         sim.run_for(Duration::from_secs(rng.u64(1..24 * 3_600)));
         let buffer = one_of(&mut rng, &[64, 1_024, 65_536]);
-        let net = sim.net(NetOptions {
-            send_buffer: buffer,
-            receive_buffer: buffer,
-            portion_max: one_of(&mut rng, &[0, 500]),
-            segment: one_of(&mut rng, &[500, 1_448, 65_483]),
-            ack_delay: Duration::from_millis(one_of(&mut rng, &[0, 0, 40])),
-            not_sent_lowat: one_of(&mut rng, &[0, 0, 4_096]),
-            ..NetOptions::default()
-        });
-        let mut servers = vec![net.runtime(runtime_options(&mut rng))];
-        for shard in sim.service().shards() {
-            // The shard's turn comes after one look at the sockets, unless it is late.
-            let options = RuntimeOptions { events_max: 1_024, ..runtime_options(&mut rng) };
-            servers.push(sim.runtime_of(shard, &net, options));
-        }
-        let clients = net.runtime(RuntimeOptions::default());
+        let net = sim.net().send_buffer(buffer).receive_buffer(buffer);
+        let net = net.portion_max(one_of(&mut rng, &[0, 500]));
+        let net = net.segment(one_of(&mut rng, &[500, 1_448, 65_483]));
+        let net = net.ack_delay(Duration::from_millis(one_of(&mut rng, &[0, 0, 40])));
+        let net = net.not_sent_lowat(one_of(&mut rng, &[0, 0, 4_096]));
+        let (servers, clients) = (runtimes(&sim, &net, &mut rng), net.runtime(2));
         let world = Rc::new(World {
             judge,
             buffers: 2 * buffer as u64,
@@ -282,8 +272,7 @@ impl History {
             request: if rng.u8(..3) == 0 { 2 * limit } else { Duration::from_hours(1) },
             max_age: (rng.u8(..4) == 0).then(|| Duration::from_millis(rng.u64(100..3_000))),
         };
-        let conn =
-            Rc::new(Seen::new(number, rng.bool(), limits, stream.witness(), runtime.clone()));
+        let conn = Rc::new(Seen::new(number, rng.bool(), limits, stream.socket(), runtime.clone()));
         conn.asks.set(rng.bool());
         self.seen.push(Rc::clone(&conn));
         let (world, known) = (Rc::clone(&self.world), Rc::clone(&conn));

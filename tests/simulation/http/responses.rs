@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use corewheel::conn::Side;
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream};
+use corewheel::sim::net::{Net, Runtime, Stream};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use corewheel_http::hyper::TimedHttp;
@@ -31,7 +31,7 @@ use hyper_util::rt::TokioIo;
 use super::frames::{Client, receive};
 use super::servers::{Failed, InRuntime};
 use crate::judge::{Judge, run_for};
-use crate::sockets::{one_of, runtime_options, settings};
+use crate::sockets::{one_of, runtimes, settings};
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
@@ -304,18 +304,9 @@ impl History {
         let (builder, tick) = settings(&mut rng);
         let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
         let sim = sim.expect("the settings are in range");
-        let net = sim.net(NetOptions {
-            send_buffer: one_of(&mut rng, &[1_024, 65_536]),
-            segment: one_of(&mut rng, &[1_448, 65_483]),
-            ..NetOptions::default()
-        });
-        let mut servers = vec![net.runtime(runtime_options(&mut rng))];
-        for shard in sim.service().shards() {
-            // The shard's turn comes after one look at the sockets, unless it is late.
-            let options = RuntimeOptions { events_max: 1_024, ..runtime_options(&mut rng) };
-            servers.push(sim.runtime_of(shard, &net, options));
-        }
-        let clients = net.runtime(RuntimeOptions::default());
+        let net = sim.net().send_buffer(one_of(&mut rng, &[1_024, 65_536]));
+        let net = net.segment(one_of(&mut rng, &[1_448, 65_483]));
+        let (servers, clients) = (runtimes(&sim, &net, &mut rng), net.runtime(2));
         let world = Rc::new(World {
             judge: Judge::new(&sim),
             slack: 3 * tick + Duration::from_millis(20),

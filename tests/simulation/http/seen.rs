@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
-use corewheel::sim::net::{Runtime, Witness};
+use corewheel::sim::net::{Runtime, Socket};
 
 use super::{BODY_RATE, WRITE_RATE, World};
 
@@ -55,7 +55,7 @@ pub(crate) struct Seen {
     /// Whether its socket is asked what the client has acknowledged.
     pub(crate) asks: Cell<bool>,
     /// The client's side.
-    pub(crate) client: Witness,
+    pub(crate) client: Socket,
     pub(crate) runtime: Runtime,
     began: Cell<Option<Duration>>,
     begun: Cell<Option<Begun>>,
@@ -81,7 +81,7 @@ impl Seen {
         number: u64,
         is_http2: bool,
         limits: Limits,
-        client: Witness,
+        client: Socket,
         runtime: Runtime,
     ) -> Self {
         Self {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions, Stream};
+use corewheel::sim::net::{Net, Runtime, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel::{AnyHandle, Fired, ShutdownPolicy, Timers};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
@@ -490,18 +490,10 @@ impl History {
         let builder = builder.shards(1);
         let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
         let sim = sim.expect("the settings are in range");
-        let net = sim.net(NetOptions {
-            segment: one_of(&mut rng, &[1_448, 65_483]),
-            ack_delay: Duration::from_millis(one_of(&mut rng, &[0, 40])),
-            ..NetOptions::default()
-        });
-        let server = net.runtime(RuntimeOptions {
-            workers: rng.usize(1..=3),
-            events_max: one_of(&mut rng, &[1, 2, 1_024]),
-            reads_long: rng.bool(),
-            ..RuntimeOptions::default()
-        });
-        let clients = net.runtime(RuntimeOptions::default());
+        let net = sim.net().segment(one_of(&mut rng, &[1_448, 65_483]));
+        let net = net.ack_delay(Duration::from_millis(one_of(&mut rng, &[0, 40])));
+        let server = net.runtime(rng.usize(1..=3)).events_max(one_of(&mut rng, &[1, 2, 1_024]));
+        let (server, clients) = (server.reads_long(rng.bool()), net.runtime(2));
         let world = Rc::new(World {
             judge: Judge::new(&sim),
             slack: 2 * tick,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use corewheel::TimerService;
 use corewheel::conn::DataRate;
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{NetOptions, RuntimeOptions, preempt};
+use corewheel::sim::net::preempt;
 use corewheel::stream::{StreamLimits, TimedIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
@@ -23,8 +23,8 @@ fn answer(seed: u64) -> io::Result<String> {
     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
     let (timers, time) = (sim.service().handle(), sim.time());
     let ack_delay = Duration::from_millis(40);
-    let net = sim.net(NetOptions { send_buffer: 1, ack_delay, ..NetOptions::default() });
-    let server = net.runtime(RuntimeOptions::default());
+    let net = sim.net().send_buffer(1).ack_delay(ack_delay);
+    let server = net.runtime(2);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));
     let (listener, mut peer) = (net.listen(address)?, net.connect(address)?);
     let task = server.spawn(async move {
@@ -56,8 +56,8 @@ fn answers(seed: u64) -> io::Result<usize> {
     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
     let (timers, time) = (sim.service().handle(), sim.time());
     let ack_delay = Duration::from_millis(40);
-    let net = sim.net(NetOptions { ack_delay, ..NetOptions::default() });
-    let server = net.runtime(RuntimeOptions::default());
+    let net = sim.net().ack_delay(ack_delay);
+    let server = net.runtime(2);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));
     let (listener, mut peer) = (net.listen(address)?, net.connect(address)?);
     let task = server.spawn(async move {
@@ -98,8 +98,8 @@ fn window(seed: u64) -> io::Result<()> {
     let builder = TimerService::beside_runtime().shards(1).capacity(100);
     let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
     let (timers, time) = (sim.service().handle(), sim.time());
-    let net = sim.net(NetOptions::default());
-    let server = net.runtime(RuntimeOptions { reads_long: true, ..RuntimeOptions::default() });
+    let net = sim.net();
+    let server = net.runtime(2).reads_long(true);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));
     let (listener, mut peer) = (net.listen(address)?, net.connect(address)?);
     let (driver, of_server) = (server.clone(), sim.time());

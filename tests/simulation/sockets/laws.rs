@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
-use corewheel::sim::net::{Known, Runtime, Witness};
+use corewheel::sim::net::{Known, Runtime, Socket};
 use corewheel::stats::ServiceStats;
 
 use super::World;
@@ -50,9 +50,9 @@ pub(crate) struct Seen {
     pub(crate) limit: Duration,
     /// That of a write that waits.
     pub(crate) stall: Duration,
-    pub(crate) witness: Witness,
+    pub(crate) witness: Socket,
     /// The socket of the client.
-    client: Witness,
+    client: Socket,
     pub(crate) runtime: Runtime,
     pub(crate) opened: Cell<Option<Duration>>,
     /// When its limits began; the age counts from there.
@@ -83,7 +83,7 @@ impl Seen {
         guard: Guard,
         asks: bool,
         [limit, stall]: [Duration; 2],
-        [witness, client]: [Witness; 2],
+        [witness, client]: [Socket; 2],
         runtime: Runtime,
     ) -> Self {
         Self {

@@ -11,12 +11,13 @@ pub(crate) mod rates;
 pub(crate) mod servers;
 
 use std::cell::{Cell, RefCell};
+use std::iter;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, NetOptions, Runtime, RuntimeOptions};
+use corewheel::sim::net::{Net, Runtime};
 use corewheel::{Fired, ShardId, ShutdownPolicy, TimerService, Timers};
 use fastrand::Rng;
 
@@ -193,25 +194,23 @@ pub(crate) fn settings(rng: &mut Rng) -> (corewheel::TimerServiceBuilder, Durati
     (builder, tick)
 }
 
-pub(crate) fn net_options(rng: &mut Rng) -> NetOptions {
-    NetOptions {
-        send_buffer: one_of(rng, &[1, 7, 64, 1_024, 65_536]),
-        receive_buffer: one_of(rng, &[1, 7, 64, 1_024, 65_536]),
-        portion_max: one_of(rng, &[0, 0, 1, 50, 5_000]),
-        latency_max: Duration::from_millis(one_of(rng, &[0, 0, 1, 30])),
-        segment: one_of(rng, &[1, 100, 1_448, 65_483]),
-        ack_delay: Duration::from_millis(one_of(rng, &[0, 0, 40])),
-        not_sent_lowat: one_of(rng, &[0, 0, 0, 1, 30, 4_096]),
-    }
-}
-
-pub(crate) fn runtime_options(rng: &mut Rng) -> RuntimeOptions {
-    RuntimeOptions {
-        workers: rng.usize(1..=3),
-        events_max: one_of(rng, &[1, 2, 5, 1_024]),
-        budget: one_of(rng, &[1, 2, 8, 128]),
-        reads_long: rng.bool(),
-    }
+/// A runtime with random settings, for each of the shards and one of its own before them.
+pub(crate) fn runtimes<T: Send + 'static>(
+    sim: &Simulation<T>,
+    net: &Net,
+    rng: &mut Rng,
+) -> Vec<Runtime> {
+    let shards = sim.service().shards().map(Some);
+    let runtime = |shard: Option<ShardId>| {
+        let (workers, events_max) = (rng.usize(1..=3), one_of(rng, &[1, 2, 5, 1_024]));
+        let runtime = match shard {
+            // The shard's turn comes after one look at the sockets, unless it is late.
+            Some(shard) => sim.runtime_of(shard, net),
+            None => net.runtime(workers).events_max(events_max),
+        };
+        runtime.budget(one_of(rng, &[1, 2, 8, 128])).reads_long(rng.bool())
+    };
+    iter::once(None).chain(shards).map(runtime).collect()
 }
 
 impl History {
@@ -224,26 +223,27 @@ impl History {
         // The service has run for up to a day, or for decades, when the first connection begins.
         let days = one_of(&mut rng, &[1, 1, 30_000]);
         sim.run_for(Duration::from_secs(rng.u64(1..days * 24 * 3_600)));
-        let options = net_options(&mut rng);
-        let buffers = options.send_buffer + options.receive_buffer;
+        let send_buffer = one_of(&mut rng, &[1, 7, 64, 1_024, 65_536]);
+        let receive_buffer = one_of(&mut rng, &[1, 7, 64, 1_024, 65_536]);
+        let portion_max = one_of(&mut rng, &[0, 0, 1, 50, 5_000]);
+        let latency_max = Duration::from_millis(one_of(&mut rng, &[0, 0, 1, 30]));
+        let segment = one_of(&mut rng, &[1, 100, 1_448, 65_483]);
+        let ack_delay = Duration::from_millis(one_of(&mut rng, &[0, 0, 40]));
+        let not_sent_lowat = one_of(&mut rng, &[0, 0, 0, 1, 30, 4_096]);
+        let net = sim.net().send_buffer(send_buffer).receive_buffer(receive_buffer);
+        let net = net.portion_max(portion_max).latency_max(latency_max).segment(segment);
+        let net = net.ack_delay(ack_delay).not_sent_lowat(not_sent_lowat);
         // An answer takes at most a hundred writes.
-        let portion = if options.portion_max == 0 { 1_000 } else { options.portion_max };
-        let lowat = if options.not_sent_lowat == 0 { portion } else { options.not_sent_lowat };
-        let portion = portion.min(options.send_buffer).min(options.receive_buffer);
-        let portion = portion.min(options.segment).min(lowat);
-        let net = sim.net(options);
-        let mut runtimes = vec![net.runtime(runtime_options(&mut rng))];
-        for shard in sim.service().shards() {
-            // The shard's turn comes after one look at the sockets, unless it is late.
-            let options = RuntimeOptions { events_max: 1_024, ..runtime_options(&mut rng) };
-            runtimes.push(sim.runtime_of(shard, &net, options));
-        }
+        let portion = if portion_max == 0 { 1_000 } else { portion_max };
+        let lowat = if not_sent_lowat == 0 { portion } else { not_sent_lowat };
+        let portion = portion.min(send_buffer).min(receive_buffer).min(segment).min(lowat);
+        let runtimes = runtimes(&sim, &net, &mut rng);
         let world = Rc::new(World {
             time: sim.time(),
             start,
             tick,
-            answer_max: (2 * buffers).min(100 * portion),
-            send_max: (20 * options.receive_buffer).min(300),
+            answer_max: (2 * (send_buffer + receive_buffer)).min(100 * portion),
+            send_max: (20 * receive_buffer).min(300),
             stalls: RefCell::default(),
             violation: RefCell::default(),
             timers: Cell::new(0),
@@ -292,12 +292,12 @@ impl History {
         let limit = Duration::from_millis(rng.u64(5..300));
         let other = Duration::from_millis(rng.u64(5..300));
         let limits = [limit, one_of(&mut rng, &[limit, other])];
-        let witness = stream.peer_witness().expect("it is in the listener's queue");
+        let witness = stream.peer_socket().expect("it is in the listener's queue");
         let asks = guard.may_ask() && rng.bool();
         let shards = self.sim.service().shards().count();
         let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
         let runtime = self.runtimes[place].clone();
-        let witnesses = [witness, stream.witness()];
+        let witnesses = [witness, stream.socket()];
         let known = Rc::new(Seen::new(guard, asks, limits, witnesses, runtime.clone()));
         self.seen.push(Rc::clone(&known));
         let client = clients::client(Rc::clone(&self.world), Rc::clone(&known), stream, rng.fork());

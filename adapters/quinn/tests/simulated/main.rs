@@ -26,7 +26,7 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::sim::net::{NetOptions, Runtime, RuntimeOptions};
+use corewheel::sim::net::Runtime;
 use corewheel::sim::{Simulation, explore};
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_quinn::QuinnRuntime;
@@ -155,18 +155,9 @@ impl History {
         let handler: fn(Fired<u8>, &Timers<u8>) = |_, _| {};
         let sim = Simulation::start(seed, builder.capacity(200), |_| handler).unwrap();
         // What comes to a socket has room there.
-        let net = sim.net(NetOptions {
-            send_buffer: 1 << 24,
-            receive_buffer: 1 << 24,
-            ..NetOptions::default()
-        });
-        let mut runtime = || {
-            net.runtime(RuntimeOptions {
-                workers: rng.usize(1..=3),
-                events_max: [1, 2, 1_024][rng.usize(..3)],
-                ..RuntimeOptions::default()
-            })
-        };
+        let net = sim.net().send_buffer(1 << 24).receive_buffer(1 << 24);
+        let mut runtime =
+            || net.runtime(rng.usize(1..=3)).events_max([1, 2, 1_024][rng.usize(..3)]);
         let (server, clients) = (runtime(), runtime());
         let start = sim.now();
         let watched = Watched::new(&sim);

@@ -40,10 +40,13 @@ impl Kernel {
         self.wakes.extend(reactor.waker.take());
     }
 
-    pub(in crate::sim::net) fn add_reactor(&mut self, events_max: usize) -> usize {
+    /// A reactor with the numbers of tokio.
+    pub(in crate::sim::net) fn add_reactor(&mut self) -> usize {
         self.reactors.push(Reactor {
             list: VecDeque::new(),
-            events_max,
+            events_max: 1_024,
+            budget: 128,
+            reads_long: false,
             held_until: 0,
             waker: None,
             written: Written::default(),
@@ -59,8 +62,8 @@ impl Kernel {
         *held_until = until.max(*held_until);
     }
 
-    pub(in crate::sim::net) fn held_until(&self, runtime: usize) -> u64 {
-        self.reactors[runtime].held_until
+    pub(in crate::sim::net) fn reactor(&mut self, runtime: usize) -> &mut Reactor {
+        &mut self.reactors[runtime]
     }
 
     /// Takes a look: hands out what is at the head of the list.
@@ -137,11 +140,6 @@ impl Kernel {
         } else {
             reactor.next.append(asked);
         }
-    }
-
-    /// The last barrier for timers that was handed out.
-    pub(in crate::sim::net) fn proof(&self, runtime: usize) -> Proof {
-        self.reactors[runtime].proof
     }
 
     /// Whether the runtime remembers one of these bits. A socket without a runtime is always asked.

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::super::options::NetOptions;
+use super::super::options::Options;
 use super::super::witness::lock;
 use super::Kernel;
 use crate::clock::saturating_nanos;
@@ -56,7 +56,7 @@ pub(in crate::sim::net) struct Sending {
 }
 
 impl Sending {
-    pub(super) fn new(options: &NetOptions, latency: u64) -> Self {
+    pub(super) fn new(options: &Options, latency: u64) -> Self {
         Self {
             bytes: VecDeque::new(),
             acknowledged: 0,
@@ -84,7 +84,7 @@ impl Sending {
     }
 
     /// How many bytes a write may bring.
-    pub(super) fn free(&self, options: &NetOptions) -> usize {
+    pub(super) fn free(&self, options: &Options) -> usize {
         let free = options.send_buffer - self.bytes.len();
         match options.not_sent_lowat {
             0 => free,
@@ -94,7 +94,7 @@ impl Sending {
 
     /// Linux says so when a third of the send buffer is free, and less than half of what may wait
     /// to be sent does.
-    pub(super) fn is_writable(&self, options: &NetOptions) -> bool {
+    pub(super) fn is_writable(&self, options: &Options) -> bool {
         let lowat = options.not_sent_lowat;
         let free = options.send_buffer - self.bytes.len();
         free >= options.send_buffer.div_ceil(3) && (lowat == 0 || 2 * self.not_sent() < lowat)
@@ -175,7 +175,7 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    pub(super) fn new(options: &NetOptions) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         Self {
             bytes: VecDeque::new(),
             has_end: false,
@@ -187,14 +187,14 @@ impl Receiving {
     }
 
     /// The window that there is room for.
-    fn window(&self, options: &NetOptions) -> u64 {
+    fn window(&self, options: &Options) -> u64 {
         let capacity = options.receive_buffer;
         let free = capacity - self.bytes.len();
         if free < options.segment.min(capacity / 2) { 0 } else { free as u64 }
     }
 
     /// Acknowledges all that has come, with the window that there is.
-    fn acknowledge(&mut self, options: &NetOptions) -> Packet {
+    fn acknowledge(&mut self, options: &Options) -> Packet {
         (self.told, self.ack_at) = (self.came, None);
         self.edge = self.edge.max(self.came + self.window(options));
         Packet::Ack { acknowledged: self.came, edge: self.edge, has_end: self.has_end }
