@@ -31,7 +31,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::axum_serve::OFF;
-use crate::http::{PATIENCE, connect, get, ms, preface, read_until};
+use crate::http::{PATIENCE, check_at_once, connect, get, ms, preface, read_until};
 
 pub(super) const LIMIT: Duration = ms(500);
 /// Far longer than a test takes.
@@ -251,7 +251,7 @@ impl Http2 {
 
 #[test]
 fn http2_client_that_sends_pings_and_no_request_gets_goaway_and_is_cut() {
-    for has_asked in [false, true] {
+    check_at_once([false, true], |has_asked| {
         let server = Server::of(OFF.idle(LIMIT));
         let begin = Instant::now();
         let mut client = Http2::connect(&server);
@@ -270,7 +270,7 @@ fn http2_client_that_sends_pings_and_no_request_gets_goaway_and_is_cut() {
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
         pinging.join().unwrap();
         server.stop();
-    }
+    });
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn slow_body() -> BodyLimits {
 #[test]
 fn http1_client_whose_body_is_slow_gets_408() {
     let rate = BodyLimits::default().min_frame_rate(DataRate::new(1_000, LIMIT));
-    for limits in [slow_body(), rate] {
+    check_at_once([slow_body(), rate], |limits| {
         let server = Server::start(OFF, limits);
         let begin = Instant::now();
         let mut client = connect(server.address);
@@ -393,7 +393,7 @@ fn http1_client_whose_body_is_slow_gets_408() {
         assert!(answer.contains("connection: close"), "{answer:?}");
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
         server.stop();
-    }
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream as Client};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use corewheel::Handle;
@@ -140,6 +141,16 @@ pub(crate) fn connect(server: SocketAddr) -> Client {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.set_nodelay(true).unwrap();
     client
+}
+
+/// Checks all cases at once, each by a thread of its own, as each waits for its limits.
+pub(crate) fn check_at_once<C: Send>(cases: impl IntoIterator<Item = C>, check: impl Fn(C) + Sync) {
+    thread::scope(|scope| {
+        for case in cases {
+            let check = &check;
+            scope.spawn(move || check(case));
+        }
+    });
 }
 
 /// A request by HTTP/1.1.

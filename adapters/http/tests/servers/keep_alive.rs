@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::axum_serve::OFF;
 use crate::axum_told::{DATA, Http2, PING, frame, head};
-use crate::http::{PATIENCE, connect, ms, preface};
+use crate::http::{PATIENCE, check_at_once, connect, ms, preface};
 
 const INTERVAL: Duration = ms(200);
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -138,7 +138,8 @@ fn next_ping(client: &mut Http2) -> Option<Vec<u8>> {
 
 #[test]
 fn client_that_answers_no_ping_loses_its_stream_and_its_handler() {
-    for (by, path) in [(Loop::Serve, "/events"), (Loop::Serve, "/wait"), (Loop::Own, "/events")] {
+    let cases = [(Loop::Serve, "/events"), (Loop::Serve, "/wait"), (Loop::Own, "/events")];
+    check_at_once(cases, |(by, path)| {
         let server = Events::start(by);
         let begin = Instant::now();
         let mut client = server.ask(path);
@@ -152,7 +153,7 @@ fn client_that_answers_no_ping_loses_its_stream_and_its_handler() {
         server.dropped.recv_timeout(PATIENCE).expect("the server keeps a client that is gone");
         assert!(begin.elapsed() >= 4 * INTERVAL + TIMEOUT, "{by:?} {path}: {:?}", begin.elapsed());
         assert_eq!(next_ping(&mut client), None);
-    }
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::axum_serve::OFF;
 use crate::axum_told::{
     DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OK, PING, RST_STREAM, Server, frame, head, present,
 };
-use crate::http::{connect, get, ms, read_until, wait_until};
+use crate::http::{check_at_once, connect, get, ms, read_until, wait_until};
 
 /// Longer than a connection that was told to end stays without a request.
 const PAST_TOLD: Duration = ms(1_500);
@@ -181,11 +181,11 @@ fn is_open_when_busy(opening: Opening, idle: Duration) -> Option<bool> {
 
 #[test]
 fn tunnel_that_is_busy_is_not_idle() {
-    for opening in Opening::ALL {
+    check_at_once(Opening::ALL, |opening| {
         let idles = (0..5).map(|tries| LIMIT * 2_u32.pow(tries));
         let is_open = idles.into_iter().find_map(|idle| is_open_when_busy(opening, idle));
         assert_eq!(is_open, Some(true), "{opening:?}");
-    }
+    });
 }
 
 #[test]
@@ -209,8 +209,13 @@ fn tunnel_that_is_silent_is_idle_whatever_pings_come() {
 }
 
 /// Checks that tunnels outlast what tells their connections to end, until both sides end them.
-fn check_told(openings: &[Opening], count: usize, limits: StreamLimits, tell: impl Fn(&Server)) {
-    for &opening in openings {
+fn check_told(
+    openings: &[Opening],
+    count: usize,
+    limits: StreamLimits,
+    tell: impl Fn(&Server) + Sync,
+) {
+    check_at_once(openings, |&opening| {
         let server = Server::of(limits.max_age_grace(FAR));
         let mut tunnels: Vec<_> = (0..count).map(|_| Tunnel::open(&server, opening)).collect();
         assert!(tunnels.iter_mut().all(Tunnel::echo), "{opening:?}");
@@ -221,7 +226,7 @@ fn check_told(openings: &[Opening], count: usize, limits: StreamLimits, tell: im
             tunnel.end();
         }
         server.stop();
-    }
+    });
 }
 
 #[test]
@@ -244,7 +249,7 @@ fn tunnels_outlast_the_close_of_the_idlest() {
 #[test]
 fn tunnels_of_http2_and_streams_outlast_a_graceful_shutdown_which_waits_for_them() {
     use Opening::{Events, EventsOfHttp1, Extended, Pushed, Stream};
-    for opening in [Extended, Stream, Pushed, Events, EventsOfHttp1] {
+    check_at_once([Extended, Stream, Pushed, Events, EventsOfHttp1], |opening| {
         let server = Server::of(OFF);
         let mut tunnel = Tunnel::open(&server, opening);
         let stopping = thread::spawn(move || server.stop());
@@ -252,14 +257,14 @@ fn tunnels_of_http2_and_streams_outlast_a_graceful_shutdown_which_waits_for_them
         assert!(tunnel.echo() && !stopping.is_finished(), "{opening:?}");
         tunnel.end();
         stopping.join().unwrap();
-    }
+    });
 }
 
 #[test]
 fn stream_of_both_directions_has_no_limits_for_a_client_that_has_its_response() {
     let limits = BodyLimits::default();
     let rate = limits.min_frame_rate(DataRate::new(1_000, LIMIT));
-    for limits in [limits.next_frame(LIMIT), rate] {
+    check_at_once([limits.next_frame(LIMIT), rate], |limits| {
         let server = Server::start(OFF.idle(LIMIT), limits);
         let mut tunnels = [Opening::Stream, Opening::Pushed].map(|it| Tunnel::open(&server, it));
         for pause in [LIMIT / 5, 3 * LIMIT] {
@@ -270,12 +275,12 @@ fn stream_of_both_directions_has_no_limits_for_a_client_that_has_its_response() 
         }
         drop(tunnels);
         server.stop();
-    }
+    });
 }
 
 #[test]
 fn tunnels_and_streams_are_cut_by_the_grace_of_their_age_and_not_before() {
-    for opening in Opening::ALL {
+    check_at_once(Opening::ALL, |opening| {
         let begin = Instant::now();
         let server = Server::of(OFF.max_age(LIMIT).max_age_grace(3 * LIMIT));
         let mut tunnel = Tunnel::open(&server, opening);
@@ -284,13 +289,13 @@ fn tunnels_and_streams_are_cut_by_the_grace_of_their_age_and_not_before() {
         }
         assert!(begin.elapsed() >= 4 * LIMIT, "{opening:?} after {:?}", begin.elapsed());
         server.stop();
-    }
+    });
 }
 
 #[test]
 fn close_of_the_idlest_takes_an_idle_connection_and_none_with_a_stream() {
     use Opening::{Events, EventsOfHttp1, Pushed, Stream};
-    for opening in [Stream, Pushed, Events, EventsOfHttp1] {
+    check_at_once([Stream, Pushed, Events, EventsOfHttp1], |opening| {
         let server = Server::of(OFF.max_age_grace(FAR));
         let mut stream = Tunnel::open(&server, opening);
         assert!(stream.echo());
@@ -311,7 +316,7 @@ fn close_of_the_idlest_takes_an_idle_connection_and_none_with_a_stream() {
         assert!(stream.echo(), "{opening:?}");
         drop(stream);
         server.stop();
-    }
+    });
 }
 
 #[test]
@@ -365,7 +370,7 @@ fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
         // It stops beside the tunnels.
         |_| {},
     ];
-    for (at, tell) in tells.into_iter().enumerate() {
+    check_at_once(tells.into_iter().enumerate(), |(at, tell)| {
         let age = if at == 1 { AGE } else { Duration::ZERO };
         let server = Server::of(OFF.max_age(age).max_age_grace(FAR));
         let echo = |client: &mut Http2| {
@@ -395,5 +400,5 @@ fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
         }
         drop(clients);
         stopping.join().unwrap();
-    }
+    });
 }

@@ -2,6 +2,7 @@
 //! them comes, and none comes before.
 
 use super::*;
+use crate::http::check_at_once;
 
 /// A request whose response ends in some way. The client stays.
 type Exchange = (&'static str, fn(&mut Client));
@@ -135,7 +136,7 @@ fn client_that_leaves_in_a_response_ends_the_connection() {
 
 #[test]
 fn connection_that_was_handed_to_another_protocol_has_no_request() {
-    for side in SIDES {
+    check_at_once(SIDES, |side| {
         let server = Server::start(side, limits());
         let mut client = Client::connect(server.address, Version::Http1, 0);
         client.send(b"GET /upgrade HTTP/1.1\r\nhost: test\r\n");
@@ -143,12 +144,12 @@ fn connection_that_was_handed_to_another_protocol_has_no_request() {
         client.read_until(b"\r\n\r\n");
         // No task takes the connection.
         server.check_ended(None, &format!("{side:?}"));
-    }
+    });
 }
 
 #[test]
 fn http1_handler_that_panics_ends_its_connection_alone() {
-    for side in SIDES {
+    check_at_once(SIDES, |side| {
         let case = format!("{side:?}");
         let server = Server::start(side, limits());
         let mut other = Client::connect(server.address, Version::Http1, 0);
@@ -163,5 +164,5 @@ fn http1_handler_that_panics_ends_its_connection_alone() {
         let ended = stats.deadlines.iter().filter(|of| of.ended > 0);
         assert_eq!(ended.map(|of| (of.kind, of.ended)).collect::<Vec<_>>(), [("all idle", 1)]);
         assert_eq!(stats.connections_closed, 1, "{case}");
-    }
+    });
 }
