@@ -4,11 +4,10 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
@@ -17,28 +16,10 @@ use crate::World;
 pub(crate) use crate::built::example;
 use corewheel_test_support::{PATIENCE, ms};
 
-/// The path of the package `idle_server` with its feature `compio`, which the example of this name
-/// has not got. It is built in a folder of its own, as the package without the feature may be
-/// built, too.
-fn idle_server_with_compio() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        let test = env::current_exe().unwrap();
-        let target = test.ancestors().nth(3).expect("tests lie in target/<profile>/deps");
-        let target = target.join("with-compio");
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "-p", "idle_server", "--features", "compio", "--target-dir"]);
-        assert!(build.arg(&target).status().unwrap().success(), "it cannot be built");
-        target.join("debug/idle_server")
-    });
-    built.clone()
-}
-
 /// The command that starts the server in a world.
 pub(crate) fn command(world: World) -> Command {
     let program = match world.runtime {
-        "compio" => idle_server_with_compio(),
+        "compio" => example("idle_server_with_compio"),
         _ => example("idle_server"),
     };
     let mut command = command_in(world, program);
