@@ -102,8 +102,8 @@ fn fields_of_one_connection_are_not_forwarded() {
     });
 }
 
-/// Sends a request that the upstream server does not answer, with more behind it, and leaves.
-fn send_and_leave(proxy: &Proxy, behind: &[u8], in_two_parts: bool) -> TcpStream {
+/// A client that has sent a request which the upstream server does not answer, and more behind it.
+fn send_unanswered(proxy: &Proxy, behind: &[u8], in_two_parts: bool) -> TcpStream {
     const UNANSWERED: &[u8] = b"GET /sink HTTP/1.1\r\nHost: proxy\r\n\r\n";
     let mut client = proxy.connect();
     if in_two_parts {
@@ -124,15 +124,17 @@ fn request_of_a_client_that_has_sent_the_next_one_ends_when_the_client_leaves() 
         // More than hyper reads at once, and less than the system's buffers hold: behind more than
         // that, the end of the client does not reach the proxy.
         let many = next.repeat(1_000);
+        let mut clients = Vec::new();
         for behind in [&next[..], b"GET / HT", &many] {
             for in_two_parts in [false, true] {
-                let client = send_and_leave(proxy, behind, in_two_parts);
+                clients.push(send_unanswered(proxy, behind, in_two_parts));
                 assert!(upstream.request().starts_with("get /sink "), "{}", proxy.name);
-                drop(client);
-                // Long before the limit of an answer, which is an hour.
-                upstream.wait_for_ends(1);
             }
         }
+        let count = clients.len();
+        drop(clients);
+        // Long before the limit of an answer, which is an hour.
+        upstream.wait_for_ends(count);
         proxy.wait_for_descriptors(&before);
     });
 }

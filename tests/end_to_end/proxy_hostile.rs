@@ -407,7 +407,7 @@ fn http2_upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
 
 #[test]
 fn drain_tells_idle_clients_one_after_another_and_cuts_no_request_within_it() {
-    for h2c in [&[][..], &["--h2c"]] {
+    let check = |h2c: &[&str]| {
         check_to_its_end(&[h2c, &["--drain", "10s"]].concat(), |proxy, upstream| {
             let mut idle: Vec<_> = (0..8).map(|_| proxy.connect()).collect();
             for client in &mut idle {
@@ -440,7 +440,11 @@ fn drain_tells_idle_clients_one_after_another_and_cuts_no_request_within_it() {
             assert!(start.elapsed() >= Duration::from_secs(5), "{}", proxy.name);
             proxy.wait();
         });
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| check(&[]));
+        check(&["--h2c"]);
+    });
 }
 
 #[test]

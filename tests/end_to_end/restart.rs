@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use crate::server::{Server, command, echo, own_address};
-use crate::{in_every_world, worlds};
+use crate::{in_every_world, in_worlds, worlds};
 use corewheel_test_support::{PATIENCE, ms};
 
 #[test]
@@ -33,7 +33,8 @@ fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end(
     // Enough for a start on two shards, but not for all clients.
     const FILES: usize = 100;
     const CLIENTS: usize = 150;
-    for world in worlds().filter(|world| world.forbidden.is_none() && world.runtime != "auto") {
+    let distinct = worlds().filter(|world| world.forbidden.is_none() && world.runtime != "auto");
+    in_worlds(distinct, |world| {
         let inner = command(world);
         let mut limited = Command::new("sh");
         limited.args(["-c", &format!("ulimit -n {FILES} && exec \"$0\" \"$@\"")]);
@@ -70,5 +71,5 @@ fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end(
         // they warn of, such as a handler that took long on a busy machine.
         let others = said.lines().filter(|line| !line.contains("corewheel::warning"));
         assert_eq!(others.count(), begins.len() + ends.len(), "{world:?}: {said}");
-    }
+    });
 }
