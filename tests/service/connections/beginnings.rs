@@ -1,8 +1,6 @@
 //! Times that count from the beginning of a connection, as nothing has happened yet: they are the
 //! same whatever the age of the service, on a shard and on any thread.
 
-use corewheel::Handle;
-
 use super::shared::connect;
 use super::*;
 

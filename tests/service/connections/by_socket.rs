@@ -4,8 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, pending};
 use std::pin::pin;
 
-use corewheel::conn::{PeerSocket, Raced, Side};
-use corewheel::{Handle, Timers};
+use corewheel::conn::{PeerSocket, Raced};
 
 use super::shared::connect;
 use super::*;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use corewheel::{Fired, Handle, ShardId, ShutdownPolicy, Timers};
+use corewheel::{Fired, ShutdownPolicy};
 
 use super::*;
 use corewheel_test_support::{Alarm, seeds};
@@ -216,7 +216,9 @@ fn drain_of_one_shard_leaves_others_alone_and_waits_until_it_is_attached() {
     let handle = service.handle();
     let conns = [0, 1].map(|shard| handle.on(shards[shard]).connection(NONE));
     corewheel::sim::Thread::of(&service).on(shards[1]).drain(ms(50)).unwrap();
-    let mut loops = shards.map_loops(&service);
+    let ignore: fn(Fired<u8>, &Timers<u8>) = |_, _| {};
+    let attach = |shard: &_| service.attach(*shard).unwrap().into_loop(ignore).unwrap();
+    let mut loops: Vec<_> = shards.iter().map(attach).collect();
     let mut events = || {
         for shard in &mut loops {
             while shard.turn() == Turn::More {}
@@ -228,22 +230,6 @@ fn drain_of_one_shard_leaves_others_alone_and_waits_until_it_is_attached() {
     assert_eq!(events(), [None, Some((AgeGrace, true))]);
     clock.advance(ms(500));
     assert_eq!(events(), [None, None]);
-}
-
-trait MapLoops {
-    fn map_loops(&self, service: &corewheel::TimerService<u8>) -> Vec<Loop>;
-}
-
-type Loop = corewheel::attach::ShardLoop<u8, fn(Fired<u8>, &Timers<u8>)>;
-
-impl MapLoops for Vec<ShardId> {
-    fn map_loops(&self, service: &corewheel::TimerService<u8>) -> Vec<Loop> {
-        let attach = |shard: &ShardId| {
-            let ignore: fn(Fired<u8>, &Timers<u8>) = |_, _| {};
-            service.attach(*shard).unwrap().into_loop(ignore).unwrap()
-        };
-        self.iter().map(attach).collect()
-    }
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What the statistics say has ended a connection, on a shard and on any thread.
 
-use corewheel::conn::Side;
 use corewheel::{ShutdownPolicy, TimerService};
 
 use super::*;
@@ -18,17 +17,10 @@ trait Life<S: Side>: Fn(&mut Lab<u8>, &ConnTimers<S>, &dyn Fn(&ConnTimers<S>)) {
 impl<S: Side, F: Fn(&mut Lab<u8>, &ConnTimers<S>, &dyn Fn(&ConnTimers<S>))> Life<S> for F {}
 
 /// Runs a life, in which events are taken by its third argument, and drops the connection.
-fn check<S: Side>(
-    case: &str,
-    by: &'static str,
-    limits: ConnLimits,
-    life: impl Life<S>,
-    open: impl Fn(&Lab<u8>, ConnLimits) -> ConnTimers<S>,
-    next: impl Fn(&ConnTimers<S>) -> Option<(DeadlineKind, bool)>,
-) {
+fn check<S: Opened>(case: &str, by: &'static str, limits: ConnLimits, life: impl Life<S>) {
     let mut lab = lab();
-    let conn = open(&lab, limits);
-    let take = |conn: &ConnTimers<S>| while next(conn).is_some() {};
+    let conn = S::open(&lab, limits);
+    let take = |conn: &ConnTimers<S>| while S::event(conn).is_some() {};
     take(&conn);
     life(&mut lab, &conn, &take);
     let clone = conn.clone();
@@ -43,9 +35,8 @@ fn check<S: Side>(
 
 macro_rules! lives {
     ($($case:literal: $by:literal, $limits:expr, $life:expr;)*) => {$(
-        let open = |lab: &Lab<u8>, limits| lab.timers().connection(limits).unwrap();
-        check($case, $by, $limits, $life, open, event);
-        check($case, $by, $limits, $life, shared::connect, shared::event);
+        check::<Timers>($case, $by, $limits, $life);
+        check::<Handle>($case, $by, $limits, $life);
     )*};
 }
 

@@ -3,8 +3,8 @@
 use std::future::ready;
 use std::pin::pin;
 
+use corewheel::ConfigError;
 use corewheel::conn::Raced;
-use corewheel::{ConfigError, Handle};
 
 use super::*;
 
@@ -53,58 +53,6 @@ impl Both {
         assert_eq!(self.shared.arm(kind, after), armed);
         armed
     }
-
-    fn set_limits(&self, limits: ConnLimits) {
-        self.here.set_limits(limits);
-        self.shared.set_limits(limits);
-    }
-}
-
-#[test]
-fn connection_is_told_at_its_greatest_age_and_cut_after_the_grace() {
-    let mut both = Both::new(LIMITS);
-    assert_eq!(both.here.deadline(AgeGrace), None, "it begins with the greatest age");
-    assert_eq!(both.run(1_000), [(100, MaxAge), (150, AgeGrace)]);
-}
-
-#[test]
-fn grace_begins_when_the_greatest_age_is_found() {
-    let mut both = Both::new(LIMITS);
-    // The thread was held up until long after the age and the grace.
-    both.lab.clock.advance(ms(400));
-    assert_eq!(both.run(1_000), [(401, MaxAge), (451, AgeGrace)]);
-}
-
-#[test]
-fn without_a_grace_nothing_comes_after_the_greatest_age() {
-    let mut both = Both::new(NONE.max_age(ms(100)));
-    assert_eq!(both.run(1_000), [(100, MaxAge)]);
-    // A grace alone is never begun.
-    let mut both = Both::new(NONE.max_age_grace(ms(100)));
-    assert_eq!(both.run(1_000), []);
-}
-
-#[test]
-fn greatest_age_that_is_armed_has_the_grace_of_the_limits() {
-    let mut both = Both::new(NONE.max_age_grace(ms(50)));
-    both.arm(MaxAge, ms(30)).unwrap();
-    assert_eq!(both.run(1_000), [(30, MaxAge), (80, AgeGrace)]);
-    both.arm(MaxAge, ms(10)).unwrap();
-    assert_eq!(both.run(20), [(1_010, MaxAge)]);
-    // The grace that has begun keeps its length.
-    both.set_limits(NONE);
-    assert_eq!(both.run(1_000), [(1_060, AgeGrace)]);
-}
-
-#[test]
-fn grace_that_is_disarmed_cuts_nothing() {
-    let mut both = Both::new(LIMITS);
-    assert_eq!(both.run(120), [(100, MaxAge)]);
-    assert_eq!(both.here.disarm(AgeGrace), Ok(true));
-    assert_eq!(both.shared.disarm(AgeGrace), Ok(true));
-    assert_eq!(both.run(1_000), []);
-    both.arm(AgeGrace, ms(5)).unwrap();
-    assert_eq!(both.run(10), [(1_125, AgeGrace)]);
 }
 
 #[test]
@@ -124,15 +72,6 @@ fn connection_that_never_pauses_is_told_and_cut() {
         }
     }
     assert_eq!(seen, [(100, MaxAge), (150, AgeGrace)]);
-}
-
-#[test]
-fn grace_goes_along_to_another_shard() {
-    let mut both = Both::new(LIMITS);
-    assert_eq!(both.run(120), [(100, MaxAge)]);
-    let packed = both.here.clone().pack().unwrap();
-    both.here = both.lab.timers().adopt(packed).unwrap();
-    assert_eq!(both.run(1_000), [(150, AgeGrace)]);
 }
 
 /// The thread is held up, and an order comes before the shard has found what is due.

@@ -71,20 +71,6 @@ fn close_cancels_all_deadlines_once() {
 }
 
 #[test]
-fn close_withdraws_events_that_were_not_taken() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    lab.advance(ms(100));
-    conn.close();
-    assert_eq!(poll(&conn), Poll::Ready(None));
-    // Another connection gets the record, and no event of the first.
-    drop(conn);
-    let conn = lab.timers().connection(NONE).unwrap();
-    lab.advance(ms(1_000));
-    assert_eq!(poll(&conn), Poll::Pending);
-}
-
-#[test]
 fn full_shard_refuses_a_connection() {
     let mut lab = lab_with(builder(1).capacity(2));
     let mut conns = Vec::new();
@@ -122,16 +108,6 @@ fn end_of_the_shard_closes_connections_without_an_event() {
         conn.touch();
         drop((conn, called));
     }
-}
-
-#[test]
-fn gauge_counts_a_closed_connection_until_it_is_dropped() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    conn.close();
-    assert_eq!((counted(&mut lab), lab.timers().len()), (1, 0));
-    drop(conn);
-    assert_eq!(counted(&mut lab), 0);
 }
 
 #[test]

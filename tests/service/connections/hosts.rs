@@ -1,10 +1,11 @@
 //! Connections on every executor and every kind of thread.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel::conn::Raced;
+use corewheel::{Fired, ShutdownPolicy};
 
 use super::*;
 use corewheel_test_support::{Host, PATIENCE, Running, SHARD, block_on, check_law, wait_until};
@@ -88,13 +89,6 @@ fn connection_opened_before_the_first_poll_gets_its_event_in_time() {
 
 #[test]
 fn spawned_future_sees_its_connection_closed_when_its_shard_is_shut_down() {
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
-    use corewheel::conn::Raced;
-
-    use corewheel_test_support::{Host, Running};
-
     for host in Host::all() {
         let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &Timers<()>| {});
         let seen = Arc::new(Mutex::new(Vec::new()));

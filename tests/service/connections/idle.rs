@@ -14,34 +14,6 @@ fn run_held_up(lab: &mut Lab<u8>, milliseconds: u64, mut each: impl FnMut(&mut L
 }
 
 #[test]
-fn idle_connection_gets_first_event_and_then_further_events() {
-    for (kind, limits) in [
-        (ReadIdle, ConnLimits { read_idle: ms(100), ..NONE }),
-        (WriteIdle, ConnLimits { write_idle: ms(100), ..NONE }),
-        (AllIdle, ConnLimits { all_idle: ms(100), ..NONE }),
-        (RequestIdle, ConnLimits { request_idle: ms(100), ..NONE }),
-        (Heartbeat, ConnLimits { heartbeat: ms(100), ..NONE }),
-    ] {
-        let mut lab = lab();
-        let conn = lab.timers().connection(limits).unwrap();
-        let events = run(&mut lab, &conn, 350);
-        assert_eq!(events, [(100, kind, true), (200, kind, false), (300, kind, false)]);
-        check_law(&lab.counts());
-    }
-}
-
-#[test]
-fn activity_at_half_the_limit_delays_event_by_that_half() {
-    let mut lab = lab();
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
-    for round in 1..=20 {
-        assert_eq!(run(&mut lab, &conn, 50), [], "round {round}");
-        conn.touch_read();
-    }
-    assert_eq!(run(&mut lab, &conn, 110), [(1_110, ReadIdle, true)]);
-}
-
-#[test]
 fn entry_expires_only_when_the_connection_may_be_idle() {
     const CONNECTIONS: usize = 1_000;
     let mut lab = lab();

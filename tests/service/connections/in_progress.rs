@@ -3,21 +3,6 @@
 use super::*;
 
 #[test]
-fn touch_during_long_write_delays_write_idle() {
-    let mut lab = lab();
-    let limits = ConnLimits { write_idle: ms(100), all_idle: ms(100), ..NONE };
-    let conn = lab.timers().connection(limits).unwrap();
-    let write = conn.begin_write();
-    for _ in 0..10 {
-        assert_eq!(run(&mut lab, &conn, 80), []);
-        conn.touch_write();
-    }
-    assert!(write.finish(), "there is no limit for it");
-    assert_eq!(run(&mut lab, &conn, 99), []);
-    assert_eq!(run(&mut lab, &conn, 15).len(), 2);
-}
-
-#[test]
 fn thousands_of_reads_in_progress_hold_back_read_idle() {
     let mut lab = lab();
     let conn = lab.timers().connection(ConnLimits { read_idle: ms(100), ..NONE }).unwrap();

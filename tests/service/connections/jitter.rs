@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use corewheel::Handle;
 use corewheel::clock::ManualClock;
 
 use super::*;

@@ -35,12 +35,13 @@ use corewheel::DeadlineKind::{
     RequestIdle, WriteIdle, WriteRate, WriteTimeout,
 };
 use corewheel::attach::Turn;
-use corewheel::conn::DataRate;
+use corewheel::conn::{DataRate, Side};
 use corewheel::{
-    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, RefusedKind, TimerServiceBuilder,
+    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Handle, RefusedKind, TimerServiceBuilder,
+    Timers,
 };
 
-use corewheel_test_support::{Lab, builder, ms, ticks_of};
+use corewheel_test_support::{Lab, builder, ms, ticks_of, waker_of};
 
 const NONE: ConnLimits = ConnLimits {
     read_idle: Duration::ZERO,
@@ -112,16 +113,62 @@ fn event(conn: &ConnTimers) -> Option<(DeadlineKind, bool)> {
     }
 }
 
+/// A connection on a shard, or one of tasks on any thread.
+trait Opened: Side {
+    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Self>;
+    /// The kind of the next event that has come, and whether it is the first.
+    fn event(conn: &ConnTimers<Self>) -> Option<(DeadlineKind, bool)>;
+}
+
+impl Opened for Timers {
+    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers {
+        lab.timers().connection(limits).unwrap()
+    }
+
+    fn event(conn: &ConnTimers) -> Option<(DeadlineKind, bool)> {
+        event(conn)
+    }
+}
+
+impl Opened for Handle {
+    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Self> {
+        shared::connect(lab, limits)
+    }
+
+    fn event(conn: &ConnTimers<Self>) -> Option<(DeadlineKind, bool)> {
+        shared::event(conn)
+    }
+}
+
 /// Lets a number of milliseconds pass, one at a time. Returns the events, each with its tick.
-fn run(lab: &mut Lab<u8>, conn: &ConnTimers, milliseconds: u64) -> Vec<(u64, DeadlineKind, bool)> {
+fn run<S: Opened>(
+    lab: &mut Lab<u8>,
+    conn: &ConnTimers<S>,
+    milliseconds: u64,
+) -> Vec<(u64, DeadlineKind, bool)> {
     let mut events = Vec::new();
     for _ in 0..milliseconds {
         lab.advance(ms(1));
-        while let Some((kind, first)) = event(conn) {
+        while let Some((kind, first)) = S::event(conn) {
             events.push((ticks_of(lab.timers()), kind, first));
         }
     }
     events
+}
+
+/// Closes its connection when it is dropped.
+struct ClosesWhenDropped<S: Side>(ConnTimers<S>);
+
+impl<S: Side> Drop for ClosesWhenDropped<S> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// A waker that closes a connection when its last clone is dropped.
+fn closes_when_dropped<S: Side>(conn: &ConnTimers<S>) -> Waker {
+    let closes = ClosesWhenDropped(conn.clone());
+    waker_of(move || _ = &closes)
 }
 
 /// How many connections the shard's gauge shows, after a turn.

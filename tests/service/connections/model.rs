@@ -11,11 +11,11 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
+use corewheel::TimerService;
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::conn::InProgress;
 use corewheel::settings::WheelKind;
-use corewheel::{TimerService, Timers};
 use fastrand::Rng;
 
 use super::measured::{Measured, random_limits};

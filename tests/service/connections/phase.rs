@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
-use corewheel::Handle;
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::Repeat;
 

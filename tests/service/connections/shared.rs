@@ -1,14 +1,10 @@
 //! Connection timers of tasks that run on any thread: their events, what holds them back, their
 //! wakers and their errors.
 
-use std::cell::RefCell;
 use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::task::Wake;
 use std::thread;
 
-use corewheel::Handle;
 use corewheel::conn::{InProgress, Raced};
 
 use super::*;
@@ -35,20 +31,6 @@ pub(super) fn event(conn: &ConnTimers<Handle>) -> Option<(DeadlineKind, bool)> {
         Poll::Pending => None,
     }
 }
-
-/// Lets a number of milliseconds pass, one at a time. Returns the events, each with its tick.
-fn run(lab: &mut Lab<u8>, conn: &ConnTimers<Handle>, milliseconds: u64) -> Vec<Event> {
-    let mut events = Vec::new();
-    for _ in 0..milliseconds {
-        lab.advance(ms(1));
-        while let Some((kind, first)) = event(conn) {
-            events.push((ticks_of(lab.timers()), kind, first));
-        }
-    }
-    events
-}
-
-type Event = (u64, DeadlineKind, bool);
 
 #[test]
 fn shared_connection_and_its_guards_are_send_sync_and_static() {
@@ -242,35 +224,14 @@ fn poll_by_another_task_replaces_the_task_that_waits() {
     assert_eq!((first.count(), second.count()), (0, 1));
 }
 
-thread_local! {
-    /// The connection that a waker of this thread closes.
-    static TO_CLOSE: RefCell<Option<ConnTimers<Handle>>> = const { RefCell::new(None) };
-}
-
-/// Closes that connection when its last waker is dropped.
-struct ClosesWhenDropped;
-
-impl Wake for ClosesWhenDropped {
-    fn wake(self: Arc<Self>) {}
-}
-
-impl Drop for ClosesWhenDropped {
-    fn drop(&mut self) {
-        let conn = TO_CLOSE.with_borrow(Clone::clone);
-        conn.expect("the test has set it").close();
-    }
-}
-
 #[test]
 fn waker_whose_drop_closes_a_shared_connection_locks_nothing_twice() {
     let lab = lab();
     let conn = connect(&lab, READ_IDLE);
-    TO_CLOSE.set(Some(conn.clone()));
-    let closes = Waker::from(Arc::new(ClosesWhenDropped));
+    let closes = closes_when_dropped(&conn);
     assert!(poll_with(&conn, &closes).is_pending());
     drop(closes);
     // The connection stores the last clone of the waker, and replaces it by another waker.
     let (_, waker) = Alarm::new();
     assert_eq!(poll_with(&conn, &waker), Poll::Ready(Ok(None)));
-    TO_CLOSE.set(None);
 }

@@ -4,7 +4,6 @@
 //! Both sides share the rules of deadlines, so no fault of a rule shows here: the model of random
 //! histories finds those.
 
-use corewheel::Handle;
 use corewheel::TimerService;
 use corewheel::conn::InProgress;
 use corewheel::settings::Scale;

@@ -1,6 +1,5 @@
 //! Connections of tasks that run on any thread, where a shard has no room or the service has ended.
 
-use corewheel::Handle;
 use corewheel::conn::Raced;
 use corewheel::{ShutdownPolicy, TimerId};
 

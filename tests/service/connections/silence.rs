@@ -1,7 +1,5 @@
 //! What counts as idle: each row of the table in the documentation, on a shard and on any thread.
 
-use corewheel::conn::Side;
-
 use super::*;
 
 const LIMITS: ConnLimits =
@@ -21,26 +19,17 @@ use Effect::{Begins, Held};
 trait Case<S: Side>: Fn(&ConnTimers<S>) -> Box<dyn std::any::Any> {}
 impl<S: Side, F: Fn(&ConnTimers<S>) -> Box<dyn std::any::Any>> Case<S> for F {}
 
-fn check<S: Side>(
-    case: &str,
-    effects: [Effect; 4],
-    begin: impl Case<S>,
-    open: impl Fn(&Lab<u8>, ConnLimits) -> ConnTimers<S>,
-    next: impl Fn(&ConnTimers<S>) -> Option<(DeadlineKind, bool)>,
-) {
+fn check<S: Opened>(case: &str, effects: [Effect; 4], begin: impl Case<S>) {
     let mut lab = lab();
-    let conn = open(&lab, LIMITS);
+    let conn = S::open(&lab, LIMITS);
     let mut first = [None; 4];
     let mut run = |lab: &mut Lab<u8>, milliseconds: u64| {
-        for _ in 0..milliseconds {
-            lab.advance(ms(1));
-            while let Some((kind, _)) = next(&conn) {
-                let kind = IDLE.iter().position(|idle| *idle == kind).unwrap();
-                first[kind].get_or_insert(ticks_of(lab.timers()));
-            }
+        for (at, kind, _) in run(lab, &conn, milliseconds) {
+            let kind = IDLE.iter().position(|idle| *idle == kind).unwrap();
+            first[kind].get_or_insert(at);
         }
     };
-    assert_eq!(next(&conn), None);
+    assert_eq!(S::event(&conn), None);
     run(&mut lab, 50);
     let guard = begin(&conn);
     run(&mut lab, 250);
@@ -60,9 +49,8 @@ fn check<S: Side>(
 
 macro_rules! rows {
     ($($case:literal: $effects:expr, $begin:expr;)*) => {$(
-        let open = |lab: &Lab<u8>, limits| lab.timers().connection(limits).unwrap();
-        check($case, $effects, $begin, open, event);
-        check($case, $effects, $begin, shared::connect, shared::event);
+        check::<Timers>($case, $effects, $begin);
+        check::<Handle>($case, $effects, $begin);
     )*};
 }
 

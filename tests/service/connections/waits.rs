@@ -1,43 +1,12 @@
 //! Tasks that wait: `next`, `race`, and their wakers.
 
-use std::cell::RefCell;
 use std::future::{Future, ready};
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::Wake;
 
 use corewheel::conn::Raced;
 
 use super::*;
-use corewheel_test_support::{Alarm, look};
-
-thread_local! {
-    /// The connection that a waker of this thread closes.
-    static TO_CLOSE: RefCell<Option<ConnTimers>> = const { RefCell::new(None) };
-}
-
-/// Closes that connection when its last waker is dropped.
-struct ClosesWhenDropped;
-
-impl Wake for ClosesWhenDropped {
-    fn wake(self: Arc<Self>) {}
-}
-
-impl Drop for ClosesWhenDropped {
-    fn drop(&mut self) {
-        let conn = TO_CLOSE.with_borrow(Clone::clone);
-        conn.expect("the test has set it").close();
-    }
-}
-
-/// Panics when it is woken.
-struct Panics;
-
-impl Wake for Panics {
-    fn wake(self: Arc<Self>) {
-        panic!("the test asks for it");
-    }
-}
+use corewheel_test_support::{Alarm, look, waker_of};
 
 #[test]
 fn race_prefers_value_that_is_ready_with_the_deadline() {
@@ -106,21 +75,19 @@ fn close_wakes_a_task_that_waits_beside_a_callback() {
 fn waker_whose_drop_closes_the_connection_leaves_no_task_waiting() {
     let lab = lab();
     let conn = lab.timers().connection(READ_IDLE).unwrap();
-    TO_CLOSE.set(Some(conn.clone()));
-    let closes = Waker::from(Arc::new(ClosesWhenDropped));
+    let closes = closes_when_dropped(&conn);
     assert!(conn.poll_next(&mut Context::from_waker(&closes)).is_pending());
     drop(closes);
     // The connection stores the last clone of the waker, and replaces it by another waker.
     let (alarm, waker) = Alarm::new();
     assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
     assert_eq!((alarm.count(), poll(&conn)), (1, Poll::Ready(None)));
-    TO_CLOSE.set(None);
 }
 
 #[test]
 fn waker_that_panics_does_not_keep_its_connection() {
     let mut lab = lab();
-    let waker = Waker::from(Arc::new(Panics));
+    let waker = waker_of(|| panic!("the test asks for it"));
     for _ in 0..2 {
         let conn = lab.timers().connection(READ_IDLE).unwrap();
         assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());

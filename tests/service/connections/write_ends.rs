@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 
-use corewheel::Handle;
-
 use super::shared::connect;
 use super::*;
 
