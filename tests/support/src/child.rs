@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{self, Command, Stdio};
+use std::process::{self, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -11,25 +11,29 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 const ADDRESSES: &str = "addresses";
 
 /// Ends when it is dropped.
-pub struct Child(process::Child);
+pub struct Child {
+    process: process::Child,
+    /// Stays open: libtest writes that a test takes long, and ends a process that cannot write.
+    _output: BufReader<ChildStdout>,
+}
 
 impl Child {
     /// Runs a test of this binary as a server, with its task in a variable of the environment.
     /// Beside it, where it listens.
     pub fn of_test(test: &str, variable: &str, task: &str) -> (Self, Vec<SocketAddr>) {
-        let mut child = this_test(test)
+        let mut process = this_test(test)
             .env(variable, task)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // libtest writes its own words before, on the same line.
-        let mut lines = lines.map(|line| line.expect("the child writes lines"));
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        // libtest writes its own output before, on the same line.
+        let mut lines = output.by_ref().lines().map(|line| line.expect("the child writes lines"));
         let line = lines.find_map(|line| Some(line.split_once(ADDRESSES)?.1.to_owned()));
         let line = line.expect("the child says where it listens");
         let addresses = line.split_whitespace().map(|it| it.parse().unwrap()).collect();
-        (Self(child), addresses)
+        (Self { process, _output: output }, addresses)
     }
 
     /// Says where the child listens, and waits until its standard input ends.
@@ -41,13 +45,13 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
     /// Stops the process, and waits until it stands still.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        let id = Pid::from_child(&self.0);
+        let id = Pid::from_child(&self.process);
         let (_, status) = waitpid(Some(id), WaitOptions::UNTRACED).unwrap().unwrap();
         assert!(status.stopped(), "{status:?}");
     }
@@ -60,8 +64,8 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
