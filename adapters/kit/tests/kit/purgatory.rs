@@ -311,6 +311,27 @@ fn lock_is_handed_down_a_queue_of_any_length() {
     assert_eq!(purgatory.stats().delayed, 0);
 }
 
+/// Each completes the one that came before it, which the check has tried already.
+#[test]
+fn check_goes_on_while_one_operation_completes_in_each_round() {
+    const COUNT: usize = 200;
+    let lab = Lab::<()>::new(builder(1));
+    let purgatory = Rc::new(Purgatory::<u8, OperationFn>::new(lab.timers()));
+    let left = Rc::new(Cell::new(COUNT + 1));
+    for n in 1..=COUNT {
+        let (weak, left, ends) = (Rc::downgrade(&purgatory), Rc::clone(&left), Rc::clone(&left));
+        let end = move |_| {
+            ends.set(n - 1);
+            weak.upgrade().unwrap().check_and_complete(&1);
+        };
+        let op = OperationFn::new(move || left.get() == n, end);
+        assert!(!purgatory.try_complete_else_watch(op, FAR, [1]).unwrap());
+    }
+    left.set(COUNT);
+    assert_eq!(purgatory.check_and_complete(&1), COUNT);
+    assert_eq!((left.get(), purgatory.stats().delayed), (0, 0));
+}
+
 #[test]
 fn refused_operation_is_returned_and_leaves_nothing_behind() {
     let mut lab = Lab::<()>::new(builder(1).capacity(2));

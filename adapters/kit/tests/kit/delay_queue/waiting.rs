@@ -81,6 +81,31 @@ fn next_ends_on_an_empty_queue_and_recv_waits() {
 }
 
 #[test]
+fn task_is_woken_by_its_last_waker_however_the_queue_becomes_empty() {
+    type Empty = fn(&DelayQueue<u32>) -> usize;
+    let ways: [Empty; 3] = [
+        |queue| queue.drain().len(),
+        |queue| usize::from(queue.try_next().is_some()),
+        |queue| queue.drain_expired_into(&mut Vec::new(), 9),
+    ];
+    for (number, empty) in ways.into_iter().enumerate() {
+        let lab = lab();
+        let queue = queue(&lab);
+        queue.insert(1, ms(5)).unwrap();
+        let ((former, first), (alarm, last)) = (Alarm::new(), Alarm::new());
+        let mut next = pin!(queue.next());
+        for waker in [&first, &last] {
+            assert!(poll(next.as_mut(), waker).is_none());
+        }
+        // The shard takes no turn.
+        lab.clock.advance(ms(5));
+        assert_eq!(empty(&queue), 1, "way {number}");
+        assert_eq!((former.count(), alarm.count()), (0, 1), "way {number}");
+        assert!(poll(next.as_mut(), &last).unwrap().is_none());
+    }
+}
+
+#[test]
 fn waiting_tasks_share_the_values_that_are_due() {
     let mut lab = lab();
     let queue = queue(&lab);
