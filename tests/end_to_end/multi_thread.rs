@@ -185,6 +185,7 @@ fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Resu
     let (start, end) = (Arc::new(RwLock::new(())), Arc::new(RwLock::new(())));
     let (may_start, may_end) = (start.write().unwrap(), end.write().unwrap());
     let have_slept = Arc::new(AtomicUsize::new(0));
+    // Other tests of this process give memory back meanwhile.
     let before = memory_kib();
     let spawn = |_| {
         let (start, end, have_slept) = (start.clone(), end.clone(), have_slept.clone());
@@ -208,7 +209,8 @@ fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Resu
             assert!(begin.elapsed() < PATIENCE, "{have_slept:?} sleeps have fired");
             thread::sleep(ms(10));
         }
-        let (with_threads, with_timers) = (idle - before, memory_kib().saturating_sub(idle));
+        let with_threads = idle.saturating_sub(before);
+        let with_timers = memory_kib().saturating_sub(idle);
         println!("{count} threads: {with_threads} KiB, and {with_timers} KiB with timers");
     }
     drop(may_end);
