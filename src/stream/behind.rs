@@ -17,32 +17,6 @@ use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
 /// How many bytes are searched at most, from the end of a read behind a head.
 const SEARCHED: usize = 512;
 
-/// Where a message ends among the bytes of its stream; see
-/// [`message_ends`](super::StreamControl::message_ends).
-///
-/// ```
-/// use corewheel::stream::{MessageEnd, StreamControl};
-///
-/// /// Of a message of HTTP/1 whose head has come. A body in chunks has no length.
-/// fn end_of(control: &StreamControl, has_body: bool, length: Option<u64>) -> MessageEnd {
-///     let head = control.take_head_end();
-///     match (has_body, head.zip(length)) {
-///         (false, _) => MessageEnd::Line,
-///         (true, Some((head, body))) => MessageEnd::At(head + body),
-///         (true, None) => MessageEnd::Unknown,
-///     }
-/// }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MessageEnd {
-    /// Nothing is known: bytes that came with its end in one read are not told from it.
-    Unknown,
-    /// With an empty line, as a head without a body and a body in chunks do.
-    Line,
-    /// Before this many bytes of the stream, counted from its first.
-    At(u64),
-}
-
 /// What was read behind messages. Only the task that reads writes it, but for the end of a head.
 /// Relaxed: no other data is carried. A framework hands the bytes of a message on after the read.
 #[derive(Default)]
@@ -100,13 +74,16 @@ impl Behind {
         (end > 0).then_some(end)
     }
 
+    /// Whether there are bytes behind a message that ends with an empty line.
     #[inline]
-    pub(super) fn is_behind(&self, end: MessageEnd) -> bool {
-        match end {
-            MessageEnd::Unknown => false,
-            MessageEnd::Line => self.is_there.load(Ordering::Relaxed),
-            MessageEnd::At(end) => self.text_end.load(Ordering::Relaxed) > end,
-        }
+    pub(super) fn is_behind_line(&self) -> bool {
+        self.is_there.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are bytes behind the first `end` of the stream, other than line ends.
+    #[inline]
+    pub(super) fn is_behind(&self, end: u64) -> bool {
+        self.text_end.load(Ordering::Relaxed) > end
     }
 }
 
@@ -138,7 +115,7 @@ mod tests {
             for read in reads {
                 behind.note_read(read);
             }
-            assert_eq!(behind.is_behind(MessageEnd::Line), expected, "{reads:?}");
+            assert_eq!(behind.is_behind_line(), expected, "{reads:?}");
         };
         let head = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         check(&[head], false);
@@ -189,13 +166,13 @@ mod tests {
         let behind = Behind::default();
         behind.begin_head();
         behind.note_read(b"PUT / HTTP/1.1\r\n\r\nbo");
-        let end = MessageEnd::At(behind.take_head_end().unwrap() + 4);
+        let end = behind.take_head_end().unwrap() + 4;
         assert!(!behind.is_behind(end));
         behind.note_read(b"dy");
-        assert!(!behind.is_behind(end) && !behind.is_behind(MessageEnd::Unknown));
+        assert!(!behind.is_behind(end));
         behind.note_read(b"\r\n");
         assert!(!behind.is_behind(end), "line ends begin no head");
         behind.note_read(b"G");
-        assert!(behind.is_behind(end) && !behind.is_behind(MessageEnd::Unknown));
+        assert!(behind.is_behind(end));
     }
 }

@@ -13,24 +13,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::behind::MessageEnd;
 use super::control::{Shared, StreamControl};
 use super::proof::Proof;
 use crate::conn::{Direction, Side};
 use crate::face::handle::AnyHandle;
 use crate::pass::{Pass, Spawner};
-
-/// Where a response ends of which the library has taken the last byte; see
-/// [`end_request`](StreamControl::end_request).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ResponseEnd {
-    /// With the next flush: the library flushes in the same poll of its task, as one of HTTP/1
-    /// does. Or with the next read that waits while no write does, as a library that has more to
-    /// answer may flush later.
-    Flush,
-    /// With the writes that wait: the library has written all of the response before.
-    Write,
-}
 
 /// For an adapter of an HTTP library: see
 /// [below an HTTP library](crate::stream#below-an-http-library).
@@ -41,9 +28,18 @@ impl<M: Side> StreamControl<M> {
         self.shared.handle
     }
 
-    /// As [`message_complete`](Self::message_complete), for a message whose end is known: bytes
-    /// that were read behind it begin the next message.
-    pub fn message_ends(&self, end: MessageEnd) {
+    /// As [`message_complete`](Self::message_complete), for a message that ends with an empty line,
+    /// as a head without a body and a body in chunks do: bytes that were read behind it begin the
+    /// next message.
+    pub fn message_ends_with_line(&self) {
+        self.complete_message(self.shared.behind.is_behind_line());
+    }
+
+    /// As [`message_complete`](Self::message_complete), for a message that ends before `end` bytes
+    /// of the stream, counted from its first: bytes that were read behind it begin the next
+    /// message. A body of a stated length ends so many bytes after
+    /// [`take_head_end`](Self::take_head_end).
+    pub fn message_ends_at(&self, end: u64) {
         self.complete_message(self.shared.behind.is_behind(end));
     }
 
@@ -59,9 +55,10 @@ impl<M: Side> StreamControl<M> {
     }
 
     /// Begins a request, as [`begin_request`](Self::begin_request) does, without a guard. One of
-    /// [`release_request`](Self::release_request), [`end_request`](Self::end_request) and
-    /// [`SharedControl::end_request`] ends it, once. One that is not ended holds the idle times
-    /// back for ever.
+    /// [`release_request`](Self::release_request),
+    /// [`end_request_at_flush`](Self::end_request_at_flush),
+    /// [`end_request_at_write`](Self::end_request_at_write) and [`SharedControl::end_request`] ends
+    /// it, once. One that is not ended holds the idle times back for ever.
     pub fn hold_request(&self) {
         self.timers.hold_request();
     }
@@ -76,9 +73,11 @@ impl<M: Side> StreamControl<M> {
         self.timers.end_requests(1, None);
     }
 
-    /// Ends a request whose response the library has taken to its end, when the stream has accepted
-    /// all of it. Where no limit [bounds a write](Self::bounds_writes), it ends at once: then idle
-    /// times alone bound the peer.
+    /// Ends a request whose response the library has taken to its end, with the next flush: the
+    /// library flushes in the same poll of its task, as one of HTTP/1 does. Or with the next read
+    /// that waits while no write does, as a library that has more to answer may flush later. Where
+    /// no limit [bounds a write](Self::bounds_writes), it ends at once: then idle times alone bound
+    /// the peer.
     ///
     /// While the library keeps [pieces](Self::begin_piece), a flush does not show what was
     /// written. So an adapter that makes pieces calls this when the last of the response is
@@ -87,12 +86,23 @@ impl<M: Side> StreamControl<M> {
     /// # Panics
     ///
     /// No request is held, now or where it ends.
-    pub fn end_request(&self, end: ResponseEnd) {
-        let unsent = &self.shared.unsent;
-        match end {
-            ResponseEnd::Flush if self.bounds_writes() => unsent.end_at_flush(),
-            ResponseEnd::Write if self.bounds_writes() && unsent.end_at_write() => {}
-            _ => self.timers.end_requests(1, None),
+    pub fn end_request_at_flush(&self) {
+        if self.bounds_writes() {
+            self.shared.unsent.end_at_flush();
+        } else {
+            self.timers.end_requests(1, None);
+        }
+    }
+
+    /// As [`end_request_at_flush`](Self::end_request_at_flush), but the request ends with the
+    /// writes that wait: the library has written all of the response before.
+    ///
+    /// # Panics
+    ///
+    /// No request is held, now or where it ends.
+    pub fn end_request_at_write(&self) {
+        if !(self.bounds_writes() && self.shared.unsent.end_at_write()) {
+            self.timers.end_requests(1, None);
         }
     }
 

@@ -26,19 +26,22 @@
 //! 2. When the head is complete, before the library reads on:
 //!    [`hold_request`](StreamControl::hold_request). Then the message goes on by
 //!    [`head_complete`](StreamControl::head_complete), if it is one of HTTP/1 with a body, or ends
-//!    by [`message_ends`](StreamControl::message_ends). Under HTTP/2 it is
+//!    by [`message_ends_with_line`](StreamControl::message_ends_with_line). Under HTTP/2 it is
 //!    [`message_complete`](StreamControl::message_complete).
 //! 3. Where a read of the body waits that has no limit of its own, the request is
 //!    [released](StreamControl::release_request) until the wait ends. So the idle times find a peer
 //!    that sends no more.
-//! 4. [`message_ends`](StreamControl::message_ends) with the body of a request of HTTP/1. Its end
-//!    follows from [`take_head_end`](StreamControl::take_head_end) and the length of the body.
+//! 4. [`message_ends_at`](StreamControl::message_ends_at) with the body of a request of HTTP/1. Its
+//!    end follows from [`take_head_end`](StreamControl::take_head_end) and the length of the body. A
+//!    body in chunks [ends with a line](StreamControl::message_ends_with_line), and one that is
+//!    broken off is [complete](StreamControl::message_complete).
 //! 5. [`begin_piece`](StreamControl::begin_piece) for each part of a response of HTTP/2, which
 //!    the library keeps until its peer has a window for it,
 //!    [`take_piece`](StreamControl::take_piece) for what it has written of a part, and
 //!    [`end_piece`](StreamControl::end_piece).
-//! 6. [`end_request`](StreamControl::end_request) when the library has taken the last of the
-//!    response. The idle times then count from the time at which the socket has accepted it.
+//! 6. [`end_request_at_flush`](StreamControl::end_request_at_flush) or
+//!    [`end_request_at_write`](StreamControl::end_request_at_write) when the library has taken the
+//!    last of the response. The idle times then count from the time at which the socket has accepted it.
 //! 7. [`begin_tunnel`](StreamControl::begin_tunnel) when the response to a CONNECT of HTTP/2
 //!    succeeds.
 //! 8. [`begin_message`](StreamControl::begin_message) when both bodies of HTTP/1 have ended, unless
@@ -49,7 +52,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "tokio")] {
-//! use corewheel::stream::{MessageEnd, ResponseEnd, StreamLimits, TimedIo};
+//! use corewheel::stream::{StreamLimits, TimedIo};
 //! use std::io;
 //! use std::time::Duration;
 //! use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -64,12 +67,12 @@
 //!             return Ok(());
 //!         }
 //!         control.hold_request();
-//!         control.message_ends(MessageEnd::Unknown);
+//!         control.message_complete();
 //!         // However long that takes, the connection is not idle.
 //!         let answer = line.to_uppercase();
 //!         line.clear();
 //!         stream.write_all(answer.as_bytes()).await?;
-//!         control.end_request(ResponseEnd::Flush);
+//!         control.end_request_at_flush();
 //!         stream.flush().await?;
 //!     }
 //! }
@@ -172,10 +175,9 @@ use std::task::Poll;
 
 use pin_project_lite::pin_project;
 
-pub use self::behind::MessageEnd;
 pub use self::control::StreamControl;
 use self::deadlines::Deadlines;
-pub use self::framework::{ResponseEnd, SharedControl};
+pub use self::framework::SharedControl;
 use self::http2::Protocol;
 pub use self::limits::{StreamLimits, StreamTimeout};
 use self::socket::Ask;

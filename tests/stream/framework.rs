@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Instant;
 
 use corewheel::Runtime;
+use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{Head, Idle, WriteStall};
-use corewheel::stream::{MessageEnd, ResponseEnd, StreamControl};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -46,7 +46,7 @@ fn check_held<K: Kind>() {
     control.release_request();
     check_open(&mut lab, &mut stream);
     // No limit bounds a write, so the request ends although nothing was flushed.
-    control.end_request(ResponseEnd::Flush);
+    control.end_request_at_flush();
     check_idle(&mut lab, &mut stream);
 }
 
@@ -62,7 +62,7 @@ fn request_idle<K: Kind>(lab: &Lab, stream: &Duplex<K>) -> Option<Duration> {
 }
 
 /// Checks that a request, whose response waits in the stream, ends when the stream accepts all.
-fn check_end<K: Kind>(end: ResponseEnd) {
+fn check_end<K: Kind>(end: fn(&StreamControl<K>)) {
     let mut lab = lab();
     let (mut stream, mut peer) = duplex::<K>(&lab, BOUND.request_idle(ms(LIMIT)));
     let control = stream.control();
@@ -70,7 +70,7 @@ fn check_end<K: Kind>(end: ResponseEnd) {
     control.hold_request();
     // More than the peer has room for.
     while write(&mut stream, b"long").is_ready() {}
-    control.end_request(end);
+    end(&control);
     check_open(&mut lab, &mut stream);
     assert!(write(&mut stream, b"last").is_pending());
     lab.advance_ticks(LIMIT / 2);
@@ -83,8 +83,8 @@ fn check_end<K: Kind>(end: ResponseEnd) {
 }
 
 fn check_ends_with_accepted_bytes<K: Kind>() {
-    check_end::<K>(ResponseEnd::Flush);
-    check_end::<K>(ResponseEnd::Write);
+    check_end::<K>(StreamControl::end_request_at_flush);
+    check_end::<K>(StreamControl::end_request_at_write);
 }
 
 #[test]
@@ -93,22 +93,25 @@ fn request_whose_response_waits_ends_when_the_stream_has_accepted_all_of_it() {
 }
 
 fn check_end_without_writes<K: Kind>() {
-    for end in [ResponseEnd::Flush, ResponseEnd::Write] {
+    for is_flushed in [true, false] {
         let mut lab = lab();
         let (mut stream, _peer) = duplex::<K>(&lab, BOUND.request_idle(ms(LIMIT)));
         let control = stream.control();
         control.hold_request();
         lab.advance_ticks(LIMIT);
-        control.end_request(end);
+        if is_flushed {
+            control.end_request_at_flush();
+        } else {
+            control.end_request_at_write();
+        }
         lab.advance_ticks(LIMIT / 2);
         // A library that has nothing to write flushes later than it ends, if at all.
-        let is_flushed = end == ResponseEnd::Flush;
         if is_flushed {
             ready(flush(&mut stream));
         }
         let left = request_idle(&lab, &stream).expect("the request has ended");
         let expected = if is_flushed { LIMIT } else { LIMIT / 2 };
-        assert!((ms(expected)..=ms(expected + 1 + K::LATE)).contains(&left), "{end:?}: {left:?}");
+        assert!((ms(expected)..=ms(expected + 1 + K::LATE)).contains(&left), "{left:?}");
     }
 }
 
@@ -217,8 +220,11 @@ fn check_ends_of_messages<K: Kind>() {
         control.head_complete();
         let head = control.take_head_end();
         assert_eq!((head, control.take_head_end()), (Some(5), None));
-        let end = MessageEnd::At(5 + body);
-        control.message_ends(if is_known { end } else { MessageEnd::Unknown });
+        if is_known {
+            control.message_ends_at(5 + body);
+        } else {
+            control.message_complete();
+        }
         control.begin_message();
         if is_known && body == 4 && !behind.is_empty() {
             let read = || read(&mut stream);

@@ -4,7 +4,7 @@
 use std::sync::MutexGuard;
 
 use corewheel::conn::Side;
-use corewheel::stream::{MessageEnd, ResponseEnd, StreamControl};
+use corewheel::stream::StreamControl;
 use hyper::body::Body;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -18,8 +18,10 @@ pub(in crate::hyper) struct Kind {
     pub(super) is_connect: bool,
     is_head: bool,
     pub(in crate::hyper) has_body: bool,
-    /// Where it ends on an HTTP/1 connection.
-    pub(super) end: MessageEnd,
+    /// Whether it ends with an empty line on an HTTP/1 connection.
+    ends_with_line: bool,
+    /// Else how many bytes of the connection there are up to its end; `None` if that is not known.
+    end: Option<u64>,
 }
 
 impl Kind {
@@ -31,20 +33,14 @@ impl Kind {
     ) -> Self {
         let (head_end, body) = (control.take_head_end(), request.body());
         let has_body = !body.is_end_stream();
-        let end = if !has_body || request.headers().contains_key(TRANSFER_ENCODING) {
-            MessageEnd::Line
-        } else {
-            let stated = head_end.zip(body.size_hint().exact());
-            stated.map_or(MessageEnd::Unknown, |(head, body)| {
-                MessageEnd::At(head.saturating_add(body))
-            })
-        };
+        let stated = head_end.zip(body.size_hint().exact());
         Self {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
             is_connect: request.method() == Method::CONNECT,
             has_body,
-            end,
+            ends_with_line: !has_body || request.headers().contains_key(TRANSFER_ENCODING),
+            end: stated.map(|(head, body)| head.saturating_add(body)),
         }
     }
 
@@ -90,7 +86,7 @@ impl<M: Side> Link<'_, M> {
         let kind = self.core().kind;
         match (kind.is_http1(), kind.has_body) {
             (true, true) => self.control.head_complete(),
-            (true, false) => self.control.message_ends(kind.end),
+            (true, false) => self.control.message_ends_with_line(),
             (false, _) => self.control.message_complete(),
         }
     }
@@ -120,7 +116,12 @@ impl<M: Side> Link<'_, M> {
     pub(in crate::hyper) fn request_over(&self, is_complete: bool, may_wait: bool) {
         let kind = self.core().kind;
         if kind.is_http1() {
-            self.control.message_ends(if is_complete { kind.end } else { MessageEnd::Unknown });
+            match kind.end {
+                _ if !is_complete => self.control.message_complete(),
+                _ if kind.ends_with_line => self.control.message_ends_with_line(),
+                Some(end) => self.control.message_ends_at(end),
+                None => self.control.message_complete(),
+            }
         }
         if may_wait {
             self.body_came();
@@ -183,9 +184,18 @@ impl<M: Side> Link<'_, M> {
         let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
         drop(state);
         if was_held {
-            self.control.end_request(end_of(is_http1));
+            self.end_request(is_http1);
         }
         self.begin_next(is_last, is_tunnel);
+    }
+
+    /// hyper has taken the response to its end. `is_flushed` if it flushes in the same poll.
+    fn end_request(&self, is_flushed: bool) {
+        if is_flushed {
+            self.control.end_request_at_flush();
+        } else {
+            self.control.end_request_at_write();
+        }
     }
 
     /// A piece of the response is handed to hyper.
@@ -203,7 +213,7 @@ impl<M: Side> Link<'_, M> {
         let was_held = is_last && state.end_hold(Hold::Ended);
         drop(state);
         if was_held {
-            self.control.end_request(end_of(is_flushed));
+            self.end_request(is_flushed);
         }
         // Last, as the request ends with the pieces that are left.
         self.control.end_piece(is_flushed);
@@ -218,9 +228,4 @@ fn is_of_events<B: Body>(response: &Response<B>) -> bool {
     media.is_some_and(|media| media.starts_with(b"text/event-stream"))
         && !headers.contains_key(CONTENT_LENGTH)
         && response.body().size_hint().exact().is_none()
-}
-
-/// Where a response ends that hyper has taken, by whether hyper flushes in the same poll.
-fn end_of(is_flushed: bool) -> ResponseEnd {
-    if is_flushed { ResponseEnd::Flush } else { ResponseEnd::Write }
 }
