@@ -225,7 +225,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let shutdown = service.shutdown(ShutdownPolicy::Return)?;
     let packed: u64 = shutdown.shards.iter().map(|shard| shard.counts.migrated_out).sum();
-    let returned = shutdown.into_returned().count() as u64;
+    let returned = shutdown.returned.len() as u64;
 
     // Each timer has ended exactly once.
     let fired = ledger.fired.load(Ordering::Relaxed);

@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         builder.start()?
     };
     let source = service.stats_source();
-    thread::spawn(move || watch(&source, tell));
+    thread::spawn(move || watch(source, tell));
     let endpoint = StatsEndpoint::start(service.stats_source(), "127.0.0.1:0")?;
     println!("http://{}/", endpoint.local_addr());
     for shard in service.shards() {

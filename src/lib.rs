@@ -250,7 +250,7 @@ pub use crate::face::timers::Timers;
 pub use crate::kit::{interval, kept};
 pub use crate::service::TimerService;
 pub use crate::service::builder::TimerServiceBuilder;
-pub use crate::shard::handler::{Fired, Handler};
+pub use crate::shard::handler::Fired;
 pub use crate::shard::timers::Payload;
 pub use crate::values::error::{ConfigError, ReplyError, ShardError, StartError, TimeoutError};
 pub use crate::values::ids::{ShardId, TimerId};

@@ -353,7 +353,7 @@ fn check(host: Host, commands: u64, shuts_down_early: bool) {
             let mut readings = 0;
             let mut last = [0; SHARDS as usize];
             while !done.load(Ordering::SeqCst) {
-                for (shard, last) in source.read().shards.iter().zip(&mut last) {
+                for (shard, last) in source().shards.iter().zip(&mut last) {
                     check_law(&shard.counts);
                     assert!(shard.counts.fired >= *last, "the count of fired timers falls");
                     *last = shard.counts.fired;
@@ -396,7 +396,7 @@ fn audit(
     let sum =
         |count: fn(&corewheel::stats::ShardCounts) -> u64| counts.iter().map(count).sum::<u64>();
     let mut returned = 0;
-    for timer in report.into_returned() {
+    for timer in report.returned {
         returned += 1;
         match timer.payload {
             Payload::Value(job) => job.end(End::Returned),

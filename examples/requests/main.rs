@@ -82,7 +82,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         _ => talk::<network::on_tokio::Tokio>(&service, options.requests)?,
     };
     let report = service.shutdown(ShutdownPolicy::Return)?;
-    let unfired: usize = report.shards.iter().map(|shard| shard.unfired as usize).sum();
+    let counts = report.shards.iter().map(|shard| shard.counts);
+    let unfired: u64 = counts.map(|counts| counts.returned + counts.dropped).sum();
     say(&client, &server);
     check(options.requests, &client, &server, unfired)?;
     println!("it adds up");
@@ -124,7 +125,7 @@ fn check(
     requests: u32,
     client: &client::Counts,
     server: &server::Counts,
-    unfired: usize,
+    unfired: u64,
 ) -> Result<(), String> {
     let purgatory = client.purgatory;
     let sums = [
@@ -140,7 +141,7 @@ fn check(
             server.at_once + server.late + server.never,
         ),
         ("answers", server.at_once + server.late, client.answered + client.late),
-        ("timers that are left", 0, unfired as u64),
+        ("timers that are left", 0, unfired),
     ];
     let wrong = sums.into_iter().find(|(_, left, right)| left != right);
     wrong.map_or(Ok(()), |(name, left, right)| {

@@ -31,9 +31,10 @@ use super::Driven;
 use super::executor::{WithHandler, drive};
 use super::host::Host;
 pub use crate::driver::own_loop::{ShardLoop, Turn};
+use crate::face::timers::Timers;
 use crate::shard::Core;
 use crate::shard::Directory;
-use crate::shard::handler::Handler;
+use crate::shard::handler::Fired;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
 
@@ -91,7 +92,10 @@ impl<T: Send + 'static> Attachment<T> {
     /// Outside of a `LocalSet` and a `LocalRuntime`. The shard dies in a runtime without time
     /// enabled where it cannot use a timer of the kernel.
     #[cfg(feature = "tokio")]
-    pub fn attach_tokio(self, handler: impl Handler<T>) -> Result<crate::Timers<T>, StartError> {
+    pub fn attach_tokio(
+        self,
+        handler: impl FnMut(Fired<T>, &Timers<T>) + 'static,
+    ) -> Result<Timers<T>, StartError> {
         let (timers, driver) = self.attach(super::tokio::TokioHost::attached(), handler)?;
         tokio::task::spawn_local(driver);
         Ok(timers)
@@ -160,11 +164,11 @@ impl<T: Send + 'static> Attachment<T> {
     /// # Errors
     ///
     /// There is no memory for the shard's timers.
-    pub fn attach<X: Host + 'static, H: Handler<T>>(
+    pub fn attach<X: Host + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static>(
         self,
         host: X,
         handler: H,
-    ) -> Result<(crate::Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
+    ) -> Result<(Timers<T>, impl Future<Output = ()> + use<X, H, T>), StartError> {
         let driven = self.open(true)?;
         let timers = driven.timers().clone();
         Ok((timers, drive(Box::new(WithHandler::new(driven, handler)), host)))
@@ -177,7 +181,10 @@ impl<T: Send + 'static> Attachment<T> {
     /// # Errors
     ///
     /// There is no memory for the shard's timers.
-    pub fn into_loop<H: Handler<T>>(self, handler: H) -> Result<ShardLoop<T, H>, StartError> {
+    pub fn into_loop<H: FnMut(Fired<T>, &Timers<T>) + 'static>(
+        self,
+        handler: H,
+    ) -> Result<ShardLoop<T, H>, StartError> {
         Ok(ShardLoop::new(self.open(false)?, handler))
     }
 

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use super::own_loop::{ShardLoop, Turn};
 use crate::clock::ManualClock;
+use crate::face::timers::Timers;
 use crate::link::woken::WokenFlag;
-use crate::shard::handler::Handler;
+use crate::shard::handler::Fired;
 
 /// The most turns of a shard, and the most polls of the tasks, while the clock stands still. More
 /// of them mean that timers or tasks cause each other for ever.
@@ -152,7 +153,7 @@ impl ManualClock {
     ) -> Turn
     where
         T: Send + 'static,
-        H: Handler<T>,
+        H: FnMut(Fired<T>, &Timers<T>) + 'static,
     {
         for shard in &*shards {
             let timers = shard.timers();

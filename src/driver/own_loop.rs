@@ -7,10 +7,10 @@ use corewheel_shard::Tick;
 
 use super::{Driven, Entered};
 use crate::clock::Timeline;
-use crate::face::report::ShardReport;
+use crate::face::report::ShutdownReport;
 use crate::face::timers::Timers;
 use crate::shard::deliver::Deliveries;
-use crate::shard::handler::{Fired, Handler};
+use crate::shard::handler::Fired;
 use crate::shard::shutdown::shut_down;
 use crate::shard::turn::{Next, take_turn};
 use crate::values::contain::Contained;
@@ -124,7 +124,7 @@ impl Turn {
     }
 }
 
-impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
+impl<T: Send + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static> ShardLoop<T, H> {
     pub(crate) fn new(driven: Driven<T>, handler: H) -> Self {
         Self { handler: Contained::new(handler), _here: driven.enter(), driven }
     }
@@ -140,11 +140,13 @@ impl<T: Send + 'static, H: Handler<T>> ShardLoop<T, H> {
 
     /// Ends this shard alone. Its lanes are closed, and `policy` says what becomes of its pending
     /// timers. The handler is dropped.
-    pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShardReport<T> {
+    pub fn shutdown(mut self, policy: ShutdownPolicy) -> ShutdownReport<T> {
         let timers = self.driven.timers();
         let handler = &mut self.handler;
         let report = shut_down(timers.core(), &mut Deliveries { timers, handler }, policy);
-        ShardReport::new(report, timers.core().time())
+        let mut ended = ShutdownReport::new();
+        ended.add(report, timers.core().time());
+        ended
     }
 }
 

@@ -1,4 +1,4 @@
-//! The report of a shutdown: the counts of each shard, and the timers that it returns.
+//! The report of a shutdown: the statistics of each shard, and the timers that it returns.
 //!
 //! ```
 //! use corewheel::clock::ManualClock;
@@ -17,7 +17,8 @@
 //!
 //! // `TimerService::shutdown` does this for all shards.
 //! let report = shard.shutdown(ShutdownPolicy::Return);
-//! assert_eq!((report.counts.fired, report.counts.returned), (1, 1));
+//! let counts = report.shards[0].counts;
+//! assert_eq!((counts.fired, counts.returned), (1, 1));
 //! for Returned { payload, .. } in report.returned {
 //!     assert_eq!(payload.into_value(), Some("a long timer"));
 //! }
@@ -32,7 +33,7 @@ use std::time::Instant;
 use crate::clock::Timeline;
 use crate::shard::request::Report;
 use crate::shard::timers::{Payload, SendCall};
-use crate::stats::{ClassStats, ShardCounts};
+use crate::stats::ShardStats;
 use crate::values::ids::{ShardId, TimerId};
 
 /// A timer that a shutdown returns.
@@ -47,55 +48,32 @@ pub struct Returned<T: 'static> {
     pub payload: Payload<T, SendCall<T>>,
 }
 
-/// How one shard ended.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ShardReport<T: 'static> {
-    /// The id of the shard.
-    pub shard: ShardId,
-    /// The shard's counts, from its start to its end.
-    pub counts: ShardCounts,
-    /// The counts of each class of timers, in the order of the builder.
-    pub classes: Vec<ClassStats>,
-    /// The number of timers that did not fire: `counts.returned + counts.dropped`.
-    pub unfired: u64,
-    /// The timers that the shutdown returns.
-    pub returned: Vec<Returned<T>>,
-}
-
-impl<T: 'static> ShardReport<T> {
-    /// The report of a shard that was never driven.
-    pub(crate) fn empty(shard: ShardId, classes: Vec<ClassStats>) -> Self {
-        let counts = ShardCounts::default();
-        Self { shard, counts, classes, unfired: 0, returned: Vec::new() }
-    }
-
-    /// The report of a shard of this service.
-    pub(crate) fn new(report: Report<T>, time: &Timeline) -> Self {
-        let Report { shard, counts, classes, mut returned } = report;
-        let returned = returned.take().into_iter().map(|timer| Returned {
-            timer: timer.timer,
-            deadline: time.instant(timer.deadline),
-            payload: timer.payload,
-        });
-        let returned = returned.collect();
-        Self { shard, counts, classes, unfired: counts.returned + counts.dropped, returned }
-    }
-}
-
-/// How a service ended.
+/// How a service, or one shard of it, ended.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ShutdownReport<T: 'static> {
-    /// The shards that this shutdown has ended, in order.
-    pub shards: Vec<ShardReport<T>>,
+    /// The shards that this shutdown has ended, in order, each with its counts from its start to
+    /// its end. Timers that did not fire are its `returned` and its `dropped` ones.
+    pub shards: Vec<ShardStats>,
+    /// The timers that the shutdown returns.
+    pub returned: Vec<Returned<T>>,
     /// The shards that had ended before, or ended meanwhile without a report.
     pub dead: Vec<ShardId>,
 }
 
 impl<T> ShutdownReport<T> {
-    /// All timers that the shutdown returns.
-    pub fn into_returned(self) -> impl Iterator<Item = Returned<T>> {
-        self.shards.into_iter().flat_map(|shard| shard.returned)
+    pub(crate) const fn new() -> Self {
+        Self { shards: Vec::new(), returned: Vec::new(), dead: Vec::new() }
+    }
+
+    /// Adds the report of a shard.
+    pub(crate) fn add(&mut self, report: Report<T>, time: &Timeline) {
+        let Report { stats, mut returned } = report;
+        self.shards.push(stats);
+        self.returned.extend(returned.take().into_iter().map(|timer| Returned {
+            timer: timer.timer,
+            deadline: time.instant(timer.deadline),
+            payload: timer.payload,
+        }));
     }
 }

@@ -15,7 +15,7 @@ use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::start;
 use crate::shard::Directory;
-use crate::shard::handler::{Fired, Handler};
+use crate::shard::handler::Fired;
 use crate::values::class::TimerClass;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
@@ -162,7 +162,7 @@ impl TimerServiceBuilder {
     /// bytes, without control characters, quotes and backslashes, as the name of a class has.
     ///
     /// Services of one process need different names wherever their statistics meet: a
-    /// `StatsCollector` refuses two services of one name.
+    /// `register` of `corewheel-stats` refuses two services of one name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();
         self
@@ -220,7 +220,7 @@ impl TimerServiceBuilder {
     ) -> Result<TimerService<T>, StartError>
     where
         T: Send + 'static,
-        H: Handler<T>,
+        H: FnMut(Fired<T>, &Timers<T>) + 'static,
     {
         let settings = self.options.check(false)?;
         let engines = self.options.engines();

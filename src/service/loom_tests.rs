@@ -107,7 +107,8 @@ fn schedule(client: &Client, value: u32) -> Result<TimerId, (RefusedKind, u32)> 
 fn returned(report: ShutdownReport<u32>) -> Vec<u32> {
     assert_eq!(report.dead, []);
     let mut values: Vec<_> = report
-        .into_returned()
+        .returned
+        .into_iter()
         .map(|timer| match timer.payload {
             Payload::Value(value) => value,
             other => panic!("a timer has another payload: {other:?}"),

@@ -27,13 +27,13 @@ use crate::driver::attach::Attachment;
 use crate::driver::runtime::Runtime;
 use crate::face::handle::{Handle, registry};
 use crate::face::reply::Reply;
-use crate::face::report::{ShardReport, ShutdownReport};
+use crate::face::report::ShutdownReport;
 use crate::face::timers::Timers;
 use crate::service::builder::TimerServiceBuilder;
 use crate::shard::Directory;
 use crate::shard::request::{Control, ShutdownOrder};
 use crate::shard::timers::{Job, LocalFuture};
-use crate::stats::{ServiceStats, StatsSource};
+use crate::stats::ServiceStats;
 use crate::values::error::{ReplyError, ShardError};
 use crate::values::ids::ShardId;
 use crate::values::scale::Scale;
@@ -177,10 +177,11 @@ impl<T: Send + 'static> TimerService<T> {
         self.directory.stats()
     }
 
-    /// A source of statistics that outlives this service handle, for an endpoint.
-    pub fn stats_source(&self) -> StatsSource {
+    /// A function that reads the [statistics](Self::stats) from any thread, also after this service
+    /// is dropped: for an endpoint.
+    pub fn stats_source(&self) -> impl Fn() -> ServiceStats + Clone + Send + Sync + use<T> {
         let directory = Arc::clone(&self.directory);
-        StatsSource::new(move || directory.stats())
+        move || directory.stats()
     }
 
     /// Sets the [scale](crate::Timers::set_scale) of all shards, as
@@ -449,18 +450,15 @@ impl<T: Send + 'static> TimerService<T> {
                 };
                 ended.push((shard, report));
             }
-            let (mut shards, mut dead) = (Vec::new(), Vec::new());
+            let mut all = ShutdownReport::new();
             for (shard, report) in ended {
                 match report {
-                    Some(Some(report)) => shards.push(ShardReport::new(*report, &directory.time)),
-                    Some(None) => {
-                        let classes = directory.shard_stats(shard).map(|stats| stats.classes);
-                        shards.push(ShardReport::empty(shard, classes.unwrap_or_default()));
-                    }
-                    None => dead.push(shard),
+                    Some(Some(report)) => all.add(*report, &directory.time),
+                    Some(None) => all.shards.extend(directory.shard_stats(shard)),
+                    None => all.dead.push(shard),
                 }
             }
-            ShutdownReport { shards, dead }
+            all
         })
     }
 
@@ -483,7 +481,7 @@ impl<T: Send + 'static> Drop for TimerService<T> {
         } else {
             let Ok(report) = Reply::gathered(reports).wait() else { return };
             self.join();
-            report.shards.iter().map(|shard| shard.unfired).sum()
+            report.shards.iter().map(|shard| shard.counts.dropped).sum()
         };
         if lost > 0 {
             tracing::warn!(

@@ -21,7 +21,7 @@ impl<T: 'static> Drop for DeadOnDrop<T> {
     fn drop(&mut self) {
         if self.0.close(ShardState::Dead) {
             let report = self.0.clear_out(ShutdownPolicy::Drop, true);
-            let lost = report.counts.dropped;
+            let lost = report.stats.counts.dropped;
             let shard = self.0.id().number();
             tracing::error!(
                 name: "shard-ended",

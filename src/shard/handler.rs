@@ -5,20 +5,7 @@ use std::time::{Duration, Instant};
 use super::timers::Timers;
 use crate::values::ids::TimerId;
 
-/// A typed timer that is due, as its handler gets it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fired<T> {
-    /// The timer's id, which is stale from now on.
-    pub timer: TimerId,
-    /// The deadline at which the timer was due, rounded up to a tick.
-    pub deadline: Instant,
-    /// The time from `deadline` to the delivery.
-    pub lateness: Duration,
-    /// The value that the timer carried.
-    pub payload: T,
-}
-
-/// A handler of typed timers: every closure `FnMut(Fired<T>, &Timers<T>)`.
+/// A typed timer that is due, as its handler gets it: a closure `FnMut(Fired<T>, &Timers<T>)`.
 ///
 /// A shard calls its handler once for each typed timer that expires, on the shard's own thread and
 /// with nothing borrowed, so the handler may schedule, cancel and reset. A timer that it schedules
@@ -29,9 +16,6 @@ pub struct Fired<T> {
 /// dropped on the shard's thread after the last timer. So the `Drop` of a captured value is the
 /// place for what must happen at the end. (A closure captures a value as a whole when it calls a
 /// method on it; a closure that only copies a field out of the value does not capture the value.)
-///
-/// Closures infer the types of their parameters where a method takes `impl Handler<T>`. The trait
-/// is an alias, to be named in bounds; it is implemented for closures and has no method.
 ///
 /// ```
 /// use corewheel::clock::ManualClock;
@@ -58,12 +42,19 @@ pub struct Fired<T> {
 /// assert!(shard.timers().is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a handler of timers that carry `{T}`",
-    label = "expected a closure `|fired, timers| ..`",
-    note = "a handler is an `FnMut(Fired<T>, &Timers<T>) + 'static`, where `T` is the type of the \
-            service's timers; move what it needs into the closure"
-)]
-pub trait Handler<T: 'static>: FnMut(Fired<T>, &Timers<T>) + 'static {}
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fired<T> {
+    /// The timer's id, which is stale from now on.
+    pub timer: TimerId,
+    /// The deadline at which the timer was due, rounded up to a tick.
+    pub deadline: Instant,
+    /// The time from `deadline` to the delivery.
+    pub lateness: Duration,
+    /// The value that the timer carried.
+    pub payload: T,
+}
+
+/// A handler of typed timers.
+pub(crate) trait Handler<T: 'static>: FnMut(Fired<T>, &Timers<T>) + 'static {}
 
 impl<T: 'static, F: FnMut(Fired<T>, &Timers<T>) + 'static> Handler<T> for F {}

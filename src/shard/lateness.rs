@@ -70,7 +70,7 @@ struct LeavingRow {
 struct Came {
     at: u64,
     /// The time from the deadline to `at` that was not spent in the lane, in its parts.
-    before: Parts,
+    before: LatenessParts,
 }
 
 /// The end of a turn.
@@ -199,7 +199,7 @@ impl TurnTimes {
         let sent = sent.min(self.began);
         // If turns left requests, this one may have waited behind them.
         let came = match self.leaving {
-            None => Came { at: sent, before: Parts::default() },
+            None => Came { at: sent, before: LatenessParts::default() },
             Some(LeavingRow { since, before, longest }) => {
                 let there = deadline.max(sent);
                 let mut parts = Cut { at: there, end: since }.waits_for(&before);
@@ -231,7 +231,13 @@ impl TurnTimes {
     }
 
     /// The parts of the lateness of a delivery at `now`.
-    fn parts_of(&mut self, key: Option<TimerKey>, deadline: u64, now: u64, tick: Tick) -> Parts {
+    fn parts_of(
+        &mut self,
+        key: Option<TimerKey>,
+        deadline: u64,
+        now: u64,
+        tick: Tick,
+    ) -> LatenessParts {
         let Self { last, .. } = *self;
         let came = key.and_then(|key| self.came.remove(&key)).unwrap_or_else(|| {
             let at = match () {
@@ -241,7 +247,7 @@ impl TurnTimes {
                 () if tick <= self.finished => self.finished_at,
                 () => 0,
             };
-            Came { at, before: Parts::default() }
+            Came { at, before: LatenessParts::default() }
         });
         let mut cut = Cut { at: deadline, end: now };
         let arrival = cut.until(came.at);
@@ -275,7 +281,7 @@ impl Cut {
     }
 
     /// What a timer that is there from `at` on waits for until the turn begins that follows `turn`.
-    fn waits_for(&mut self, turn: &PastTurn) -> Parts {
+    fn waits_for(&mut self, turn: &PastTurn) -> LatenessParts {
         let was_left = turn.used_budget_up && self.at <= turn.began;
         let backlog = self.until(turn.delivers_since.min(turn.ended));
         let delivering = self.until(turn.ended);
@@ -284,5 +290,3 @@ impl Cut {
         LatenessParts { arrival: 0, poll_delay, handlers, backlog: backlog + left }
     }
 }
-
-type Parts = LatenessParts<u64>;

@@ -10,11 +10,11 @@ use super::timers::{Job, Remote, SendCall};
 use crate::clock::{Timeline, nanos_after};
 use crate::directory;
 use crate::link::lane;
-use crate::stats::{ClassStats, ShardCounts};
+use crate::stats::ShardStats;
 use crate::values::class::ClassId;
 use crate::values::contain::Each;
 use crate::values::error::ReplyError;
-use crate::values::ids::{ShardId, TimerId};
+use crate::values::ids::TimerId;
 use crate::values::outcome::{CancelOutcome, ResetOutcome};
 use crate::values::shutdown::ShutdownPolicy;
 
@@ -159,9 +159,7 @@ pub(crate) struct ShutdownOrder<T: 'static> {
 /// The report of a shard that has ended. If it is dropped, the payloads in it are dropped one at a
 /// time.
 pub(crate) struct Report<T: 'static> {
-    pub(crate) shard: ShardId,
-    pub(crate) counts: ShardCounts,
-    pub(crate) classes: Vec<ClassStats>,
+    pub(crate) stats: ShardStats,
     /// The timers that are returned to the caller.
     pub(crate) returned: Each<Returned<T>>,
 }

@@ -108,7 +108,6 @@ impl<T: 'static> Core<T> {
         }
         self.publish();
         let stats = self.directory.shard_stats(self.id).expect("a core is that of a shard");
-        let returned = Each(returned);
-        Report { shard: self.id, counts: stats.counts, classes: stats.classes, returned }
+        Report { stats, returned: Each(returned) }
     }
 }

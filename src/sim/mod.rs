@@ -265,7 +265,7 @@ use crate::clock::{ManualClock, saturating_nanos};
 use crate::face::timers::Timers;
 use crate::service::TimerService;
 use crate::service::builder::TimerServiceBuilder;
-use crate::shard::handler::{Fired, Handler};
+use crate::shard::handler::Fired;
 use crate::values::error::StartError;
 use crate::values::ids::ShardId;
 use fastrand::Rng;
@@ -318,7 +318,7 @@ impl<T: Send + 'static> Simulation<T> {
     /// # Errors
     ///
     /// A setting is out of its limits, or there is no memory for the timers.
-    pub fn start<H: Handler<T>>(
+    pub fn start<H: FnMut(Fired<T>, &Timers<T>) + 'static>(
         seed: u64,
         builder: TimerServiceBuilder,
         make_handler: impl Fn(ShardId) -> H,

@@ -4,33 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use corewheel_shard::Counters;
 
-/// One count as readers of all counts see it, for a reader that does not name them.
-///
-/// ```
-/// use corewheel::stats::{CountRow, ShardCounts};
-///
-/// fn show(row: &CountRow<ShardCounts>, counts: &ShardCounts) -> String {
-///     format!("{} is {}", row.name, (row.value)(counts))
-/// }
-///
-/// let zero = ShardCounts::default();
-/// assert!(ShardCounts::rows().any(|row| show(&row, &zero) == "fired is 0"));
-/// let mut gauges = ShardCounts::rows().filter(CountRow::is_gauge);
-/// assert!(gauges.any(|row| row.name == "pending"));
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct CountRow<C> {
-    /// The name of the field.
-    pub name: &'static str,
-    /// Whether the count goes down, too.
-    pub(crate) is_gauge: bool,
-    /// The documentation of the field.
-    pub about: &'static str,
-    /// Reads the field.
-    pub value: fn(&C) -> u64,
-}
-
 /// Defines counts of a shard once, a row for each: the plain numbers that its turn writes, the
 /// atomics that it publishes them in, and the conversion between the two.
 ///
@@ -92,22 +65,19 @@ macro_rules! counts {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            /// Every count with its kind and its documentation, in the same order as
-            /// [`iter`](Self::iter).
+            /// What the counts are, in the same order as [`iter`](Self::iter): the documentation
+            /// of each, and whether it is a gauge. A gauge goes down, too, or is the greatest or
+            /// last of some values. Any other count only grows, and adds up over shards.
             ///
             /// ```
             /// use corewheel::stats::ShardCounts;
             ///
-            /// let names: Vec<_> = ShardCounts::rows().map(|row| row.name).collect();
-            /// assert!(names.contains(&"fired") && names.contains(&"pending"));
+            /// let zero = ShardCounts::default();
+            /// let mut rows = ShardCounts::rows().zip(zero.iter());
+            /// assert!(rows.any(|((_about, is_gauge), (name, _))| name == "pending" && is_gauge));
             /// ```
-            pub fn rows() -> impl Iterator<Item = $crate::stats::CountRow<Self>> {
-                [$($crate::stats::CountRow {
-                    name: stringify!($name),
-                    is_gauge: counts!(@is_gauge $kind),
-                    about: concat!($($doc),*),
-                    value: |counts: &Self| counts.$name,
-                },)*].into_iter()
+            pub fn rows() -> impl Iterator<Item = (&'static str, bool)> {
+                [$((concat!($($doc),*), counts!(@is_gauge $kind)),)*].into_iter()
             }
 
             /// Adds the counts of another shard.
@@ -126,14 +96,6 @@ macro_rules! counts {
     (@about gauge) => { "A gauge, which goes up and down; it adds up over shards." };
     (@about maximum) => { "A gauge; of several shards, the greatest counts." };
     (@part $store:expr) => { $store };
-}
-
-impl<C> CountRow<C> {
-    /// Whether the count goes down, too, or is the greatest or last of some values. Any other count
-    /// only grows, and adds up over shards.
-    pub fn is_gauge(&self) -> bool {
-        self.is_gauge
-    }
 }
 
 pub(super) use counts;

@@ -6,7 +6,7 @@
 //! Cost: nothing for a delivery within the bound. A delivery beyond it changes four histograms and
 //! is written down, and is stored at the end of the turn if it is among the last 64.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use super::times::{PublishedTimes, Recorder, Times};
@@ -15,42 +15,27 @@ use crate::values::class::{ClassId, Classes};
 /// How many late deliveries a shard keeps.
 const RECORDS: usize = 64;
 
-/// Lateness, or something about it, in four parts by where it arose.
+/// The names of the parts, in the order of [`LatenessParts`].
+const NAMES: [&str; 4] = ["arrival", "poll_delay", "handlers", "backlog"];
+
+/// Lateness in four parts by where it arose, in nanoseconds:
+/// [`ShardStats::late_parts`](super::ShardStats::late_parts) says what each is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct LatenessParts<V> {
-    /// The timer came to the shard after its deadline: its sender sent it late, its deadline had
-    /// passed when it was scheduled, or turns left it in its lane, since they took other requests.
-    pub arrival: V,
-    /// A turn was due, and the shard's thread did not begin it: the executor ran another task, or
-    /// the thread waited for a processor.
-    pub poll_delay: V,
-    /// The handlers and callbacks of other timers took the time: those that were delivered before
-    /// it in its turn, and those of the turn that went on at its deadline.
-    pub handlers: V,
-    /// The rest: earlier turns that had no budget left for it, and the work of turns before their
-    /// first delivery.
-    pub backlog: V,
+pub(crate) struct LatenessParts {
+    pub(crate) arrival: u64,
+    pub(crate) poll_delay: u64,
+    pub(crate) handlers: u64,
+    pub(crate) backlog: u64,
 }
 
-impl<V> LatenessParts<V> {
-    /// The parts in the order of the fields, with their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &V)> {
-        let Self { arrival, poll_delay, handlers, backlog } = self;
-        [
-            ("arrival", arrival),
-            ("poll_delay", poll_delay),
-            ("handlers", handlers),
-            ("backlog", backlog),
-        ]
-        .into_iter()
+impl LatenessParts {
+    fn in_order(self) -> [u64; 4] {
+        [self.arrival, self.poll_delay, self.handlers, self.backlog]
     }
-}
 
-impl LatenessParts<u64> {
     /// The sum of the parts.
-    pub fn sum(&self) -> u64 {
-        self.iter().map(|(_, part)| part).sum()
+    pub(crate) fn sum(self) -> u64 {
+        self.in_order().into_iter().sum()
     }
 
     /// The parts in their order, as far as they add up to `most` at most.
@@ -70,7 +55,7 @@ impl LatenessParts<u64> {
 }
 
 /// A delivery beyond the service's lateness bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LateDelivery {
@@ -80,8 +65,9 @@ pub struct LateDelivery {
     pub class: Option<&'static str>,
     /// How late it was delivered, in nanoseconds: the sum of the parts.
     pub lateness_ns: u64,
-    /// The parts of the lateness, in nanoseconds.
-    pub parts_ns: LatenessParts<u64>,
+    /// The parts of the lateness by their names, those of
+    /// [`late_parts`](super::ShardStats::late_parts), in nanoseconds.
+    pub parts_ns: BTreeMap<&'static str, u64>,
     /// Whether the turn before had used up its budget, so that the backlog is the budget's.
     pub after_budget: bool,
 }
@@ -92,7 +78,7 @@ pub(crate) struct LateRecord {
     /// When, in nanoseconds since the service's epoch.
     pub(crate) at: u64,
     pub(crate) class: ClassId,
-    pub(crate) parts: LatenessParts<u64>,
+    pub(crate) parts: LatenessParts,
     pub(crate) after_budget: bool,
 }
 
@@ -102,7 +88,7 @@ impl LateRecord {
             at_ns: self.at,
             class: classes.name(self.class),
             lateness_ns: self.parts.sum(),
-            parts_ns: self.parts,
+            parts_ns: NAMES.into_iter().zip(self.parts.in_order()).collect(),
             after_budget: self.after_budget,
         }
     }
@@ -126,9 +112,7 @@ impl LateLog {
     }
 
     pub(crate) fn push(&mut self, record: LateRecord) {
-        let LatenessParts { arrival, poll_delay, handlers, backlog } = record.parts;
-        let parts = [arrival, poll_delay, handlers, backlog];
-        for (recorder, nanos) in self.parts.iter_mut().zip(parts) {
+        for (recorder, nanos) in self.parts.iter_mut().zip(record.parts.in_order()) {
             recorder.record(nanos);
         }
         if self.last.len() == RECORDS {
@@ -170,13 +154,12 @@ impl PublishedLate {
         }
     }
 
-    /// The histograms, and the last records, the latest first.
-    pub(super) fn load(&self) -> (LatenessParts<Times>, Vec<LateRecord>) {
-        let [arrival, poll_delay, handlers, backlog] =
-            self.parts.each_ref().map(PublishedTimes::load);
+    /// The histograms by the names of the parts, and the last records, the latest first.
+    pub(super) fn load(&self) -> (BTreeMap<&'static str, Times>, Vec<LateRecord>) {
+        let parts = NAMES.into_iter().zip(self.parts.iter().map(PublishedTimes::load)).collect();
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let records = last.iter().rev().copied().collect();
-        (LatenessParts { arrival, poll_delay, handlers, backlog }, records)
+        (parts, records)
     }
 }
 
@@ -195,7 +178,7 @@ mod tests {
         let read = || {
             let (parts, records) = published.load();
             let at: Vec<_> = records.iter().map(|record| record.at).collect();
-            (parts.arrival.count, at)
+            (parts["arrival"].count, at)
         };
         assert_eq!(read(), (0, Vec::new()));
         for at in 0..3 {

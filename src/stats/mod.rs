@@ -22,8 +22,8 @@
 //! ```
 //!
 //! A [`ServiceStats`] is a plain value, which serde can serialize. The package `corewheel-stats`
-//! serves it over HTTP. A [`StatsSource`] reads the statistics where the service itself is not at
-//! hand.
+//! serves it over HTTP. [`TimerService::stats_source`](crate::TimerService::stats_source) reads
+//! the statistics where the service itself is not at hand.
 //!
 //! A shard keeps its counts in plain numbers and stores them once a turn, relaxed, into a line of
 //! atomics of its own; commands on its own core, between turns, store the counts that they change.
@@ -38,7 +38,7 @@
 //! # What is measured
 //!
 //! [`ShardStats::lateness`] has all deliveries. Of a delivery beyond the service's bound the shard
-//! tells in four [parts](LatenessParts) where its lateness arose, and keeps the last 64.
+//! tells in four [parts](ShardStats::late_parts) where its lateness arose, and keeps the last 64.
 //! [`ServiceStats::warnings`] says in sentences what needs attention; [`WarningKind`] lists them.
 //!
 //! # As JSON
@@ -70,12 +70,11 @@ pub(crate) mod times;
 mod warnings;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::class::ClassStats;
-pub use self::counts::{CountRow, ShardCounts};
-pub use self::late::{LateDelivery, LatenessParts};
+pub use self::counts::ShardCounts;
+pub use self::late::LateDelivery;
 pub use self::tally::DeadlineStats;
 pub use self::times::Times;
 use self::warnings::brief;
@@ -134,8 +133,18 @@ pub struct ShardStats {
     /// How long turns took.
     pub turn_time: Times,
     /// The lateness of the deliveries beyond the service's bound, in the four parts of which each
-    /// is the sum.
-    pub late_parts: LatenessParts<Times>,
+    /// is the sum, by their names:
+    ///
+    /// - `arrival`: the timer came to the shard after its deadline. Its sender sent it late, its
+    ///   deadline had passed when it was scheduled, or turns left it in its lane, since they took
+    ///   other requests.
+    /// - `poll_delay`: a turn was due, and the shard's thread did not begin it. The executor ran
+    ///   another task, or the thread waited for a processor.
+    /// - `handlers`: the handlers and callbacks of other timers took the time, those that were
+    ///   delivered before it in its turn, and those of the turn that went on at its deadline.
+    /// - `backlog`: the rest, which is earlier turns that had no budget left for it, and the work
+    ///   of turns before their first delivery.
+    pub late_parts: BTreeMap<&'static str, Times>,
     /// The last 64 deliveries beyond the service's bound, the latest first.
     pub late_deliveries: Vec<LateDelivery>,
     /// For how long a turn has been due and has not ended, in nanoseconds; 0 if none is due. The
@@ -257,24 +266,3 @@ impl ServiceStats {
         ClassStats::sum(self.shards.iter().map(|shard| &*shard.classes))
     }
 }
-
-/// Reads the statistics of a service, from any thread and also after the
-/// [`TimerService`](crate::TimerService) is dropped; made by
-/// [`TimerService::stats_source`](crate::TimerService::stats_source).
-#[derive(Clone)]
-pub struct StatsSource {
-    read: Arc<dyn Fn() -> ServiceStats + Send + Sync>,
-}
-
-impl StatsSource {
-    pub(crate) fn new(read: impl Fn() -> ServiceStats + Send + Sync + 'static) -> Self {
-        Self { read: Arc::new(read) }
-    }
-
-    /// The statistics at this moment.
-    pub fn read(&self) -> ServiceStats {
-        (self.read)()
-    }
-}
-
-debug_fields!([] StatsSource, |_it|);

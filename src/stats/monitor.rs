@@ -305,7 +305,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::stats::{ClassStats, LatenessParts, ShardCounts, Times};
+    use crate::stats::{ClassStats, ShardCounts, Times};
     use crate::values::ids::ShardId;
     use crate::values::scale::Scale;
     use crate::values::settings::TurnBudget;
@@ -323,7 +323,7 @@ mod tests {
             lateness: Times::default(),
             ring_delay: Times::default(),
             turn_time: Times::default(),
-            late_parts: LatenessParts::default(),
+            late_parts: BTreeMap::new(),
             late_deliveries: Vec::new(),
             overdue_ns: 0,
             turn_ns: None,

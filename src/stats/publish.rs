@@ -1,5 +1,6 @@
 //! Where a shard publishes its counts, for readers on any thread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use crossbeam_utils::CachePadded;
 use super::class::{ClassStats, FirstHeld, PublishedClass};
 use super::counts::{ACT, COMMAND, PublishedCounts, ShardCounts};
 use super::gauges::PublishedGauges;
-use super::late::{LateLog, LateRecord, LatenessParts, PublishedLate};
+use super::late::{LateLog, LateRecord, PublishedLate};
 use super::live::Live;
 use super::times::{PublishedTimes, Recorder, Times};
 use crate::link::version::Version;
@@ -147,7 +148,7 @@ pub(crate) struct Reading {
     pub(crate) lateness: Times,
     pub(crate) ring_delay: Times,
     pub(crate) turn_time: Times,
-    pub(crate) parts: LatenessParts<Times>,
+    pub(crate) parts: BTreeMap<&'static str, Times>,
     pub(crate) late: Vec<LateRecord>,
 }
 

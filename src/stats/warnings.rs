@@ -61,7 +61,8 @@ macro_rules! warnings {
             }
 
             /// The part of the lateness of timers that it explains, by its name in
-            /// [`LatenessParts`](crate::stats::LatenessParts); `None` if it explains none.
+            /// [`ShardStats::late_parts`](crate::stats::ShardStats::late_parts); `None` if it
+            /// explains none.
             pub fn part(self) -> Option<&'static str> {
                 match self {
                     $(Self::$kind => $part,)*

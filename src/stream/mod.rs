@@ -32,8 +32,8 @@
 //!    [released](StreamControl::release_request) until the wait ends. So the idle times find a peer
 //!    that sends no more.
 //! 4. [`message_ends_at`](StreamControl::message_ends_at) with the body of a request of HTTP/1. Its
-//!    end follows from [`take_head_end`](StreamControl::take_head_end) and the length of the body. A
-//!    body in chunks [ends with a line](StreamControl::message_ends_with_line), and one that is
+//!    end follows from [`take_head_end`](StreamControl::take_head_end) and the length of the body.
+//!    A body in chunks [ends with a line](StreamControl::message_ends_with_line), and one that is
 //!    broken off is [complete](StreamControl::message_complete).
 //! 5. [`begin_piece`](StreamControl::begin_piece) for each part of a response of HTTP/2, which
 //!    the library keeps until its peer has a window for it,
@@ -41,7 +41,8 @@
 //!    [`end_piece`](StreamControl::end_piece).
 //! 6. [`end_request_at_flush`](StreamControl::end_request_at_flush) or
 //!    [`end_request_at_write`](StreamControl::end_request_at_write) when the library has taken the
-//!    last of the response. The idle times then count from the time at which the socket has accepted it.
+//!    last of the response. The idle times then count from the time at which the socket has
+//!    accepted it.
 //! 7. [`begin_tunnel`](StreamControl::begin_tunnel) when the response to a CONNECT of HTTP/2
 //!    succeeds.
 //! 8. [`begin_message`](StreamControl::begin_message) when both bodies of HTTP/1 have ended, unless

@@ -48,7 +48,7 @@
 //! The default service ends with the process, and not before; no call shuts it down. A runtime that
 //! ends drops its tasks, and their sleeps cancel their timers. [`set_service`] sets another service
 //! before the first use, with a capacity or a tick of the program's choice. [`handle`] and
-//! [`stats_source`] reach the service in either case.
+//! [`stats`] reach the service in either case.
 //!
 //! # Refused timers
 //!
@@ -153,7 +153,7 @@ pub use std::time::Duration;
 pub use tokio::time::Instant;
 
 pub use self::interval::{Interval, interval, interval_at};
-pub use self::service::{handle, set_service, stats_source};
+pub use self::service::{handle, set_service, stats};
 pub use self::sleep::{Sleep, sleep, sleep_until};
 pub use self::timeout::{Timeout, timeout, timeout_at};
 pub use crate::kit::interval::MissedTickBehavior;

@@ -16,14 +16,14 @@ use crate::clock::{NearClock, Timeline};
 use crate::face::handle::AnyHandle;
 use crate::fallback;
 use crate::service::TimerService;
-use crate::stats::StatsSource;
+use crate::stats::ServiceStats;
 use crate::values::error::ConfigError;
 
 struct Chosen {
     handle: AnyHandle,
     time: Timeline,
     clock: NearClock,
-    stats: StatsSource,
+    stats: Box<dyn Fn() -> ServiceStats + Send + Sync>,
     /// The default service; `None` if a service was set.
     _default: Option<TimerService>,
 }
@@ -33,7 +33,7 @@ impl Chosen {
         let handle = service.handle().untyped();
         let time = service.timeline().clone();
         let clock = NearClock::new(time.clock().clone());
-        let stats = service.stats_source();
+        let stats = Box::new(service.stats_source());
         Self { handle, time, clock, stats, _default: None }
     }
 }
@@ -68,7 +68,7 @@ fn chosen() -> &'static Chosen {
 ///
 /// let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
 /// runtime.block_on(async { time::sleep(Duration::from_millis(2)).await });
-/// assert_eq!(time::stats_source().read().name, "timers");
+/// assert_eq!(time::stats().name, "timers");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -129,12 +129,12 @@ pub(super) fn due_after(delay: Duration) -> (u64, fallback::Moment) {
     }
 }
 
-/// The statistics of the service whose shards hold the timers of this module, to be read or for a
-/// `StatsEndpoint`. Starts the default service if there is none.
+/// The statistics of the service whose shards hold the timers of this module. The function itself
+/// is the source for a `StatsEndpoint`. Starts the default service if there is none.
 ///
 /// # Panics
 ///
 /// The default service cannot start.
-pub fn stats_source() -> StatsSource {
-    chosen().stats.clone()
+pub fn stats() -> ServiceStats {
+    (chosen().stats)()
 }

@@ -15,7 +15,7 @@
 /// let report = service.shutdown(ShutdownPolicy::Return)?;
 /// let counts = report.shards[0].counts;
 /// assert_eq!((counts.returned, counts.pending), (1, 0));
-/// let leases = report.into_returned().filter_map(|timer| timer.payload.into_value());
+/// let leases = report.returned.into_iter().filter_map(|timer| timer.payload.into_value());
 /// assert_eq!(leases.collect::<Vec<_>>(), ["a lease"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -13,7 +13,7 @@ use corewheel::{
 
 use corewheel_test_support::{
     FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, look, ms, runtimes, slot_of,
-    ticks_of, wait_until,
+    ticks_of, unfired, wait_until,
 };
 
 /// Panics when it is dropped.
@@ -74,7 +74,7 @@ fn payload_that_panics_when_dropped_is_counted() {
     lab.settle();
     assert_eq!(lab.counts().panicked, 3);
     let report = lab.end(ShutdownPolicy::Drop);
-    assert_eq!(report.unfired, 1);
+    assert_eq!(unfired(&report.shards[0].counts), 1);
     assert_eq!(lab.counts().panicked, 4);
     check_law(&lab.counts());
 }

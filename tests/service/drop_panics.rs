@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use corewheel::{ConnLimits, Fired, Handler, ReplyError, ShutdownPolicy, Timers};
+use corewheel::{ConnLimits, Fired, ReplyError, ShutdownPolicy, Timers};
 use corewheel_kit::keyed::KeyedTimers;
 use corewheel_kit::purgatory::{Operation, Purgatory};
 use corewheel_kit::queue::DelayQueue;
@@ -356,7 +356,7 @@ struct HandlerPart(Arc<AtomicUsize>, #[allow(dead_code, reason = "it is dropped"
 
 impl HandlerPart {
     /// Returns a handler that holds `self` and forgets its payloads.
-    fn handler(self) -> impl Handler<PanicsOnDrop> {
+    fn handler(self) -> impl FnMut(Fired<PanicsOnDrop>, &Timers<PanicsOnDrop>) + 'static {
         move |fired: Fired<PanicsOnDrop>, _: &Timers<PanicsOnDrop>| {
             let _held = &self;
             std::mem::forget(fired.payload);
@@ -382,7 +382,7 @@ fn handler_that_panics_when_dropped_does_not_disturb_a_shutdown() {
             running.service.handle().on(SHARD).schedule(FAR, PanicsOnDrop(1)).unwrap();
             let report = running.end(policy);
             assert!(report.dead.is_empty(), "{host:?}");
-            report.into_returned().for_each(std::mem::forget);
+            report.returned.into_iter().for_each(std::mem::forget);
             assert_eq!(dropped.load(Ordering::SeqCst), 2, "{host:?}, {policy:?}");
         }
     }

@@ -4,12 +4,15 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel}
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::{Fired, Handler, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, ShardId, ShutdownPolicy, TimerService, Timers};
 
 use corewheel_test_support::{FAR, Host, PATIENCE, Running, SHARD, builder, check_law, ms, seeds};
 
 /// A handler that sends into a channel, and schedules again what finds no room.
-fn to_channel(sender: SyncSender<u32>, again: u64) -> impl Handler<u32> {
+fn to_channel(
+    sender: SyncSender<u32>,
+    again: u64,
+) -> impl FnMut(Fired<u32>, &Timers<u32>) + 'static {
     move |fired: Fired<u32>, timers: &Timers<u32>| {
         if let Err(TrySendError::Full(value)) = sender.try_send(fired.payload) {
             timers.schedule(ms(again), value).unwrap();
@@ -156,7 +159,9 @@ mod in_task_queues {
     }
 
     /// A handler that runs `work` in the test's queue.
-    fn in_background(work: impl Fn(u32, &Timers<u32>) + Clone + 'static) -> impl Handler<u32> {
+    fn in_background(
+        work: impl Fn(u32, &Timers<u32>) + Clone + 'static,
+    ) -> impl FnMut(Fired<u32>, &Timers<u32>) + 'static {
         move |fired: Fired<u32>, timers: &Timers<u32>| {
             let work = work.clone();
             let call = move |timers: &Timers<u32>| work(fired.payload, timers);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::settings::TurnBudget;
-use corewheel::{Fired, Handler, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
 use corewheel_kit::repeat::Repeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::{LocalSet, yield_now};
@@ -17,7 +17,7 @@ use tokio::task::{LocalSet, yield_now};
 use corewheel_test_support::{FAR, OTHER, builder, ms, seeds};
 
 /// Loops of all shards of a service with one handler.
-fn loops<T: Send + 'static, H: Handler<T>>(
+fn loops<T: Send + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static>(
     service: &TimerService<T>,
     make_handler: impl Fn() -> H,
 ) -> Vec<ShardLoop<T, H>> {

@@ -225,7 +225,7 @@ fn check(host: Host, operations: usize, seed: u64, ends: Option<ShutdownPolicy>)
         }
     };
     report.shards.iter().for_each(|shard| check_law(&shard.counts));
-    report.into_returned().for_each(|one| {
+    report.returned.into_iter().for_each(|one| {
         ledger.end(one.payload.into_value().expect("each timer has a value"));
     });
     let read = |of: &AtomicU64| of.load(Ordering::SeqCst);

@@ -16,7 +16,7 @@ use corewheel::{
 
 use corewheel_test_support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
-    wait_until,
+    unfired, wait_until,
 };
 
 const POLICIES: [ShutdownPolicy; 3] =
@@ -49,17 +49,18 @@ fn shutdown_gives_each_pending_timer_one_outcome() {
             drop(guard);
             let report = running.end(policy);
             assert!(report.dead.is_empty());
-            let unfired: u64 = report.shards.iter().map(|shard| shard.unfired).sum();
+            let left: u64 = report.shards.iter().map(|shard| unfired(&shard.counts)).sum();
             report.shards.iter().for_each(|shard| check_law(&shard.counts));
             assert!(report.shards.iter().all(|shard| shard.counts.pending == 0));
-            let returned = report.into_returned().count();
+            let returned = report.returned.len();
+            drop(report);
             let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
             let expected = match policy {
                 ShutdownPolicy::Return => (80, 80, 0),
                 ShutdownPolicy::Drop => (80, 0, 0),
                 ShutdownPolicy::Fire => (0, 0, 80),
             };
-            assert_eq!((unfired, returned, count(&fired)), expected, "{host:?}, {policy:?}");
+            assert_eq!((left, returned, count(&fired)), expected, "{host:?}, {policy:?}");
             assert_eq!(count(&dropped), 81, "{host:?}, {policy:?}: nothing is kept");
         }
     }
@@ -96,7 +97,7 @@ fn shutdown_counts_requests_that_are_on_the_way() {
         check_law(&counts);
         let fired = fired.take();
         let returned: Vec<_> =
-            report.into_returned().map(|one| one.payload.into_value().unwrap()).collect();
+            report.returned.into_iter().map(|one| one.payload.into_value().unwrap()).collect();
         match policy {
             ShutdownPolicy::Return => assert_eq!((fired, returned), (vec![], vec![1, 3])),
             ShutdownPolicy::Fire => assert_eq!((fired, returned), (vec![1, 3], vec![])),
@@ -130,8 +131,8 @@ fn fire_goes_in_the_order_of_deadlines() {
     }
     lab.timers().schedule(Duration::MAX, u64::MAX).unwrap();
     let report = lab.end(ShutdownPolicy::Fire);
-    assert_eq!((report.counts.fired, report.counts.panicked), (1_001, 0));
-    assert_eq!(report.unfired, 0);
+    assert_eq!((report.shards[0].counts.fired, report.shards[0].counts.panicked), (1_001, 0));
+    assert_eq!(unfired(&report.shards[0].counts), 0);
 }
 
 #[test]
@@ -153,8 +154,11 @@ fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
         client.on(SHARD).schedule_fn(ms(1), call).unwrap();
         let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
         assert_eq!(blocked, Err(ReplyError::OnShard), "{host:?}");
-        let mut returned: Vec<_> =
-            block_on(begun).into_returned().map(|one| one.payload.into_value().unwrap()).collect();
+        let mut returned: Vec<_> = block_on(begun)
+            .returned
+            .into_iter()
+            .map(|one| one.payload.into_value().unwrap())
+            .collect();
         returned.sort_unstable();
         assert_eq!(returned, [1, 2], "{host:?}");
         let again = running.service.shutdown(ShutdownPolicy::Drop).map(drop);
@@ -172,7 +176,7 @@ fn concurrent_shutdowns_give_one_report() {
             .map(|_| {
                 let service = Arc::clone(&running.service);
                 thread::spawn(move || {
-                    service.shutdown(ShutdownPolicy::Return).map(|all| all.into_returned().count())
+                    service.shutdown(ShutdownPolicy::Return).map(|all| all.returned.len())
                 })
             })
             .collect();
@@ -224,7 +228,7 @@ fn schedule_that_races_with_shutdown_is_counted_or_refused() {
                 threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
             check_law(&report.shards[0].counts);
             let mut ended: Vec<_> =
-                report.into_returned().filter_map(|r| r.payload.into_value()).collect();
+                report.returned.into_iter().filter_map(|r| r.payload.into_value()).collect();
             ended.append(&mut fired.lock().unwrap());
             accepted.sort_unstable();
             ended.sort_unstable();
@@ -280,7 +284,11 @@ fn shutdown_waits_for_slow_callback() {
         started.recv_timeout(PATIENCE).unwrap();
         let report = running.end(ShutdownPolicy::Return);
         assert!(done.load(Ordering::SeqCst), "{host:?}");
-        assert_eq!((report.shards[0].counts.fired, report.shards[0].unfired), (1, 1), "{host:?}");
+        assert_eq!(
+            (report.shards[0].counts.fired, unfired(&report.shards[0].counts)),
+            (1, 1),
+            "{host:?}"
+        );
     }
 }
 
@@ -337,7 +345,7 @@ fn attach_succeeds_once_and_not_after_shutdown() {
     let mut shard = first.into_loop(|_: Fired<u8>, _: &_| {}).unwrap();
     assert!(matches!(shard.timers().schedule(FAR, 1), Err(Refused::Closed(1))));
     assert_eq!(shard.turn(), Turn::Closed);
-    assert_eq!(shard.shutdown(ShutdownPolicy::Return).unfired, 0);
+    assert_eq!(unfired(&shard.shutdown(ShutdownPolicy::Return).shards[0].counts), 0);
     assert_eq!(service.stats().shards[0].state, ShardState::Closed);
 }
 
@@ -345,7 +353,7 @@ fn attach_succeeds_once_and_not_after_shutdown() {
 fn loop_that_ends_its_shard_is_reported_dead() {
     let mut lab = Lab::<()>::new(builder(1));
     let mut report = Box::pin(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
-    assert_eq!(lab.end(ShutdownPolicy::Drop).shard, SHARD);
+    assert_eq!(lab.end(ShutdownPolicy::Drop).shards[0].shard, SHARD);
     assert_eq!(look(&mut report).expect("nobody is waited for").dead, [SHARD]);
 }
 
@@ -368,7 +376,7 @@ fn callback_that_cannot_travel_is_dropped_while_nothing_is_borrowed() {
     }
     lab.timers().schedule(FAR, 1).unwrap();
     let report = lab.end(ShutdownPolicy::Return);
-    assert_eq!((report.unfired, report.returned.len()), (3, 3));
+    assert_eq!((unfired(&report.shards[0].counts), report.returned.len()), (3, 3));
     assert_eq!(lab.counts().panicked, 2);
 }
 

@@ -184,7 +184,7 @@ fn shutdown_by_every_policy_ends_sleeps_as_closed_and_never_early() {
         assert_eq!(look(&mut remote), None);
         lab.advance(ms(1));
         let report = lab.end(policy);
-        check_law(&report.counts);
+        check_law(&report.shards[0].counts);
         assert_eq!(look(&mut due), Some(Ok(())), "{policy:?}: the timer had fired");
         assert_eq!(look(&mut far), Some(Err(RefusedKind::Closed)), "{policy:?}");
         let closed = Err(TimeoutError::NoTimer(RefusedKind::Closed));

@@ -14,7 +14,9 @@ use corewheel::{
     AnyHandle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimerService, TimerServiceBuilder,
 };
 
-use corewheel_test_support::{Alarm, FAR, Lab, builder, check_law, look, ms, poll, wait_until};
+use corewheel_test_support::{
+    Alarm, FAR, Lab, builder, check_law, look, ms, poll, unfired, wait_until,
+};
 
 /// A thread that drives no shard and runs what it is given, and then waits.
 pub(crate) struct Elsewhere {
@@ -335,7 +337,7 @@ fn each_policy_of_a_shutdown_gives_each_timer_one_outcome() {
                 there.end();
             }
             let report = lab.end(policy);
-            let counts = report.counts;
+            let counts = report.shards[0].counts;
             assert_eq!((counts.scheduled_remote, counts.pending), (400, 0), "{policy:?}");
             assert_eq!(counts.cancelled, 100, "{policy:?}: what had ended before");
             let pending = match policy {
@@ -343,7 +345,11 @@ fn each_policy_of_a_shutdown_gives_each_timer_one_outcome() {
                 // The timers of futures have no payload to return.
                 ShutdownPolicy::Return | ShutdownPolicy::Drop => counts.dropped,
             };
-            assert_eq!((pending, report.unfired + counts.fired), (300, 300), "{policy:?}");
+            assert_eq!(
+                (pending, unfired(&report.shards[0].counts) + counts.fired),
+                (300, 300),
+                "{policy:?}"
+            );
             assert_eq!((alarm.count(), kept(&alarm)), (300, 0), "{policy:?}: all are woken");
             check_law(&counts);
             for mut sleep in young.into_iter().chain(old) {
@@ -397,7 +403,7 @@ fn wakers_that_a_turn_has_no_time_for_are_woken_by_the_next_turns_or_the_end() {
         }
         let (counts, class) = if let Some(policy) = end {
             let report = lab.end(policy);
-            (report.counts, report.classes[0])
+            (report.shards[0].counts, report.shards[0].classes[0])
         } else {
             while lab.turn() == Turn::More {
                 lab.clock.advance(ms(100));

@@ -238,7 +238,7 @@ fn watched(
         })
         .unwrap();
     let source = service.stats_source();
-    thread::spawn(move || watch(&source, tell));
+    thread::spawn(move || watch(source, tell));
     (service, seen, release)
 }
 
@@ -287,7 +287,7 @@ fn watchdog_ends_with_its_shards_and_survives_a_hook_that_panics() {
         .start_attached_with::<u64>()
         .unwrap();
     let source = service.stats_source();
-    thread::spawn(move || watch(&source, tell));
+    thread::spawn(move || watch(source, tell));
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
     shard.timers().schedule(ms(1), 1).unwrap();
     let _ = shard.turn();

@@ -207,7 +207,7 @@ impl History {
                 check_law(&ledger, &shard.counts);
             }
             let counted: u64 = report.shards.iter().map(|shard| shard.counts.returned).sum();
-            let returned: Vec<_> = report.into_returned().collect();
+            let returned = report.returned;
             if returned.len() as u64 != counted {
                 let len = returned.len();
                 ledger.violate(format!("{len} timers are returned, and {counted} are counted"));

@@ -1,7 +1,7 @@
 //! Shards in glommio executors that a server has already.
 
 use corewheel::attach::Attachment;
-use corewheel::{Handler, StartError, Timers};
+use corewheel::{Fired, StartError, Timers};
 
 use crate::host::{GlommioHost, start};
 
@@ -52,7 +52,7 @@ use crate::host::{GlommioHost, start};
 /// Outside of a glommio executor.
 pub fn attach<T: Send + 'static>(
     attachment: Attachment<T>,
-    handler: impl Handler<T>,
+    handler: impl FnMut(Fired<T>, &Timers<T>) + 'static,
 ) -> Result<Timers<T>, StartError> {
     let (timers, driver) = attachment.attach(GlommioHost::new(), handler)?;
     drop(start(driver));

@@ -9,10 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::host::Engine;
-use corewheel::shutdown::{ShardReport, ShutdownReport};
-use corewheel::{
-    Fired, Handler, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers, When,
-};
+use corewheel::shutdown::ShutdownReport;
+use corewheel::{Fired, Reply, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers, When};
 
 /// The shard that is tested.
 pub(crate) const SHARD: ShardId = ShardId::new(0);
@@ -45,7 +43,7 @@ impl Bed {
     }
 
     /// Starts a shard whose values go to a handler.
-    pub(crate) fn start<T: Send + 'static, H: Handler<T>>(
+    pub(crate) fn start<T: Send + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static>(
         &self,
         make_handler: impl Fn() -> H + Send + Sync + 'static,
     ) -> Running<T> {
@@ -161,7 +159,7 @@ impl<T: Send + 'static> Running<T> {
 
     /// Shuts the service down.
     #[track_caller]
-    pub(crate) fn end(self, policy: ShutdownPolicy) -> ShardReport<T> {
+    pub(crate) fn end(self, policy: ShutdownPolicy) -> ShutdownReport<T> {
         let (sender, ended) = mpsc::channel();
         let service = Arc::clone(&self.service);
         let shut_down = move || {
@@ -170,10 +168,10 @@ impl<T: Send + 'static> Running<T> {
         };
         let closing = thread::spawn(shut_down);
         let report = self.next(&ended, "end when the service is shut down");
-        let ShutdownReport { mut shards, dead, .. } = report.expect("it is shut down once");
-        self.must("not die before it is shut down", dead.is_empty());
+        let report = report.expect("it is shut down once");
+        self.must("not die before it is shut down", report.dead.is_empty());
         closing.join().expect("a shutdown does not panic");
-        shards.pop().unwrap_or_else(|| self.fail("report its end"))
+        report
     }
 }
 

@@ -9,24 +9,23 @@
 use std::fmt;
 
 use corewheel::ConfigError;
-use corewheel::stats::{ServiceStats, StatsSource};
+use corewheel::stats::ServiceStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use super::metrics;
 
-/// Puts the statistics of services into a registry of `prometheus_client`.
+/// Puts the statistics of services into a registry of `prometheus_client`, with the prefix
+/// `corewheel` behind the registry's own. `read` reads them at each scrape.
 ///
 /// It is for a program that has a registry and serves it already. The families and their names are
 /// those of the endpoint's `/metrics`, and each sample has a label `service`. Services that share a
-/// registry share one collector, since a text has each family once, and need different
+/// registry are registered by one call, since a text has each family once, and need different
 /// [names](corewheel::TimerServiceBuilder::name), since that label alone tells their samples apart.
-/// A second service of a name is refused.
 ///
 /// ```
 /// use corewheel::TimerService;
-/// use corewheel_stats::StatsCollector;
 /// use prometheus_client::registry::Registry;
 ///
 /// let requests = TimerService::builder().shards(1).name("requests").start()?;
@@ -34,8 +33,8 @@ use super::metrics;
 ///
 /// let labels = [("region".into(), "north".into())];
 /// let mut registry = Registry::with_labels(labels.into_iter());
-/// let collector = StatsCollector::new(requests.stats_source()).and(jobs.stats_source())?;
-/// collector.register(&mut registry);
+/// let sources = [requests.stats_source(), jobs.stats_source()];
+/// corewheel_stats::register(&mut registry, move || sources.iter().map(|read| read()).collect())?;
 ///
 /// let mut text = String::new();
 /// prometheus_client::encoding::text::encode(&mut text, &registry)?;
@@ -44,60 +43,43 @@ use super::metrics;
 /// ```
 ///
 /// Cost: encoding the registry reads each shard of each service, as a request for `/metrics` does.
-#[derive(Clone, Debug)]
-#[must_use = "a collector does nothing until it is registered"]
-pub struct StatsCollector {
-    sources: Vec<StatsSource>,
+///
+/// # Errors
+///
+/// Two of the services have one name, as two services have that were not given one.
+pub fn register<F>(registry: &mut Registry, read: F) -> Result<(), ConfigError>
+where
+    F: Fn() -> Vec<ServiceStats> + Send + Sync + 'static,
+{
+    let mut names: Vec<String> = read().into_iter().map(|service| service.name).collect();
+    names.sort_unstable();
+    if let Some([name, ..]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let limit = "another service of the registry has that name, so that no label would tell \
+                     their samples apart";
+        let remedy = "give each service a name of its own with `TimerServiceBuilder::name`";
+        return Err(ConfigError::new("name", name, limit, remedy));
+    }
+    Collected(read).register(registry);
+    Ok(())
 }
 
-impl StatsCollector {
-    /// A collector of one service, with a label `shard`.
-    pub fn new(source: StatsSource) -> Self {
-        Self { sources: vec![source] }
-    }
+/// Services whose names differ.
+pub(super) struct Collected<F>(pub(super) F);
 
-    /// Collects another service, too.
-    ///
-    /// ```
-    /// use corewheel::TimerService;
-    /// use corewheel_stats::StatsCollector;
-    ///
-    /// let unnamed = || TimerService::builder().shards(1).start_attached();
-    /// let (one, other) = (unnamed()?, unnamed()?);
-    /// let collector = StatsCollector::new(one.stats_source());
-    /// let refused = collector.and(other.stats_source()).unwrap_err();
-    /// let text = r#"name is "corewheel", but another service of the collector has that name"#;
-    /// assert!(refused.to_string().starts_with(text));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The collector has the service already, or another one of its name, as two services have that
-    /// were not given one.
-    pub fn and(mut self, source: StatsSource) -> Result<Self, ConfigError> {
-        let name = source.read().name;
-        if self.sources.iter().any(|source| source.read().name == name) {
-            let limit = "another service of the collector has that name, so that no label would \
-                         tell their samples apart";
-            let remedy = "give each service a name of its own with `TimerServiceBuilder::name`";
-            return Err(ConfigError::new("name", name, limit, remedy));
-        }
-        self.sources.push(source);
-        Ok(self)
-    }
-
-    /// Registers the collector with the prefix `corewheel` behind the registry's own. A registry
-    /// takes one collector, which has all services: a text has each family once. A caller that
-    /// wants another prefix passes the collector to [`Registry::register_collector`].
-    pub fn register(self, registry: &mut Registry) {
+impl<F: Fn() -> Vec<ServiceStats> + Send + Sync + 'static> Collected<F> {
+    pub(super) fn register(self, registry: &mut Registry) {
         registry.sub_registry_with_prefix("corewheel").register_collector(Box::new(self));
     }
 }
 
-impl Collector for StatsCollector {
+impl<F: Fn() -> Vec<ServiceStats> + Send + Sync + 'static> Collector for Collected<F> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let services: Vec<ServiceStats> = self.sources.iter().map(StatsSource::read).collect();
-        metrics::encode(&mut encoder, &services)
+        metrics::encode(&mut encoder, &(self.0)())
+    }
+}
+
+impl<F> fmt::Debug for Collected<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collected").finish_non_exhaustive()
     }
 }

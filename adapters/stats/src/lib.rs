@@ -49,7 +49,7 @@ use std::thread::{self, JoinHandle};
 
 use tokio::sync::oneshot;
 
-pub use self::collector::StatsCollector;
+pub use self::collector::register;
 pub use self::mount::StatsRoutes;
 
 /// Serves the statistics of one service over HTTP/1, until it is dropped.
@@ -107,9 +107,10 @@ pub struct StatsEndpoint {
 }
 
 impl StatsEndpoint {
-    /// Binds the address and starts the thread. A
-    /// [`StatsSource`](corewheel::stats::StatsSource) has the routes with their defaults;
-    /// [`StatsRoutes`] sets what is to be different. The endpoint answers when this returns.
+    /// Binds the address and starts the thread. A function that reads the statistics, such as
+    /// [`stats_source`](corewheel::TimerService::stats_source) returns one, has the routes with
+    /// their defaults; [`StatsRoutes`] sets what is to be different. The endpoint answers when this
+    /// returns.
     ///
     /// A name is resolved here, which blocks the calling thread while the system asks its name
     /// servers; a task passes an address. Of several addresses the first that works is taken. Port
@@ -129,7 +130,7 @@ impl StatsEndpoint {
         let (running, stop) = oneshot::channel();
         let (ready, started) = mpsc::channel();
         let routes = Arc::new(routes.into());
-        let name = format!("{}-http", routes.source.read().name);
+        let name = format!("{}-http", (routes.source)().name);
         let run = move || {
             if let Err(error) = server::run(listener, routes, stop, &ready) {
                 let _ = ready.send(Err(error));

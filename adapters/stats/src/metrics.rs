@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 
 use corewheel::DeadlineKind;
 use corewheel::stats::{
-    ClassStats, CountRow, DeadlineStats, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
+    ClassStats, DeadlineStats, ServiceStats, ShardCounts, ShardState, ShardStats, Times,
     WarningKind,
 };
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -132,13 +132,14 @@ pub(super) fn encode(
         })
     });
     encode_rows(encoder, OF_WARNING, &warnings.collect::<Vec<_>>())?;
-    let counts = shards.iter().map(|(labels, shard)| (labels.clone(), &shard.counts));
+    let counts = shards.iter().map(|(labels, shard)| (labels, shard.counts.iter().collect()));
     encode_counts(encoder, "", ShardCounts::rows(), &counts.collect::<Vec<_>>())?;
     let classes = shards.iter().flat_map(|(labels, shard)| {
         shard.classes.iter().map(move |class| (with(labels, "class", class.class), class))
     });
     let classes: Vec<(Labels, &ClassStats)> = classes.collect();
-    encode_counts(encoder, "class_", ClassStats::rows(), &classes)?;
+    let counts = classes.iter().map(|(labels, class)| (labels, class.iter().collect()));
+    encode_counts(encoder, "class_", ClassStats::rows(), &counts.collect::<Vec<_>>())?;
     encode_rows(encoder, OF_CLASS, &classes)?;
     // All kinds of deadlines are there from the start, so that a rate has the first.
     let deadlines = |label| {
@@ -239,21 +240,23 @@ fn encode_rows<T>(
 }
 
 /// Each count as a family of its own, whose name begins with `prefix`.
-fn encode_counts<C>(
+fn encode_counts(
     encoder: &mut DescriptorEncoder<'_>,
     prefix: &str,
-    rows: impl Iterator<Item = CountRow<C>>,
-    counted: &[(Labels, &C)],
+    rows: impl Iterator<Item = (&'static str, bool)>,
+    counted: &[(&Labels, Vec<(&'static str, u64)>)],
 ) -> fmt::Result {
-    for row in rows {
-        let help = row.about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
-        let (name, unit) = match row.name.strip_suffix("_ns") {
+    let names = counted.first().into_iter().flat_map(|(_, counts)| counts);
+    for (index, ((about, is_gauge), (name, _))) in rows.zip(names).enumerate() {
+        let help = about.trim().trim_end_matches('.').replace(", in nanoseconds", "");
+        let (name, unit) = match name.strip_suffix("_ns") {
             Some(stem) => (format!("{prefix}{stem}_seconds"), 1e9),
-            None => (format!("{prefix}{}", row.name), 1.0),
+            None => (format!("{prefix}{name}"), 1.0),
         };
-        let kind = if row.is_gauge() { Gauge } else { Counter };
-        let samples =
-            counted.iter().map(|(labels, of)| (labels.clone(), (row.value)(of) as f64 / unit));
+        let kind = if is_gauge { Gauge } else { Counter };
+        let samples = counted
+            .iter()
+            .map(|(labels, counts)| ((*labels).clone(), counts[index].1 as f64 / unit));
         family(encoder, kind, &name, &help, samples)?;
     }
     Ok(())

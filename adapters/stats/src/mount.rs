@@ -11,7 +11,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use corewheel::ConfigError;
-use corewheel::stats::StatsSource;
+use corewheel::stats::ServiceStats;
 
 use super::host::Hosts;
 use super::reasons::Reason;
@@ -82,7 +82,7 @@ const PREFIX_LEN_MAX: usize = 256;
 #[derive(Clone)]
 #[must_use = "routes answer nothing until a server has them"]
 pub struct StatsRoutes {
-    pub(super) source: StatsSource,
+    pub(super) source: Arc<dyn Fn() -> ServiceStats + Send + Sync>,
     /// The hosts that a request may name.
     pub(super) hosts: Hosts,
     /// Why the server is not ready, besides what the shards say.
@@ -174,10 +174,13 @@ impl StatsRoutes {
     }
 }
 
-/// The routes without a prefix, for the hosts of a [`StatsEndpoint`](super::StatsEndpoint).
-impl From<StatsSource> for StatsRoutes {
-    fn from(source: StatsSource) -> Self {
-        Self { source, hosts: Hosts::default(), reasons: Vec::new(), prefix: String::new() }
+/// The routes without a prefix, for the hosts of a [`StatsEndpoint`](super::StatsEndpoint), from a
+/// function that reads the statistics, such as that of
+/// [`stats_source`](corewheel::TimerService::stats_source).
+impl<F: Fn() -> ServiceStats + Send + Sync + 'static> From<F> for StatsRoutes {
+    fn from(source: F) -> Self {
+        let (hosts, reasons, prefix) = Default::default();
+        Self { source: Arc::new(source), hosts, reasons, prefix }
     }
 }
 

@@ -6,6 +6,7 @@
 //! Order of judgement: the body, the method, the host, the path.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use corewheel::stats::{ClassStats, ServiceStats, ShardState, ShardStats, WarningKind};
 use hyper::body::Body;
@@ -14,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-use super::collector::StatsCollector;
+use super::collector::Collected;
 use super::host::HostError;
 use super::mount::StatsRoutes;
 use super::reasons::{Reason, present};
@@ -101,7 +102,7 @@ impl StatsRoutes {
             Some("/") => self.page(),
             Some("/stats.json") => self.json(),
             Some("/metrics") => self.metrics(),
-            Some("/ready") => ready(&self.source.read(), &self.reasons),
+            Some("/ready") => ready(&(self.source)(), &self.reasons),
             Some("/live") => answer(StatusCode::OK, TEXT, "the process answers\n"),
             _ => refuse(StatusCode::NOT_FOUND, NOT_FOUND),
         }
@@ -119,7 +120,7 @@ impl StatsRoutes {
     }
 
     fn json(&self) -> Answer {
-        let stats = self.source.read();
+        let stats = (self.source)();
         let warning_kinds = WarningKind::ALL.map(|kind| WarningRow {
             id: kind.id(),
             part: kind.part(),
@@ -134,7 +135,8 @@ impl StatsRoutes {
 
     fn metrics(&self) -> Answer {
         let mut registry = Registry::default();
-        StatsCollector::new(self.source.clone()).register(&mut registry);
+        let source = Arc::clone(&self.source);
+        Collected(move || vec![source()]).register(&mut registry);
         let mut text = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
             return failed(&error);

@@ -9,7 +9,7 @@
 //! let service = TimerService::builder().shards(1).start()?;
 //! let source = service.stats_source();
 //! std::thread::spawn(move || {
-//!     watch(&source, |shard, is_hung| {
+//!     watch(source, |shard, is_hung| {
 //!         eprintln!("{:?} is stuck for {:?}", shard.shard, shard.stuck_for());
 //!         if is_hung {
 //!             // A core dump shows what the shard's thread does.
@@ -34,7 +34,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::settings::WarningLimits;
-use corewheel::stats::{ServiceStats, ShardState, ShardStats, StatsSource};
+use corewheel::stats::{ServiceStats, ShardState, ShardStats};
 
 use super::reasons::attempt;
 
@@ -54,12 +54,12 @@ const LOOKS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 ///
 /// Cost: a reading of the statistics ten times in `stuck`, and at most every millisecond. Each logs
 /// the [warnings](corewheel::stats::WarningKind) that have occurred.
-pub fn watch(source: &StatsSource, on_stuck: impl Fn(&ShardStats, bool)) {
+pub fn watch(source: impl Fn() -> ServiceStats, on_stuck: impl Fn(&ShardStats, bool)) {
     let (mut was_hung, mut last) = (Vec::new(), Instant::now());
     let mut interval = Duration::ZERO;
     loop {
         thread::sleep(interval);
-        let stats = source.read();
+        let stats = source();
         let stuck_after = stats.warning_limits.stuck;
         let now = Instant::now();
         let elapsed = now.saturating_duration_since(std::mem::replace(&mut last, now));

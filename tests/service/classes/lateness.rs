@@ -37,7 +37,7 @@ fn lateness_is_measured_for_each_class() {
 
     idle.schedule(FAR, 6).unwrap();
     let report = lab.end(ShutdownPolicy::Fire);
-    check(of(&report.classes, IDLE), (4, 7 + 3 + 1, 7));
+    check(of(&report.shards[0].classes, IDLE), (4, 7 + 3 + 1, 7));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use fastrand::Rng;
 use corewheel_test_support::logged;
 use corewheel_test_support::{
     Eager, FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
-    seeds, wait_until,
+    seeds, unfired, wait_until,
 };
 
 const IDLE: TimerClass = TimerClass::new("idle");
@@ -87,8 +87,8 @@ fn timers_of_class_are_counted_apart_from_all_others() {
     check(counts(&lab, REQUEST), &[("scheduled", 1), ("pending", 1)]);
     check(counts(&lab, LEASE), &[]);
     let report = lab.end(ShutdownPolicy::Return);
-    check(of(&report.classes, REQUEST), &[("scheduled", 1), ("returned", 1)]);
-    check_classes(&report.classes);
+    check(of(&report.shards[0].classes, REQUEST), &[("scheduled", 1), ("returned", 1)]);
+    check_classes(&report.shards[0].classes);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn refusal_counts_for_its_class() {
     let idle = timers.of_class(IDLE).unwrap();
     let report = lab.end(ShutdownPolicy::Drop);
     assert!(matches!(idle.schedule(FAR, 1), Err(Refused::Closed(1))));
-    assert_eq!(of(&report.classes, IDLE).refused, 12 - accepted);
+    assert_eq!(of(&report.shards[0].classes, IDLE).refused, 12 - accepted);
 }
 
 #[test]

@@ -147,5 +147,5 @@ fn connection_that_ends_with_its_shard_is_not_counted() {
     let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop);
     lab.settle();
     drop(here);
-    assert_eq!(source.read().connections_closed, 0);
+    assert_eq!(source().connections_closed, 0);
 }

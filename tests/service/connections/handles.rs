@@ -103,8 +103,8 @@ fn end_of_the_shard_closes_connections_without_an_event() {
         let report = lab.end(policy);
         assert_eq!((alarm.count(), poll(&conn)), (1, Poll::Ready(None)), "{policy:?}");
         assert!(conn.is_closed() && called.is_closed());
-        assert_eq!(report.counts.panicked, 0);
-        check_law(&report.counts);
+        assert_eq!(report.shards[0].counts.panicked, 0);
+        check_law(&report.shards[0].counts);
         conn.touch();
         drop((conn, called));
     }

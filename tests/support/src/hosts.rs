@@ -8,7 +8,9 @@ use std::time::Instant;
 use corewheel::attach::{Attachment, Turn};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim;
-use corewheel::{Handler, ShardId, ShutdownPolicy, StartError, TimerService, TimerServiceBuilder};
+use corewheel::{
+    Fired, ShardId, ShutdownPolicy, StartError, TimerService, TimerServiceBuilder, Timers,
+};
 use corewheel_glommio::Runtime;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
@@ -90,7 +92,7 @@ pub struct Running<T: Send + 'static> {
 
 impl<T: Send + 'static> Running<T> {
     /// Starts a service on a host.
-    pub fn start<H: Handler<T>>(
+    pub fn start<H: FnMut(Fired<T>, &Timers<T>) + 'static>(
         host: Host,
         builder: TimerServiceBuilder,
         make_handler: impl Fn(ShardId) -> H + Send + Sync + 'static,
@@ -159,7 +161,7 @@ impl<T: Send + 'static> Running<T> {
 
 fn run_glommio<T: Send + 'static>(
     attachment: Attachment<T>,
-    handler: impl Handler<T>,
+    handler: impl FnMut(Fired<T>, &Timers<T>) + 'static,
     ready: impl FnOnce(),
     stopped: oneshot::AsyncReceiver<()>,
 ) {
@@ -175,7 +177,7 @@ fn run_glommio<T: Send + 'static>(
 fn run_tokio<T: Send + 'static>(
     host: Host,
     attachment: Attachment<T>,
-    handler: impl Handler<T>,
+    handler: impl FnMut(Fired<T>, &Timers<T>) + 'static,
     ready: impl FnOnce(),
     stopped: oneshot::AsyncReceiver<()>,
 ) {
@@ -202,7 +204,7 @@ pub fn block_on_tokio<F: Future>(host: Host, future: F) -> F::Output {
 
 fn run_loop<T: Send + 'static>(
     attachment: Attachment<T>,
-    handler: impl Handler<T>,
+    handler: impl FnMut(Fired<T>, &Timers<T>) + 'static,
     ready: impl FnOnce(),
 ) {
     let mut shard = attachment.into_loop(handler).unwrap();

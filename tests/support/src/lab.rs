@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::shutdown::ShardReport;
+use corewheel::shutdown::ShutdownReport;
 use corewheel::sim;
 use corewheel::stats::ShardCounts;
 use corewheel::{
@@ -239,7 +239,7 @@ impl<T: Send + 'static> Lab<T> {
     }
 
     /// Shuts the first shard down alone.
-    pub fn end(&mut self, policy: ShutdownPolicy) -> ShardReport<T> {
+    pub fn end(&mut self, policy: ShutdownPolicy) -> ShutdownReport<T> {
         self.shards.remove(0).shutdown(policy)
     }
 
@@ -352,6 +352,11 @@ pub fn check_law(counts: &ShardCounts) {
     let scheduled = counts.scheduled_local + counts.scheduled_remote;
     let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
     assert_eq!(Some(counts.pending), scheduled.checked_sub(ended), "{counts:?}");
+}
+
+/// The timers of a shard that has ended which did not fire.
+pub fn unfired(counts: &ShardCounts) -> u64 {
+    counts.returned + counts.dropped
 }
 
 /// A service with some shards, for tests that run at the same time.

@@ -25,6 +25,7 @@ use corewheel::ShardId;
 pub use self::hosts::{Host, Running, block_on_tokio, glommio_works, runtimes};
 pub use self::lab::{
     BoxedHandler, Eager, Guard, Lab, builder, check_law, key_of, nanos_of, next, slot_of, ticks_of,
+    unfired,
 };
 pub use self::log::logged;
 pub use self::wakers::{

@@ -170,9 +170,9 @@ fn operations_with_random_callbacks_end_exactly_once() {
         world.left.set(if rng.bool() { 200 } else { 0 });
         let policy = POLICIES[rng.usize(..3)];
         let report = lab.end(policy);
-        check_law(&report.counts);
+        check_law(&report.shards[0].counts);
         assert_eq!(
-            report.counts.panicked,
+            report.shards[0].counts.panicked,
             world.panics.get(),
             "seed {seed}: there is another panic"
         );
@@ -267,7 +267,7 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
         let panicked = lab.settled().panicked;
         assert_eq!(panicked, handled.get().1, "seed {seed}: there is another panic");
         let report = lab.end(policy);
-        check_law(&report.counts);
+        check_law(&report.shards[0].counts);
         let fired = lab.service.stats().shards[0].classes[0].fired;
         assert_eq!(fired, handled.get().0, "seed {seed}");
         let rest = timeouts.drain();

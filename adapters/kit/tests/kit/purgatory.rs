@@ -12,7 +12,7 @@ use fastrand::Rng;
 
 use crate::POLICIES;
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms, seeds, ticks_of};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, seeds, ticks_of, unfired};
 
 pub(crate) type Keys = &'static str;
 
@@ -360,7 +360,7 @@ fn refused_operation_is_returned_and_leaves_nothing_behind() {
     assert_eq!((stats.delayed, stats.watched, stats.keys), (0, 0, 0));
     // Closed.
     let report = lab.end(ShutdownPolicy::Drop);
-    check_law(&report.counts);
+    check_law(&report.shards[0].counts);
     let closed = purgatory.try_complete_else_watch(op("closed"), FAR, [1]);
     assert!(matches!(closed, Err(Refused::Closed(op)) if op.name == "closed"));
 }
@@ -392,13 +392,13 @@ fn shutdown_expires_or_keeps_operations_by_its_policy() {
         let ready = scene.watch("a", ms(5), &["k"], || {});
         scene.watch("b", FAR, &["k"], || {});
         let report = scene.lab.end(policy);
-        check_law(&report.counts);
+        check_law(&report.shards[0].counts);
         if policy == ShutdownPolicy::Fire {
             assert_eq!(scene.ends(), ["a expired", "b expired"]);
             assert_eq!(scene.purgatory.stats().delayed, 0);
             continue;
         }
-        assert_eq!(report.unfired, 2);
+        assert_eq!(unfired(&report.shards[0].counts), 2);
         ready.set(true);
         assert_eq!(scene.purgatory.check_and_complete("k"), 1, "{policy:?}");
         assert_eq!(scene.ends(), ["a completed"]);

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use corewheel::TimerService;
-use corewheel_stats::{StatsCollector, StatsRoutes};
+use corewheel_stats::{StatsRoutes, register};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -210,8 +210,8 @@ fn collector_of_several_services_writes_each_family_once() {
     let (one, two) = (named("one"), named("two"));
     let labels = [("region".into(), "north".into())];
     let mut registry = Registry::with_prefix_and_labels("app", labels.into_iter());
-    let collector = StatsCollector::new(one.stats_source()).and(two.stats_source()).unwrap();
-    collector.register(&mut registry);
+    let [one, two] = [&one, &two].map(TimerService::stats_source);
+    register(&mut registry, move || vec![one(), two()]).unwrap();
     // The reader panics if a family or a sample comes twice.
     let scrape = Scrape::read(&encoded(&registry));
     for service in ["one", "two"] {
@@ -224,10 +224,10 @@ fn collector_of_several_services_writes_each_family_once() {
 #[test]
 fn collector_refuses_two_services_of_one_name_and_says_how_to_name_them() {
     let check = |name: &str, services: &[&TimerService]| {
-        let mut sources = services.iter().map(|service| service.stats_source());
-        let first = StatsCollector::new(sources.next().unwrap());
-        let added = sources.try_fold(first, StatsCollector::and);
-        let refused = added.expect_err("each sample would come twice");
+        let sources: Vec<_> = services.iter().map(|service| service.stats_source()).collect();
+        let read = move || sources.iter().map(|read| read()).collect();
+        let registered = register(&mut Registry::default(), read);
+        let refused = registered.expect_err("each sample would come twice");
         assert_eq!(refused.field(), "name");
         let text = refused.to_string();
         assert!(text.starts_with(&format!("name is {name:?}, but ")), "{text}");
@@ -250,7 +250,8 @@ fn collectors_in_registries_of_different_prefixes_are_both_registered() {
     let mut registry = Registry::default();
     for prefix in ["north", "south"] {
         let part = registry.sub_registry_with_prefix(prefix);
-        StatsCollector::new(unnamed().stats_source()).register(part);
+        let source = unnamed().stats_source();
+        register(part, move || vec![source()]).unwrap();
     }
     let scrape = Scrape::read(&encoded(&registry));
     let of_first = [("service", "corewheel"), ("shard", "0")];

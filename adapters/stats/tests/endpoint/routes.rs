@@ -130,7 +130,7 @@ fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     shard.timers().schedule(hour, 1).unwrap();
     shard.timers().of_class(LEASE).unwrap().schedule(hour, 2).unwrap();
     let report = shard.shutdown(ShutdownPolicy::Drop);
-    assert_eq!((report.counts.dropped, report.counts.returned), (2, 0));
+    assert_eq!((report.shards[0].counts.dropped, report.shards[0].counts.returned), (2, 0));
     let stats = stats(endpoint.local_addr());
     let shard = &stats["shards"][0];
     assert_eq!((&shard["dropped"], &shard["returned"]), (&2.into(), &0.into()));
@@ -344,9 +344,9 @@ fn json_fields_are_in_the_documented_order_and_have_its_version() {
         "turn_time",
         "late_parts",
         "arrival",
-        "poll_delay",
-        "handlers",
         "backlog",
+        "handlers",
+        "poll_delay",
         "late_deliveries",
         "overdue_ns",
         "turn_ns",

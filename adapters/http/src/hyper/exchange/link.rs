@@ -18,10 +18,15 @@ pub(in crate::hyper) struct Kind {
     pub(super) is_connect: bool,
     is_head: bool,
     pub(in crate::hyper) has_body: bool,
-    /// Whether it ends with an empty line on an HTTP/1 connection.
-    ends_with_line: bool,
-    /// Else how many bytes of the connection there are up to its end; `None` if that is not known.
-    end: Option<u64>,
+    end: End,
+}
+
+/// Where a request ends on an HTTP/1 connection.
+#[derive(Clone, Copy)]
+enum End {
+    Unknown,
+    Line,
+    At(u64),
 }
 
 impl Kind {
@@ -33,14 +38,18 @@ impl Kind {
     ) -> Self {
         let (head_end, body) = (control.take_head_end(), request.body());
         let has_body = !body.is_end_stream();
-        let stated = head_end.zip(body.size_hint().exact());
+        let end = if !has_body || request.headers().contains_key(TRANSFER_ENCODING) {
+            End::Line
+        } else {
+            let stated = head_end.zip(body.size_hint().exact());
+            stated.map_or(End::Unknown, |(head, body)| End::At(head.saturating_add(body)))
+        };
         Self {
             version: request.version(),
             is_head: request.method() == Method::HEAD,
             is_connect: request.method() == Method::CONNECT,
             has_body,
-            ends_with_line: !has_body || request.headers().contains_key(TRANSFER_ENCODING),
-            end: stated.map(|(head, body)| head.saturating_add(body)),
+            end,
         }
     }
 
@@ -117,10 +126,9 @@ impl<M: Side> Link<'_, M> {
         let kind = self.core().kind;
         if kind.is_http1() {
             match kind.end {
-                _ if !is_complete => self.control.message_complete(),
-                _ if kind.ends_with_line => self.control.message_ends_with_line(),
-                Some(end) => self.control.message_ends_at(end),
-                None => self.control.message_complete(),
+                End::Line if is_complete => self.control.message_ends_with_line(),
+                End::At(end) if is_complete => self.control.message_ends_at(end),
+                _ => self.control.message_complete(),
             }
         }
         if may_wait {

@@ -57,7 +57,7 @@ fn insert_without_room_returns_the_value_and_changes_nothing() {
         assert_eq!(poll(next.as_mut(), &waker).unwrap().unwrap().value, "d");
     }
     let report = lab.end(ShutdownPolicy::Drop);
-    check_law(&report.counts);
+    check_law(&report.shards[0].counts);
     assert_eq!(queue.insert("h", ms(1)), Err(Refused::Closed("h")));
     assert_eq!(Refused::Closed("h").into_value(), "h");
 }

@@ -62,7 +62,7 @@ fn insert_without_room_returns_key_and_value_and_changes_nothing() {
     // The shard is closed.
     let _ = scene.put("d", 5, 1);
     let report = scene.lab.end(ShutdownPolicy::Drop);
-    check_law(&report.counts);
+    check_law(&report.shards[0].counts);
     for key in ["c", "d"] {
         let refused = scene.timers.insert(key.to_owned(), 3, ms(1));
         assert_eq!(refused, Err(Refused::Closed((key.to_owned(), 3))));

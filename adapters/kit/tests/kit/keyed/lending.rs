@@ -213,8 +213,12 @@ fn shutdown_while_a_value_is_lent_keeps_the_entries() {
         assert_eq!(timers.insert("a".to_owned(), 1, ms(5)), Ok(None));
         assert_eq!(timers.insert("b".to_owned(), 2, FAR), Ok(None));
         let report = timers.with("a", |_| lab.end(policy)).unwrap();
-        check_law(&report.counts);
-        assert_eq!((report.counts.panicked, report.counts.pending), (0, 0), "{policy:?}");
+        check_law(&report.shards[0].counts);
+        assert_eq!(
+            (report.shards[0].counts.panicked, report.shards[0].counts.pending),
+            (0, 0),
+            "{policy:?}"
+        );
         drop(report);
         assert_eq!(fired.take(), [], "{policy:?}");
         assert!(!timers.reset("a", ms(1)), "{policy:?}");

@@ -8,7 +8,7 @@ use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use super::{Scene, keys};
 use crate::POLICIES;
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, unfired};
 
 #[test]
 fn shutdown_fires_or_keeps_entries_by_its_policy() {
@@ -29,8 +29,8 @@ fn shutdown_fires_or_keeps_entries_by_its_policy() {
         drop(dropped);
         let own = lab.timers().clone();
         let report = lab.end(policy);
-        check_law(&report.counts);
-        assert_eq!(report.counts.panicked, 0, "{policy:?}");
+        check_law(&report.shards[0].counts);
+        assert_eq!(report.shards[0].counts.panicked, 0, "{policy:?}");
         let returned = if policy == ShutdownPolicy::Return { 2 } else { 0 };
         assert_eq!(report.returned.len(), returned, "{policy:?}");
         let late = KeyedTimers::<u32, u32>::new(&own, |_, _| {});
@@ -39,7 +39,7 @@ fn shutdown_fires_or_keeps_entries_by_its_policy() {
             assert_eq!((fired.take(), timers.len()), (vec![2, 1], 0));
             continue;
         }
-        assert_eq!((report.unfired, timers.len()), (2, 2), "{policy:?}");
+        assert_eq!((unfired(&report.shards[0].counts), timers.len()), (2, 2), "{policy:?}");
         assert!(!timers.reset(&1, ms(1)), "{policy:?}: it does not fire any more");
         drop(report);
         let drained = timers.drain();

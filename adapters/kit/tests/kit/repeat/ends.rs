@@ -228,7 +228,7 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
         let fires = policy == ShutdownPolicy::Fire;
         assert_eq!(runs.get(), if fires { 2 } else { 0 }, "{policy:?}");
         assert_eq!(dropped.load(Ordering::SeqCst), 3, "{policy:?}");
-        assert_eq!((report.counts.pending, report.counts.panicked), (0, 0));
+        assert_eq!((report.shards[0].counts.pending, report.shards[0].counts.panicked), (0, 0));
         for handle in handles {
             assert!(handle.is_over());
             assert!(!handle.stop());
