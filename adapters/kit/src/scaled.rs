@@ -114,8 +114,6 @@ pub struct ScaledTimeouts<V: 'static>(Rc<Inner<V>>);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ScaledTimeout(u64);
 
-type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
-
 struct Inner<V: 'static> {
     shard: PartHandle,
     /// When each was started, in this order, and its value. All last equally long at any time, so
@@ -125,7 +123,7 @@ struct Inner<V: 'static> {
     started: Cell<u64>,
     /// The tick in which the present turn began.
     turn: Cell<Deadline>,
-    handler: RefCell<Handler<V>>,
+    handler: RefCell<Box<dyn FnMut(V, &ScaledTimeouts<V>)>>,
     /// The shortest and the longest time of a timeout.
     range: (Duration, Duration),
     /// How long a timeout lasts by the present scale.
@@ -177,22 +175,21 @@ impl<V> ScaledTimeouts<V> {
     ///
     /// `Full` or `Closed`, with the value.
     pub fn start(&self, value: V) -> Result<ScaledTimeout, Refused<V>> {
-        let Inner { shard, queue, started, .. } = &*self.0;
-        if shard.is_closed() {
+        if self.0.shard.is_closed() {
             return Err(Refused::Closed(value));
         }
         if self.len() >= self.0.capacity {
-            shard.count(|counts| counts.refused += 1);
+            self.0.shard.count(|counts| counts.refused += 1);
             return Err(Refused::Full(value));
         }
-        let timeout = ScaledTimeout(started.replace(started.get() + 1));
+        let timeout = ScaledTimeout(self.0.started.replace(self.0.started.get() + 1));
         let start = self.0.start();
-        queue.borrow_mut().insert(timeout, (start, value));
-        shard.count(|counts| {
+        self.0.queue.borrow_mut().insert(timeout, (start, value));
+        self.0.shard.count(|counts| {
             counts.scheduled += 1;
             counts.pending += 1;
         });
-        shard.publish();
+        self.0.shard.publish();
         self.0.note_first();
         if self.len() == 1 {
             self.0.wake();
@@ -205,8 +202,7 @@ impl<V> ScaledTimeouts<V> {
     /// A clock reading and a look-up.
     pub fn reset(&self, timeout: ScaledTimeout) -> bool {
         let start = self.0.start();
-        let restart = |known: &mut (Duration, V)| known.0 = start;
-        let is_there = self.0.queue.borrow_mut().to_back(&timeout).map(restart).is_some();
+        let is_there = self.0.queue.borrow_mut().to_back(&timeout).map(|it| it.0 = start).is_some();
         self.0.note_first();
         is_there
     }
@@ -237,11 +233,6 @@ impl<V> ScaledTimeouts<V> {
 }
 
 impl<V> Inner<V> {
-    /// When a timeout is due that started at `start`.
-    fn deadline(&self, start: Duration) -> Deadline {
-        self.shard.deadline(self.shard.instant_after(start.saturating_add(self.span.get())))
-    }
-
     /// Of a timeout that starts now. A clock that goes back changes no order.
     fn start(&self) -> Duration {
         let now = self.shard.since_start();
@@ -254,7 +245,8 @@ impl<V> Inner<V> {
     }
 
     fn first_deadline(&self) -> Option<Deadline> {
-        self.first().map(|start| self.deadline(start))
+        let end = self.first()?.saturating_add(self.span.get());
+        Some(self.shard.deadline(self.shard.instant_after(end)))
     }
 
     /// Whether a timeout is due in the present turn. A shutdown delivers all that is pending.
@@ -270,7 +262,6 @@ impl<V> Inner<V> {
     }
 
     /// The first timeout may be another one.
-    #[inline]
     fn note_first(&self) {
         if self.shard.has_class() {
             self.shard.set_oldest(self.first().map(|start| self.shard.instant_after(start)));
@@ -320,8 +311,7 @@ impl<V: 'static> Part for Inner<V> {
 
     fn deliver(self: Rc<Self>, now: Duration) {
         let Some(first) = self.first_deadline().filter(|first| self.is_due(*first)) else { return };
-        let popped = self.queue.borrow_mut().pop_front();
-        let Some((_, (_, value))) = popped else { return };
+        let Some((_, (_, value))) = self.queue.borrow_mut().pop_front() else { return };
         let deadline = self.shard.instant_of(first);
         // A timeout that a change of the scale has made due was not due before the change.
         let due = self.shrunk_at.get().map_or(deadline, |shrunk_at| deadline.max(shrunk_at));
