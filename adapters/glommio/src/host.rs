@@ -95,7 +95,15 @@ impl Host for GlommioHost {
     }
 
     fn keep_poll_request(&mut self, cx: &mut Context<'_>) {
-        self.mark.driver_runs(cx.waker());
+        if self.mark.driver_runs(cx.waker()) {
+            let mark = Arc::clone(&self.mark);
+            // Tasks of a queue run in the order in which they became ready. Without the queue,
+            // there are none.
+            match glommio::spawn_local_into(async move { mark.remove() }, self.queue) {
+                Ok(task) => drop(task.detach()),
+                Err(_) => self.mark.remove(),
+            }
+        }
         drop(self.request.take_if(|request| request.poll(cx).is_err()));
     }
 

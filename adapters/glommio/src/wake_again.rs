@@ -8,7 +8,8 @@
 //!
 //! So each wake-up of a driver, and of a future that was spawned from outside, leaves a mark. A
 //! thread of the process wakes the driver of a marked executor a second later, and once a second
-//! until it runs, which removes the mark.
+//! until it runs. Then a task behind all that are ready removes the mark: the executor may go to
+//! sleep once more between the driver and what was woken.
 //!
 //! Not woken again: the first task of an executor, before there is a driver, and a task that was
 //! spawned by glommio itself, unless something else of its executor was woken.
@@ -34,6 +35,8 @@ const NO: u8 = 0;
 const WOKEN: u8 = 1;
 /// The driver was woken again, and has not run since.
 const AGAIN: u8 = 2;
+/// The driver has run, and what was ready before may not have.
+const RUNS: u8 = 3;
 
 /// The mark of an executor.
 ///
@@ -59,16 +62,24 @@ impl Mark {
         }
     }
 
-    /// The driver runs, as the task of this waker.
-    pub(crate) fn driver_runs(&self, driver: &Waker) {
+    /// The driver runs, as the task of this waker. True if it was woken again: then the caller has
+    /// a task [remove](Self::remove) the mark that runs after all that are ready.
+    pub(crate) fn driver_runs(&self, driver: &Waker) -> bool {
         if self.driver.get().is_none() {
             let _is_first = self.driver.set(driver.clone());
         }
-        if self.state.load(Ordering::Relaxed) == AGAIN {
-            let relaxed = Ordering::Relaxed;
-            // A mark that is left in between stays.
-            let _is_removed = self.state.compare_exchange(AGAIN, NO, relaxed, relaxed);
-        }
+        self.state.load(Ordering::Relaxed) == AGAIN && self.replace(AGAIN, RUNS)
+    }
+
+    /// What was ready when the driver ran has run.
+    pub(crate) fn remove(&self) {
+        self.replace(RUNS, NO);
+    }
+
+    /// False if a mark was left in between, which stays.
+    fn replace(&self, before: u8, after: u8) -> bool {
+        let relaxed = Ordering::Relaxed;
+        self.state.compare_exchange(before, after, relaxed, relaxed).is_ok()
     }
 
     fn is_left(&self) -> bool {
