@@ -114,6 +114,8 @@ pub struct ScaledTimeouts<V: 'static>(Rc<Inner<V>>);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ScaledTimeout(u64);
 
+type Handler<V> = Box<dyn FnMut(V, &ScaledTimeouts<V>)>;
+
 struct Inner<V: 'static> {
     shard: PartHandle,
     /// When each was started, in this order, and its value. All last equally long at any time, so
@@ -123,7 +125,7 @@ struct Inner<V: 'static> {
     started: Cell<u64>,
     /// The tick in which the present turn began.
     turn: Cell<Deadline>,
-    handler: RefCell<Box<dyn FnMut(V, &ScaledTimeouts<V>)>>,
+    handler: RefCell<Handler<V>>,
     /// The shortest and the longest time of a timeout.
     range: (Duration, Duration),
     /// How long a timeout lasts by the present scale.
@@ -256,9 +258,8 @@ impl<V> Inner<V> {
 
     /// Wakes the driver if it sleeps past the first timeout.
     fn wake(&self) {
-        if let Some(deadline) = self.first_deadline() {
-            self.shard.wake_past(deadline);
-        }
+        let Some(deadline) = self.first_deadline() else { return };
+        self.shard.wake_past(deadline);
     }
 
     /// The first timeout may be another one.
