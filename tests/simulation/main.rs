@@ -1,7 +1,7 @@
 //! Random histories of a whole service under the simulation, each compared with a model after every
 //! step.
 //!
-//! * `COREWHEEL_SIM_SECONDS` is how long to run on two cores, 30 s by default;
+//! * `COREWHEEL_SIM_SECONDS` is how long to run on two cores, 20 s by default;
 //! * `COREWHEEL_SIM_SEED` is the first seed, 1 by default. Others give other histories.
 //!
 //! # What each check asks
@@ -93,7 +93,7 @@ fn explore_for<C: Clone + Debug, D: Debug>(
     plan: impl Fn(&mut Rng) -> Vec<C>,
     mut run: impl FnMut(u64, &[C]) -> D,
 ) {
-    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(30);
+    let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(20);
     let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
     let begin = Instant::now();
     let end = begin + Duration::from_secs(seconds) * eighths as u32 / 8;
