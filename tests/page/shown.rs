@@ -129,7 +129,7 @@ fn page_says_when_its_data_is_stale_and_goes_on_after_a_restart() {
         browser.wait("readings.some((one) => one.shards.some((step) => step.fired > 20))");
     });
     browser.check_calm();
-    served.stop();
+    drop(served);
     browser.wait("document.querySelector('#attention .mark').textContent === '■ Stale'");
     let said = browser.text("#attention");
     assert!(said.contains("No answer from the server since "), "{said}");
