@@ -161,7 +161,7 @@ impl TimerServiceBuilder {
     /// The service's name, for threads, logs and statistics; `corewheel` by default. It has 1 to 64
     /// bytes, without control characters, quotes and backslashes, as the name of a class has.
     ///
-    /// Services of one process need different names wherever their statistics meet: a
+    /// Services of one process need different names wherever their statistics meet:
     /// `register` of `corewheel-stats` refuses two services of one name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.options.name = name.into();

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use super::timers::Timers;
 use crate::values::ids::TimerId;
 
-/// A typed timer that is due, as its handler gets it: a closure `FnMut(Fired<T>, &Timers<T>)`.
+/// A typed timer that is due, as its handler gets it. A handler is a closure
+/// `FnMut(Fired<T>, &Timers<T>)`.
 ///
 /// A shard calls its handler once for each typed timer that expires, on the shard's own thread and
 /// with nothing borrowed, so the handler may schedule, cancel and reset. A timer that it schedules

@@ -35,10 +35,9 @@ impl<M: Side> StreamControl<M> {
         self.complete_message(self.shared.behind.is_behind_line());
     }
 
-    /// As [`message_complete`](Self::message_complete), for a message that ends before `end` bytes
-    /// of the stream, counted from its first: bytes that were read behind it begin the next
-    /// message. A body of a stated length ends so many bytes after
-    /// [`take_head_end`](Self::take_head_end).
+    /// As [`message_complete`](Self::message_complete), for a message that ends with the first
+    /// `end` bytes of the stream: bytes that were read behind it begin the next message. A body of
+    /// a stated length ends so many bytes after [`take_head_end`](Self::take_head_end).
     pub fn message_ends_at(&self, end: u64) {
         self.complete_message(self.shared.behind.is_behind(end));
     }

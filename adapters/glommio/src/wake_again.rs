@@ -62,8 +62,8 @@ impl Mark {
         }
     }
 
-    /// The driver runs, as the task of this waker. True if it was woken again: then the caller has
-    /// a task [remove](Self::remove) the mark that runs after all that are ready.
+    /// The driver runs, as the task of this waker. True if it was woken again: then the caller
+    /// spawns a task that [removes](Self::remove) the mark, behind all tasks that are ready.
     pub(crate) fn driver_runs(&self, driver: &Waker) -> bool {
         if self.driver.get().is_none() {
             let _is_first = self.driver.set(driver.clone());
@@ -229,5 +229,34 @@ impl Watch {
         for mark in left {
             mark.wake_driver();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mark_of_a_driver_that_was_woken_again_stays_until_what_was_ready_has_run() {
+        let mark = Mark::default();
+        mark.leave();
+        assert!(!mark.driver_runs(Waker::noop()), "it was not woken again");
+        assert!(mark.is_left());
+        mark.wake_driver();
+        assert!(mark.driver_runs(Waker::noop()));
+        assert!(mark.is_left(), "the executor may sleep before what was ready runs");
+        mark.remove();
+        assert!(!mark.is_left());
+    }
+
+    #[test]
+    fn mark_that_is_left_while_the_driver_runs_stays() {
+        let mark = Mark::default();
+        mark.leave();
+        mark.wake_driver();
+        assert!(mark.driver_runs(Waker::noop()));
+        mark.leave();
+        mark.remove();
+        assert!(mark.is_left());
     }
 }

@@ -123,8 +123,8 @@ pub(super) struct Driver {
     /// The first deadline of the connection; `None` if it has none. Before the first poll, the time
     /// at which that is late: quinn has set a deadline then, too.
     deadline: Option<Instant>,
-    /// The time of the last poll, if that has come to the deadline, and the next one is not known;
-    /// `None` otherwise.
+    /// The time of the last poll, if it has come to the deadline, so that the next deadline is not
+    /// known; `None` otherwise.
     decided: Option<Instant>,
     /// `None` unless the deadline has passed.
     held: Option<Held>,
@@ -145,8 +145,8 @@ impl Driver {
         Self { future, clock, readers, host, deadline, decided, held, reader }
     }
 
-    /// The time for a poll that is held back no more, if a deadline has passed in it or in the poll
-    /// before.
+    /// Ready when the task may be polled: with the time that the poll is to have, if a deadline has
+    /// passed, or the last poll has come to one.
     fn poll_held(&mut self, now: Instant, cx: &mut Context<'_>) -> Poll<Option<Instant>> {
         let is_due = self.deadline.is_some_and(|deadline| deadline <= now);
         if self.held.is_none() && !is_due {

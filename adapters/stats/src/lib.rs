@@ -107,9 +107,9 @@ pub struct StatsEndpoint {
 }
 
 impl StatsEndpoint {
-    /// Binds the address and starts the thread. A function that reads the statistics, such as
-    /// [`stats_source`](corewheel::TimerService::stats_source) returns one, has the routes with
-    /// their defaults; [`StatsRoutes`] sets what is to be different. The endpoint answers when this
+    /// Binds the address and starts the thread. For a function that reads the statistics, as
+    /// [`stats_source`](corewheel::TimerService::stats_source) returns one, the routes have their
+    /// defaults; [`StatsRoutes`] sets what is to be different. The endpoint answers when this
     /// returns.
     ///
     /// A name is resolved here, which blocks the calling thread while the system asks its name
