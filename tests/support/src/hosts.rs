@@ -1,13 +1,14 @@
 //! The hosts on which a shard can run.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use corewheel::attach::{Attachment, Turn};
 use corewheel::shutdown::ShutdownReport;
 use corewheel::sim;
+use corewheel::stats::ShardCounts;
 use corewheel::{
     Fired, ShardId, ShutdownPolicy, StartError, TimerService, TimerServiceBuilder, Timers,
 };
@@ -100,6 +101,21 @@ impl<T: Send + 'static> Running<T> {
         Self::start_boxed(host, builder, Arc::new(move |shard| Box::new(make_handler(shard))))
     }
 
+    /// Starts a service whose handler drops each payload.
+    pub fn idle(host: Host, builder: TimerServiceBuilder) -> Self {
+        Self::start(host, builder, |_| |_: Fired<T>, _: &Timers<T>| {})
+    }
+
+    /// Starts a service whose handler sends each payload to the receiver.
+    pub fn sending(host: Host, builder: TimerServiceBuilder) -> (Self, mpsc::Receiver<T>) {
+        let (sender, fired) = mpsc::channel();
+        let running = Self::start(host, builder, move |_| {
+            let sender = sender.clone();
+            move |one: Fired<T>, _: &Timers<T>| sender.send(one.payload).unwrap()
+        });
+        (running, fired)
+    }
+
     /// Compiled once for all handlers of a type of timers: each host is a driver to compile.
     fn start_boxed(
         host: Host,
@@ -139,6 +155,11 @@ impl<T: Send + 'static> Running<T> {
     /// What any thread can do with the service.
     pub fn client(&self) -> sim::Thread<T> {
         sim::Thread::of(&self.service)
+    }
+
+    /// The counts of the first shard.
+    pub fn counts(&self) -> ShardCounts {
+        self.service.stats().shards[0].counts
     }
 
     /// Shuts the service down and ends the threads of the test that drove its shards.

@@ -21,7 +21,7 @@ use corewheel::{
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use crate::{SHARD, ms, seeds, waker_of};
+use crate::{SHARD, look, ms, seeds, waker_of};
 
 /// A handler of any type.
 pub type BoxedHandler<T> = Box<dyn FnMut(Fired<T>, &Timers<T>)>;
@@ -226,6 +226,19 @@ impl<T: Send + 'static> Lab<T> {
     /// Takes the payloads that have fired since the last call, with their ticks.
     pub fn fired(&self) -> Vec<(T, u64)> {
         self.fired.take()
+    }
+
+    /// Takes the payloads that have fired since the last call.
+    pub fn values(&self) -> Vec<T> {
+        self.fired().into_iter().map(|(value, _)| value).collect()
+    }
+
+    /// What a reply says, which has come when the shards have no more to do.
+    #[track_caller]
+    pub fn reply<R: IntoFuture<IntoFuture: Unpin>>(&mut self, reply: R) -> R::Output {
+        let mut reply = reply.into_future();
+        self.settle();
+        look(&mut reply).expect("the reply has come")
     }
 
     /// The counts of the first shard.
