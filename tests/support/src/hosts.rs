@@ -16,8 +16,8 @@ use corewheel_glommio::Runtime;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
 
-use crate::BoxedHandler;
 use crate::wakers::Unpark;
+use crate::{BoxedHandler, builder};
 
 /// The host of a service's shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,6 +146,15 @@ impl<T: Send + 'static> Running<T> {
             attached.recv().unwrap();
         }
         running
+    }
+
+    /// Starts a service of so many shards on each host, one after the other. Its handler drops
+    /// each payload.
+    pub fn each(
+        hosts: impl Iterator<Item = Host>,
+        shards: usize,
+    ) -> impl Iterator<Item = (Host, Self)> {
+        hosts.map(move |host| (host, Self::idle(host, builder(shards))))
     }
 
     fn of(service: TimerService<T>) -> Self {

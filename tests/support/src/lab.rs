@@ -21,7 +21,7 @@ use corewheel::{
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use crate::{SHARD, look, ms, seeds, waker_of};
+use crate::{Elsewhere, SHARD, look, ms, seeds, waker_of};
 
 /// A handler of any type.
 pub type BoxedHandler<T> = Box<dyn FnMut(Fired<T>, &Timers<T>)>;
@@ -52,6 +52,13 @@ impl<T: Send + 'static> Lab<T> {
         let mut lab = Self::noting(builder, runs_on);
         lab.age(served);
         lab
+    }
+
+    /// Like [`new`](Self::new), with a thread that drives no shard.
+    pub fn with_thread(builder: TimerServiceBuilder) -> (Self, Elsewhere) {
+        let lab = Self::new(builder);
+        let there = Elsewhere::new(lab.handle().untyped());
+        (lab, there)
     }
 
     /// Like [`new`](Self::new), at a time at which all windows of the wheel begin: see
@@ -210,11 +217,14 @@ impl<T: Send + 'static> Lab<T> {
         self.settle();
     }
 
+    /// Lets a time pass so many times, and settles after each.
+    pub fn advance_steps(&mut self, steps: u64, by: Duration) {
+        (0..steps).for_each(|_| self.advance(by));
+    }
+
     /// Lets some milliseconds pass, one at a time.
     pub fn advance_ticks(&mut self, ticks: u64) {
-        for _ in 0..ticks {
-            self.advance(ms(1));
-        }
+        self.advance_steps(ticks, ms(1));
     }
 
     /// Lets the service run for a time before the test. Ticks count from then on.
@@ -399,6 +409,23 @@ impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Guard")
     }
+}
+
+/// Runs code when it is dropped.
+pub struct OnDrop<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// The values that a shutdown has returned, in order of size.
+pub fn values_of<T: Ord + Send + 'static>(report: ShutdownReport<T>) -> Vec<T> {
+    let returned = report.returned.into_iter();
+    let mut values: Vec<_> = returned.filter_map(|one| one.payload.into_value()).collect();
+    values.sort_unstable();
+    values
 }
 
 /// The result of a turn whose next turn is due at a tick.

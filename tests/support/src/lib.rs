@@ -6,6 +6,7 @@
 
 #[cfg(target_os = "linux")]
 pub mod child;
+mod elsewhere;
 #[cfg(target_os = "linux")]
 pub mod held;
 #[cfg(target_os = "linux")]
@@ -19,17 +20,19 @@ mod wakers;
 
 use std::time::Duration;
 
-use corewheel::ShardId;
+use corewheel::{ShardId, ShutdownPolicy};
 
+pub use self::elsewhere::Elsewhere;
 #[cfg(target_os = "linux")]
 pub use self::hosts::{Host, Running, block_on_tokio, glommio_works, runtimes};
 pub use self::lab::{
-    BoxedHandler, Eager, Guard, Lab, builder, check_law, key_of, nanos_of, next, slot_of, ticks_of,
-    unfired,
+    BoxedHandler, Eager, Guard, Lab, OnDrop, builder, check_law, key_of, nanos_of, next, slot_of,
+    ticks_of, unfired, values_of,
 };
 pub use self::log::logged;
 pub use self::wakers::{
-    Alarm, block_on, look, poll, poll_with, wait_for, wait_until, waker_of, within_patience,
+    Alarm, block_on, look, poll, poll_with, wait_for, wait_until, waker_of, waker_that,
+    within_patience,
 };
 
 /// How long a test waits for an expected event before it fails. Far longer than the event takes, so
@@ -41,6 +44,10 @@ pub const FAR: Duration = Duration::from_hours(1);
 pub const SHARD: ShardId = ShardId::new(0);
 /// The second shard.
 pub const OTHER: ShardId = ShardId::new(1);
+
+/// Each policy of a shutdown.
+pub const POLICIES: [ShutdownPolicy; 3] =
+    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
 
 /// So many milliseconds.
 pub const fn ms(ms: u64) -> Duration {

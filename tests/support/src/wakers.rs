@@ -79,6 +79,19 @@ impl Drop for Runs {
     }
 }
 
+struct Calls<F>(F);
+
+/// A waker that runs code of the test each time that it is woken, on the thread that wakes it.
+pub fn waker_that(run: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Calls(run)))
+}
+
+impl<F: Fn() + Send + Sync> Wake for Calls<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
 /// A waker that unparks a thread, and says that it has.
 pub(crate) struct Unpark(Thread, AtomicBool);
 
