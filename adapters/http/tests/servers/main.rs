@@ -9,7 +9,6 @@ mod axum_told;
 mod events;
 mod exchanges;
 mod exchanges_over_sockets;
-mod grpc;
 mod half_closed;
 mod http;
 mod hyper;

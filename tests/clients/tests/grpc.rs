@@ -23,10 +23,8 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Status, body};
 use tower::{Layer, service_fn};
 
-use crate::axum_told::FAR;
-use crate::http::ms;
-
-const SHORT: Duration = ms(100);
+const SHORT: Duration = Duration::from_millis(100);
+const FAR: Duration = Duration::from_secs(400);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
