@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::glommio_works;
-use crate::server::example;
 use corewheel_test_support::PATIENCE;
+use corewheel_test_support::child::Child;
+
+use crate::server::example;
+use crate::{at_once, glommio_works};
 
 const TIMERS: &str = "1000000";
 /// The start is finished when no thread has run for this long.
@@ -49,43 +50,34 @@ fn check(runtime: &str) {
         println!("strace is not installed: only switches are counted, on {runtime}");
         Command::new(example("idle_timers"))
     };
-    let piped = command.args([runtime, TIMERS]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = piped.spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "ready", "{runtime}");
-    let process = if tracing { traced(child.id()) } else { child.id() };
+    let mut child = Child::start(command.args([runtime, TIMERS]));
+    assert_eq!(child.told(""), "ready");
+    let id = child.process.id();
+    let process = if tracing { traced(id) } else { id };
     let look = || (switches(process), fs::read_to_string(&log).unwrap_or_default());
-    let start = Instant::now();
-    let mut before = look();
+    let (start, mut before) = (Instant::now(), look());
     loop {
         thread::sleep(SETTLES);
-        let now = look();
+        let now = std::mem::replace(&mut before, look());
         if now == before {
             break;
         }
-        assert!(start.elapsed() < PATIENCE, "{runtime}: the process never comes to rest");
-        before = now;
+        assert!(start.elapsed() < PATIENCE, "the process never comes to rest");
     }
     let (before, called_before) = before;
     thread::sleep(WATCHES);
     let (after, called_after) = look();
-    drop(child.stdin.take());
-    assert_eq!(said.next().unwrap().unwrap(), format!("{TIMERS} were pending"), "{runtime}");
-    assert!(child.wait().unwrap().success(), "{runtime}");
+    drop(child.process.stdin.take());
+    assert_eq!(child.wait(), (Some(0), vec![format!("{TIMERS} were pending")]));
     let _ = fs::remove_file(&log);
-    assert_eq!(before, after, "{runtime}: a thread has woken");
+    assert_eq!(before, after, "a thread has woken");
     let new = called_after.strip_prefix(&called_before).unwrap();
-    assert_eq!(new, "", "{runtime}: the process has made system calls");
-    assert!(!tracing || !called_before.is_empty(), "{runtime}: the trace is empty");
+    assert_eq!(new, "", "the process has made system calls");
+    assert!(!tracing || !called_before.is_empty(), "the trace is empty");
 }
 
 #[test]
 fn million_timers_an_hour_away_cause_no_wake_up_and_no_system_call() {
-    let glommio = glommio_works();
     let runtimes = ["tokio", "thread", "compio", "glommio"];
-    thread::scope(|scope| {
-        for runtime in runtimes.into_iter().filter(|runtime| glommio || *runtime != "glommio") {
-            scope.spawn(move || check(runtime));
-        }
-    });
+    at_once(runtimes.into_iter().filter(|it| *it != "glommio" || glommio_works()), check);
 }

@@ -21,7 +21,6 @@ mod proxy_h2c;
 mod proxy_heads;
 mod proxy_hostile;
 mod proxy_upgrades;
-mod requests_and_overload;
 mod restart;
 mod server;
 mod shared_connections;
@@ -29,11 +28,12 @@ mod start_and_stop;
 mod stopped_process;
 mod watchdog;
 
-use std::sync::OnceLock;
+use std::fmt::Debug;
+use std::sync::Once;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use corewheel::{ShutdownPolicy, TimerService};
-use corewheel_glommio::Runtime;
+use corewheel_test_support::{PATIENCE, ms};
 
 /// The environment of a server.
 #[derive(Clone, Copy, Debug)]
@@ -67,32 +67,44 @@ fn worlds() -> impl Iterator<Item = World> {
 
 /// Whether `io_uring` works on this machine. Prints a line if not.
 fn glommio_works() -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    *WORKS.get_or_init(|| {
-        let builder = TimerService::builder().shards(1).runtime(Runtime::Glommio);
-        let works = builder.start().is_ok_and(|it| it.shutdown(ShutdownPolicy::Drop).is_ok());
-        if !works {
+    static TOLD: Once = Once::new();
+    let works = corewheel_test_support::glommio_works();
+    if !works {
+        TOLD.call_once(|| {
             println!("skipped: io_uring does not work here, so glommio is not tested");
-        }
-        works
-    })
+        });
+    }
+    works
 }
 
 /// Runs a check in all worlds at the same time.
-fn in_every_world(check: impl Fn(World) + Send + Sync) {
-    in_worlds(worlds(), check);
+fn in_every_world(check: impl Fn(World) + Sync) {
+    at_once(worlds(), check);
 }
 
-/// Runs a check at the same time in all worlds that request one of these runtimes.
-fn in_every_world_of(runtimes: &[&str], check: impl Fn(World) + Send + Sync) {
-    in_worlds(worlds().filter(|world| runtimes.contains(&world.runtime)), check);
-}
-
-fn in_worlds(worlds: impl Iterator<Item = World>, check: impl Fn(World) + Send + Sync) {
+/// Runs a check of each case at the same time, on threads that have the cases as their names.
+fn at_once<C: Debug + Send>(cases: impl IntoIterator<Item = C>, check: impl Fn(C) + Sync) {
     thread::scope(|scope| {
-        for world in worlds {
-            let check = &check;
-            scope.spawn(move || check(world));
+        for case in cases {
+            let (named, check) = (thread::Builder::new().name(format!("{case:?}")), &check);
+            named.spawn_scoped(scope, move || check(case)).unwrap();
         }
     });
+}
+
+/// Asserts that so much time has passed.
+#[track_caller]
+fn check_not_early(begin: Instant, least: Duration) {
+    let since = begin.elapsed();
+    assert!(since >= least, "{since:?} instead of {least:?}");
+}
+
+/// Waits until nothing is wrong: `wrong` says what is.
+#[track_caller]
+fn wait_while(mut wrong: impl FnMut() -> Option<String>) {
+    let begin = Instant::now();
+    while let Some(wrong) = wrong() {
+        assert!(begin.elapsed() < PATIENCE, "{wrong}");
+        thread::sleep(ms(20));
+    }
 }

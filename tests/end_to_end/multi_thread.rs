@@ -2,13 +2,13 @@
 
 use std::future::{pending, poll_fn};
 use std::hint::black_box;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use corewheel::interval::MissedTickBehavior;
 use corewheel::stats::ShardCounts;
@@ -22,8 +22,9 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
+use crate::check_not_early;
 use crate::future_set::FutureSet;
-use corewheel_test_support::{FAR, PATIENCE, ms};
+use corewheel_test_support::{FAR, PATIENCE, ms, wait_until};
 
 /// A service with one shard on a plain thread, and the test's view of it.
 struct OneShard {
@@ -90,20 +91,16 @@ fn wait_for<F: Future>(runtime: &tokio::runtime::Runtime, future: F) -> F::Outpu
     runtime.block_on(async { timeout(PATIENCE, future).await }).expect("it ends in time")
 }
 
-/// Waits until all tasks have ended.
-async fn all_of<O: 'static>(mut tasks: JoinSet<O>) -> Vec<O> {
-    let mut outputs = Vec::new();
-    while let Some(output) = tasks.join_next().await {
-        outputs.push(output.unwrap());
+/// Spawns tasks on a runtime.
+fn spawn_all<F: Future<Output: Send> + Send + 'static>(
+    runtime: &tokio::runtime::Runtime,
+    futures: impl IntoIterator<Item = F>,
+) -> JoinSet<F::Output> {
+    let mut tasks = JoinSet::new();
+    for future in futures {
+        tasks.spawn_on(future, runtime.handle());
     }
-    outputs
-}
-
-/// Asserts that some time has passed.
-#[track_caller]
-fn check_not_early(begin: Instant, least: Duration) {
-    let since = begin.elapsed();
-    assert!(since >= least, "{since:?} instead of {least:?}");
+    tasks
 }
 
 async fn sleep_not_early(handle: Handle, time: Duration) {
@@ -162,77 +159,63 @@ fn burst_of_sleeps_fires_all_and_none_early() {
     for workers in [1, 4] {
         let lab = OneShard::new(TimerService::builder());
         let runtime = multi_thread(workers);
-        let mut tasks = JoinSet::new();
-        for _ in 0..COUNT {
-            tasks.spawn_on(sleep_not_early(lab.handle, ms(50)), runtime.handle());
-        }
-        assert_eq!(wait_for(&runtime, all_of(tasks)).len(), COUNT);
+        let tasks = spawn_all(&runtime, (0..COUNT).map(|_| sleep_not_early(lab.handle, ms(50))));
+        assert_eq!(wait_for(&runtime, tasks.join_all()).len(), COUNT);
         lab.wait_until_no_timer();
     }
 }
 
-/// The memory of this process in KiB.
-fn memory_kib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+/// Threads with small stacks. Prints a line where the host does not allow so many.
+fn spawn_threads<O: Send + 'static, F: FnOnce() -> O + Send + 'static>(
+    runs: impl Iterator<Item = F>,
+) -> Option<Vec<JoinHandle<O>>> {
+    let spawn = |run| thread::Builder::new().stack_size(128 << 10).spawn(run);
+    let threads = runs.map(spawn).collect::<io::Result<_>>();
+    if let Err(error) = &threads {
+        println!("skipped: this host does not allow so many threads: {error}");
+    }
+    threads.ok()
 }
 
 /// Threads that sleep by a handle at the same time and end when all of them have slept.
-fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) -> io::Result<()> {
+fn check_threads_at_once(builder: TimerServiceBuilder, count: usize) {
     let lab = OneShard::new(builder);
     let handle = lab.handle;
     let (start, end) = (Arc::new(RwLock::new(())), Arc::new(RwLock::new(())));
     let (may_start, may_end) = (start.write().unwrap(), end.write().unwrap());
     let have_slept = Arc::new(AtomicUsize::new(0));
-    // Other tests of this process give memory back meanwhile.
-    let before = memory_kib();
-    let spawn = |_| {
+    let run = |_| {
         let (start, end, have_slept) = (start.clone(), end.clone(), have_slept.clone());
-        thread::Builder::new().stack_size(128 << 10).spawn(move || {
+        move || {
             drop(start.read().unwrap());
-            let begin = Instant::now();
-            let slept = block_on(handle.sleep(ms(500)));
-            check_not_early(begin, ms(500));
+            block_on(sleep_not_early(handle, ms(500)));
             have_slept.fetch_add(1, Ordering::Relaxed);
             drop(end.read().unwrap());
-            slept
-        })
-    };
-    let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
-    let idle = memory_kib();
-    drop(may_start);
-    if let Ok(threads) = &threads {
-        let begin = Instant::now();
-        while have_slept.load(Ordering::Relaxed) < count {
-            assert!(!threads.iter().any(JoinHandle::is_finished), "a sleep is early");
-            assert!(begin.elapsed() < PATIENCE, "{have_slept:?} sleeps have fired");
-            thread::sleep(ms(10));
         }
-        let with_threads = idle.saturating_sub(before);
-        let with_timers = memory_kib().saturating_sub(idle);
-        println!("{count} threads: {with_threads} KiB, and {with_timers} KiB with timers");
+    };
+    let threads = spawn_threads((0..count).map(run));
+    drop(may_start);
+    if let Some(threads) = &threads {
+        wait_until("all have slept", || {
+            assert!(!threads.iter().any(JoinHandle::is_finished), "a sleep is early");
+            have_slept.load(Ordering::Relaxed) == count
+        });
     }
     drop(may_end);
-    for thread in threads? {
-        assert_eq!(thread.join().unwrap(), Ok(()));
-    }
+    threads.into_iter().flatten().for_each(|thread| thread.join().unwrap());
     lab.wait_until_no_client();
-    Ok(())
 }
 
 #[test]
 fn sleeps_of_2000_threads_fire_and_the_timers_of_the_threads_go_with_them() {
     for builder in [TimerService::builder(), TimerService::builder().capacity(10_000)] {
-        if let Err(error) = check_threads_at_once(builder, 2_000) {
-            println!("skipped: this host allows no 2,000 threads: {error}");
-        }
+        check_threads_at_once(builder, 2_000);
     }
 }
 
 /// Threads that arm a far sleep each while a callback holds up the shard, which then receives them
 /// all in one tick, and that drop it when all sleeps are armed.
-fn check_burst_of_threads(capacity: u32, count: usize) -> io::Result<()> {
+fn check_burst_of_threads(capacity: u32, count: usize) {
     let lab = OneShard::new(TimerService::builder().capacity(capacity));
     let handle = lab.handle;
     let (go_on, may_go_on) = mpsc::channel::<()>();
@@ -242,40 +225,33 @@ fn check_burst_of_threads(capacity: u32, count: usize) -> io::Result<()> {
     let hold = move || client.on(ShardId::new(0)).schedule_fn(ms(0), hold_up).map(drop);
     assert!(thread::spawn(hold).join().unwrap().is_ok());
     let polled = Arc::new(AtomicUsize::new(0));
-    let spawn = |_| {
+    let (drop_them, may_drop): (Vec<_>, Vec<_>) = (0..count).map(|_| oneshot::channel()).unzip();
+    let run = |may_drop: oneshot::Receiver<()>| {
         let polled = polled.clone();
-        let (drop_it, may_drop) = oneshot::channel::<()>();
-        let thread = thread::Builder::new().stack_size(128 << 10).spawn(move || {
+        move || {
             let mut armed = pin!(handle.timeout(FAR, may_drop));
             let first = poll_once(armed.as_mut());
             polled.fetch_add(1, Ordering::Relaxed);
             if first.is_pending() { block_on(armed) } else { panic!("{first:?}") }
-        });
-        Ok((thread?, drop_it))
+        }
     };
-    let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
-    let (threads, drop_them): (Vec<_>, Vec<_>) = threads?.into_iter().unzip();
-    while polled.load(Ordering::Relaxed) < count && !threads.iter().any(JoinHandle::is_finished) {
-        thread::sleep(ms(1));
-    }
-    drop(go_on);
+    let Some(threads) = spawn_threads(may_drop.into_iter().map(run)) else { return };
     let is_over = || threads.iter().any(JoinHandle::is_finished);
+    wait_until("all are polled", || is_over() || polled.load(Ordering::Relaxed) == count);
+    drop(go_on);
     lab.wait_until("all are armed", |counts| is_over() || counts.pending == count as u64);
     drop(drop_them.into_iter().map(|drop_it| drop_it.send(())).collect::<Vec<_>>());
     let ends = threads.into_iter().map(|thread| thread.join().unwrap());
     let refused: Vec<_> = ends.filter(|end| *end != Ok(Ok(()))).collect();
     assert!(refused.is_empty(), "{} of {count} at {capacity}: {:?}", refused.len(), refused[0]);
     lab.wait_until("no client is left", |counts| (counts.pending, counts.lanes) == (0, 0));
-    Ok(())
 }
 
 #[test]
 fn burst_of_2000_threads_at_a_capacity_of_2200_arms_all() {
     // A 32nd of the slots is reserved for clients, and the shard that is held up lends none of it.
     for capacity in [2_200, 3_000] {
-        if let Err(error) = check_burst_of_threads(capacity, 2_000) {
-            println!("skipped: this host allows no 2,000 threads: {error}");
-        }
+        check_burst_of_threads(capacity, 2_000);
     }
 }
 
@@ -336,14 +312,12 @@ fn tasks_that_wait_when_the_service_ends_get_closed() {
         let lab = OneShard::new(TimerService::builder().lane_capacity(4));
         let handle = lab.handle;
         let runtime = multi_thread(4);
-        let mut tasks = JoinSet::new();
-        for _ in 0..COUNT {
-            tasks.spawn_on(handle.sleep(FAR), runtime.handle());
-        }
+        let sleeps = || (0..COUNT).map(|_| handle.sleep(FAR));
+        let mut tasks = spawn_all(&runtime, sleeps());
         lab.wait_until("all are armed", |counts| counts.pending == COUNT);
         // While other tasks wait for room, or begin to sleep.
-        for _ in 0..COUNT {
-            tasks.spawn_on(handle.sleep(FAR), runtime.handle());
+        for sleep in sleeps() {
+            tasks.spawn_on(sleep, runtime.handle());
         }
         lab.wait_until("some are armed", |counts| counts.pending > COUNT + 20);
         let _unpolled = handle.sleep(FAR);
@@ -351,7 +325,7 @@ fn tasks_that_wait_when_the_service_ends_get_closed() {
             Some(policy) => drop(lab.service.shutdown(policy).unwrap()),
             None => drop(lab.service),
         }
-        for slept in wait_for(&runtime, all_of(tasks)) {
+        for slept in wait_for(&runtime, tasks.join_all()) {
             assert_eq!(slept, Err(RefusedKind::Closed), "{policy:?}");
         }
         // The threads of the runtime know the service, and a new thread does not.
@@ -414,11 +388,9 @@ async fn migrate(handle: Handle, mut rng: Rng) {
 fn tasks_that_migrate_between_workers_keep_their_deadlines() {
     let lab = OneShard::new(TimerService::builder());
     let runtime = multi_thread(4);
-    let mut tasks = JoinSet::new();
-    for seed in 0..2_000 {
-        tasks.spawn_on(migrate(lab.handle, Rng::with_seed(seed)), runtime.handle());
-    }
-    wait_for(&runtime, all_of(tasks));
+    let migrations = (0..2_000).map(|seed| migrate(lab.handle, Rng::with_seed(seed)));
+    let tasks = spawn_all(&runtime, migrations);
+    wait_for(&runtime, tasks.join_all());
     lab.wait_until_no_timer();
     drop(runtime);
     lab.wait_until_no_client();
@@ -442,36 +414,27 @@ fn shard_beside_busy_workers_receives_its_requests() {
     let lab = OneShard::new(TimerService::builder().unpinned());
     let (handle, runtime) = (lab.handle, multi_thread(WORKERS));
     let stop = Arc::new(AtomicBool::new(false));
-    let mut busy = JoinSet::new();
-    for _ in 0..WORKERS {
-        busy.spawn_on(compute_in_slices(Arc::clone(&stop)), runtime.handle());
-    }
-    let (done, all_done) = mpsc::channel();
-    for number in 0..COUNT {
-        let done = done.clone();
-        runtime.spawn(async move {
-            if number % 2 == 0 {
-                let begin = Instant::now();
-                let late = handle.timeout(ms(20), pending::<()>()).await;
-                check_not_early(begin, ms(20));
-                assert!(late.unwrap_err().is_elapsed());
-            } else {
-                let mut armed = pin!(handle.timeout(FAR, pending::<()>()));
-                for _ in 0..3 {
-                    assert!(poll_once(armed.as_mut()).is_pending());
-                    yield_now().await;
-                }
+    let busy = spawn_all(&runtime, (0..WORKERS).map(|_| compute_in_slices(Arc::clone(&stop))));
+    let task = |number| async move {
+        if number % 2 == 0 {
+            let begin = Instant::now();
+            let late = handle.timeout(ms(20), pending::<()>()).await;
+            check_not_early(begin, ms(20));
+            assert!(late.unwrap_err().is_elapsed());
+        } else {
+            let mut armed = pin!(handle.timeout(FAR, pending::<()>()));
+            for _ in 0..3 {
+                assert!(poll_once(armed.as_mut()).is_pending());
+                yield_now().await;
             }
-            done.send(()).unwrap();
-        });
-    }
-    for _ in 0..COUNT {
-        all_done.recv_timeout(PATIENCE).expect("all of them end");
-    }
-    let counts = lab.wait_until_no_timer();
+        }
+    };
+    // This thread waits beside the runtime, whose workers are busy.
+    let tasks = spawn_all(&runtime, (0..COUNT).map(task));
+    wait_for(&runtime, tasks.join_all());
+    lab.wait_until_no_timer();
     stop.store(true, Ordering::Relaxed);
-    wait_for(&runtime, all_of(busy));
-    println!("{} schedules waited for room, in {} turns", counts.refused, counts.turns);
+    wait_for(&runtime, busy.join_all());
 }
 
 #[test]
@@ -479,24 +442,22 @@ fn interval_on_a_multi_thread_runtime_ticks_without_drift() {
     const PERIOD: Duration = ms(10);
     let lab = OneShard::new(TimerService::builder());
     let runtime = multi_thread(4);
-    let mut tasks = JoinSet::new();
-    for behavior in [MissedTickBehavior::Burst, MissedTickBehavior::Skip] {
-        for _ in 0..50 {
-            let mut interval = lab.handle.interval_at(PERIOD, PERIOD).unwrap();
-            interval.set_missed_tick_behavior(behavior);
-            let ticks = async move {
-                let first = interval.tick().await.unwrap();
-                for count in 1..50 {
-                    let periods = count + interval.missed() as u32;
-                    let due = interval.tick().await.unwrap();
-                    assert!(Instant::now() >= due, "a tick is early");
-                    assert_eq!(due, first + PERIOD * periods, "{behavior:?}");
-                    yield_now().await;
-                }
-            };
-            tasks.spawn_on(ticks, runtime.handle());
+    let ticks = |number: usize| {
+        let behaviors = [MissedTickBehavior::Burst, MissedTickBehavior::Skip];
+        let mut interval = lab.handle.interval_at(PERIOD, PERIOD).unwrap();
+        interval.set_missed_tick_behavior(behaviors[number % 2]);
+        async move {
+            let first = interval.tick().await.unwrap();
+            for count in 1..50 {
+                let periods = count + interval.missed() as u32;
+                let due = interval.tick().await.unwrap();
+                assert!(Instant::now() >= due, "a tick is early");
+                assert_eq!(due, first + PERIOD * periods, "{number}");
+                yield_now().await;
+            }
         }
-    }
-    wait_for(&runtime, all_of(tasks));
+    };
+    let tasks = spawn_all(&runtime, (0..100).map(ticks));
+    wait_for(&runtime, tasks.join_all());
     lab.wait_until_no_timer();
 }

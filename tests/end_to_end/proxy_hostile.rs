@@ -10,19 +10,16 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel_test_support::sockets::{HEAD_END, read_to, read_to_end};
+use corewheel_test_support::{PATIENCE, ms};
 use rustix::process::Signal;
 
-use crate::ANYWHERE;
-use crate::proxy::{MODES, Proxy, get, is_cut};
-use crate::server::{command_of, read_to_end};
-use corewheel_test_support::{PATIENCE, ms};
+use crate::proxy::{MODES, Proxy, ends_with, get, get_of, is_cut, post_of};
+use crate::server::command_of;
+use crate::{ANYWHERE, at_once, check_not_early};
 
 /// The limit that a test is about. All others are far longer.
 pub(super) const LIMIT: Duration = ms(500);
-
-/// The length of a response that the socket accepts, and of which the client's system does not take
-/// all.
-const LONG: usize = 1 << 20;
 
 /// A server that answers as the path of a request says. Each connection has a thread.
 pub(super) struct Upstream {
@@ -78,57 +75,48 @@ fn serve(mut stream: TcpStream, tell: &Sender<Told>) {
 
 /// Answers a request. False if the connection has ended, or is to end.
 fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count == 1) {
-        head.push(byte[0]);
-    }
-    if head.is_empty() {
-        return false;
-    }
-    let head = String::from_utf8(head).unwrap();
+    let Ok(head) = read_to(stream, HEAD_END) else { return false };
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
     let _ = tell.send(Told::Request(head));
+    let of_length = |length: usize, body: &str| {
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}")
+    };
+    if path == "/late" {
+        thread::sleep(3 * LIMIT);
+    }
     let said = match path.as_str() {
-        "/body" => "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc".to_owned(),
+        "/body" => of_length(9, "abc"),
         "/chunk" => format!("{chunked}9\r\nabc"),
         "/trailers" => format!("{chunked}3\r\nabc\r\n0\r\nX: "),
-        "/big" => "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n".to_owned(),
+        "/big" => of_length(1_000_000_000, ""),
         "/coded" => chunked.replace("chunked", "gzip, chunked") + "3\r\nabc\r\n0\r\n\r\n",
         "/bad-chunk" => format!("{chunked}xyz\r\nabc\r\n0\r\n\r\n"),
         "/socket" => {
             let upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\n";
             format!("HTTP/1.1 101 Switching Protocols\r\n{upgrade}Sec-WebSocket-Accept: a\r\n\r\n")
         }
-        "/late" => {
-            thread::sleep(3 * LIMIT);
-            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned()
-        }
-        "/" => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned(),
-        "/long" => {
-            format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n{}", "x".repeat(LONG))
-        }
+        "/" | "/late" => of_length(2, "ok"),
         // It reads nothing, or answers nothing.
         _ => String::new(),
     };
     let _ = stream.write_all(said.as_bytes());
-    if path == "/" || path == "/long" {
-        return true;
-    } else if path == "/big" {
-        while stream.write_all(&[b'x'; 1 << 14]).is_ok() {}
-    } else if path == "/socket" {
-        // It sends all back, to the end.
-        let mut writer = stream.try_clone().unwrap();
-        let _ = std::io::copy(stream, &mut writer);
-        let _ = writer.shutdown(Shutdown::Write);
-    } else if path == "/unread" {
-        // A reset shows as an error of a write.
-        while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {
-            thread::sleep(ms(50));
+    match path.as_str() {
+        "/" => return true,
+        "/big" => while stream.write_all(&[b'x'; 1 << 14]).is_ok() {},
+        "/socket" => {
+            // It sends all back, to the end.
+            let mut writer = stream.try_clone().unwrap();
+            let _ = std::io::copy(stream, &mut writer);
+            let _ = writer.shutdown(Shutdown::Write);
         }
-    } else {
-        while stream.read(&mut [0; 1 << 12]).is_ok_and(|count| count > 0) {}
+        "/unread" => {
+            // A reset shows as an error of a write.
+            while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {
+                thread::sleep(ms(50));
+            }
+        }
+        _ => while stream.read(&mut [0; 1 << 12]).is_ok_and(|count| count > 0) {},
     }
     false
 }
@@ -138,10 +126,10 @@ fn answer(stream: &mut TcpStream, tell: &Sender<Told>) -> bool {
 pub(super) fn check(options: &[&str], check: impl Fn(&Proxy, &Upstream) + Sync) {
     check_to_its_end(options, |mut proxy, upstream| {
         check(&proxy, upstream);
-        proxy.signal(Signal::TERM);
+        proxy.child.signal(Signal::TERM);
         let log = proxy.log();
-        assert!(!log.contains("has ended"), "{}: {log}", proxy.name);
-        proxy.wait();
+        assert!(!log.contains("has ended"), "{log}");
+        proxy.wait_for_code(0);
     });
 }
 
@@ -151,20 +139,23 @@ pub(super) fn check_to_its_end(options: &[&str], check: impl Fn(Proxy, &Upstream
     let more = ["--max-age", "--response", "--upstream-stall", "--upstream-idle", "--rate-grace"];
     // The last value of an option would be refused as a second one.
     let far = far.into_iter().chain(more).filter(|option| !options.contains(option));
-    let all: Vec<&str> =
+    let all: Vec<_> =
         far.flat_map(|option| [option, "1h"]).chain(options.iter().copied()).collect();
-    thread::scope(|scope| {
-        for mode in MODES {
-            let (all, check) = (&all, &check);
-            scope.spawn(move || {
-                let upstream = Upstream::start();
-                let mut command = command_of(ANYWHERE, "reverse_proxy");
-                command.args(["--upstream", &upstream.address.to_string(), "--threads", "2"]);
-                command.args(["--mode", mode, "--timer", "corewheel"]).args(all);
-                command.stderr(Stdio::piped());
-                check(Proxy::start_by(command, mode.to_owned()), &upstream);
-            });
-        }
+    at_once(MODES, |mode| {
+        let upstream = Upstream::start();
+        let mut command = command_of(ANYWHERE, "reverse_proxy");
+        command.args(["--upstream", &upstream.address.to_string(), "--threads", "2"]);
+        command.args(["--mode", mode, "--timer", "corewheel"]).args(&all).stderr(Stdio::piped());
+        check(Proxy::start_by(&mut command), &upstream);
+    });
+}
+
+/// Runs a check, and then that the proxy has no more descriptors than before.
+fn check_leaving_nothing(options: &[&str], leave: impl Fn(&Proxy, &Upstream) + Sync) {
+    check(options, |proxy, upstream| {
+        let before = proxy.descriptors();
+        leave(proxy, upstream);
+        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -190,17 +181,19 @@ pub(super) fn said(client: &mut TcpStream) -> String {
     String::from_utf8_lossy(&read_to_end(client)).into_owned()
 }
 
-const UPLOAD: &[u8] = b"POST /unread HTTP/1.1\r\nHost: proxy\r\nContent-Length: 1000000000\r\n\r\n";
+/// The status of an answer, of which the rest stays.
+pub(super) fn said_status(client: &mut TcpStream) -> u16 {
+    assert!(read_to(client, " ").unwrap().starts_with("HTTP/1."));
+    read_to(client, " ").unwrap().trim().parse().unwrap()
+}
 
 #[test]
 fn upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
     check(&["--upstream-stall", "500ms"], |proxy, upstream| {
         let before = proxy.descriptors();
-        let mut client = proxy.connect();
-        client.write_all(UPLOAD).unwrap();
+        let mut client = proxy.send(post_of("/unread", 1_000_000_000));
         send_until_answered(&mut client, &[b'x'; 1 << 14], Duration::ZERO);
-        let said = said(&mut client);
-        assert!(said.starts_with("HTTP/1.1 504 "), "{}: {said}", proxy.name);
+        assert!(ends_with(&mut client, 504));
         // The client has not closed its side yet.
         upstream.wait_for_ends(1);
         proxy.wait_for_descriptors(&before);
@@ -209,36 +202,26 @@ fn upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
 
 #[test]
 fn upload_whose_client_leaves_ends_at_the_upstream_server() {
-    check(&[], |proxy, upstream| {
-        let before = proxy.descriptors();
-        let mut client = proxy.connect();
-        client
-            .write_all(b"POST /sink HTTP/1.1\r\nHost: proxy\r\nContent-Length: 9\r\n\r\nabc")
-            .unwrap();
+    check_leaving_nothing(&[], |proxy, upstream| {
+        let client = proxy.send(post_of("/sink", 9) + "abc");
         upstream.request();
         drop(client);
         upstream.wait_for_ends(1);
-        proxy.wait_for_descriptors(&before);
     });
 }
 
 #[test]
 fn upstream_server_that_stalls_in_a_response_ends_it_also_for_pipelining_clients() {
-    check(&["--upstream-stall", "500ms"], |proxy, upstream| {
-        let before = proxy.descriptors();
+    check_leaving_nothing(&["--upstream-stall", "500ms"], |proxy, upstream| {
         for path in ["/body", "/chunk", "/trailers"] {
             for count in [1, 2] {
                 let start = Instant::now();
-                let mut client = proxy.connect();
-                let request = format!("GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").repeat(count);
-                client.write_all(request.as_bytes()).unwrap();
-                let said = said(&mut client);
-                assert!(said.starts_with("HTTP/1.1 200 "), "{} {path}: {said}", proxy.name);
-                assert!(start.elapsed() >= LIMIT, "{} {path}", proxy.name);
+                let mut client = proxy.send(get_of(path).repeat(count));
+                assert!(ends_with(&mut client, 200), "{path}");
+                check_not_early(start, LIMIT);
                 upstream.wait_for_ends(1);
             }
         }
-        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -267,19 +250,18 @@ fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
     frame(HEADERS, if has_body { 4 } else { 5 }, stream, &block)
 }
 
-/// An HTTP/2 client that does only what a test says. `window` is that of each response.
-pub(super) fn http2(proxy: &Proxy, window: u32) -> TcpStream {
-    http2_with(proxy, window, &[])
-}
-
-/// Such a client that sends frames with its preface, so that no limit comes between.
-fn http2_with(proxy: &Proxy, window: u32, frames: &[u8]) -> TcpStream {
-    let mut client = proxy.connect();
+/// An HTTP/2 client that does only what a test says. `window` is that of each response. It sends
+/// frames with its preface, so that no limit comes between.
+pub(super) fn http2(proxy: &Proxy, window: u32, frames: &[u8]) -> TcpStream {
     let mut settings = vec![0, 4];
     settings.extend(window.to_be_bytes());
     let (settings, acknowledged) = (frame(SETTINGS, 0, 0, &settings), frame(SETTINGS, 1, 0, &[]));
-    client.write_all(&[PREFACE, &settings, &acknowledged, frames].concat()).unwrap();
-    client
+    proxy.send([PREFACE, &settings, &acknowledged, frames].concat())
+}
+
+/// A client that has sent a request of HTTP/1, or one of HTTP/2.
+fn ask(proxy: &Proxy, is_http2: bool, path: &str) -> TcpStream {
+    if is_http2 { http2(proxy, 1 << 16, &head(1, path, false)) } else { proxy.send(get_of(path)) }
 }
 
 /// The type of a frame, its stream and its payload; `None` at the end.
@@ -290,6 +272,13 @@ pub(super) fn read_frame(client: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     let mut payload = vec![0; length];
     client.read_exact(&mut payload).unwrap();
     Some((head[3], head[8], payload))
+}
+
+/// The payload of the next frame of a type.
+#[track_caller]
+pub(super) fn next(client: &mut TcpStream, kind: u8) -> Vec<u8> {
+    let mut frames = std::iter::from_fn(|| read_frame(client));
+    frames.find(|frame| frame.0 == kind).expect("the connection goes on").2
 }
 
 /// Sends the body of a request, as fast as the windows allow, until the proxy ends the stream or
@@ -322,29 +311,20 @@ fn upload(client: &mut TcpStream, stream: u8) -> HashMap<u8, u32> {
     }
 }
 
-/// Reads frames until one of a type has come, or to the end. Returns how often each has come.
-#[track_caller]
-fn read_frames(client: &mut TcpStream, until: Option<u8>) -> HashMap<u8, u32> {
+/// Reads frames to the end. Returns how often each type has come.
+fn read_frames(client: &mut TcpStream) -> HashMap<u8, u32> {
     let mut counts = HashMap::new();
     while let Some((kind, _, _)) = read_frame(client) {
         *counts.entry(kind).or_default() += 1;
-        if until == Some(kind) {
-            return counts;
-        }
     }
-    assert_eq!(until, None, "{counts:?}");
     counts
 }
 
-/// Sends frames again and again in another thread, and reads to the end meanwhile.
-fn read_while_sending(client: &mut TcpStream, frames: Vec<u8>) -> HashMap<u8, u32> {
-    let mut writer = client.try_clone().unwrap();
-    thread::spawn(move || {
-        while writer.write_all(&frames).is_ok() {
-            thread::sleep(ms(50));
-        }
-    });
-    read_frames(client, None)
+/// The heads of requests for a response that does not end, of a client without a window for it.
+fn ask_without_window(proxy: &Proxy, count: u8) -> TcpStream {
+    // All at once: the first may not reach its limit before the last has come.
+    let heads = (0..count).flat_map(|number| head(2 * number + 1, "/big", false));
+    http2(proxy, 0, &heads.collect::<Vec<_>>())
 }
 
 #[test]
@@ -352,26 +332,25 @@ fn http2_responses_without_a_window_are_cut_with_their_upstream_connections() {
     check(&["--h2c", "--write-stall", "500ms"], |proxy, upstream| {
         let before = proxy.descriptors();
         for is_trickled in [false, true] {
-            let mut client = http2(proxy, 0);
-            let streams = (1..40).step_by(2);
-            // All at once: the first may not reach its limit before the last has come.
-            let heads = streams.clone().flat_map(|stream| head(stream, "/big", false));
-            client.write_all(&heads.collect::<Vec<_>>()).unwrap();
-            let window = |stream| frame(WINDOW_UPDATE, 0, stream, &[0, 0, 0, 1]);
-            let counts = if is_trickled {
-                read_while_sending(&mut client, streams.flat_map(window).collect())
-            } else {
-                read_frames(&mut client, None)
-            };
-            assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
+            let mut client = ask_without_window(proxy, 20);
+            if is_trickled {
+                let window = |number: u8| frame(WINDOW_UPDATE, 0, 2 * number + 1, &[0, 0, 0, 1]);
+                let windows: Vec<_> = (0..20).flat_map(window).collect();
+                let mut writer = client.try_clone().unwrap();
+                thread::spawn(move || {
+                    while writer.write_all(&windows).is_ok() {
+                        thread::sleep(ms(50));
+                    }
+                });
+            }
+            let counts = read_frames(&mut client);
+            assert!(counts.contains_key(&GOAWAY), "{counts:?}");
             upstream.wait_for_ends(20);
         }
         proxy.wait_for_descriptors(&before);
         // hyper has all of a small response at once.
-        let mut client = http2(proxy, 0);
-        client.write_all(&head(1, "/", false)).unwrap();
-        let counts = read_frames(&mut client, None);
-        assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
+        let counts = read_frames(&mut http2(proxy, 0, &head(1, "/", false)));
+        assert!(counts.contains_key(&GOAWAY), "{counts:?}");
     });
 }
 
@@ -384,66 +363,48 @@ fn http2_preface_that_comes_byte_by_byte_has_the_time_of_a_head() {
             let _ = client.write_all(&[*byte]);
             thread::sleep(LIMIT / 10);
         }
-        assert!(is_cut(&mut client), "{}", proxy.name);
-        assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
+        assert!(is_cut(&mut client));
+        check_not_early(start, LIMIT);
     });
 }
 
 #[test]
 fn http2_upload_that_the_upstream_server_does_not_read_ends_on_both_sides() {
-    check(&["--h2c", "--upstream-stall", "500ms"], |proxy, upstream| {
-        let before = proxy.descriptors();
-        let mut client = http2(proxy, 1 << 16);
-        client.write_all(&head(1, "/unread", true)).unwrap();
+    check_leaving_nothing(&["--h2c", "--upstream-stall", "500ms"], |proxy, upstream| {
+        let mut client = http2(proxy, 1 << 16, &head(1, "/unread", true));
         let counts = upload(&mut client, 1);
         let is_told = counts.contains_key(&RST_STREAM) || counts.contains_key(&GOAWAY);
-        assert!(is_told && counts.contains_key(&HEADERS), "{}: {counts:?}", proxy.name);
+        assert!(is_told && counts.contains_key(&HEADERS), "{counts:?}");
         // The client has not closed its side yet.
         upstream.wait_for_ends(1);
-        drop(client);
-        proxy.wait_for_descriptors(&before);
     });
 }
 
 #[test]
 fn drain_tells_idle_clients_one_after_another_and_cuts_no_request_within_it() {
-    let check = |h2c: &[&str]| {
+    at_once([&[][..], &["--h2c"]], |h2c| {
         check_to_its_end(&[h2c, &["--drain", "10s"]].concat(), |proxy, upstream| {
             let mut idle: Vec<_> = (0..8).map(|_| proxy.connect()).collect();
             for client in &mut idle {
-                assert_eq!(get(client, "/").0, 200, "{}", proxy.name);
+                assert_eq!(get(client, "/").0, 200);
             }
-            let mut busy = if h2c.is_empty() {
-                let mut client = proxy.connect();
-                client.write_all(b"GET /late HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
-                client
-            } else {
-                let mut client = http2(&proxy, 1 << 16);
-                client.write_all(&head(1, "/late", false)).unwrap();
-                client
-            };
+            let mut busy = ask(&proxy, !h2c.is_empty(), "/late");
             while !upstream.request().starts_with("get /late ") {}
             let start = Instant::now();
-            proxy.signal(Signal::TERM);
+            proxy.child.signal(Signal::TERM);
             if h2c.is_empty() {
-                let said = said(&mut busy);
-                assert!(said.starts_with("HTTP/1.1 200 "), "{}: {said}", proxy.name);
+                assert!(ends_with(&mut busy, 200));
             } else {
-                let counts = read_frames(&mut busy, None);
-                assert!(counts.contains_key(&GOAWAY), "{}: {counts:?}", proxy.name);
-                assert!(counts.contains_key(&DATA), "{}: {counts:?}", proxy.name);
+                let counts = read_frames(&mut busy);
+                assert!(counts.contains_key(&GOAWAY) && counts.contains_key(&DATA), "{counts:?}");
             }
             for client in &mut idle {
-                assert!(is_cut(client), "{}", proxy.name);
+                assert!(is_cut(client));
             }
             // At least four clients are those of one shard.
-            assert!(start.elapsed() >= Duration::from_secs(5), "{}", proxy.name);
-            proxy.wait();
+            check_not_early(start, ms(5_000));
+            proxy.wait_for_code(0);
         });
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| check(&[]));
-        check(&["--h2c"]);
     });
 }
 
@@ -452,46 +413,35 @@ fn drain_that_cuts_a_request_is_told_by_the_exit_code() {
     for h2c in [&[][..], &["--h2c"]] {
         check_to_its_end(&[h2c, &["--drain", "500ms"]].concat(), |mut proxy, upstream| {
             let start = Instant::now();
-            let mut client = if h2c.is_empty() {
-                let mut client = proxy.connect();
-                client.write_all(b"GET /sink HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
-                client
-            } else {
-                let mut client = http2(&proxy, 1 << 16);
-                client.write_all(&head(1, "/sink", false)).unwrap();
-                client
-            };
+            let mut client = ask(&proxy, !h2c.is_empty(), "/sink");
             upstream.request();
-            proxy.signal(Signal::TERM);
+            proxy.child.signal(Signal::TERM);
             read_to_end(&mut client);
-            assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
+            check_not_early(start, LIMIT);
             upstream.wait_for_ends(1);
             let log = proxy.log();
-            assert!(log.contains("cut at the end of the drain: 1"), "{}: {log}", proxy.name);
+            assert!(log.contains("cut at the end of the drain: 1"), "{log}");
             proxy.wait_for_code(3);
         });
     }
 }
 
 #[test]
-fn head_that_is_too_large_is_answered_431() {
+fn head_that_is_too_large_and_response_in_a_coding_that_is_not_known_are_refused() {
     check(&[], |proxy, _| {
-        let mut client = proxy.connect();
-        client.write_all(b"GET / HTTP/1.1\r\nHost: proxy\r\nX: ").unwrap();
+        let mut client = proxy.send("GET / HTTP/1.1\r\nHost: proxy\r\nX: ");
         client.write_all(&vec![b'x'; 1 << 20]).unwrap();
-        let mut status = [0; 12];
-        client.read_exact(&mut status).unwrap();
-        assert_eq!(&status, b"HTTP/1.1 431", "{}", proxy.name);
+        assert_eq!(said_status(&mut client), 431);
+        assert_eq!(get(&mut proxy.connect(), "/coded").0, 502);
     });
 }
 
 #[test]
 fn client_waits_for_longer_than_the_idle_time_of_reads_between_requests() {
-    let options = ["--read-idle", "500ms", "--keep-alive", "1h"];
-    check(&options, |proxy, _| {
+    check(&["--read-idle", "500ms", "--keep-alive", "1h"], |proxy, _| {
         let mut client = proxy.connect();
         for _ in 0..2 {
-            assert_eq!(get(&mut client, "/").0, 200, "{}", proxy.name);
+            assert_eq!(get(&mut client, "/").0, 200);
             thread::sleep(3 * LIMIT);
         }
     });
@@ -501,59 +451,27 @@ fn client_waits_for_longer_than_the_idle_time_of_reads_between_requests() {
 fn upload_that_takes_longer_than_the_time_for_a_response_is_answered() {
     // Far longer than an answer takes.
     check(&["--response", "2s"], |proxy, upstream| {
-        let mut client = proxy.connect();
-        client
-            .write_all(b"POST /sink HTTP/1.1\r\nHost: proxy\r\nContent-Length: 30\r\n\r\n")
-            .unwrap();
+        let mut client = proxy.send(post_of("/sink", 30));
         for _ in 0..30 {
             thread::sleep(ms(100));
             client.write_all(b"x").unwrap();
         }
         // The upstream server does not answer, and has its time from the end of the upload on.
         let end = Instant::now();
-        let mut status = [0; 12];
-        client.read_exact(&mut status).unwrap();
-        assert_eq!(&status, b"HTTP/1.1 504", "{}", proxy.name);
-        assert!(end.elapsed() >= ms(1_900), "{}: {:?}", proxy.name, end.elapsed());
+        assert_eq!(said_status(&mut client), 504);
+        check_not_early(end, ms(1_900));
         upstream.wait_for_ends(1);
-    });
-}
-
-#[test]
-fn requests_that_are_no_valid_http_are_refused() {
-    check(&[], |proxy, _| {
-        let refused = |request: &str, status: &str| {
-            let mut client = proxy.connect();
-            client.write_all(request.as_bytes()).unwrap();
-            let said = said(&mut client);
-            let is_refused = said.starts_with(&format!("HTTP/1.1 {status} "));
-            assert!(is_refused, "{}: {request:?} {said:?}", proxy.name);
-        };
-        refused("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400");
-        refused("GET / HTTP/1.1\r\n\r\n", "400");
-        let coded = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n";
-        refused(&format!("{coded}0\r\n\r\n"), "501");
-    });
-}
-
-#[test]
-fn response_in_a_coding_that_is_not_known_becomes_502() {
-    check(&[], |proxy, _| {
-        assert_eq!(get(&mut proxy.connect(), "/coded").0, 502, "{}", proxy.name);
     });
 }
 
 #[test]
 fn http2_client_that_leaves_during_a_request_leaves_nothing() {
-    check(&["--h2c"], |proxy, upstream| {
-        let before = proxy.descriptors();
-        let mut client = http2(proxy, 1 << 16);
-        client.write_all(&head(1, "/sink", false)).unwrap();
+    check_leaving_nothing(&["--h2c"], |proxy, upstream| {
+        let client = ask(proxy, true, "/sink");
         upstream.request();
         drop(client);
         // The log that each check reads says nothing about it.
         upstream.wait_for_ends(1);
-        proxy.wait_for_descriptors(&before);
     });
 }
 
@@ -561,23 +479,19 @@ fn http2_client_that_leaves_during_a_request_leaves_nothing() {
 fn memory_of_cut_clients_is_given_back() {
     check(&["--h2c", "--write-stall", "500ms"], |proxy, upstream| {
         let resident = || -> u64 {
-            let status = fs::read_to_string(format!("/proc/{}/status", proxy.id())).unwrap();
+            let path = format!("/proc/{}/status", proxy.child.process.id());
+            let status = fs::read_to_string(path).unwrap();
             let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
             line.split_whitespace().nth(1).unwrap().parse().unwrap()
         };
         let hold = || {
-            let mut client = http2(proxy, 0);
-            let heads = (1..200).step_by(2).flat_map(|stream| head(stream, "/big", false));
-            client.write_all(&heads.collect::<Vec<_>>()).unwrap();
-            read_frames(&mut client, None);
+            read_frames(&mut ask_without_window(proxy, 100));
             upstream.wait_for_ends(100);
         };
         hold();
         let first = resident();
-        for _ in 0..4 {
-            hold();
-        }
+        (0..4).for_each(|_| hold());
         // Without a limit, each round would keep some 6 MiB.
-        assert!(resident() < first + (12 << 10), "{}: {first} KiB, {} KiB", proxy.name, resident());
+        assert!(resident() < first + (12 << 10), "{first} KiB, {} KiB", resident());
     });
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::proxy::{Proxy, get};
-use crate::proxy_hostile::{
-    DATA, HEADERS, LIMIT, check, check_to_its_end, frame, http2, read_frame, said,
-};
-use crate::server::read_to_end;
 use corewheel_test_support::ms;
+use corewheel_test_support::sockets::{HEAD_END, read_to, read_to_end};
+
+use crate::check_not_early;
+use crate::proxy::{Proxy, ends_with, get, get_of, read_answer};
+use crate::proxy_hostile::{
+    DATA, HEADERS, LIMIT, check, check_to_its_end, frame, http2, next, read_frame, said,
+};
 
 const UPGRADE: &[u8] = b"GET /socket HTTP/1.1\r\nHost: proxy\r\nUpgrade: WebSocket\r\n\
     Connection: keep-alive, Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -39,24 +41,20 @@ fn connect(stream: u8, protocol: Option<&str>) -> Vec<u8> {
     frame(HEADERS, 4, stream, &block)
 }
 
-/// The next frame of a type.
-#[track_caller]
-fn next(client: &mut TcpStream, kind: u8) -> Vec<u8> {
-    let mut frames = std::iter::from_fn(|| read_frame(client));
-    frames.find(|frame| frame.0 == kind).expect("the connection goes on").2
-}
-
 /// A client that has asked for a WebSocket, and the head of the answer.
 fn upgrade(proxy: &Proxy) -> (TcpStream, String) {
-    let mut client = proxy.connect();
-    client.write_all(UPGRADE).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        client.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    (client, String::from_utf8(head).unwrap().to_lowercase())
+    let mut client = proxy.send(UPGRADE);
+    let head = read_to(&mut client, HEAD_END).unwrap().to_lowercase();
+    assert!(head.starts_with("http/1.1 101 "), "{head}");
+    (client, head)
+}
+
+/// A client of HTTP/2 that has a WebSocket on its stream 1.
+fn upgrade_http2(proxy: &Proxy) -> TcpStream {
+    let mut client = http2(proxy, 1 << 16, &connect(1, Some("websocket")));
+    let ok = 0x88;
+    assert_eq!(next(&mut client, HEADERS)[0], ok);
+    client
 }
 
 #[test]
@@ -64,11 +62,8 @@ fn websocket_goes_through_and_ends_with_both_directions() {
     check(&[], |proxy, upstream| {
         let before = proxy.descriptors();
         let (mut client, head) = upgrade(proxy);
-        assert!(head.starts_with("http/1.1 101 "), "{head}");
-        for line in
-            ["upgrade: websocket\r\n", "connection: upgrade\r\n", "sec-websocket-accept: a\r\n"]
-        {
-            assert!(head.contains(line), "{head}");
+        for line in ["upgrade: websocket", "connection: upgrade", "sec-websocket-accept: a"] {
+            assert!(head.contains(&format!("\r\n{line}\r\n")), "{head}");
         }
         let asked = upstream.request();
         assert!(asked.contains("\r\nupgrade: websocket\r\n"), "{asked}");
@@ -79,7 +74,7 @@ fn websocket_goes_through_and_ends_with_both_directions() {
         // One direction has ended, and the other has not.
         client.write_all(b"again").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(read_to_end(&mut client), b"again", "{}", proxy.name);
+        assert_eq!(read_to_end(&mut client), b"again");
         upstream.wait_for_ends(1);
         drop(client);
         proxy.wait_for_descriptors(&before);
@@ -89,17 +84,14 @@ fn websocket_goes_through_and_ends_with_both_directions() {
 #[test]
 fn websocket_of_http2_goes_through() {
     check(&["--h2c"], |proxy, upstream| {
-        let mut client = http2(proxy, 1 << 16);
-        client.write_all(&connect(1, Some("websocket"))).unwrap();
-        let ok = 0x88;
-        assert_eq!(next(&mut client, HEADERS)[0], ok, "{}", proxy.name);
+        let mut client = upgrade_http2(proxy);
         let asked = upstream.request();
         assert!(asked.starts_with("get /socket http/1.1\r\n"), "{asked}");
         assert!(asked.contains("\r\nsec-websocket-key: "), "{asked}");
         client.write_all(&frame(DATA, 0, 1, b"hello")).unwrap();
-        assert_eq!(next(&mut client, DATA), b"hello", "{}", proxy.name);
+        assert_eq!(next(&mut client, DATA), b"hello");
         client.write_all(&frame(DATA, 1, 1, b"again")).unwrap();
-        assert_eq!(next(&mut client, DATA), b"again", "{}", proxy.name);
+        assert_eq!(next(&mut client, DATA), b"again");
         upstream.wait_for_ends(1);
     });
 }
@@ -113,11 +105,7 @@ struct Tunnel {
 impl Tunnel {
     /// One of HTTP/1 and one of HTTP/2.
     fn open_both(proxy: &Proxy) -> [Self; 2] {
-        let (client, head) = upgrade(proxy);
-        assert!(head.starts_with("http/1.1 101 "), "{head}");
-        let mut other = http2(proxy, 1 << 16);
-        other.write_all(&connect(1, Some("websocket"))).unwrap();
-        next(&mut other, HEADERS);
+        let (client, other) = (upgrade(proxy).0, upgrade_http2(proxy));
         [Self { client, is_http2: false }, Self { client: other, is_http2: true }]
     }
 
@@ -165,7 +153,7 @@ fn websockets_outlast_the_greatest_age_until_its_grace() {
         let tunnels = Tunnel::open_both(proxy);
         thread::sleep(LIMIT + PAST_TOLD);
         for mut tunnel in tunnels {
-            assert!(tunnel.echo(), "{}, HTTP/2: {}", proxy.name, tunnel.is_http2);
+            assert!(tunnel.echo(), "HTTP/2: {}", tunnel.is_http2);
             tunnel.end();
         }
     });
@@ -175,7 +163,7 @@ fn websockets_outlast_the_greatest_age_until_its_grace() {
             while tunnel.echo() {
                 thread::sleep(ms(50));
             }
-            assert!(begin.elapsed() >= LIMIT + ms(1_000), "{}", proxy.name);
+            check_not_early(begin, LIMIT + ms(1_000));
         }
     });
 }
@@ -184,64 +172,50 @@ fn websockets_outlast_the_greatest_age_until_its_grace() {
 fn websockets_outlast_the_beginning_of_a_shutdown_which_waits_for_them() {
     check_to_its_end(&["--h2c", "--drain", "20s"], |proxy, _| {
         let tunnels = Tunnel::open_both(&proxy);
-        proxy.signal(Signal::TERM);
+        proxy.child.signal(Signal::TERM);
         thread::sleep(PAST_TOLD);
         for mut tunnel in tunnels {
-            assert!(tunnel.echo(), "{}, HTTP/2: {}", proxy.name, tunnel.is_http2);
+            assert!(tunnel.echo(), "HTTP/2: {}", tunnel.is_http2);
             tunnel.end();
         }
-        proxy.wait();
+        proxy.wait_for_code(0);
     });
 }
 
 #[test]
 fn connect_and_other_protocols_are_refused() {
     check(&["--h2c"], |proxy, _| {
-        let mut client = proxy.connect();
-        client.write_all(b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n").unwrap();
-        assert!(said(&mut client).starts_with("HTTP/1.1 501 "), "{}", proxy.name);
+        let connects = "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        assert!(ends_with(&mut proxy.send(connects), 501));
         for protocol in [None, Some("connect-udp")] {
-            let mut client = http2(proxy, 1 << 16);
-            client.write_all(&connect(1, protocol)).unwrap();
+            let mut client = http2(proxy, 1 << 16, &connect(1, protocol));
             let head = next(&mut client, HEADERS);
             // A literal with the name of `:status`.
-            assert!(
-                head.starts_with(b"\x48\x03501") || head.starts_with(b"\x48\x82\x6c\x01"),
-                "{head:x?}"
-            );
+            let is_501 = head.starts_with(b"\x48\x03501") || head.starts_with(b"\x48\x82\x6c\x01");
+            assert!(is_501, "{head:x?}");
         }
     });
 }
 
 #[test]
-fn upgrade_that_the_client_has_not_asked_for_becomes_502() {
+fn upgrade_that_the_client_has_not_asked_for_and_malformed_first_chunk_become_502() {
     check(&[], |proxy, upstream| {
         let mut client = proxy.connect();
-        assert_eq!(get(&mut client, "/socket").0, 502, "{}", proxy.name);
+        assert_eq!(get(&mut client, "/socket").0, 502);
         // No other protocol than that of a WebSocket is asked for.
         assert!(upstream.request().starts_with("get /socket"));
-        client
-            .write_all(
-                b"GET / HTTP/1.1\r\nHost: proxy\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
-            )
-            .unwrap();
-        assert_eq!(crate::proxy::read_answer(&mut client).0, 200, "{}", proxy.name);
-        assert!(!upstream.request().contains("upgrade"), "{}", proxy.name);
-    });
-}
-
-#[test]
-fn response_whose_first_chunk_is_malformed_becomes_502() {
-    check(&[], |proxy, _| {
+        let upgrade = "Upgrade: h2c\r\nConnection: Upgrade\r\n\r\n";
+        write!(client, "GET / HTTP/1.1\r\nHost: proxy\r\n{upgrade}").unwrap();
+        assert_eq!(read_answer(&mut client).0, 200);
+        assert!(!upstream.request().contains("upgrade"));
         for _ in 0..5 {
-            assert_eq!(get(&mut proxy.connect(), "/bad-chunk").0, 502, "{}", proxy.name);
+            assert_eq!(get(&mut proxy.connect(), "/bad-chunk").0, 502);
         }
     });
 }
 
 fn ask_and_shut_down(proxy: &Proxy, path: &str) -> TcpStream {
-    let mut client = proxy.connect();
-    write!(client, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+    let client = proxy.send(get_of(path));
     client.shutdown(Shutdown::Write).unwrap();
     client
 }
@@ -260,9 +234,8 @@ fn client_that_has_shut_its_side_down_is_answered() {
 fn client_that_has_shut_its_side_down_has_left_after_a_time() {
     check(&["--half-close", "500ms"], |proxy, upstream| {
         let start = Instant::now();
-        let client = ask_and_shut_down(proxy, "/sink");
+        let _client = ask_and_shut_down(proxy, "/sink");
         upstream.wait_for_ends(1);
-        assert!(start.elapsed() >= LIMIT, "{}", proxy.name);
-        drop(client);
+        check_not_early(start, LIMIT);
     });
 }

@@ -2,13 +2,14 @@
 
 use std::io::Read;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
+use corewheel_test_support::ms;
 use rustix::process::Signal;
 
-use crate::server::{Server, command, echo, own_address};
-use crate::{in_every_world, in_worlds, worlds};
-use corewheel_test_support::{PATIENCE, ms};
+use crate::server::{Server, command, own_address};
+use crate::{at_once, in_every_world, worlds};
 
 #[test]
 fn server_started_right_after_sigkill_serves_on_the_same_port() {
@@ -17,14 +18,14 @@ fn server_started_right_after_sigkill_serves_on_the_same_port() {
     in_every_world(|world| {
         let mut server = Server::start_at(world, &own_address(), &[]);
         for _ in 0..TRIES {
-            let mut streams: Vec<_> = (0..10).map(|_| server.connect()).collect();
-            for stream in &mut streams {
-                echo(stream, "hello\n").unwrap();
-            }
-            let address = server.kill().to_string();
+            let streams = server.connect_and_echo(10);
+            let address = server.address.to_string();
+            // It is killed.
+            drop(server);
             server = Server::start_at(world, &address, &[]);
+            drop(streams);
         }
-        echo(&mut server.connect(), "back\n").unwrap();
+        server.connect_and_echo(1);
     });
 }
 
@@ -34,42 +35,37 @@ fn server_without_descriptors_logs_one_line_at_the_beginning_and_one_at_the_end(
     const FILES: usize = 100;
     const CLIENTS: usize = 150;
     let distinct = worlds().filter(|world| world.forbidden.is_none() && world.runtime != "auto");
-    in_worlds(distinct, |world| {
+    at_once(distinct, |world| {
         let inner = command(world);
         let mut limited = Command::new("sh");
         limited.args(["-c", &format!("ulimit -n {FILES} && exec \"$0\" \"$@\"")]);
         limited.arg(inner.get_program()).args(inner.get_args());
-        limited.env_remove("RUST_LOG").env("NO_COLOR", "1");
+        limited.env_remove("RUST_LOG").env("NO_COLOR", "1").stderr(Stdio::piped());
         limited.args(["--shards", "2", "--listen", &own_address(), "--stats", "127.0.0.1:0"]);
-        let mut server = Server::start_by(world, {
-            limited.stderr(Stdio::piped());
-            limited
-        });
-        let mut stderr = server.take_stderr();
+        let mut server = Server::start_by(world, &mut limited);
+        let mut stderr = server.child.process.stderr.take().unwrap();
 
-        let mut streams: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        let streams: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
         // Each shard tries again ten times a second.
-        std::thread::sleep(ms(2_000));
-        streams.clear();
+        thread::sleep(ms(2_000));
+        drop(streams);
         let start = Instant::now();
         // The next connection of a shard shows that the shard can accept again.
         while start.elapsed() < ms(3_000) {
-            let mut stream = server.connect();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            echo(&mut stream, "hello\n").unwrap();
-            std::thread::sleep(ms(20));
+            server.connect_and_echo(1);
+            thread::sleep(ms(20));
         }
         server.stop(Signal::TERM);
         let mut said = String::new();
         stderr.read_to_string(&mut said).unwrap();
         let lines = |part| said.lines().filter(|line| line.contains(part)).collect::<Vec<_>>();
         let (begins, ends) = (lines("connections cannot be accepted"), lines("accepted again"));
-        assert!((1..=2).contains(&begins.len()), "{world:?}: {said}");
-        assert_eq!(ends.len(), begins.len(), "{world:?}: {said}");
-        assert!(ends.iter().all(|line| line.contains("failed=")), "{world:?}: {said}");
+        assert!((1..=2).contains(&begins.len()), "{said}");
+        assert_eq!(ends.len(), begins.len(), "{said}");
+        assert!(ends.iter().all(|line| line.contains("failed=")), "{said}");
         // The statistics endpoint has no client here. It reads the statistics itself, and logs what
         // they warn of, such as a handler that took long on a busy machine.
         let others = said.lines().filter(|line| !line.contains("corewheel::warning"));
-        assert_eq!(others.count(), begins.len() + ends.len(), "{world:?}: {said}");
+        assert_eq!(others.count(), begins.len() + ends.len(), "{said}");
     });
 }

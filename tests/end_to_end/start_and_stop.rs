@@ -4,9 +4,11 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 
+use corewheel_test_support::ms;
+use corewheel_test_support::sockets::read_to_end;
 use rustix::process::Signal;
 
-use crate::server::{Server, command, echo, own_address, read_to_end, run_to_its_end};
+use crate::server::{Server, command, own_address, run_to_its_end, sum};
 use crate::{ANYWHERE, World, in_every_world, worlds};
 
 /// Checks that the server fails at once, with this exit code and one line that contains `says`.
@@ -19,33 +21,32 @@ fn fails(command: &mut Command, code: i32, says: &str) {
     assert!(stderr.contains(says), "{command:?}: {stderr}");
 }
 
-/// The command with free ports.
-fn command_anywhere(world: World) -> Command {
+/// The command with addresses where it listens, and where its statistics are.
+fn command_at(world: World, listen: &str, stats: &str) -> Command {
     let mut command = command(world);
-    command.args(["--listen", "127.0.0.1:0", "--stats", "127.0.0.1:0"]);
+    command.args(["--listen", listen, "--stats", stats]);
     command
 }
+
+/// Any free port.
+const FREE: &str = "127.0.0.1:0";
 
 #[test]
 fn signal_ends_the_server_with_a_line_for_each_shard() {
     in_every_world(|world| {
         for signal in [Signal::INT, Signal::TERM] {
             let server = Server::start_at(world, &own_address(), &["--max-age", "1h"]);
-            let mut streams: Vec<_> = (0..10).map(|_| server.connect()).collect();
-            for stream in &mut streams {
-                echo(stream, "hello\n").unwrap();
-            }
+            let mut streams = server.connect_and_echo(10);
             drop(streams.split_off(7));
             server.wait_for("pending", 7);
             let address = server.address;
             let ended = server.stop(signal);
-            assert_eq!(ended.sum(|shard| shard.scheduled), 10, "{world:?}");
             // The drain has ended the connections.
-            assert_eq!(ended.sum(|shard| shard.cancelled), 10, "{world:?}");
+            assert_eq!((sum(&ended, "scheduled"), sum(&ended, "cancelled")), (10, 10));
             for stream in &mut streams {
-                assert_eq!(read_to_end(stream), b"", "{world:?}");
+                assert_eq!(read_to_end(stream), b"");
             }
-            assert!(TcpStream::connect(address).is_err(), "{world:?}: the server still listens");
+            assert!(TcpStream::connect(address).is_err(), "the server still listens");
         }
     });
 }
@@ -54,16 +55,14 @@ fn signal_ends_the_server_with_a_line_for_each_shard() {
 fn drain_that_cuts_a_request_is_told_by_the_exit_code() {
     in_every_world(|world| {
         let server = Server::start(world, &["--drain", "300ms"]);
-        let (mut idle, mut greedy) = (server.connect(), server.connect());
-        echo(&mut idle, "hello\n").unwrap();
+        let [mut idle, mut greedy] = server.connect_and_echo(2).try_into().unwrap();
         // This client reads nothing, so the server's answer waits at last, and so does the client.
-        greedy.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+        greedy.set_write_timeout(Some(ms(500))).unwrap();
         while greedy.write_all(&[b'x'; 1 << 14]).is_ok() {}
-        server.signal(Signal::TERM);
-        assert_eq!(read_to_end(&mut idle), b"", "{world:?}");
-        let ended = server.wait();
-        assert_eq!(ended.code, Some(3), "{world:?}");
-        assert_eq!(ended.shards.len(), 2, "{world:?}");
+        server.child.signal(Signal::TERM);
+        assert_eq!(read_to_end(&mut idle), b"");
+        let (code, shards) = server.wait();
+        assert_eq!((code, shards.len()), (Some(3), 2));
     });
 }
 
@@ -73,29 +72,22 @@ fn second_signal_ends_the_server_at_once() {
         // Two threads of the server may take one signal each, and both find it to be the first.
         let ended_on_the_spot = (0..20).any(|_| {
             let server = Server::start(world, &[]);
-            server.freeze();
+            server.child.stop();
             for signal in [Signal::INT, Signal::TERM, Signal::CONT] {
-                server.signal(signal);
+                server.child.signal(signal);
             }
-            let ended = server.wait();
-            match ended.code {
-                // Either signal has ended the server, which prints nothing then.
-                Some(130 | 143) => {
-                    assert!(ended.shards.is_empty(), "{world:?}: {ended:?}");
-                    true
-                }
-                code => {
-                    assert_eq!(code, Some(0), "{world:?}");
-                    false
-                }
-            }
+            let (code, shards) = server.wait();
+            // Either signal has ended the server, which prints nothing then.
+            let is_at_once = matches!(code, Some(130 | 143)) && shards.is_empty();
+            assert!(is_at_once || code == Some(0), "{code:?} {shards:?}");
+            is_at_once
         });
-        assert!(ended_on_the_spot, "{world:?}");
+        assert!(ended_on_the_spot);
     });
 }
 
 #[test]
-fn invalid_values_are_refused_by_name() {
+fn invalid_values_and_options_given_twice_are_refused_by_name() {
     let cases = [
         ("--listen", "nowhere"),
         ("--listen", "127.0.0.1"),
@@ -117,51 +109,33 @@ fn invalid_values_are_refused_by_name() {
         ("--runtime", "fibres"),
         ("--runtime", "thread"),
     ];
-    let program = command(ANYWHERE).get_program().to_owned();
+    let refused = |arguments: &[&str], says: &str| {
+        fails(Command::new(command(ANYWHERE).get_program()).args(arguments), 2, says);
+    };
     for (option, value) in cases {
-        let mut command = Command::new(&program);
         // Each option occurs once, and no port may be busy.
-        for (port, free) in [("--listen", "127.0.0.1:0"), ("--stats", "127.0.0.1:0")] {
-            if port != option {
-                command.args([port, free]);
-            }
-        }
-        fails(command.arg(format!("{option}={value}")), 2, option);
+        let ports = ["--listen", "--stats"].into_iter().filter(|port| *port != option);
+        let arguments: Vec<_> =
+            ports.flat_map(|port| [port, FREE]).chain([option, value]).collect();
+        refused(&arguments, option);
     }
-    fails(command_anywhere(ANYWHERE).arg("--read-idle"), 2, "--read-idle");
-    fails(command_anywhere(ANYWHERE).arg("--frobnicate"), 2, "--frobnicate");
-}
-
-#[test]
-fn option_given_twice_is_refused_by_name() {
+    for option in ["--read-idle", "--frobnicate"] {
+        refused(&["--listen", FREE, "--stats", FREE, option], option);
+    }
     for (option, first, second) in
-        [("--shards", "1", "2"), ("--tick", "1ms", "1ms"), ("--listen", "127.0.0.1:0", "soon")]
+        [("--shards", "1", "2"), ("--tick", "1ms", "1ms"), ("--listen", FREE, "soon")]
     {
-        let mut command = Command::new(command(ANYWHERE).get_program());
-        fails(
-            command.args([option, first, option, second]),
-            2,
-            &format!("{option}' is given twice"),
-        );
+        refused(&[option, first, option, second], &format!("{option}' is given twice"));
     }
 }
 
 #[test]
 fn help_option_succeeds_and_lists_all_options() {
     let Output { status, stdout, stderr } = run_to_its_end(command(ANYWHERE).arg("--help"));
-    assert_eq!(status.code(), Some(0));
-    assert!(stderr.is_empty());
+    assert_eq!((status.code(), stderr.len()), (Some(0), 0));
     let help = String::from_utf8(stdout).unwrap();
-    for option in [
-        "--listen",
-        "--stats",
-        "--read-idle",
-        "--heartbeat",
-        "--max-age",
-        "--shards",
-        "--tick",
-        "--runtime",
-    ] {
+    let options = "--listen --stats --read-idle --heartbeat --max-age --shards --tick --runtime";
+    for option in options.split(' ') {
         assert!(help.contains(option), "{help}");
     }
 }
@@ -169,18 +143,21 @@ fn help_option_succeeds_and_lists_all_options() {
 #[test]
 fn busy_port_is_refused_by_name() {
     in_every_world(|world| {
-        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-        let busy = holder.local_addr().unwrap().to_string();
-        fails(command(world).args(["--listen", &busy, "--stats", "127.0.0.1:0"]), 1, "--listen");
-        fails(command(world).args(["--stats", &busy, "--listen", "127.0.0.1:0"]), 1, "--stats");
-        // The server could share this port with the other, which would split the clients.
+        let holder = TcpListener::bind(FREE).unwrap();
+        // The server could share its ports with another one, which would split the clients.
         let other = Server::start(world, &[]);
-        let busy = other.address.to_string();
-        fails(command(world).args(["--listen", &busy, "--stats", "127.0.0.1:0"]), 1, "--listen");
-        let busy = other.stats.to_string();
-        fails(command(world).args(["--listen", "127.0.0.1:0", "--stats", &busy]), 1, "--stats");
-        echo(&mut other.connect(), "unharmed\n").unwrap();
-        fails(command(world).args(["--listen", &busy, "--stats", &busy]), 1, "--listen");
+        let addresses = [holder.local_addr().unwrap(), other.address, other.stats];
+        let [held, listen, stats] = &addresses.map(|address| address.to_string());
+        for (listen, stats, refused) in [
+            (held, FREE, "--listen"),
+            (listen, FREE, "--listen"),
+            (&FREE.to_owned(), held, "--stats"),
+            (&FREE.to_owned(), stats, "--stats"),
+            (stats, stats, "--listen"),
+        ] {
+            fails(&mut command_at(world, listen, stats), 1, refused);
+        }
+        other.connect_and_echo(1);
     });
 }
 
@@ -188,14 +165,13 @@ fn busy_port_is_refused_by_name() {
 fn server_starts_again_on_the_same_port() {
     in_every_world(|world| {
         let server = Server::start_at(world, &own_address(), &["--max-age", "100ms"]);
-        let mut streams: Vec<_> = (0..4).map(|_| server.connect()).collect();
+        let streams: Vec<_> = (0..4).map(|_| server.connect()).collect();
         // The side that closes first keeps the port in TIME_WAIT.
         server.wait_for("fired", 4);
-        streams.clear();
+        drop(streams);
         let address = server.address.to_string();
         server.stop(Signal::TERM);
-        let again = Server::start_at(world, &address, &[]);
-        echo(&mut again.connect(), "back\n").unwrap();
+        Server::start_at(world, &address, &[]).connect_and_echo(1);
     });
 }
 
@@ -217,6 +193,6 @@ fn runtime_line_says_why_it_was_chosen() {
 fn glommio_without_io_uring_is_refused() {
     for forbidden in ["EPERM", "ENOSYS", "EPERM:setup", "EPERM:enter", "ENOSYS:register"] {
         let world = World { forbidden: Some(forbidden), runtime: "glommio", expected: "none" };
-        fails(&mut command_anywhere(world), 1, "io_uring");
+        fails(&mut command_at(world, FREE, FREE), 1, "io_uring");
     }
 }

@@ -1,50 +1,37 @@
 //! What the watchdog says of a process that was stopped.
 
-use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::channel;
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::Instant;
 
-use crate::built;
+use corewheel_test_support::child::{Child, lines_of};
 use corewheel_test_support::{PATIENCE, ms};
-use rustix::process::{Pid, Signal, kill_process};
+
+use crate::built;
 
 /// Stops a server for a while and continues it. Returns what its watchdog has told, and whether it
 /// said that the process was stopped.
 fn stop_and_continue() -> (Vec<String>, bool) {
     let mut command = Command::new(built::example("stats_trouble"));
-    command.arg("none").env_remove("RUST_LOG").stdin(Stdio::piped());
-    let mut server =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it is built");
-    let mut stdout = BufReader::new(server.stdout.take().expect("it is piped"));
-    stdout.read_line(&mut String::new()).expect("it prints its address");
-    let (sender, lines) = channel();
-    let stderr = BufReader::new(server.stderr.take().expect("it is piped"));
-    let reader = thread::spawn(move || {
-        stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-    });
-    let id = Pid::from_child(&server);
+    command.arg("none").env_remove("RUST_LOG").stderr(Stdio::piped());
+    let mut server = Child::start(&mut command);
+    server.told("http://");
+    let lines = lines_of(server.process.stderr.take().unwrap());
     let start = Instant::now();
     let mut is_said = false;
     // On a busy machine the watchdog may not have begun to look before the first stop.
     while !is_said && start.elapsed() < PATIENCE {
-        kill_process(id, Signal::STOP).unwrap();
+        server.stop();
         sleep(ms(2_500));
-        kill_process(id, Signal::CONT).unwrap();
+        server.go_on();
         while !is_said && let Ok(said) = lines.recv_timeout(ms(5_000)) {
             is_said = said.contains("the process was stopped, or got no processor");
         }
     }
     // The next looks are over soon.
     sleep(ms(500));
-    drop(server.stdin.take());
-    let mut told = String::new();
-    stdout.read_to_string(&mut told).expect("it ends");
-    server.wait().expect("it ends");
-    drop(lines);
-    let _ = reader.join();
-    (told.lines().map(str::to_owned).collect(), is_said)
+    drop(server.process.stdin.take());
+    (server.wait().1, is_said)
 }
 
 #[test]

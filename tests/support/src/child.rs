@@ -1,39 +1,64 @@
-//! A server in a process of its own, which the clients stop for a while.
+//! A program in a process of its own, such as a server that the clients stop for a while.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::process::{self, ChildStdout, Command, Stdio};
+use std::process::{self, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::{PATIENCE, wait_until};
 
 /// Begins the line with the addresses.
 const ADDRESSES: &str = "addresses";
 
 /// Ends when it is dropped.
+#[derive(Debug)]
 pub struct Child {
-    process: process::Child,
-    /// Stays open: libtest writes that a test takes long, and ends a process that cannot write.
-    _output: BufReader<ChildStdout>,
+    /// The process, whose input is open.
+    pub process: process::Child,
+    /// The lines of its output. They are read as they come: libtest writes that a test takes long,
+    /// and ends a process that cannot write.
+    pub lines: Receiver<String>,
 }
 
 impl Child {
+    /// Starts a command.
+    pub fn start(command: &mut Command) -> Self {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = lines_of(process.stdout.take().unwrap());
+        Self { process, lines }
+    }
+
     /// Runs a test of this binary as a server, with its task in a variable of the environment.
     /// Beside it, where it listens.
     pub fn of_test(test: &str, variable: &str, task: &str) -> (Self, Vec<SocketAddr>) {
-        let mut process = this_test(test)
-            .env(variable, task)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let child = Self::start(this_test(test).env(variable, task));
         // libtest writes its own output before, on the same line.
-        let mut lines = output.by_ref().lines().map(|line| line.expect("the child writes lines"));
+        let mut lines = child.lines.iter();
         let line = lines.find_map(|line| Some(line.split_once(ADDRESSES)?.1.to_owned()));
         let line = line.expect("the child says where it listens");
         let addresses = line.split_whitespace().map(|it| it.parse().unwrap()).collect();
-        (Self { process, _output: output }, addresses)
+        (child, addresses)
+    }
+
+    /// The rest of the next line, which begins so.
+    pub fn told(&self, begin: &str) -> String {
+        let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line {begin}"));
+        line.strip_prefix(begin).unwrap_or_else(|| panic!("{begin}? {line}")).to_owned()
+    }
+
+    /// Waits for the end. Returns the exit code, and the lines that are left.
+    pub fn wait(&mut self) -> (Option<i32>, Vec<String>) {
+        let mut status = None;
+        wait_until("a process ends", || {
+            status = self.process.try_wait().unwrap();
+            status.is_some()
+        });
+        // The output ends with the process.
+        (status.and_then(|status| status.code()), self.lines.iter().collect())
     }
 
     /// Says where the child listens, and waits until its standard input ends.
@@ -44,7 +69,8 @@ impl Child {
         let _ = io::stdin().read(&mut [0]);
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
@@ -67,6 +93,15 @@ impl Drop for Child {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The lines that a process writes, as they come.
+pub fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    let mut output = BufReader::new(output).lines().map_while(Result::ok);
+    // The thread ends with the process, or when the test drops the receiver.
+    thread::spawn(move || output.try_for_each(|line| sender.send(line)));
+    lines
 }
 
 /// A process that runs one test of this binary.

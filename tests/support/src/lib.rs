@@ -4,7 +4,7 @@
 
 #![allow(missing_debug_implementations, reason = "no test shows a helper")]
 
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 pub mod child;
 mod elsewhere;
 #[cfg(target_os = "linux")]
@@ -15,6 +15,7 @@ mod lab;
 mod log;
 pub mod operation_fn;
 pub mod seeds;
+pub mod sockets;
 pub mod stream;
 mod wakers;
 
