@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,11 +47,8 @@ pub(crate) struct Browser {
 
 /// The path of a Chromium. Prints a line if there is none.
 fn program() -> Option<&'static str> {
-    let is_there = |name: &&&str| {
-        let mut command = Command::new(name);
-        let version = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        version.status().is_ok_and(|status| status.success())
-    };
+    let version = |name: &&&str| Command::new(name).arg("--version").output();
+    let is_there = |name: &&&str| version(name).is_ok_and(|output| output.status.success());
     let found = PROGRAMS.iter().find(|name| is_there(name)).copied();
     if found.is_none() {
         println!("skipped: Chromium is not installed, so the page is not tested");
@@ -69,16 +67,10 @@ impl Browser {
         let mut command = Command::new("sh");
         // The browser reads commands from descriptor 3 and writes replies to descriptor 4.
         command.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh", program]);
-        command.args([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--no-first-run",
-            "--hide-scrollbars",
-            "--remote-debugging-pipe",
-        ]);
+        let options = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage \
+            --disable-background-networking --no-first-run --hide-scrollbars \
+            --remote-debugging-pipe";
+        command.args(options.split_whitespace());
         command.arg(format!("--user-data-dir={}", home.display()));
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("there is a shell");
@@ -112,11 +104,7 @@ impl Browser {
             message["sessionId"] = json!(self.session);
         }
         let stdin = self.stdin.as_mut().expect("it is open until the end");
-        let sent = stdin.write_all(message.to_string().as_bytes()).and_then(|()| {
-            stdin.write_all(b"\0")?;
-            stdin.flush()
-        });
-        sent.expect("the browser runs");
+        write!(stdin, "{message}\0").expect("the browser runs");
         loop {
             let mut reply = self.messages.recv_timeout(PATIENCE).expect(method);
             if reply["id"] == self.sent {
@@ -143,7 +131,13 @@ impl Browser {
         }
     }
 
-    pub(crate) fn open(&mut self, url: &str) {
+    /// Opens the page of a server, and waits until it shows numbers.
+    pub(crate) fn show(&mut self, address: SocketAddr) {
+        self.open(&format!("http://{address}/"));
+        self.wait("document.querySelector('main') && !document.querySelector('main').hidden");
+    }
+
+    fn open(&mut self, url: &str) {
         let opened = self.call("Page.navigate", &json!({ "url": url }));
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
         self.wait(&format!("location.href === {url:?} && document.readyState === 'complete'"));
@@ -179,15 +173,20 @@ impl Browser {
         }
     }
 
-    /// Waits until the page shows numbers.
-    pub(crate) fn wait_for_numbers(&mut self) {
-        self.wait("document.querySelector('main') && !document.querySelector('main').hidden");
+    /// Waits until the text of an element contains this.
+    pub(crate) fn wait_for_text(&mut self, selector: &str, text: &str) {
+        self.wait(&format!("document.querySelector({selector:?}).textContent.includes({text:?})"));
+    }
+
+    /// Waits until the page says this warning, or state, first.
+    pub(crate) fn wait_for_mark(&mut self, mark: &str) {
+        let text = "document.querySelector('#attention .mark').textContent";
+        self.wait(&format!("{text}.endsWith({mark:?})"));
     }
 
     pub(crate) fn resize(&mut self, width: u32, height: u32) {
-        let size = json!({
-            "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false,
-        });
+        let mut size = json!({ "width": width, "height": height });
+        (size["deviceScaleFactor"], size["mobile"]) = (json!(1), json!(false));
         self.call("Emulation.setDeviceMetricsOverride", &size);
     }
 

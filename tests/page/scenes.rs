@@ -4,7 +4,7 @@
 //! cannot be provoked on such a clock: that one is JSON of an endpoint with a warning put in. The
 //! example `stats_trouble` provokes it on real clocks.
 
-use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::browser::Browser;
 use crate::ms;
-use crate::server::{FakeServer, get};
+use crate::server::FakeServer;
 
 const REQUEST: TimerClass = TimerClass::new("request");
 const HOUR: Duration = Duration::from_hours(1);
@@ -58,6 +58,12 @@ impl Stage {
         stage
     }
 
+    /// So much time passes, and then the shards take a turn.
+    fn pass(&mut self, time_ms: u64) {
+        self.clock.advance(ms(time_ms));
+        self.turn();
+    }
+
     fn turn(&mut self) {
         for shard in &mut self.shards {
             let _ = shard.turn();
@@ -69,87 +75,71 @@ impl Stage {
         timers.schedule(delay, payload).unwrap()
     }
 
-    fn url(&self) -> String {
-        format!("http://{}/", self.endpoint.local_addr())
+    fn address(&self) -> SocketAddr {
+        self.endpoint.local_addr()
+    }
+
+    /// Opens the page of this service.
+    fn show(&self, browser: &mut Browser) {
+        browser.show(self.address());
     }
 }
 
 /// A warning is provoked on shard 1.
 fn provoke(kind: WarningKind) -> Stage {
-    match kind {
-        WarningKind::ExecutorStalled => {
-            let mut stage = Stage::new();
-            stage.schedule(ms(5), 0);
-            stage.turn();
-            stage.clock.advance(ms(219));
-            stage.turn();
-            stage
+    use WarningKind as Kind;
+    let mut stage = Stage::with(|builder| match kind {
+        Kind::BudgetExhausted => {
+            builder.budget(TurnBudget { expired_max: 1, ..TurnBudget::default() })
         }
-        WarningKind::HandlerSlow => {
-            let mut stage = Stage::new();
-            stage.schedule(ms(5), 30);
-            stage.turn();
-            stage.clock.advance(ms(5));
-            stage.turn();
-            stage
-        }
-        WarningKind::BudgetExhausted => {
-            let budget = TurnBudget { expired_max: 1, ..TurnBudget::default() };
-            let mut stage = Stage::with(|builder| builder.budget(budget));
-            for _ in 0..20 {
-                stage.schedule(ms(5), 0);
-            }
-            stage.turn();
-            stage.clock.advance(ms(5));
-            for _ in 0..30 {
-                stage.turn();
-            }
-            stage
-        }
-        WarningKind::LaneFlooded => {
+        Kind::LaneFlooded => {
             let budget = TurnBudget { requests_max: 1, ..TurnBudget::default() };
-            let mut stage = Stage::with(|builder| builder.budget(budget).lane_capacity(64));
-            let timer = stage.schedule(HOUR, 0);
-            let client = stage.service.handle();
-            for _ in 0..60 {
-                client.reset_detached(timer, HOUR);
-            }
-            stage.turn();
-            stage
+            builder.budget(budget).lane_capacity(64)
         }
-        WarningKind::ShardStuck => {
-            let mut stage = Stage::new();
-            stage.schedule(ms(5), 0);
-            stage.turn();
-            stage.clock.advance(ms(2_505));
-            stage
-        }
-        WarningKind::ShardNearCapacity => {
-            let mut stage = Stage::with(|builder| builder.capacity(64));
-            for _ in 0..60 {
-                stage.schedule(HOUR, 0);
-            }
-            stage.turn();
-            stage
-        }
-        WarningKind::ClassLeaks => {
+        Kind::ShardNearCapacity => builder.capacity(64),
+        Kind::ClassLeaks => {
             let limits = WarningLimits { class_age: ms(1_000), ..WarningLimits::default() };
-            let mut stage = Stage::with(|builder| builder.warning_limits(limits));
-            stage.schedule(HOUR, 0);
+            builder.warning_limits(limits)
+        }
+        _ => builder,
+    });
+    // How many timers there are, when they are due, and how long their handler takes.
+    let (count, delay, work_ms) = match kind {
+        Kind::ExecutorStalled | Kind::ShardStuck => (1, ms(5), 0),
+        Kind::HandlerSlow => (1, ms(5), 30),
+        Kind::BudgetExhausted => (20, ms(5), 0),
+        Kind::LaneFlooded | Kind::ClassLeaks => (1, HOUR, 0),
+        Kind::ShardNearCapacity => (60, HOUR, 0),
+        Kind::ShardDead => (0, HOUR, 0),
+        Kind::HostOvercommitted => panic!("no scenario provokes it"),
+    };
+    let timers: Vec<_> = (0..count).map(|_| stage.schedule(delay, work_ms)).collect();
+    match kind {
+        Kind::ShardDead => stage.shards.truncate(1),
+        Kind::LaneFlooded => {
+            let client = stage.service.handle();
+            (0..60).for_each(|_| client.reset_detached(timers[0], HOUR));
+            stage.turn();
+        }
+        _ => stage.turn(),
+    }
+    match kind {
+        Kind::ShardStuck => stage.clock.advance(ms(2_505)),
+        Kind::ExecutorStalled => stage.pass(219),
+        Kind::HandlerSlow => stage.pass(5),
+        Kind::BudgetExhausted => {
+            stage.pass(5);
+            (0..30).for_each(|_| stage.turn());
+        }
+        Kind::ClassLeaks => {
             for _ in 0..3 {
-                stage.clock.advance(ms(1_000));
-                stage.turn();
+                stage.pass(1_000);
                 stage.turn();
             }
-            stage
         }
-        WarningKind::ShardDead => {
-            let mut stage = Stage::new();
-            stage.shards.truncate(1);
-            stage
-        }
-        WarningKind::HostOvercommitted => panic!("no scenario provokes it"),
+        _ => {}
     }
+    stage
 }
 
 /// What the page says about a warning, beside its id.
@@ -169,95 +159,72 @@ fn sentence(kind: WarningKind) -> &'static str {
     }
 }
 
-/// Waits until the page says it first, and looks that it is said in full and in the list.
-fn check(browser: &mut Browser, kind: WarningKind) {
-    let id = kind.id();
-    browser.wait_for_numbers();
-    let mark = format!("document.querySelector('#attention .mark').textContent.endsWith('{id}')");
-    browser.wait(&mark);
-    let said = browser.text("#attention");
-    assert!(said.contains(&format!("hard 1: {}", class_of(kind))), "{said}");
-    assert!(said.contains(sentence(kind)) && said.contains("; since "), "{id}: {said}");
-    let listed = browser.text("#warnings");
-    assert!(listed.contains("▲ active ") && listed.contains(sentence(kind)), "{id}: {listed}");
-    browser.check_calm();
-    browser.leave();
-}
-
-fn class_of(kind: WarningKind) -> &'static str {
-    match kind {
-        WarningKind::ClassLeaks => "class request: ",
-        _ => "",
-    }
+/// An active warning, as the statistics tell of it.
+fn warning(id: &str, shard: u16, text: &str) -> Value {
+    json!({
+        "id": id, "shard": shard, "class": null, "count": 1, "is_active": true,
+        "since_ns": 0, "last_ns": 0, "text": text,
+    })
 }
 
 #[test]
 fn each_warning_is_the_first_sentence_of_the_page_in_its_scenario() {
     let Some(mut browser) = Browser::start() else { return };
-    let mut shown = BTreeSet::new();
     for kind in WarningKind::ALL {
-        if kind == WarningKind::HostOvercommitted {
-            let stage = Stage::new();
-            let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
-            let mut stats: Value = serde_json::from_str(&body).unwrap();
+        let id = kind.id();
+        let is_fake = kind == WarningKind::HostOvercommitted;
+        let stage = if is_fake { Stage::new() } else { provoke(kind) };
+        let server = is_fake.then(|| {
             let text = "shard 1: its thread waited for a processor for 614ms of 1s, 61 %";
-            stats["warnings"] = json!([{
-                "id": kind.id(), "shard": 1, "class": null, "count": 1, "is_active": true,
-                "since_ns": 0, "last_ns": 0, "text": text,
-            }]);
-            let server = FakeServer::start(stage.endpoint.local_addr(), stats);
-            browser.open(&server.url());
-            check(&mut browser, kind);
-        } else {
-            let stage = provoke(kind);
-            browser.open(&stage.url());
-            check(&mut browser, kind);
-        }
-        shown.insert(kind);
+            FakeServer::start(stage.address(), |stats| {
+                stats["warnings"] = json!([warning(id, 1, text)]);
+            })
+        });
+        browser.show(server.as_ref().map_or(stage.address(), |server| server.address));
+        // It is said in full and in the list.
+        browser.wait_for_mark(id);
+        let said = browser.text("#attention");
+        let class = if kind == WarningKind::ClassLeaks { "class request: " } else { "" };
+        assert!(said.contains(&format!("hard 1: {class}")), "{said}");
+        assert!(said.contains(sentence(kind)) && said.contains("; since "), "{id}: {said}");
+        let listed = browser.text("#warnings");
+        assert!(listed.contains("▲ active ") && listed.contains(sentence(kind)), "{id}: {listed}");
+        browser.check_calm();
+        browser.leave();
     }
-    assert_eq!(shown.len(), WarningKind::ALL.len());
 }
 
 #[test]
 fn urgent_warning_comes_first_and_the_others_in_the_order_of_their_table() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = Stage::new();
-    let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
-    let mut stats: Value = serde_json::from_str(&body).unwrap();
-    let one = |kind: WarningKind, shard: u16| {
-        let (id, text) = (kind.id(), format!("shard {shard}: the text of {kind}"));
-        json!({
-            "id": id, "shard": shard, "class": null, "count": 1, "is_active": true,
-            "since_ns": 0, "last_ns": 0, "text": text,
-        })
-    };
-    stats["warnings"] = json!([
-        one(WarningKind::ClassLeaks, 0),
-        one(WarningKind::HandlerSlow, 0),
-        one(WarningKind::HandlerSlow, 1),
-        one(WarningKind::ExecutorStalled, 1),
-        one(WarningKind::ShardStuck, 1),
-        one(WarningKind::LaneFlooded, 0),
-    ]);
-    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
-    browser.open(&server.url());
-    browser.wait_for_numbers();
-    browser.wait("document.querySelector('#attention .mark').textContent.endsWith('shard-stuck')");
+    let warnings = [
+        (WarningKind::ClassLeaks, 0),
+        (WarningKind::HandlerSlow, 0),
+        (WarningKind::HandlerSlow, 1),
+        (WarningKind::ExecutorStalled, 1),
+        (WarningKind::ShardStuck, 1),
+        (WarningKind::LaneFlooded, 0),
+    ];
+    let warnings = warnings.map(|(kind, shard)| {
+        warning(kind.id(), shard, &format!("shard {shard}: the text of {kind}"))
+    });
+    let server = FakeServer::start(stage.address(), |stats| stats["warnings"] = json!(warnings));
+    browser.show(server.address);
+    browser.wait_for_mark("shard-stuck");
     let said = browser.text("#attention");
-    let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("{text} is not in {said}"));
-    assert!(said.contains("Shard 1: the text of shard-stuck; since "), "{said}");
-    assert!(at("executor-stalled: shard 1") < at("handler-slow: shard 0"), "{said}");
-    let slow = at("the text of handler-slow, and 1 other shard; since ");
-    assert!(slow < at("lane-flooded: shard 0"), "{said}");
     // Three others have a sentence, and the rest are named.
-    assert!(at("lane-flooded: shard 0") < at("More: class-leaks"), "{said}");
+    let order = [
+        "Shard 1: the text of shard-stuck; since ",
+        "executor-stalled: shard 1",
+        "handler-slow: shard 0",
+        "the text of handler-slow, and 1 other shard; since ",
+        "lane-flooded: shard 0",
+        "More: class-leaks",
+    ];
+    let at = order.map(|text| said.find(text).unwrap_or_else(|| panic!("no {text} in {said}")));
+    assert!(at.is_sorted(), "{said}");
     browser.leave();
-}
-
-/// Opens the page, which draws what happens from then on.
-fn open_before(browser: &mut Browser, stage: &Stage) {
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
 }
 
 #[test]
@@ -268,29 +235,29 @@ fn page_shows_what_has_happened_since_it_was_opened() {
         stage.schedule(ms(5), 0);
     }
     stage.turn();
-    open_before(&mut browser, &stage);
-    stage.clock.advance(ms(219));
-    stage.turn();
+    stage.show(&mut browser);
+    stage.pass(219);
     browser.wait("readings.length > 0");
-    stage.clock.advance(ms(30_000));
-    stage.turn();
-    browser.wait("document.querySelector('#attention').textContent.includes('Nothing needs')");
+    stage.pass(30_000);
+    browser.wait_for_text("#attention", "Nothing needs");
     let said = browser.text("#attention");
     assert!(said.contains("Nothing needs attention now, but timers have been late."), "{said}");
     assert!(said.contains("7 of 7 deliveries were later than"), "{said}");
-    let card = browser.text("#shards article:nth-child(2)");
+    let card = browser.text(CARD);
     assert!(card.contains("late, last minute\n7\n"), "{card}");
     assert!(card.contains("poll delay\n100 % · 214 ms"), "{card}");
     let drawn = "cells.flat().reduce((sum, n) => sum + n, 0)";
     assert_eq!(browser.eval(drawn), 7, "the heat map has them");
     // A page that is opened later has the sum.
     browser.leave();
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
+    stage.show(&mut browser);
     let said = browser.text("#attention");
     assert!(said.contains("Since its start the service has had 7 late deliveries, the last at"));
     browser.check_calm();
 }
+
+/// The card of shard 1.
+const CARD: &str = "#shards article:nth-child(2)";
 
 #[test]
 fn time_that_a_slow_handler_takes_is_shown_as_that_of_handlers() {
@@ -299,18 +266,15 @@ fn time_that_a_slow_handler_takes_is_shown_as_that_of_handlers() {
     stage.schedule(ms(5), 80);
     stage.schedule(ms(15), 0);
     stage.turn();
-    open_before(&mut browser, &stage);
-    stage.clock.advance(ms(5));
-    stage.turn();
+    stage.show(&mut browser);
+    stage.pass(5);
     stage.turn();
     browser.wait("readings.length > 0");
-    let card = browser.text("#shards article:nth-child(2)");
+    let card = browser.text(CARD);
     assert!(card.contains("handlers\n100 % · 70 ms"), "{card}");
     let said = browser.text("#attention");
-    assert!(
-        said.contains("100 % of their lateness is handlers: handlers of other timers"),
-        "{said}"
-    );
+    let parts = "100 % of their lateness is handlers: handlers of other timers";
+    assert!(said.contains(parts), "{said}");
     browser.leave();
 }
 
@@ -318,19 +282,15 @@ fn time_that_a_slow_handler_takes_is_shown_as_that_of_handlers() {
 fn card_of_a_stuck_shard_says_so_and_a_lane_that_was_deep_just_now_is_shown() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = provoke(WarningKind::ShardStuck);
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
-    let heading = "#shards article:nth-child(2) h3";
-    assert_eq!(browser.text(heading).split_once('\n').unwrap().1, "▲ warning");
+    stage.show(&mut browser);
+    let heading = browser.text(&format!("{CARD} h3"));
+    assert_eq!(heading.split_once('\n').unwrap().1, "▲ warning");
     browser.leave();
     let mut stage = provoke(WarningKind::LaneFlooded);
-    for _ in 0..70 {
-        stage.turn();
-    }
+    (0..70).for_each(|_| stage.turn());
     assert_eq!(stage.service.stats().shards[1].counts.lane_depth, 0, "the lane is empty again");
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
-    let card = browser.text("#shards article:nth-child(2)");
+    stage.show(&mut browser);
+    let card = browser.text(CARD);
     assert!(card.contains("deepest lane\n59 of 64"), "{card}");
     let why = "[...document.querySelectorAll('.card dt')].every((term) => term.title)";
     assert_eq!(browser.eval(why), true, "each figure says what it means");
@@ -344,25 +304,19 @@ fn state_warnings_and_counts_of_trouble_are_drawn_as_alarms_and_no_others() {
     // What is drawn as an alarm, in the order of the page.
     let drawn = "[...document.querySelectorAll('.alarm')].map((one) => one.dataset.name
         ?? one.textContent)";
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
+    stage.show(&mut browser);
     assert_eq!(browser.eval(drawn), json!([]));
     browser.leave();
-    let (_, body) = get(stage.endpoint.local_addr(), "/stats.json");
-    let mut stats: Value = serde_json::from_str(&body).unwrap();
-    stats["shards"][0]["state"] = json!("dead");
-    stats["warnings"] = json!([{
-        "id": "lane-flooded", "shard": 1, "class": null, "count": 1, "is_active": true,
-        "since_ns": 0, "last_ns": 0, "text": "shard 1: many requests",
-    }]);
-    stats["classes"][0]["overrun"] = json!(3);
-    stats["shards"][1]["late_deliveries"] = json!([{
-        "at_ns": 0, "class": null, "lateness_ns": 60, "after_budget": false,
-        "parts_ns": { "arrival": 0, "poll_delay": 20, "handlers": 31, "backlog": 9 },
-    }]);
-    let server = FakeServer::start(stage.endpoint.local_addr(), stats);
-    browser.open(&server.url());
-    browser.wait_for_numbers();
+    let server = FakeServer::start(stage.address(), |stats| {
+        stats["shards"][0]["state"] = json!("dead");
+        stats["warnings"] = json!([warning("lane-flooded", 1, "shard 1: many requests")]);
+        stats["classes"][0]["overrun"] = json!(3);
+        stats["shards"][1]["late_deliveries"] = json!([{
+            "at_ns": 0, "class": null, "lateness_ns": 60, "after_budget": false,
+            "parts_ns": { "arrival": 0, "poll_delay": 20, "handlers": 31, "backlog": 9 },
+        }]);
+    });
+    browser.show(server.address);
     let expected = ["✕ dead", "▲ warning", "overrun", "handlers"];
     assert_eq!(browser.eval(drawn), json!(expected));
     browser.leave();
@@ -372,8 +326,7 @@ fn state_warnings_and_counts_of_trouble_are_drawn_as_alarms_and_no_others() {
 fn name_of_a_warning_leads_to_its_section_of_the_guide_and_says_what_to_do() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = provoke(WarningKind::HandlerSlow);
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
+    stage.show(&mut browser);
     browser.wait("document.querySelector('#attention .mark a')");
     for place in ["#attention .mark a", "#warnings a"] {
         let link = browser.eval(&format!("document.querySelector('{place}').getAttribute('href')"));
@@ -397,19 +350,17 @@ fn name_of_a_warning_leads_to_its_section_of_the_guide_and_says_what_to_do() {
 fn page_shows_what_has_ended_connections_and_what_a_stamp_adds() {
     let Some(mut browser) = Browser::start() else { return };
     let mut stage = Stage::new();
-    let open = |stage: &Stage| {
+    let open = || {
         let limits = ConnLimits::default().read_idle(ms(100));
         stage.shards[0].timers().connection(limits).unwrap()
     };
-    let (idle, closed) = ([open(&stage), open(&stage)], open(&stage));
-    stage.clock.advance(ms(120));
-    stage.turn();
+    let (idle, closed) = ([open(), open()], open());
+    stage.pass(120);
     let cx = &mut Context::from_waker(Waker::noop());
     assert!(idle.iter().all(|conn| conn.poll_next(cx).is_ready()));
     drop((idle, closed));
     stage.turn();
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
+    stage.show(&mut browser);
     let lines = "[...document.querySelectorAll('#ends tr')].map((tr) => [...tr.cells]\
                  .map((td) => td.textContent.trim()).join('|')).join(' ')";
     assert_eq!(browser.eval(lines), "read idle||2|2 its owner or peer||1|–");
@@ -424,8 +375,7 @@ fn page_shows_what_has_ended_connections_and_what_a_stamp_adds() {
 fn page_without_a_warning_says_that_nothing_needs_attention() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = Stage::new();
-    browser.open(&stage.url());
-    browser.wait_for_numbers();
+    stage.show(&mut browser);
     let said = browser.text("#attention");
     assert!(said.contains("Nothing needs attention: timers are on time."), "{said}");
     let listed = browser.text("#warnings");

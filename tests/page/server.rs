@@ -2,25 +2,17 @@
 //!
 //! It is for what a service shows only on a busy host.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use corewheel_test_support::sockets::{HEAD_END, get, read_to};
 use serde_json::Value;
 
-use crate::PATIENCE;
-
-/// The whole answer to a request, and its body.
-pub(crate) fn get(address: SocketAddr, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").expect("it has a head");
-    let body = body.to_owned();
-    (answer, body)
+/// The statistics that an endpoint serves.
+pub(crate) fn json(address: SocketAddr) -> Value {
+    serde_json::from_str(&get(address, "/stats.json").1).expect("the body is JSON")
 }
 
 /// Stops answering when it is dropped, but for one request.
@@ -30,12 +22,16 @@ pub(crate) struct FakeServer {
 }
 
 impl FakeServer {
-    /// Answers with the page of the endpoint there, headers included.
-    pub(crate) fn start(endpoint: SocketAddr, json: Value) -> Self {
-        let (page, _) = get(endpoint, "/");
+    /// Answers with the page of the endpoint there, headers included, and with its JSON as the test
+    /// changes it.
+    pub(crate) fn start(endpoint: SocketAddr, change: impl FnOnce(&mut Value)) -> Self {
+        let (head, body) = get(endpoint, "/");
+        let page = head + &body;
+        let mut changed = json(endpoint);
+        change(&mut changed);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let json = Arc::new(Mutex::new(Some(json)));
+        let json = Arc::new(Mutex::new(Some(changed)));
         let shared = Arc::clone(&json);
         thread::spawn(move || {
             // A client that is gone gets no answer.
@@ -45,10 +41,6 @@ impl FakeServer {
             }
         });
         Self { address, json }
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("http://{}/", self.address)
     }
 }
 
@@ -61,21 +53,11 @@ impl Drop for FakeServer {
 }
 
 fn answer(stream: &mut TcpStream, page: &str, json: &Value) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        head.push(byte[0]);
-    }
-    if head.starts_with(b"GET / ") {
+    stream.set_read_timeout(Some(crate::PATIENCE))?;
+    if read_to(stream, HEAD_END)?.starts_with("GET / ") {
         return stream.write_all(page.as_bytes());
     }
-    let body = json.to_string();
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
-        body.len()
-    )
+    let (body, kind) = (json.to_string(), "Content-Type: application/json\r\nConnection: close");
+    let length = body.len();
+    write!(stream, "HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {length}{HEAD_END}{body}")
 }

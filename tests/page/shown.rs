@@ -1,6 +1,5 @@
 //! What the page shows while a service runs, ends and starts again, and to whom.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
@@ -8,39 +7,61 @@ use std::thread;
 use corewheel::class::TimerClass;
 use corewheel::{ConnLimits, Runtime, ShardId, TimerService};
 use corewheel_stats::StatsEndpoint;
+use serde_json::json;
 
 use crate::browser::Browser;
 use crate::{PATIENCE, ms};
 
-const REQUEST: TimerClass = TimerClass::new("request");
 const MARKUP: &str = "<img src=x onerror=window.broken=1>";
 
-fn service(class: TimerClass, name: &str) -> TimerService {
-    let builder = TimerService::builder().shards(2).capacity(4_096).runtime(Runtime::Thread);
-    builder.unpinned().class(class).name(name).start().unwrap()
+/// A service with one class, and its endpoint, which ends first.
+struct Served {
+    endpoint: StatsEndpoint,
+    service: TimerService,
+    class: TimerClass,
 }
 
-fn endpoint(service: &TimerService, address: &str) -> StatsEndpoint {
-    StatsEndpoint::start(service.stats_source(), address).unwrap()
-}
+impl Served {
+    fn start(name: &str) -> Self {
+        Self::start_at(name, TimerClass::new("request"), "127.0.0.1:0")
+    }
 
-fn url(address: SocketAddr) -> String {
-    format!("http://{address}/")
-}
+    fn start_at(name: &str, class: TimerClass, address: &str) -> Self {
+        let builder = TimerService::builder().shards(2).capacity(4_096).runtime(Runtime::Thread);
+        let service = builder.unpinned().class(class).name(name).start().unwrap();
+        let endpoint = StatsEndpoint::start(service.stats_source(), address).unwrap();
+        Self { endpoint, service, class }
+    }
 
-/// Fires timers, one after the other, until it is told to stop. Some take long, so that others are
-/// late.
-fn fire(service: &TimerService, class: TimerClass, stop: &AtomicBool) {
-    let client = service.handle();
-    let timers = client.on(ShardId::new(1)).of_class(class).unwrap();
-    for number in 0_u64.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
+    /// Opens its page.
+    fn show(&self, browser: &mut Browser) {
+        browser.show(self.endpoint.local_addr());
+    }
+
+    /// Fires timers, one after the other, until it is told to stop. Some take long, so that others
+    /// are late.
+    fn fire(&self, stop: &AtomicBool) {
+        let client = self.service.handle();
+        let timers = client.on(ShardId::new(1)).of_class(self.class).unwrap();
+        for number in 0_u64.. {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let work = if number.is_multiple_of(64) { ms(30) } else { ms(0) };
+            // A timer that is refused is not missed.
+            drop(timers.schedule_fn(ms(2), move |_| thread::sleep(work)));
+            thread::sleep(ms(2));
         }
-        let work = if number.is_multiple_of(64) { ms(30) } else { ms(0) };
-        // A timer that is refused is not missed.
-        drop(timers.schedule_fn(ms(2), move |_| thread::sleep(work)));
-        thread::sleep(ms(2));
+    }
+
+    /// Runs a check while timers fire.
+    fn while_firing(&self, check: impl FnOnce()) {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            scope.spawn(|| self.fire(&stop));
+            check();
+        });
     }
 }
 
@@ -53,36 +74,29 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a check while timers fire.
-fn while_firing(service: &TimerService, class: TimerClass, check: impl FnOnce()) {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let _stop = Stop(&stop);
-        scope.spawn(|| fire(service, class, &stop));
-        check();
-    });
-}
+/// True when some timers were late.
+const ARE_LATE: &str = "document.querySelectorAll('#late tr').length > 5";
+/// True when the page asks for attention.
+const IS_BAD: &str = "document.querySelector('#attention.bad')";
 
 #[test]
 fn numbers_move_while_the_layout_stays() {
     let Some(mut browser) = Browser::start() else { return };
-    let service = service(REQUEST, "moving");
-    let endpoint = endpoint(&service, "127.0.0.1:0");
-    browser.open(&url(endpoint.local_addr()));
-    browser.wait_for_numbers();
+    let served = Served::start("moving");
+    served.show(&mut browser);
     assert_eq!(browser.text("h1"), "moving");
     assert!(browser.text("#late").contains("none yet"));
-    while_firing(&service, REQUEST, || {
-        let connection = service.handle().connection(ConnLimits::default().read_idle(ms(20)));
+    served.while_firing(|| {
+        let limits = ConnLimits::default().read_idle(ms(20));
+        let connection = served.service.handle().connection(limits);
         for _ in 0..2 {
-            let fired = browser.text("#classes tr td:nth-child(5)");
-            let rate = browser.eval("document.querySelector('.line path').getAttribute('d')");
-            browser.wait(&format!(
-                "document.querySelector('#classes tr td:nth-child(5)').textContent !== {fired:?}"
-            ));
-            browser.wait(&format!(
-                "document.querySelector('.line path').getAttribute('d') !== {rate}"
-            ));
+            for place in [
+                "document.querySelector('#classes tr td:nth-child(5)').innerText",
+                "document.querySelector('.line path').getAttribute('d')",
+            ] {
+                let before = browser.eval(place);
+                browser.wait(&format!("{place} !== {before}"));
+            }
         }
         let cx = &mut Context::from_waker(Waker::noop());
         let is_over = (0..PATIENCE.as_millis()).any(|_| {
@@ -90,8 +104,8 @@ fn numbers_move_while_the_layout_stays() {
             connection.poll_next(cx).is_ready()
         });
         assert!(is_over, "the connection becomes idle");
-        browser.wait("document.querySelector('#ends').textContent.includes('read idle')");
-        browser.wait("document.querySelectorAll('#late tr').length > 5");
+        browser.wait_for_text("#ends", "read idle");
+        browser.wait(ARE_LATE);
         browser.wait("cells.flat().some((n) => n > 0)");
     });
     browser.check_calm();
@@ -100,16 +114,14 @@ fn numbers_move_while_the_layout_stays() {
 #[test]
 fn markup_in_names_is_shown_as_text() {
     let Some(mut browser) = Browser::start() else { return };
-    let class = TimerClass::new(MARKUP);
-    let service = service(class, "<script>window.broken=1</script><b>name");
-    let endpoint = endpoint(&service, "127.0.0.1:0");
-    browser.open(&url(endpoint.local_addr()));
-    while_firing(&service, class, || {
-        browser.wait_for_numbers();
-        browser.wait("document.querySelectorAll('#late tr').length > 5");
-        browser.wait("document.querySelector('#attention').textContent.includes('class <img')");
+    let name = "<script>window.broken=1</script><b>name";
+    let served = Served::start_at(name, TimerClass::new(MARKUP), "127.0.0.1:0");
+    served.show(&mut browser);
+    served.while_firing(|| {
+        browser.wait(ARE_LATE);
+        browser.wait_for_text("#attention", "class <img");
     });
-    assert_eq!(browser.text("h1"), "<script>window.broken=1</script><b>name");
+    assert_eq!(browser.text("h1"), name);
     for place in ["#classes", "#late", "#warnings"] {
         assert!(browser.text(place).contains(MARKUP), "{place}");
     }
@@ -121,23 +133,21 @@ fn markup_in_names_is_shown_as_text() {
 #[test]
 fn page_says_when_its_data_is_stale_and_goes_on_after_a_restart() {
     let Some(mut browser) = Browser::start() else { return };
-    let first = service(REQUEST, "first");
-    let served = endpoint(&first, "127.0.0.1:0");
-    let address = served.local_addr();
-    browser.open(&url(address));
-    while_firing(&first, REQUEST, || {
+    let first = Served::start("first");
+    let address = first.endpoint.local_addr().to_string();
+    first.show(&mut browser);
+    first.while_firing(|| {
         browser.wait("readings.some((one) => one.shards.some((step) => step.fired > 20))");
     });
     browser.check_calm();
-    drop(served);
-    browser.wait("document.querySelector('#attention .mark').textContent === '■ Stale'");
+    drop(first);
+    browser.wait_for_mark("■ Stale");
     let said = browser.text("#attention");
     assert!(said.contains("No answer from the server since "), "{said}");
     let kept = browser.eval("readings.length").as_u64().unwrap();
-    let second = service(REQUEST, "second");
-    let _served = endpoint(&second, &address.to_string());
-    browser.wait("document.querySelector('h1').textContent === 'second'");
-    while_firing(&second, REQUEST, || {
+    let second = Served::start_at("second", TimerClass::new("request"), &address);
+    browser.wait_for_text("h1", "second");
+    second.while_firing(|| {
         browser.wait("restarts.length === 1 && readings.at(-1).shards[1].fired > 20");
     });
     browser.wait("document.querySelector('#attention .mark').textContent !== '■ Stale'");
@@ -146,8 +156,7 @@ fn page_says_when_its_data_is_stale_and_goes_on_after_a_restart() {
         .flat(2).every((n) => n >= 0)";
     assert_eq!(browser.eval(counts), true, "no count goes back");
     let errors = browser.take_errors();
-    let refused = |error: &String| error.contains("net::ERR_");
-    assert!(errors.iter().all(refused), "{errors:?}");
+    assert!(errors.iter().all(|error| error.contains("net::ERR_")), "{errors:?}");
     browser.check_calm();
 }
 
@@ -184,22 +193,20 @@ const FAINT: &str = "(() => {
 #[test]
 fn contrast_is_that_of_aa_in_both_themes() {
     let Some(mut browser) = Browser::start() else { return };
-    let service = service(REQUEST, "themes");
-    let endpoint = endpoint(&service, "127.0.0.1:0");
-    browser.open(&url(endpoint.local_addr()));
-    browser.wait_for_numbers();
+    let served = Served::start("themes");
+    served.show(&mut browser);
     let mut grounds = Vec::new();
     for state in ["All well", "Attention"] {
         if state == "Attention" {
-            while_firing(&service, REQUEST, || {
-                browser.wait("document.querySelectorAll('#late tr').length > 5");
-                browser.wait("document.querySelector('#attention.bad')");
+            served.while_firing(|| {
+                browser.wait(ARE_LATE);
+                browser.wait(IS_BAD);
             });
         }
         for scheme in ["light", "dark"] {
             browser.prefer(scheme);
             let faint = browser.eval(FAINT);
-            assert_eq!(faint, serde_json::json!([]), "{state}, {scheme}");
+            assert_eq!(faint, json!([]), "{state}, {scheme}");
             grounds.push(browser.eval("getComputedStyle(document.body).backgroundColor"));
         }
     }
@@ -209,12 +216,10 @@ fn contrast_is_that_of_aa_in_both_themes() {
 #[test]
 fn page_fits_a_phone_and_its_heat_map_is_read_by_keys() {
     let Some(mut browser) = Browser::start() else { return };
-    let service = service(REQUEST, "phone");
-    let endpoint = endpoint(&service, "127.0.0.1:0");
+    let served = Served::start("phone");
     browser.resize(375, 812);
-    browser.open(&url(endpoint.local_addr()));
-    while_firing(&service, REQUEST, || {
-        browser.wait_for_numbers();
+    served.show(&mut browser);
+    served.while_firing(|| {
         browser.wait("readings.length > 1");
     });
     let width = browser.eval("document.scrollingElement.scrollWidth");
@@ -233,13 +238,12 @@ fn page_fits_a_phone_and_its_heat_map_is_read_by_keys() {
 #[test]
 fn each_sentence_and_each_figure_is_whole_on_a_narrow_phone() {
     let Some(mut browser) = Browser::start() else { return };
-    let service = service(REQUEST, "narrow phone");
-    let endpoint = endpoint(&service, "127.0.0.1:0");
+    let served = Served::start("narrow phone");
     browser.resize(390, 844);
-    browser.open(&url(endpoint.local_addr()));
-    while_firing(&service, REQUEST, || {
-        browser.wait("document.querySelectorAll('#late tr').length > 5");
-        browser.wait("document.querySelector('#attention.bad')");
+    served.show(&mut browser);
+    served.while_firing(|| {
+        browser.wait(ARE_LATE);
+        browser.wait(IS_BAD);
     });
     assert_eq!(browser.eval("document.scrollingElement.scrollWidth"), 390);
     let cut = "(() => {
@@ -253,22 +257,20 @@ fn each_sentence_and_each_figure_is_whole_on_a_narrow_phone() {
             .filter((cell) => !cell.dataset.name);
         return [whole, cells.map((cell) => cell.outerHTML), nameless.length];
     })()";
-    assert_eq!(browser.eval(cut), serde_json::json!([true, [], 0]));
+    assert_eq!(browser.eval(cut), json!([true, [], 0]));
 }
 
 #[test]
 fn each_part_of_the_page_has_a_name_for_readers() {
     let Some(mut browser) = Browser::start() else { return };
-    let service = service(REQUEST, "names");
-    let endpoint = endpoint(&service, "127.0.0.1:0");
-    browser.open(&url(endpoint.local_addr()));
-    browser.wait_for_numbers();
+    let served = Served::start("names");
+    served.show(&mut browser);
     browser.wait("document.querySelectorAll('.line').length > 5");
     let nameless = "[...document.querySelectorAll('section, canvas, [role=img], [role=region]')]
         .filter((one) => !(one.getAttribute('aria-label')
             || document.getElementById(one.getAttribute('aria-labelledby'))?.textContent))
         .map((one) => one.outerHTML.slice(0, 80))";
-    assert_eq!(browser.eval(nameless), serde_json::json!([]));
+    assert_eq!(browser.eval(nameless), json!([]));
     let headless =
         "[...document.querySelectorAll('th')].filter((one) => one.scope !== 'col').length";
     assert_eq!(browser.eval(headless), 0);

@@ -7,19 +7,19 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel_test_support::child::Child;
+use corewheel_test_support::sockets::get;
 use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::built::example;
-use crate::server::get;
+use crate::server::json;
 use crate::{PATIENCE, ms};
 
 /// For how long a page shows a trouble before its picture is taken.
@@ -79,29 +79,17 @@ const LINES_MAX: usize = 8;
 
 /// A running example.
 struct Run {
-    process: Child,
-    lines: Receiver<String>,
+    child: Child,
     address: SocketAddr,
 }
 
 impl Run {
     fn start(trouble: &str) -> Self {
         let mut command = Command::new(example("stats_trouble"));
-        command.arg(trouble).env_remove("RUST_LOG").stdin(Stdio::piped());
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let stdout = BufReader::new(process.stdout.take().unwrap());
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            // The thread ends with the process, or when the test drops the receiver.
-            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        let url: String = lines.recv_timeout(PATIENCE).expect("it prints its address");
-        let address = url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
-        Self { process, lines, address }
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_str(&get(self.address, "/stats.json").1).expect("the body is JSON")
+        command.arg(trouble).env_remove("RUST_LOG").stderr(Stdio::null());
+        let child = Child::start(&mut command);
+        let address = child.told("http://").trim_end_matches('/').parse().unwrap();
+        Self { child, address }
     }
 
     /// The samples of the warnings that have occurred.
@@ -114,22 +102,22 @@ impl Run {
 
     /// The status of `/ready` and its sentence.
     fn ready(&self) -> String {
-        let (answer, body) = get(self.address, "/ready");
-        let status = answer.lines().next().unwrap_or_default();
+        let (head, body) = get(self.address, "/ready");
+        let status = head.lines().next().unwrap_or_default();
         format!("{}: {}", status.trim_start_matches("HTTP/1.1 "), body.trim_end())
+    }
+
+    /// What the watchdog has said since the last call.
+    fn watchdog(&self) -> impl Iterator<Item = String> {
+        self.child.lines.try_iter()
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
         // It ends by itself at the end of its input, with the processes that it has started.
-        drop(self.process.stdin.take());
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE && matches!(self.process.try_wait(), Ok(None)) {
-            thread::sleep(ms(10));
-        }
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        drop(self.child.process.stdin.take());
+        self.child.wait();
     }
 }
 
@@ -150,38 +138,28 @@ fn look(
     (id, rest): (&str, &str),
     pictures: Option<&Path>,
 ) -> Shown {
-    browser.open(&format!("http://{}/", run.address));
-    browser.wait_for_numbers();
+    browser.show(run.address);
     if pictures.is_some() {
         thread::sleep(EXPOSURE);
     }
-    browser.wait(&format!(
-        "document.querySelector('#attention .mark').textContent === '▲ Attention: {id}' \
-         && document.querySelector('#attention').textContent.includes(\"{rest}\")"
-    ));
+    let text = |of: &str| format!("document.querySelector('#attention{of}').textContent");
+    let mark = format!("{} === '▲ Attention: {id}'", text(" .mark"));
+    browser.wait(&format!("{mark} && {}.includes(\"{rest}\")", text("")));
     let ready = run.ready();
     if let Some(path) = pictures {
         fs::write(path.with_extension("png"), browser.picture()).unwrap();
     }
     let page = browser.text("#attention");
-    let json = run.json();
-    let warnings = json["warnings"].as_array().expect("a list").clone();
+    let json = json(run.address);
+    let warnings = json["warnings"].as_array().expect("a list");
     let active = warnings.iter().filter(|one| one["is_active"] == true);
     let text = |one: &Value| {
         let (id, count) = (one["id"].as_str().unwrap(), &one["count"]);
         format!("{id} × {count}: {}", one["text"].as_str().unwrap())
     };
-    let shown = Shown {
-        page,
-        warnings: active.map(text).collect(),
-        metrics: run.metrics(),
-        ready,
-        watchdog: run.lines.try_iter().collect(),
-        json: Value::Null,
-    };
-    let of_id = |line: &String| line.contains(id);
     assert!(warnings.iter().any(|one| one["id"] == id), "{warnings:?}");
-    assert!(shown.metrics.iter().any(of_id), "{:?}", shown.metrics);
+    let (active, metrics) = (active.map(text).collect(), run.metrics());
+    assert!(metrics.iter().any(|line| line.contains(id)), "{metrics:?}");
     browser.check_calm();
     if let Some(path) = pictures {
         browser.resize(390, 844);
@@ -190,7 +168,7 @@ fn look(
         fs::write(path.with_file_name(format!("{name}-phone.png")), browser.picture()).unwrap();
         browser.resize(1_280, 1_000);
     }
-    Shown { json, ..shown }
+    Shown { page, json, warnings: active, metrics, ready, watchdog: run.watchdog().collect() }
 }
 
 fn write_down(report: &mut String, trouble: &str, id: &str, shown: &Shown) {
@@ -246,7 +224,7 @@ fn first_sentence_of_the_page_names_each_trouble() {
                 let parts = parts(&shown.json);
                 assert!(start.elapsed() < PATIENCE, "{trouble}: {parts:?}");
                 thread::sleep(ms(100));
-                shown.json = run.json();
+                shown.json = json(run.address);
             }
             assert!(counts_of(part, &shown.json["shards"][1]) > 0, "{trouble}: {}", shown.json);
         }
@@ -256,7 +234,7 @@ fn first_sentence_of_the_page_names_each_trouble() {
                 assert!(start.elapsed() < PATIENCE, "{} {:?}", shown.ready, shown.watchdog);
                 thread::sleep(ms(20));
                 shown.ready = run.ready();
-                shown.watchdog.extend(run.lines.try_iter());
+                shown.watchdog.extend(run.watchdog());
             }
             assert!(shown.ready.contains("shard 1 is stuck for "), "{}", shown.ready);
             let said = &shown.watchdog[0];
