@@ -13,11 +13,25 @@ mod threads;
 mod turns;
 
 use std::alloc::System;
+use std::time::Duration;
 
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// How long the clock of a test has run. Far from the epoch, where a time that is wrongly 0 would
+/// be right.
+const AGE: Duration = Duration::from_secs(12_345);
+
+/// Asserts that this allocates nothing.
+#[track_caller]
+fn check_allocates_nothing(load: impl FnOnce()) {
+    let region = Region::new(ALLOCATOR);
+    load();
+    let change = region.change();
+    assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
+}
 
 #[test]
 fn each_part_allocates_and_keeps_no_more_than_it_says() {

@@ -6,16 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use corewheel::attach::{ShardLoop, Turn};
-use corewheel::clock::ManualClock;
-use corewheel::conn::DataRate;
-use corewheel::conn::Side;
+use corewheel::TimerService;
+use corewheel::conn::{DataRate, Side};
 use corewheel::stream::{StreamLimits, TimedIo};
-use corewheel::{Fired, TimerService, Timers};
-use stats_alloc::Region;
-
-use crate::ALLOCATOR;
+use corewheel_test_support::{Lab, ms};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::{AGE, check_allocates_nothing};
 
 /// Reads and writes one byte at a time, or has to wait.
 struct Gate {
@@ -69,51 +66,38 @@ fn transfer<M: Side>(stream: &mut TimedIo<Gate, M>) -> bool {
     is_read
 }
 
-type Shard = ShardLoop<u64, fn(Fired<u64>, &Timers<u64>)>;
-
-fn check<M: Side>(clock: &ManualClock, shard: &mut Shard, stream: &mut TimedIo<Gate, M>) {
+fn check<M: Side>(lab: &mut Lab, stream: &mut TimedIo<Gate, M>) {
     stream.control().begin_message();
-    let mut round = |milliseconds| {
+    let mut round = |_| {
         assert!(transfer(stream));
         stream.get_mut().waits = true;
         assert!(!transfer(stream));
-        clock.advance(Duration::from_millis(milliseconds));
-        while shard.turn() == Turn::More {}
+        lab.clock.advance(ms(7));
+        lab.settle();
         assert!(!transfer(stream));
         stream.get_mut().waits = false;
     };
-    (0..1_000).for_each(|_| round(7));
-    let region = Region::new(ALLOCATOR);
-    (0..1_000).for_each(|_| round(7));
-    let change = region.change();
-    assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
+    (0..1_000).for_each(&mut round);
+    check_allocates_nothing(|| (0..1_000).for_each(&mut round));
 }
 
 pub(crate) fn stream_allocates_nothing_for_a_read_or_a_write() {
-    let clock = ManualClock::new();
-    // Far from the epoch, where a time that is wrongly 0 would be right.
-    clock.advance(Duration::from_secs(12_345));
-    let builder = TimerService::builder().shards(1).clock(&clock);
-    let service = builder.start_attached_with::<u64>().unwrap();
-    let attachment = service.attach(service.shard_for(0)).unwrap();
-    let handler: fn(Fired<u64>, &Timers<u64>) = |_, _| {};
-    let mut shard = attachment.into_loop(handler).unwrap();
+    let mut lab: Lab = Lab::aged(TimerService::builder().shards(1), AGE);
     let rate = DataRate::new(1, Duration::from_hours(1));
-    let limit = Duration::from_millis(20);
+    let limit = ms(20);
     let limits = StreamLimits::default().first_byte(limit).head(Duration::from_mins(1));
     let limits = limits.read_idle(limit).write_stall(limit).idle(limit).heartbeat(limit / 4);
     let limits = limits.min_read_rate(rate).min_write_rate(rate);
-    let mut stream = TimedIo::new(Gate { waits: false }, service.handle(), limits);
-    check(&clock, &mut shard, &mut stream);
+    let mut stream = TimedIo::new(Gate { waits: false }, lab.service.handle(), limits);
+    check(&mut lab, &mut stream);
     // Nothing is sent for what is ready.
-    let sent = service.stats().shards[0].counts;
+    let sent = lab.service.stats().shards[0].counts;
     assert!((0..10_000).all(|_| transfer(&mut stream)));
-    while shard.turn() == Turn::More {}
-    let counts = service.stats().shards[0].counts;
+    lab.settle();
+    let counts = lab.service.stats().shards[0].counts;
     assert_eq!(counts.scheduled_remote, sent.scheduled_remote);
     assert_eq!(counts.requests, sent.requests);
     drop(stream);
-    let gate = Gate { waits: false };
-    let mut stream = TimedIo::on_shard(gate, shard.timers(), limits).unwrap();
-    check(&clock, &mut shard, &mut stream);
+    let mut stream = TimedIo::on_shard(Gate { waits: false }, lab.timers(), limits).unwrap();
+    check(&mut lab, &mut stream);
 }

@@ -5,37 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use corewheel::attach::Turn;
-use corewheel::clock::ManualClock;
-use corewheel::{Fired, ShardId, TimerId, TimerService, Timers};
+use corewheel::{Fired, TimerId, TimerService, Timers};
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
-use stats_alloc::Region;
+use corewheel_test_support::{Lab, SHARD};
 
-use crate::ALLOCATOR;
+use crate::check_allocates_nothing;
 
 const PENDING: usize = 20_000;
 const TICK: Duration = Duration::from_millis(1);
-const SHARD: ShardId = ShardId::new(0);
 const PAYLOAD: NonZeroU64 = NonZeroU64::MIN;
 
 pub(crate) fn steady_load_of_timers_and_requests_allocates_nothing() {
-    let clock = ManualClock::new();
-    // Far from the epoch, where a time that is wrongly 0 would be right.
-    clock.advance(Duration::from_secs(12_345));
-    let service: TimerService<NonZeroU64> = TimerService::builder()
-        .shards(1)
-        .capacity(4 * PENDING as u32)
-        .clock(&clock)
-        .start_attached_with()
-        .unwrap();
-    let attachment = service.attach(SHARD).unwrap();
     let again = |fired: Fired<NonZeroU64>, timers: &Timers<NonZeroU64>| {
         // Each timer that fires is scheduled again.
         timers.schedule(TICK * 7_000, fired.payload).unwrap();
     };
-    let mut shard_loop = attachment.into_loop(again).unwrap();
-    let timers = shard_loop.timers().clone();
-    let client = service.handle();
+    let builder = TimerService::builder().shards(1).capacity(4 * PENDING as u32);
+    let mut lab = Lab::with_handler(builder, |_| again);
+    let (timers, client) = (lab.timers().clone(), lab.service.handle());
     let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0021);
     let delay = |rng: &mut fastrand::Rng| TICK * rng.u32(1..10_000);
     let mut handles: Vec<TimerId> =
@@ -59,7 +46,7 @@ pub(crate) fn steady_load_of_timers_and_requests_allocates_nothing() {
 
     let mut steady = |ticks: usize| {
         for _ in 0..ticks {
-            clock.advance(TICK);
+            lab.clock.advance(TICK);
             for _ in 0..20 {
                 let picked = rng.usize(..PENDING);
                 // A timer that has fired cannot be cancelled; the handler has scheduled another.
@@ -75,19 +62,14 @@ pub(crate) fn steady_load_of_timers_and_requests_allocates_nothing() {
             while remote.len() < 16 {
                 remote.push(client.on(SHARD).schedule(delay(&mut rng), PAYLOAD).unwrap());
             }
-            while shard_loop.turn() == Turn::More {}
+            lab.settle();
         }
     };
     steady(60_000);
     let ran = runs.load(Ordering::Relaxed);
-    let region = Region::new(ALLOCATOR);
-    steady(20_000);
-    let change = region.change();
-    assert!(
-        runs.load(Ordering::Relaxed) - ran > 8 * 20_000 / 4,
-        "the periodic callbacks do not run"
-    );
-    let counts = service.stats().shards[0].counts;
+    check_allocates_nothing(|| steady(20_000));
+    let ran = runs.load(Ordering::Relaxed) - ran;
+    assert!(ran > 8 * 20_000 / 4, "the periodic callbacks do not run");
+    let counts = lab.service.stats().shards[0].counts;
     assert!(counts.fired > 10_000 && counts.cancelled > 500_000, "{counts:?}");
-    assert_eq!((change.allocations, change.reallocations), (0, 0), "{change:?}");
 }
