@@ -203,15 +203,14 @@ fn no_more_than_three_files_of_a_room_form_a_circle() {
 
 #[test]
 fn circle_is_found_through_groups_exports_and_paths_but_not_through_tests() {
-    let source = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
     let widest = |uses: [&str; 3]| {
         let [a, b, c] = uses;
         let sources = [
-            source("src/lib.rs", "mod room;"),
-            source("src/room/mod.rs", "mod a;\nmod b;\nmod c;\npub use self::c::Deep;\n"),
-            source("src/room/a.rs", a),
-            source("src/room/b.rs", b),
-            source("src/room/c.rs", c),
+            Source::new("src/lib.rs", "mod room;"),
+            Source::new("src/room/mod.rs", "mod a;\nmod b;\nmod c;\npub use self::c::Deep;\n"),
+            Source::new("src/room/a.rs", a),
+            Source::new("src/room/b.rs", b),
+            Source::new("src/room/c.rs", c),
         ];
         Modules::of(&sources).widest("room").len()
     };

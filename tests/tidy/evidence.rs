@@ -46,7 +46,7 @@ fn each_type_built_from_timers_says_for_whom_it_is_and_its_cost_by_hand() {
 
 #[test]
 fn module_without_its_users_or_its_cost_by_hand_is_found() {
-    let has = |text: &str| has_evidence(&Source { path: "x.rs".to_owned(), text: text.to_owned() });
+    let has = |text: &str| has_evidence(&Source::new("x.rs", text));
     assert!(has("//! A.\n//!\n//! For servers. By\n//! hand it is more.\n"));
     assert!(!has("//! A.\n//!\n//! For servers.\n"));
     assert!(!has("//! A.\n//!\n//! By hand it is more.\n"));

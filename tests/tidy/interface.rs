@@ -167,7 +167,7 @@ fn public_use_of_a_young_crate_is_found_wherever_it_stands() {
         ("use old::B;\npub fn a(b: B) {\n    young::c();\n}\n", 0),
     ];
     for (text, expected) in cases {
-        let sources = [Source { path: "src/x.rs".to_owned(), text: text.to_owned() }];
+        let sources = [Source::new("src/x.rs", text)];
         assert_eq!(public_uses(&sources, "young").len(), expected, "{text}");
     }
 }

@@ -70,7 +70,7 @@ fn let_chain_is_found_wherever_its_let_stands() {
         ("Some(a) if b && c => {\n    let d = e;", 0),
     ];
     for (text, expected) in cases {
-        let source = Source { path: "src/x.rs".to_owned(), text: text.to_owned() };
+        let source = Source::new("src/x.rs", text);
         assert_eq!(let_chains(&source).len(), expected, "{text}");
     }
 }

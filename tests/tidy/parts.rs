@@ -180,17 +180,16 @@ fn connections_and_the_kit_name_below_them_what_is_public_and_a_known_few() {
 
 #[test]
 fn use_of_a_room_below_is_found_unless_it_is_public_or_of_plain_values() {
-    let source = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
     let rooms = ["values", "shard", "pass", "kit"].map(str::to_owned);
     let names = |text: &str| {
         let sources = [
-            source(
+            Source::new(
                 "src/lib.rs",
                 "pub mod pass;\nmod kit;\npub use crate::shard::timers::Timers;\n",
             ),
-            source("src/pass/mod.rs", "pub struct Pass;\npub(crate) fn ask() {}\n"),
-            source("src/kit/mod.rs", "mod a;\n"),
-            source("src/kit/a.rs", text),
+            Source::new("src/pass/mod.rs", "pub struct Pass;\npub(crate) fn ask() {}\n"),
+            Source::new("src/kit/mod.rs", "mod a;\n"),
+            Source::new("src/kit/a.rs", text),
         ];
         let found = named(&sources, &rooms).into_iter();
         found.map(|(file, path)| format!("{file}: {path}")).collect::<Vec<_>>()
