@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use corewheel_test_support::PATIENCE;
 use redis::{Commands, cmd, pipe};
 
-use crate::server::{PATIENCE, Server};
+use crate::server::Server;
 
 #[test]
 fn key_is_never_answered_after_its_time_nor_missing_before() {

@@ -3,9 +3,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
+use corewheel_test_support::wait_until;
 use redis::{Commands, Connection, cmd};
 
-use crate::server::{Server, Socket, request, wait_until};
+use crate::server::{Server, Socket, request};
 
 fn is_served(server: &Server) {
     server.socket().expect(b"PING\r\n", b"+PONG\r\n");
@@ -90,7 +91,7 @@ fn client_that_does_not_read_its_replies_is_disconnected() {
         // It is never read on; the server stops to read it, too, and ends it.
         socket.0.set_nonblocking(true).unwrap();
         let requests = b"GET k\r\n".repeat(100);
-        wait_until(&format!("{runtime}: it is still connected"), || {
+        wait_until(&format!("{runtime}: it is disconnected"), || {
             // A part of the requests may be sent before the socket is full.
             let sent = (&socket.0).write_all(&requests);
             sent.is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
@@ -107,7 +108,7 @@ fn client_beyond_the_greatest_number_is_refused_until_another_leaves() {
         assert!(server.socket().rest().starts_with("-ERR max number of clients"), "{runtime}");
         assert_eq!(info(&mut first, "rejected_connections"), 1, "{runtime}");
         drop(second);
-        wait_until("it is refused for ever", || {
+        wait_until("a client is accepted again", || {
             let mut again = server.socket();
             let _ = again.0.write_all(b"PING\r\nQUIT\r\n");
             again.rest().starts_with("+PONG")
@@ -139,8 +140,10 @@ fn clients_together_are_held_to_their_limit_by_ending_the_largest() {
             // A socket that is ended meanwhile refuses the rest.
             let _ = socket.0.write_all(&part[..3_000_000]);
         }
-        wait_until("none is ended", || info(&mut client, "evicted_clients") >= 6);
-        wait_until("they hold too much", || info(&mut client, "mem_clients") <= 8_000_000);
+        wait_until("six are ended", || info(&mut client, "evicted_clients") >= 6);
+        wait_until("they hold no more than the limit", || {
+            info(&mut client, "mem_clients") <= 8_000_000
+        });
         assert_eq!(client.get("k"), Ok("v".to_owned()), "{runtime}: a small client stays");
     }
 }
@@ -158,13 +161,13 @@ fn subscriptions_and_words_of_clients_count_as_their_memory() {
         subscriber.send(&request(&words));
         let mut confirmed = vec![0; 10_000_000];
         subscriber.0.read_exact(&mut confirmed).unwrap();
-        wait_until("the channels are not counted", || held(&mut client) > before + 10_000_000);
+        wait_until("the channels are counted", || held(&mut client) > before + 10_000_000);
         drop(subscriber);
-        wait_until("the channels stay", || held(&mut client) < before + 1_000_000);
+        wait_until("the channels are gone", || held(&mut client) < before + 1_000_000);
         // Short words of a request that is not complete: each has its place and its length.
         let mut sender = server.socket();
         sender.send(&[b"*1048576\r\n".to_vec(), b"$0\r\n\r\n".repeat(1_000_000)].concat());
-        wait_until("the words are not counted", || held(&mut client) > before + 13_000_000);
+        wait_until("the words are counted", || held(&mut client) > before + 13_000_000);
     }
 }
 
@@ -187,13 +190,16 @@ fn events_are_held_to_their_bytes_at_each_subscriber_and_between_cores() {
                 let mut set = cmd("SET");
                 set.arg(vec![b'n'; bytes]).arg(&["1", "PX", "1"]).exec(&mut client).unwrap();
             }
-            wait_until(&format!("{runtime}: a subscriber stays, or no event is dropped"), || {
-                let counted = ["evicted_clients", "events_dropped"];
-                let [ended, lost] = counted.map(|name| info(&mut client, name));
-                ended >= 16 && lost == dropped
-            });
+            wait_until(
+                &format!("{runtime}: each subscriber is ended, and {dropped} events are dropped"),
+                || {
+                    let counted = ["evicted_clients", "events_dropped"];
+                    let [ended, lost] = counted.map(|name| info(&mut client, name));
+                    ended >= 16 && lost == dropped
+                },
+            );
             drop(subscribers);
-            wait_until("their messages stay", || {
+            wait_until("their messages are gone", || {
                 let held = ["connected_clients", "mem_clients"].map(|name| info(&mut client, name));
                 held[0] == 1 && held[1] < 1_000_000
             });

@@ -10,10 +10,8 @@ fn sigterm_ends_the_server_with_clients_connected() {
         let (mut idle, mut subscriber) = (server.socket(), server.socket());
         idle.expect(&b"SET k 1 EX 1000\r\n".repeat(9), &b"+OK\r\n".repeat(9));
         subscriber.expect(b"SUBSCRIBE c\r\n", b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
-        server.signal("TERM");
-        assert_eq!(server.wait(), Some(0), "{runtime}");
-        assert_eq!(idle.rest(), "", "{runtime}");
-        assert_eq!(subscriber.rest(), "", "{runtime}");
+        server.terminate();
+        assert_eq!((idle.rest(), subscriber.rest()), Default::default(), "{runtime}");
     }
 }
 
@@ -40,14 +38,10 @@ fn expect_refusal(limit: &str, arguments: &[&str], code: i32) {
 
 #[test]
 fn start_with_a_bad_option_or_too_little_memory_is_refused_and_the_option_named() {
-    for (name, value) in [
-        ("--cores", "0"),
-        ("--cores", "5000"),
-        ("--timers-max", "0"),
-        ("--clients-max", "5000000000"),
-        ("--request-max", "5"),
-        ("--notify-keyspace-events", "Q"),
-    ] {
+    let refused = "--cores 0, --cores 5000, --timers-max 0, --clients-max 5000000000, \
+        --request-max 5, --notify-keyspace-events Q";
+    for refused in refused.split(", ") {
+        let (name, value) = refused.split_once(' ').unwrap();
         expect_refusal("", &[name, value, "--listen", "127.0.0.1:0"], 2);
     }
     expect_refusal("", &["--listen", "nowhere"], 2);
@@ -66,7 +60,6 @@ fn second_server_on_an_address_is_refused_and_a_later_one_starts() {
     client.expect(b"PING\r\nQUIT\r\n", b"+PONG\r\n+OK\r\n");
     assert_eq!(client.rest(), "");
     expect_refusal("", &["--listen", &address], 1);
-    server.signal("TERM");
-    assert_eq!(server.wait(), Some(0));
+    server.terminate();
     Server::start(&["--listen", &address]).socket().expect(b"PING\r\n", b"+PONG\r\n");
 }

@@ -1,17 +1,16 @@
 //! A server process for a test, and sockets to it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-/// How long a test waits for what must come. A test that waits so long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+use corewheel_test_support::child::Child;
+use corewheel_test_support::{PATIENCE, sockets};
+use rustix::process::Signal;
 
 pub(crate) struct Server {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) address: SocketAddr,
-    _stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -29,9 +28,8 @@ impl Server {
         let glommio = start("glommio");
         if let Err(line) = &glommio {
             // Only a host without io_uring, or with too little locked memory for it, may lack it.
-            let is_refused =
-                ["io_uring", "glommio", "memlock"].iter().any(|why| line.contains(why));
-            assert!(is_refused, "{line}");
+            let reasons = ["io_uring", "glommio", "memlock"];
+            assert!(reasons.iter().any(|why| line.contains(why)), "{line}");
         }
         [Some(tokio), glommio.ok()].into_iter().flatten().collect()
     }
@@ -40,24 +38,19 @@ impl Server {
     fn try_start(arguments: &[&str]) -> Result<Self, String> {
         let defaults = [("--timers-max", "100000"), ("--listen", "127.0.0.1:0")];
         let missing = defaults.iter().filter(|(name, _)| !arguments.contains(name));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_resp_cache"))
-            .args(missing.flat_map(|(name, value)| [name, value]))
-            .args(["--stats", "127.0.0.1:0", "--cores", "2"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary is there");
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut lines = String::new();
-        for _ in 0..3 {
-            if stdout.read_line(&mut lines).unwrap() == 0 {
-                let output = child.wait_with_output().unwrap();
-                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-            }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_resp_cache"));
+        command.args(missing.flat_map(|(name, value)| [name, value])).args(arguments);
+        command.args(["--stats", "127.0.0.1:0", "--cores", "2"]).stderr(Stdio::piped());
+        let mut child = Child::start(&mut command);
+        let mut lines = child.lines.iter().take(3);
+        if let (Some(first), _, Some(_)) = (lines.next(), lines.next(), lines.next()) {
+            let word = first.split_whitespace().nth(2).expect("the first line has the address");
+            let address = word.parse().unwrap();
+            return Ok(Self { child, address });
         }
-        let word = lines.split_whitespace().nth(2).expect("the first line has the address");
-        Ok(Self { child, address: word.parse().unwrap(), _stdout: stdout })
+        let mut errors = String::new();
+        child.process.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        Err(errors)
     }
 
     pub(crate) fn client(&self) -> redis::Connection {
@@ -66,15 +59,12 @@ impl Server {
     }
 
     pub(crate) fn socket(&self) -> Socket {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Socket(stream)
+        Socket(sockets::connect(self.address))
     }
 
     /// What the kernel says of the process under this name.
     pub(crate) fn status(&self, name: &str) -> Option<String> {
-        let path = format!("/proc/{}/status", self.child.id());
+        let path = format!("/proc/{}/status", self.child.process.id());
         let status = std::fs::read_to_string(path).unwrap();
         status.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim().into()))
     }
@@ -85,34 +75,10 @@ impl Server {
         kilobytes.strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1_024
     }
 
-    pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
-    }
-
-    /// The exit code, when the process has ended.
-    pub(crate) fn wait(&mut self) -> Option<i32> {
-        let mut status = None;
-        wait_until("the server has not ended", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.and_then(|status| status.code())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
+    /// Ends the server by SIGTERM.
+    pub(crate) fn terminate(&mut self) {
+        self.child.signal(Signal::TERM);
+        assert_eq!(self.child.wait().0, Some(0));
     }
 }
 
