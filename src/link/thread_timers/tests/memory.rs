@@ -88,7 +88,7 @@ fn memory_is_freed_after_the_lock_and_links_of_classes_stay_where_they_are() {
 #[test]
 fn pending_timeout_takes_112_bytes_at_most_young_and_filed() {
     // The worst count: the block of the numbers that was made last is nearly unused.
-    let count = (32 << 12) - 32 + 1;
+    let count = (32 << 10) - 32 + 1;
     for (after, filed) in [(30_000, 0), (30_000, 20_000), (50, 0)] {
         let mut pair = Pair::new(1 << 20);
         for _ in 0..count {
