@@ -43,12 +43,9 @@ impl Reader {
                 return None;
             }
         }
-        loop {
-            match client.read(&mut part).await.unwrap() {
-                0 => return Some(received),
-                count => received += count,
-            }
-        }
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+        Some(received + rest.len())
     }
 }
 
@@ -62,16 +59,29 @@ fn is_known(local: u16, peer: u16) -> bool {
     })
 }
 
+/// A connection, and its client, whose system takes this much for it, if it is given.
+async fn connect(receive_buffer: Option<u32>) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpSocket::new_v4().unwrap();
+    if let Some(size) = receive_buffer {
+        client.set_recv_buffer_size(size).unwrap();
+    }
+    let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
+    (listener.accept().await.unwrap().0, client)
+}
+
+/// A stream that asks the system what its peer has acknowledged.
+fn asking(socket: TcpStream, timers: Handle, limits: StreamLimits) -> TimedIo<TcpStream> {
+    TimedIo::new(socket, timers, limits).with_socket(|socket| Some(socket.as_fd()))
+}
+
 async fn check(reader: Reader, limits: StreamLimits, expected: Result<(), StreamTimeout>) {
     let service = TimerService::beside_runtime().start().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (socket, _) = listener.accept().await.unwrap();
+    let (socket, mut client) = connect(None).await;
     let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
     let handle = service.handle();
     let served = tokio::spawn(async move {
-        let stream = TimedIo::new(socket, handle, limits);
-        let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+        let mut stream = asking(socket, handle, limits);
         stream.write_all(&vec![7; TOTAL]).await?;
         stream.shutdown().await?;
         // What the client has not read is on its way.
@@ -86,9 +96,7 @@ async fn check(reader: Reader, limits: StreamLimits, expected: Result<(), Stream
             assert_eq!(received, Some(TOTAL));
         }
         Err(timeout) => {
-            let error = served.unwrap_err();
-            let reached = error.get_ref().unwrap().downcast_ref::<StreamTimeout>();
-            assert_eq!(reached, Some(&timeout));
+            assert_eq!(limit_of(&served.unwrap_err()), timeout);
             assert!(!is_known(local.port(), peer.port()), "the system keeps what was not taken");
         }
     }
@@ -115,25 +123,17 @@ async fn client_that_takes_is_kept_and_one_that_does_not_is_reset() {
 /// Less than the system accepts at once, and more than the system of a client takes for it.
 const ANSWER: usize = 300_000;
 
-/// A connection to a client whose system takes little for it.
-async fn connect() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = TcpSocket::new_v4().unwrap();
-    client.set_recv_buffer_size(8 << 10).unwrap();
-    let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
-    (listener.accept().await.unwrap().0, client)
-}
+/// The system of a client takes little for it.
+const LITTLE: Option<u32> = Some(8 << 10);
 
 /// Writes an answer, which the system accepts, and waits for the next request. Returns the limit
 /// that ends the wait.
 async fn answer(limits: StreamLimits, socket: TcpStream) -> StreamTimeout {
     let service = TimerService::beside_runtime().start().unwrap();
     let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
-    let stream = TimedIo::new(socket, service.handle(), limits);
-    let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+    let mut stream = asking(socket, service.handle(), limits);
     stream.write_all(&vec![7; ANSWER]).await.unwrap();
-    let error = stream.read_u8().await.unwrap_err();
-    let reached = *error.get_ref().unwrap().downcast_ref::<StreamTimeout>().unwrap();
+    let reached = limit_of(&stream.read_u8().await.unwrap_err());
     drop(stream);
     if matches!(reached, WriteStall(_) | WriteRate(_)) {
         assert!(!is_known(local.port(), peer.port()), "the system keeps what was not taken");
@@ -144,7 +144,7 @@ async fn answer(limits: StreamLimits, socket: TcpStream) -> StreamTimeout {
 #[tokio::test]
 async fn client_that_takes_no_answer_reaches_a_limit_of_writing_and_is_not_idle() {
     let check = async |limits: StreamLimits, expected| {
-        let (socket, client) = connect().await;
+        let (socket, client) = connect(LITTLE).await;
         assert_eq!(answer(limits, socket).await, expected, "{limits:?}");
         drop(client);
     };
@@ -164,7 +164,7 @@ async fn client_that_takes_no_answer_reaches_a_limit_of_writing_and_is_not_idle(
 #[tokio::test]
 async fn idle_time_of_a_client_begins_when_it_has_taken_the_answer() {
     let check = async |limits: StreamLimits, expected| {
-        let (socket, mut client) = connect().await;
+        let (socket, mut client) = connect(LITTLE).await;
         let take = async move {
             let (mut part, mut received, mut taken_at) = (vec![0; 10_000], 0, None);
             while received < ANSWER {
@@ -195,10 +195,9 @@ async fn idle_time_of_a_client_begins_when_it_has_taken_the_answer() {
 #[tokio::test]
 async fn peer_that_acknowledges_heartbeats_and_sends_nothing_is_idle() {
     let service = TimerService::beside_runtime().start().unwrap();
-    let (socket, _client) = connect().await;
+    let (socket, _client) = connect(LITTLE).await;
     let limits = NONE.read_idle(ms(1_000)).heartbeat(ms(100)).write_stall(ms(30_000));
-    let stream = TimedIo::new(socket, service.handle(), limits);
-    let stream = stream.with_socket(|socket| Some(socket.as_fd()));
+    let stream = asking(socket, service.handle(), limits);
     let control = stream.control();
     let (mut reads, mut writes) = tokio::io::split(stream);
     let beat = async {
@@ -207,9 +206,7 @@ async fn peer_that_acknowledges_heartbeats_and_sends_nothing_is_idle() {
         }
     };
     let (error, ()) = tokio::join!(reads.read_u8(), beat);
-    let error = error.unwrap_err();
-    let reached = error.get_ref().unwrap().downcast_ref::<StreamTimeout>();
-    assert_eq!(reached, Some(&StreamTimeout::ReadIdle(ms(1_000))));
+    assert_eq!(limit_of(&error.unwrap_err()), StreamTimeout::ReadIdle(ms(1_000)));
 }
 
 #[tokio::test]
@@ -221,11 +218,8 @@ async fn unix_socket_says_nothing_of_acknowledgements() {
 /// How many bytes the system accepts for a client that reads nothing.
 async fn accepted(unsent_max: u32) -> usize {
     let service = TimerService::beside_runtime().start().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (socket, _) = listener.accept().await.unwrap();
-    let stream = TimedIo::new(socket, service.handle(), NONE.unsent_max(unsent_max));
-    let mut stream = stream.with_socket(|socket| Some(socket.as_fd()));
+    let (socket, _client) = connect(None).await;
+    let mut stream = asking(socket, service.handle(), NONE.unsent_max(unsent_max));
     let mut accepted = 0;
     let sends = async {
         loop {
@@ -234,7 +228,6 @@ async fn accepted(unsent_max: u32) -> usize {
     };
     // The system accepts at once what it accepts.
     let _ = tokio::time::timeout(ms(500), sends).await;
-    drop(client);
     accepted
 }
 

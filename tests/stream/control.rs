@@ -27,9 +27,9 @@ fn beats<M: Side>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<
     due
 }
 
-fn check_heartbeat<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
+both_sides!(heartbeat_is_due_after_each_time_without_a_write);
+fn heartbeat_is_due_after_each_time_without_a_write<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE.heartbeat(ms(LIMIT)));
     let control = stream.control().clone();
     assert!(beat(&control).is_pending());
     // Nothing is read or written.
@@ -41,13 +41,9 @@ fn check_heartbeat<K: Kind>() {
     assert!(read(&mut stream).is_pending(), "a heartbeat ends nothing");
 }
 
-#[test]
-fn heartbeat_is_due_after_each_time_without_a_write() {
-    both!(check_heartbeat);
-}
-
+both_sides!(owner_is_told_after_the_whole_time_since_the_stream_began_without_a_request);
 /// Streams begin one after another, so each of them finds the service older than the one before.
-fn check_request_idle<K: Kind>() {
+fn owner_is_told_after_the_whole_time_since_the_stream_began_without_a_request<K: Kind>() {
     let mut lab = lab();
     for round in 0..5 {
         let (stream, _peer) = duplex::<K>(&lab, NONE.request_idle(ms(LIMIT)));
@@ -63,14 +59,9 @@ fn check_request_idle<K: Kind>() {
     }
 }
 
-#[test]
-fn owner_is_told_after_the_whole_time_since_the_stream_began_without_a_request() {
-    both!(check_request_idle);
-}
-
-fn check_heartbeat_with_read<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));
+both_sides!(heartbeat_that_a_reading_task_finds_wakes_its_own_task);
+fn heartbeat_that_a_reading_task_finds_wakes_its_own_task<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     let mut heartbeat = Box::pin(control.heartbeat());
@@ -92,30 +83,19 @@ fn check_heartbeat_with_read<K: Kind>() {
     reads.rang();
     assert!(read_with(&mut stream, &reads_waker).is_pending());
     assert!(!reads.rang());
-    ready(write(&mut peer, b"a"));
-    assert_eq!(ready(read(&mut stream)), b"a");
+    receive(&mut stream, &mut peer, b"a");
 }
 
-#[test]
-fn heartbeat_that_a_reading_task_finds_wakes_its_own_task() {
-    both!(check_heartbeat_with_read);
-}
-
-fn check_nobody_listens<K: Kind>() {
-    let mut lab = lab();
+both_sides!(heartbeat_that_no_task_awaits_holds_nothing_up);
+fn heartbeat_that_no_task_awaits_holds_nothing_up<K: Kind>() {
     let limits = NONE.heartbeat(ms(10)).read_idle(ms(LIMIT));
-    let (mut stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut lab, mut stream, _peer) = open::<K>(limits);
     check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn heartbeat_that_no_task_awaits_holds_nothing_up() {
-    both!(check_nobody_listens);
-}
-
-fn check_found_by_heartbeat<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)).idle(ms(LIMIT)));
+both_sides!(limit_that_the_task_of_the_heartbeat_finds_ends_the_read);
+fn limit_that_the_task_of_the_heartbeat_finds_ends_the_read<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE.heartbeat(ms(LIMIT)).idle(ms(LIMIT)));
     let control = stream.control();
     let (reads, reads_waker) = Alarm::new();
     assert!(read_with(&mut stream, &reads_waker).is_pending());
@@ -134,14 +114,9 @@ fn check_found_by_heartbeat<K: Kind>() {
     assert_eq!(timeout(read_with(&mut stream, &reads_waker)), Some(Idle(ms(LIMIT))));
 }
 
-#[test]
-fn limit_that_the_task_of_the_heartbeat_finds_ends_the_read() {
-    both!(check_found_by_heartbeat);
-}
-
-fn check_end<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+both_sides!(heartbeat_ends_with_the_limit_that_ends_the_stream);
+fn heartbeat_ends_with_the_limit_that_ends_the_stream<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE.idle(ms(LIMIT)));
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     let mut heartbeat = pin!(control.heartbeat());
@@ -153,11 +128,6 @@ fn check_end<K: Kind>() {
     assert_eq!(control.limit_reached(), Some(expected));
 }
 
-#[test]
-fn heartbeat_ends_with_the_limit_that_ends_the_stream() {
-    both!(check_end);
-}
-
 /// The kind of an error, and why there is no timer.
 #[track_caller]
 pub(super) fn refusal<V: Debug>(polled: Polled<V>) -> (io::ErrorKind, RefusedKind) {
@@ -166,7 +136,8 @@ pub(super) fn refusal<V: Debug>(polled: Polled<V>) -> (io::ErrorKind, RefusedKin
     (error.kind(), *error.get_ref().unwrap().downcast_ref().unwrap())
 }
 
-fn check_drop<K: Kind>() {
+both_sides!(stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines);
+fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines<K: Kind>() {
     let mut lab = lab();
     for into_inner in [false, true] {
         let (stream, mut peer) = duplex::<K>(&lab, NONE.heartbeat(ms(LIMIT)));
@@ -177,8 +148,7 @@ fn check_drop<K: Kind>() {
         alarm.rang();
         if into_inner {
             let mut stream = stream.into_inner();
-            ready(write(&mut peer, b"a"));
-            assert_eq!(ready(read(&mut stream)), b"a");
+            receive(&mut stream, &mut peer, b"a");
         } else {
             drop(stream);
         }
@@ -193,42 +163,33 @@ fn check_drop<K: Kind>() {
 }
 
 #[test]
-fn stream_that_is_dropped_ends_the_heartbeat_and_its_deadlines() {
-    both!(check_drop);
-}
-
-#[test]
 fn control_of_a_stream_works_on_another_thread() {
-    let mut lab = lab();
     let limits = NONE.head(ms(LIMIT)).idle(ms(LIMIT));
-    let (mut stream, mut peer) = duplex::<Handle>(&lab, limits);
-    ready(write(&mut peer, b"head"));
-    assert_eq!(ready(read(&mut stream)), b"head");
+    let (mut lab, mut stream, mut peer) = open::<Handle>(limits);
+    receive(&mut stream, &mut peer, b"head");
     let control = stream.control();
     let request = thread::spawn(move || {
         control.head_complete();
         control.begin_request()
     });
     let request = request.join().unwrap();
-    lab.advance_ticks(5 * LIMIT);
-    assert!(read(&mut stream).is_pending());
+    check_waits(&mut lab, 5 * LIMIT, &mut stream);
     thread::spawn(move || drop(request)).join().unwrap();
     check_ends::<Handle, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
 }
 
-fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
+pub(super) fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
     pin!(control.max_age_reached()).poll(&mut Context::from_waker(waker))
 }
 
-fn check_grace<K: Kind>() {
-    let mut lab = lab();
+both_sides!(owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace);
+fn owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace<K: Kind>() {
     let limits = NONE.max_age(ms(LIMIT)).max_age_grace(ms(50));
-    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    let (mut lab, mut stream, mut peer) = open::<K>(limits);
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     assert!(told(&control, &waker).is_pending());
-    lab.advance_ticks(LIMIT - 1);
-    assert!(read(&mut stream).is_pending());
+    check_waits(&mut lab, LIMIT - 1, &mut stream);
     assert!(!alarm.rang() && told(&control, &waker).is_pending());
     lab.advance_ticks(1);
     assert!(alarm.rang(), "the owner is woken");
@@ -238,8 +199,7 @@ fn check_grace<K: Kind>() {
     ready(told(&control, &waker));
     assert_eq!(ready(write(&mut stream, b"last")), 4);
     assert_eq!(ready(read(&mut peer)), b"last");
-    lab.advance_ticks(49);
-    assert!(read(&mut stream).is_pending());
+    check_waits(&mut lab, 49, &mut stream);
     assert!(write(&mut peer, b"next").is_ready());
     lab.advance_ticks(1);
     // It is cut though it is ready.
@@ -248,14 +208,9 @@ fn check_grace<K: Kind>() {
     assert_eq!(timeout(told(&control, &waker)), Some(AgeGrace(ms(50))));
 }
 
-#[test]
-fn owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace() {
-    both!(check_grace);
-}
-
-fn check_told_alone<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)).max_age_grace(ms(50)));
+both_sides!(owner_is_told_of_the_greatest_age_where_no_task_reads);
+fn owner_is_told_of_the_greatest_age_where_no_task_reads<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE.max_age(ms(LIMIT)).max_age_grace(ms(50)));
     let control = stream.control();
     assert!(told(&control, Waker::noop()).is_pending());
     // Nothing reads or writes.
@@ -265,14 +220,9 @@ fn check_told_alone<K: Kind>() {
     assert_eq!(timeout(read(&mut stream)), Some(AgeGrace(ms(50))));
 }
 
-#[test]
-fn owner_is_told_of_the_greatest_age_where_no_task_reads() {
-    both!(check_told_alone);
-}
-
-fn check_no_grace<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
+both_sides!(owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end);
+fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE.max_age(ms(LIMIT)));
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     assert!(told(&control, &waker).is_pending());
@@ -286,14 +236,9 @@ fn check_no_grace<K: Kind>() {
     assert_eq!(timeout(told(&control, &waker)), Some(MaxAge(ms(LIMIT))));
 }
 
-#[test]
-fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end() {
-    both!(check_no_grace);
-}
-
-fn check_paused<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+both_sides!(stream_whose_owner_does_not_read_is_not_idle);
+fn stream_whose_owner_does_not_read_is_not_idle<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let control = stream.control();
     ready(write(&mut stream, &[7; ROOM]));
     let paused = control.timers().begin_read();
@@ -308,9 +253,4 @@ fn check_paused<K: Kind>() {
     assert!(read(&mut stream).is_pending());
     let ended = ends(&mut lab, || read(&mut stream)).0;
     assert!((LIMIT..=LIMIT + K::LATE).contains(&ended), "after {ended}");
-}
-
-#[test]
-fn stream_whose_owner_does_not_read_is_not_idle() {
-    both!(check_paused);
 }

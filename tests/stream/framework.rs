@@ -35,9 +35,9 @@ fn check_idle<K: Kind>(lab: &mut Lab, stream: &mut Duplex<K>) {
     check_ends::<K, _>(lab, LIMIT, Idle(ms(LIMIT)), || read(stream));
 }
 
-fn check_held<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, IDLE);
+both_sides!(held_requests_hold_idle_time_back_until_the_last_has_ended);
+fn held_requests_hold_idle_time_back_until_the_last_has_ended<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(IDLE);
     let control = stream.control();
     assert!(!control.bounds_writes());
     control.hold_request();
@@ -50,11 +50,6 @@ fn check_held<K: Kind>() {
     check_idle(&mut lab, &mut stream);
 }
 
-#[test]
-fn held_requests_hold_idle_time_back_until_the_last_has_ended() {
-    both!(check_held);
-}
-
 /// When the owner is to end a connection without requests; `None` while there is one.
 fn request_idle<K: Kind>(lab: &Lab, stream: &Duplex<K>) -> Option<Duration> {
     let due = stream.timers().deadline(DeadlineKind::RequestIdle)?;
@@ -63,8 +58,7 @@ fn request_idle<K: Kind>(lab: &Lab, stream: &Duplex<K>) -> Option<Duration> {
 
 /// Checks that a request, whose response waits in the stream, ends when the stream accepts all.
 fn check_end<K: Kind>(end: fn(&StreamControl<K>)) {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, BOUND.request_idle(ms(LIMIT)));
+    let (mut lab, mut stream, mut peer) = open::<K>(BOUND.request_idle(ms(LIMIT)));
     let control = stream.control();
     assert!(control.bounds_writes());
     control.hold_request();
@@ -82,20 +76,16 @@ fn check_end<K: Kind>(end: fn(&StreamControl<K>)) {
     check_idle(&mut lab, &mut stream);
 }
 
-fn check_ends_with_accepted_bytes<K: Kind>() {
+both_sides!(request_whose_response_waits_ends_when_the_stream_has_accepted_all_of_it);
+fn request_whose_response_waits_ends_when_the_stream_has_accepted_all_of_it<K: Kind>() {
     check_end::<K>(StreamControl::end_request_at_flush);
     check_end::<K>(StreamControl::end_request_at_write);
 }
 
-#[test]
-fn request_whose_response_waits_ends_when_the_stream_has_accepted_all_of_it() {
-    both!(check_ends_with_accepted_bytes);
-}
-
-fn check_end_without_writes<K: Kind>() {
+both_sides!(request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush);
+fn request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush<K: Kind>() {
     for is_flushed in [true, false] {
-        let mut lab = lab();
-        let (mut stream, _peer) = duplex::<K>(&lab, BOUND.request_idle(ms(LIMIT)));
+        let (mut lab, mut stream, _peer) = open::<K>(BOUND.request_idle(ms(LIMIT)));
         let control = stream.control();
         control.hold_request();
         lab.advance_ticks(LIMIT);
@@ -115,14 +105,9 @@ fn check_end_without_writes<K: Kind>() {
     }
 }
 
-#[test]
-fn request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush() {
-    both!(check_end_without_writes);
-}
-
-fn check_shared_end<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, BOUND);
+both_sides!(any_thread_ends_a_request_whose_response_was_cut);
+fn any_thread_ends_a_request_whose_response_was_cut<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(BOUND);
     let control = stream.control();
     let shared = control.shared();
     control.hold_request();
@@ -136,15 +121,10 @@ fn check_shared_end<K: Kind>() {
     check_idle(&mut lab, &mut stream);
 }
 
-#[test]
-fn any_thread_ends_a_request_whose_response_was_cut() {
-    both!(check_shared_end);
-}
-
-fn check_piece<K: Kind>() {
-    let mut lab = lab();
+both_sides!(piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken);
+fn piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken<K: Kind>() {
     let limits = NONE.write_stall(ms(LIMIT)).idle(ms(100 * LIMIT));
-    let (mut stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut lab, mut stream, _peer) = open::<K>(limits);
     let control = stream.control();
     control.begin_piece();
     control.take_piece(5);
@@ -173,15 +153,10 @@ fn check_piece<K: Kind>() {
     }
 }
 
-#[test]
-fn piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken() {
-    both!(check_piece);
-}
-
-fn check_forgotten_piece<K: Kind>() {
+both_sides!(piece_that_is_dropped_wakes_the_task_unless_its_bytes_were_taken);
+fn piece_that_is_dropped_wakes_the_task_unless_its_bytes_were_taken<K: Kind>() {
     for (taken, wakes) in [(0, true), (8, false)] {
-        let lab = lab();
-        let (mut stream, _peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
+        let (_lab, mut stream, _peer) = open::<K>(NONE.write_stall(ms(LIMIT)));
         let (alarm, waker) = Alarm::new();
         let control = stream.control();
         control.begin_piece();
@@ -193,11 +168,6 @@ fn check_forgotten_piece<K: Kind>() {
     }
 }
 
-#[test]
-fn piece_that_is_dropped_wakes_the_task_unless_its_bytes_were_taken() {
-    both!(check_forgotten_piece);
-}
-
 fn receive<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, bytes: &[u8]) {
     ready(write(peer, bytes));
     let mut buffer = [0; ROOM];
@@ -206,14 +176,14 @@ fn receive<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, bytes: &[u8
     assert_eq!(buf.filled(), bytes);
 }
 
-fn check_ends_of_messages<K: Kind>() {
+both_sides!(bytes_behind_the_known_end_of_a_message_begin_the_next_head);
+fn bytes_behind_the_known_end_of_a_message_begin_the_next_head<K: Kind>() {
     let message = b"A\r\n\r\nbody";
     // By a known end, bytes behind it are those of the next head, which is due then.
     for (behind, body, is_known) in
         [(&b""[..], 4, true), (b"B", 4, true), (b"B", 5, true), (b"B", 4, false)]
     {
-        let mut lab = lab();
-        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+        let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
         let control = stream.control();
         control.begin_message();
         receive(&mut stream, &mut peer, &[message, behind].concat());
@@ -236,14 +206,8 @@ fn check_ends_of_messages<K: Kind>() {
 }
 
 #[test]
-fn bytes_behind_the_known_end_of_a_message_begin_the_next_head() {
-    both!(check_ends_of_messages);
-}
-
-#[test]
 fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
-    let lab = lab();
-    let (stream, _peer) = duplex::<Handle>(&lab, NONE);
+    let (_lab, stream, _peer) = open::<Handle>(NONE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _entered = runtime.enter();
     let (decided, is_decided) = mpsc::channel();
@@ -255,9 +219,9 @@ fn decision_by_a_clock_that_a_test_moves_is_made_at_once() {
     assert_eq!(is_decided.try_recv(), Err(mpsc::TryRecvError::Disconnected), "it is made once");
 }
 
-fn check_movement<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE);
+both_sides!(bytes_that_a_read_waited_for_move_their_stream_when_they_are_read);
+fn bytes_that_a_read_waited_for_move_their_stream_when_they_are_read<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE);
     let shared = stream.control().shared();
     let begin = lab.clock.now();
     assert!(read(&mut stream).is_pending() && !shared.has_moved_since(begin));
@@ -271,11 +235,6 @@ fn check_movement<K: Kind>() {
     // A stamp of a shard is good for a few ticks.
     lab.advance_ticks(LIMIT);
     assert!(!shared.has_moved_since(lab.clock.now()));
-}
-
-#[test]
-fn bytes_that_a_read_waited_for_move_their_stream_when_they_are_read() {
-    both!(check_movement);
 }
 
 #[test]
@@ -326,8 +285,7 @@ fn decision_of_a_runtime_that_shuts_down_is_made_nevertheless() {
 
 #[test]
 fn handle_of_a_control_makes_timers_on_the_shard_of_its_stream() {
-    let mut lab = lab();
-    let (stream, _peer) = duplex::<Timers>(&lab, NONE);
+    let (mut lab, stream, _peer) = open::<Timers>(NONE);
     let mut sleep = stream.control().handle().sleep(ms(LIMIT));
     let (alarm, waker) = Alarm::new();
     assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());

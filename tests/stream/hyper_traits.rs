@@ -8,7 +8,7 @@ use super::*;
 
 type Stream<K> = TimedIo<TokioIo<DuplexStream>, K>;
 
-fn open<K: Kind>(lab: &Lab, limits: StreamLimits, room: usize) -> (Stream<K>, DuplexStream) {
+fn over_hyper<K: Kind>(lab: &Lab, limits: StreamLimits, room: usize) -> (Stream<K>, DuplexStream) {
     let (stream, peer) = tokio::io::duplex(room);
     (K::open(lab, TokioIo::new(stream), limits), peer)
 }
@@ -26,12 +26,13 @@ fn poll_write<S: Write + Unpin>(stream: &mut S, bytes: &[u8]) -> Polled<usize> {
     Pin::new(stream).poll_write(&mut Context::from_waker(Waker::noop()), bytes)
 }
 
-fn check_limits<K: Kind>() {
+both_sides!(stream_of_hyper_ends_at_its_limits);
+fn stream_of_hyper_ends_at_its_limits<K: Kind>() {
     let mut lab = lab();
     let limits = NONE.first_byte(ms(LIMIT)).write_stall(ms(LIMIT));
-    let (mut stream, _peer) = open::<K>(&lab, limits, ROOM);
+    let (mut stream, _peer) = over_hyper::<K>(&lab, limits, ROOM);
     check_ends::<K, _>(&mut lab, LIMIT, FirstByte(ms(LIMIT)), || poll_read(&mut stream, 4));
-    let (mut stream, mut peer) = open::<K>(&lab, limits, ROOM);
+    let (mut stream, mut peer) = over_hyper::<K>(&lab, limits, ROOM);
     ready(write(&mut peer, b"a"));
     assert_eq!(ready(poll_read(&mut stream, 4)), b"a");
     assert_eq!(ready(poll_write(&mut stream, &[7; ROOM])), ROOM);
@@ -41,16 +42,12 @@ fn check_limits<K: Kind>() {
     ready(Pin::new(&mut stream).poll_shutdown(cx));
 }
 
-#[test]
-fn stream_of_hyper_ends_at_its_limits() {
-    both!(check_limits);
-}
-
-fn check_count<K: Kind>() {
+both_sides!(bytes_of_a_measured_message_are_counted_through_hyper_traits);
+fn bytes_of_a_measured_message_are_counted_through_hyper_traits<K: Kind>() {
     let mut lab = lab();
     // One byte in 10 ms, after a grace period of 100 ms.
     let rate = DataRate::new(100, ms(LIMIT));
-    let (mut stream, mut peer) = open::<K>(&lab, NONE.min_read_rate(rate), ROOM);
+    let (mut stream, mut peer) = over_hyper::<K>(&lab, NONE.min_read_rate(rate), ROOM);
     stream.control().begin_message();
     for _ in 0..20 {
         ready(write(&mut peer, b"abcd"));
@@ -62,39 +59,23 @@ fn check_count<K: Kind>() {
     check_ends::<K, _>(&mut lab, 0, ReadRate(rate), || poll_read(&mut stream, 64));
 }
 
-#[test]
-fn bytes_of_a_measured_message_are_counted_through_hyper_traits() {
-    both!(check_count);
-}
-
-fn check_long_read<K: Kind>() {
+both_sides!(long_measured_message_is_read_whole_through_hyper_traits);
+fn long_measured_message_is_read_whole_through_hyper_traits<K: Kind>() {
     let lab = lab();
     let rate = DataRate::new(100, ms(LIMIT));
     let sent: Vec<u8> = (0..50_000_u32).map(|at| (at / 7) as u8).collect();
-    let (mut stream, mut peer) = open::<K>(&lab, NONE.min_read_rate(rate), sent.len());
+    let (mut stream, mut peer) = over_hyper::<K>(&lab, NONE.min_read_rate(rate), sent.len());
     stream.control().begin_message();
     assert_eq!(ready(write(&mut peer, &sent)), sent.len());
     let mut received = Vec::new();
     while received.len() < sent.len() {
         // A task with a budget returns to its executor now and then.
-        if let Poll::Ready(bytes) = poll_read(&mut stream, 20_000) {
-            let bytes = bytes.unwrap();
-            assert!(!bytes.is_empty());
-            received.extend(bytes);
-        }
+        let bytes = ready(again(|| poll_read(&mut stream, 20_000)));
+        assert!(!bytes.is_empty());
+        received.extend(bytes);
     }
     assert_eq!(received, sent);
     drop(peer);
     // The end of the data.
-    let end = loop {
-        if let Poll::Ready(end) = poll_read(&mut stream, 4) {
-            break end.unwrap();
-        }
-    };
-    assert_eq!(end, b"");
-}
-
-#[test]
-fn long_measured_message_is_read_whole_through_hyper_traits() {
-    both!(check_long_read);
+    assert_eq!(ready(again(|| poll_read(&mut stream, 4))), b"");
 }

@@ -6,22 +6,24 @@ use corewheel::stream::StreamTimeout::{
     FirstByte, Head, Idle, MaxAge, Other, ReadIdle, ReadRate, WriteRate, WriteStall,
 };
 
+/// Polls a read, or a write. Returns the limit that has ended it.
+fn wait<K: Kind>(stream: &mut Duplex<K>, writes: bool, waker: &Waker) -> Option<StreamTimeout> {
+    if writes {
+        timeout(write_with(stream, b"7", waker))
+    } else {
+        timeout(read_with(stream, waker))
+    }
+}
+
 /// A limit that ends a wait of a fresh stream after 100 ticks: not one tick before, and then with
 /// each read, write and flush.
 fn check_fresh<K: Kind>(limits: StreamLimits, expected: StreamTimeout, writes: bool) {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    let (mut lab, mut stream, mut peer) = open::<K>(limits);
     let (alarm, waker) = Alarm::new();
     if writes {
         assert_eq!(ready(write(&mut stream, &[7; ROOM])), ROOM);
     }
-    let mut wait = || {
-        if writes {
-            timeout(write_with(&mut stream, b"7", &waker))
-        } else {
-            timeout(read_with(&mut stream, &waker))
-        }
-    };
+    let mut wait = || wait(&mut stream, writes, &waker);
     assert_eq!(wait(), None, "{expected}");
     lab.advance_ticks(LIMIT - 1);
     alarm.rang();
@@ -41,7 +43,8 @@ fn check_fresh<K: Kind>(limits: StreamLimits, expected: StreamTimeout, writes: b
     ready(shutdown(&mut stream));
 }
 
-fn check_each_limit<K: Kind>() {
+both_sides!(each_limit_ends_the_stream_at_its_deadline_and_not_a_tick_before);
+fn each_limit_ends_the_stream_at_its_deadline_and_not_a_tick_before<K: Kind>() {
     let limit = ms(LIMIT);
     check_fresh::<K>(NONE.first_byte(limit), FirstByte(limit), false);
     check_fresh::<K>(NONE.read_idle(limit), ReadIdle(limit), false);
@@ -52,49 +55,30 @@ fn check_each_limit<K: Kind>() {
     check_fresh::<K>(NONE.write_stall(limit), WriteStall(limit), true);
 }
 
-#[test]
-fn each_limit_ends_the_stream_at_its_deadline_and_not_a_tick_before() {
-    both!(check_each_limit);
-}
-
-fn check_zero<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, StreamLimits::default());
+both_sides!(limits_of_zero_let_the_stream_wait_for_ever);
+fn limits_of_zero_let_the_stream_wait_for_ever<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(StreamLimits::default());
     assert_eq!(NONE, StreamLimits::default());
     ready(write(&mut stream, &[7; ROOM]));
     lab.advance_ticks(5_000);
     assert!(read(&mut stream).is_pending() && write(&mut stream, b"7").is_pending());
 }
 
-#[test]
-fn limits_of_zero_let_the_stream_wait_for_ever() {
-    both!(check_zero);
-}
-
-fn check_first_byte<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.first_byte(ms(LIMIT)));
+both_sides!(first_byte_disarms_its_limit_for_good);
+fn first_byte_disarms_its_limit_for_good<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.first_byte(ms(LIMIT)));
     assert!(read(&mut stream).is_pending());
     lab.advance_ticks(LIMIT - 1);
-    ready(write(&mut peer, b"a"));
-    assert_eq!(ready(read(&mut stream)), b"a");
-    assert!(read(&mut stream).is_pending());
-    lab.advance_ticks(10 * LIMIT);
-    assert!(read(&mut stream).is_pending());
+    receive_and_wait(&mut stream, &mut peer, b"a");
+    check_waits(&mut lab, 10 * LIMIT, &mut stream);
 }
 
-#[test]
-fn first_byte_disarms_its_limit_for_good() {
-    both!(check_first_byte);
-}
-
-fn check_head<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+both_sides!(slow_head_ends_the_stream_at_its_deadline_although_bytes_come);
+fn slow_head_ends_the_stream_at_its_deadline_although_bytes_come<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
     assert!(read(&mut stream).is_pending());
     // No message has begun.
-    lab.advance_ticks(3 * LIMIT);
-    assert!(read(&mut stream).is_pending());
+    check_waits(&mut lab, 3 * LIMIT, &mut stream);
     // A byte now and then does not put the deadline off.
     for byte in 0..4 {
         ready(write(&mut peer, &[byte]));
@@ -107,90 +91,59 @@ fn check_head<K: Kind>() {
     check_ends::<K, _>(&mut lab, 10, Head(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn slow_head_ends_the_stream_at_its_deadline_although_bytes_come() {
-    both!(check_head);
-}
-
-fn check_heads<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+both_sides!(head_of_each_message_has_its_deadline_from_its_first_byte);
+fn head_of_each_message_has_its_deadline_from_its_first_byte<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
     let control = stream.control();
-    let mut receive = |stream: &mut _, bytes: &[u8]| {
-        ready(write(&mut peer, bytes));
-        assert_eq!(ready(read(stream)), bytes);
-        assert!(read(stream).is_pending());
-    };
-    receive(&mut stream, b"head");
+    receive_and_wait(&mut stream, &mut peer, b"head");
     lab.advance_ticks(LIMIT - 1);
     control.clone().head_complete();
     lab.advance_ticks(3 * LIMIT);
     // The body, of which the owner says nothing.
-    receive(&mut stream, b"body");
-    lab.advance_ticks(3 * LIMIT);
-    assert!(read(&mut stream).is_pending());
+    receive_and_wait(&mut stream, &mut peer, b"body");
+    check_waits(&mut lab, 3 * LIMIT, &mut stream);
     // The time before the first byte of the next message does not count.
     control.begin_message();
-    lab.advance_ticks(3 * LIMIT);
-    assert!(read(&mut stream).is_pending());
-    receive(&mut stream, b"h");
+    check_waits(&mut lab, 3 * LIMIT, &mut stream);
+    receive(&mut stream, &mut peer, b"h");
     check_ends::<K, _>(&mut lab, LIMIT, Head(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn head_of_each_message_has_its_deadline_from_its_first_byte() {
-    both!(check_heads);
-}
-
-fn check_head_complete_before<K: Kind>() {
+both_sides!(head_that_is_complete_before_its_first_byte_has_no_deadline);
+fn head_that_is_complete_before_its_first_byte_has_no_deadline<K: Kind>() {
     let says: [fn(&StreamControl<K>); 2] =
         [StreamControl::head_complete, StreamControl::message_complete];
     for say in says {
-        let mut lab = lab();
-        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+        let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
         // A message that the owner knows already, as from a buffer of its own.
         say(&stream.control());
-        ready(write(&mut peer, b"a"));
-        assert_eq!(ready(read(&mut stream)), b"a");
-        lab.advance_ticks(3 * LIMIT);
-        assert!(read(&mut stream).is_pending());
+        receive(&mut stream, &mut peer, b"a");
+        check_waits(&mut lab, 3 * LIMIT, &mut stream);
     }
 }
 
-#[test]
-fn head_that_is_complete_before_its_first_byte_has_no_deadline() {
-    both!(check_head_complete_before);
-}
-
-fn check_head_with_busy_owner<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
-    ready(write(&mut peer, b"h"));
-    assert_eq!(ready(read(&mut stream)), b"h");
+both_sides!(deadline_of_a_head_counts_from_its_first_byte_whenever_a_read_waits);
+fn deadline_of_a_head_counts_from_its_first_byte_whenever_a_read_waits<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
+    receive(&mut stream, &mut peer, b"h");
     // The owner is busy, and reads then.
     lab.advance_ticks(60);
     check_ends::<K, _>(&mut lab, LIMIT - 60, Head(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn deadline_of_a_head_counts_from_its_first_byte_whenever_a_read_waits() {
-    both!(check_head_with_busy_owner);
-}
-
-fn check_head_at_once<K: Kind>() {
+both_sides!(head_that_comes_at_once_or_is_complete_in_time_leaves_no_deadline);
+fn head_that_comes_at_once_or_is_complete_in_time_leaves_no_deadline<K: Kind>() {
     let says: [fn(&StreamControl<K>); 3] = [
         StreamControl::head_complete,
         StreamControl::message_complete,
         StreamControl::begin_message,
     ];
     for say in says {
-        let mut lab = lab();
-        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.head(ms(LIMIT)));
+        let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
         let control = stream.control();
         for is_waited_for in [false, true] {
             control.begin_message();
-            ready(write(&mut peer, b"head"));
-            assert_eq!(ready(read(&mut stream)), b"head");
+            receive(&mut stream, &mut peer, b"head");
             if is_waited_for {
                 assert!(read(&mut stream).is_pending());
             }
@@ -198,40 +151,27 @@ fn check_head_at_once<K: Kind>() {
             assert_eq!(is_armed(), is_waited_for);
             say(&control);
             assert!(!is_armed());
-            lab.advance_ticks(3 * LIMIT);
-            assert!(read(&mut stream).is_pending());
+            check_waits(&mut lab, 3 * LIMIT, &mut stream);
         }
     }
 }
 
-#[test]
-fn head_that_comes_at_once_or_is_complete_in_time_leaves_no_deadline() {
-    both!(check_head_at_once);
-}
-
-fn check_read_idle<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.read_idle(ms(LIMIT)));
+both_sides!(read_idle_counts_from_the_last_byte_while_a_read_waits);
+fn read_idle_counts_from_the_last_byte_while_a_read_waits<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.read_idle(ms(LIMIT)));
     for _ in 0..5 {
         assert!(read(&mut stream).is_pending());
-        lab.advance_ticks(LIMIT - 1);
-        assert!(read(&mut stream).is_pending());
-        ready(write(&mut peer, b"a"));
-        assert_eq!(ready(read(&mut stream)), b"a");
+        check_waits(&mut lab, LIMIT - 1, &mut stream);
+        receive(&mut stream, &mut peer, b"a");
     }
     // The owner is busy for a long time, and reads then.
     lab.advance_ticks(5 * LIMIT);
     check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn read_idle_counts_from_the_last_byte_while_a_read_waits() {
-    both!(check_read_idle);
-}
-
-fn check_write_stall<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
+both_sides!(write_that_waits_may_be_slow_as_long_as_bytes_are_accepted);
+fn write_that_waits_may_be_slow_as_long_as_bytes_are_accepted<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.write_stall(ms(LIMIT)));
     ready(write(&mut stream, &[7; ROOM]));
     // The owner does not write for a long time.
     lab.advance_ticks(5 * LIMIT);
@@ -240,16 +180,14 @@ fn check_write_stall<K: Kind>() {
         lab.advance_ticks(LIMIT - 1);
         assert!(write(&mut stream, b"aaaa").is_pending());
         // The peer reads 4 bytes, and 4 are accepted.
-        assert_eq!(ready(read(&mut peer)).len(), 4);
-        assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+        take(&mut peer, &mut stream);
         // A flush that is done is no progress of a write that waits.
         assert!(write(&mut stream, b"a").is_pending());
         lab.advance_ticks(LIMIT / 2);
         ready(flush(&mut stream));
         lab.advance_ticks(LIMIT / 2 - 1);
         assert!(write(&mut stream, b"a").is_pending());
-        assert_eq!(ready(read(&mut peer)).len(), 4);
-        assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+        take(&mut peer, &mut stream);
     }
     lab.advance_ticks(5 * LIMIT);
     assert!(write(&mut stream, b"a").is_pending());
@@ -258,21 +196,14 @@ fn check_write_stall<K: Kind>() {
     check_ends::<K, _>(&mut lab, LIMIT / 2, WriteStall(ms(LIMIT)), || write(&mut stream, b"a"));
 }
 
-#[test]
-fn write_that_waits_may_be_slow_as_long_as_bytes_are_accepted() {
-    both!(check_write_stall);
-}
-
-fn check_idle<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+both_sides!(idle_counts_from_the_last_read_or_write_or_request);
+fn idle_counts_from_the_last_read_or_write_or_request<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)));
     for round in 0..6 {
         assert!(read(&mut stream).is_pending());
-        lab.advance_ticks(LIMIT - 1);
-        assert!(read(&mut stream).is_pending());
+        check_waits(&mut lab, LIMIT - 1, &mut stream);
         if round % 2 == 0 {
-            ready(write(&mut peer, b"a"));
-            assert_eq!(ready(read(&mut stream)), b"a");
+            receive(&mut stream, &mut peer, b"a");
         } else {
             ready(write(&mut stream, b"a"));
             assert_eq!(ready(read(&mut peer)), b"a");
@@ -280,29 +211,19 @@ fn check_idle<K: Kind>() {
     }
     let request = stream.control().begin_request();
     assert!(read(&mut stream).is_pending());
-    lab.advance_ticks(5 * LIMIT);
-    assert!(read(&mut stream).is_pending());
+    check_waits(&mut lab, 5 * LIMIT, &mut stream);
     drop(request);
     check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn idle_counts_from_the_last_read_or_write_or_request() {
-    both!(check_idle);
-}
-
-fn check_age<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
+both_sides!(greatest_age_ends_a_stream_that_is_always_ready);
+fn greatest_age_ends_a_stream_that_is_always_ready<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.max_age(ms(LIMIT)));
     // The stream never waits.
     for tick in 0..LIMIT {
         ready(write(&mut peer, b"a"));
         // A task with a budget returns to its executor now and then.
-        let bytes = loop {
-            if let Poll::Ready(bytes) = read(&mut stream) {
-                break bytes.unwrap();
-            }
-        };
+        let bytes = ready(again(|| read(&mut stream)));
         assert_eq!(bytes, b"a", "after {tick} ticks");
         lab.advance_ticks(1);
     }
@@ -310,12 +231,8 @@ fn check_age<K: Kind>() {
     assert_eq!(timeout(read(&mut stream)), Some(MaxAge(ms(LIMIT))));
 }
 
-#[test]
-fn greatest_age_ends_a_stream_that_is_always_ready() {
-    both!(check_age);
-}
-
-fn check_jitter<K: Kind>() {
+both_sides!(jitter_spreads_the_ends_of_streams_that_began_together);
+fn jitter_spreads_the_ends_of_streams_that_began_together<K: Kind>() {
     let mut lab = lab();
     let limits = NONE.max_age(ms(LIMIT)).max_age_jitter(ms(50));
     let mut streams: Vec<_> = (0..16).map(|_| duplex::<K>(&lab, limits)).collect();
@@ -337,29 +254,18 @@ fn check_jitter<K: Kind>() {
     assert!(ages.len() > 8, "the ends are spread: {ages:?}");
 }
 
-#[test]
-fn jitter_spreads_the_ends_of_streams_that_began_together() {
-    both!(check_jitter);
-}
-
-fn check_own_deadline<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, NONE);
+both_sides!(deadline_that_the_owner_arms_ends_the_stream);
+fn deadline_that_the_owner_arms_ends_the_stream<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE);
     stream.timers().arm(DeadlineKind::Custom(3), ms(LIMIT)).unwrap();
     let expected = Other(DeadlineKind::Custom(3));
     check_ends::<K, _>(&mut lab, LIMIT, expected, || read(&mut stream));
 }
 
-#[test]
-fn deadline_that_the_owner_arms_ends_the_stream() {
-    both!(check_own_deadline);
-}
-
 /// A stream without a limit has moved bytes and waits, and then gets one. Its task polls it only
 /// when it is woken.
 fn check_limit_set_later<K: Kind>(writes: bool, arms: bool) {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE);
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE);
     let control = stream.control();
     let (alarm, waker) = Alarm::new();
     for _ in 0..3 {
@@ -372,13 +278,7 @@ fn check_limit_set_later<K: Kind>(writes: bool, arms: bool) {
     if writes {
         ready(write(&mut stream, &[7; ROOM]));
     }
-    let mut wait = || {
-        if writes {
-            timeout(write_with(&mut stream, b"7", &waker))
-        } else {
-            timeout(read_with(&mut stream, &waker))
-        }
-    };
+    let mut wait = || wait(&mut stream, writes, &waker);
     assert_eq!(wait(), None);
     lab.advance_ticks(LIMIT / 2);
     assert!(!alarm.rang(), "there is nothing to look at");

@@ -17,4 +17,55 @@ mod servers;
 mod timeouts;
 mod waits;
 
+use corewheel::{RefusedKind, Runtime, TimerId};
 use corewheel_test_support::stream::*;
+
+/// A lab whose shard has room for one timer, which is there.
+fn full() -> (Lab, TimerId) {
+    let lab = Lab::new(builder(1).capacity(1));
+    let timer = lab.timers().schedule(ms(60_000), 7).unwrap();
+    (lab, timer)
+}
+
+/// Makes room on such a shard.
+fn free(lab: &mut Lab, timer: TimerId) {
+    let _ = lab.timers().cancel(timer);
+    lab.settle();
+}
+
+/// The output of a poll, once the shard has looked for room.
+fn once_settled<V>(lab: &mut Lab, mut poll: impl FnMut() -> Poll<V>) -> Poll<V> {
+    let polled = poll();
+    if polled.is_pending() {
+        lab.settle();
+        return poll();
+    }
+    polled
+}
+
+/// Polls again if it must wait: on a shard, a task returns to its executor after some reads.
+fn again<V>(mut poll: impl FnMut() -> Polled<V>) -> Polled<V> {
+    let polled = poll();
+    if polled.is_pending() { poll() } else { polled }
+}
+
+/// The peer sends bytes, a read returns them, and the next one waits.
+#[track_caller]
+fn receive_and_wait<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, bytes: &[u8]) {
+    receive(stream, peer, bytes);
+    assert!(read(stream).is_pending());
+}
+
+/// Lets ticks pass, after which a read waits.
+#[track_caller]
+fn check_waits<K: Kind>(lab: &mut Lab, ticks: u64, stream: &mut Duplex<K>) {
+    lab.advance_ticks(ticks);
+    assert!(read(stream).is_pending());
+}
+
+/// A service with a thread of its own, and a runtime beside it.
+fn beside() -> (TimerService, tokio::runtime::Runtime) {
+    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    (service, builder.worker_threads(2).enable_all().build().unwrap())
+}

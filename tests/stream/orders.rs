@@ -1,21 +1,15 @@
 //! Streams that are told to end by a drain or as the idlest, over both sides.
 
-use std::pin::pin;
-
 use corewheel::settings::Scale;
-use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{AgeGrace, Drained, Idle, Told};
 
+use super::control::told;
 use super::*;
 
-fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled<()> {
-    pin!(control.max_age_reached()).poll(&mut Context::from_waker(waker))
-}
-
-fn check_drain<K: Kind>() {
+both_sides!(stream_is_told_of_a_drain_and_cut_at_its_end);
+fn stream_is_told_of_a_drain_and_cut_at_its_end<K: Kind>() {
     for limits in [NONE, NONE.max_age_grace(ms(5))] {
-        let mut lab = lab();
-        let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+        let (mut lab, mut stream, mut peer) = open::<K>(limits);
         let control = stream.control();
         let (alarm, waker) = Alarm::new();
         assert!(told(&control, &waker).is_pending() && read(&mut stream).is_pending());
@@ -40,12 +34,8 @@ fn check_drain<K: Kind>() {
     }
 }
 
-#[test]
-fn stream_is_told_of_a_drain_and_cut_at_its_end() {
-    both!(check_drain);
-}
-
-fn check_idlest<K: Kind>() {
+both_sides!(idlest_stream_is_told_and_ends_after_its_grace);
+fn idlest_stream_is_told_and_ends_after_its_grace<K: Kind>() {
     for grace in [0, 20] {
         let mut lab = lab();
         let limits = NONE.max_age_grace(ms(grace));
@@ -70,21 +60,11 @@ fn check_idlest<K: Kind>() {
     }
 }
 
-#[test]
-fn idlest_stream_is_told_and_ends_after_its_grace() {
-    both!(check_idlest);
-}
-
-fn check_pressure<K: Kind>() {
-    let mut lab = lab();
+both_sides!(idle_limit_of_a_stream_shrinks_under_pressure);
+fn idle_limit_of_a_stream_shrinks_under_pressure<K: Kind>() {
     let limits = NONE.idle(ms(10 * LIMIT)).idle_least(ms(LIMIT));
-    let (mut stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut lab, mut stream, _peer) = open::<K>(limits);
     assert!(read(&mut stream).is_pending());
     lab.service.set_scale(Scale::ZERO);
     check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(10 * LIMIT)), || read(&mut stream));
-}
-
-#[test]
-fn idle_limit_of_a_stream_shrinks_under_pressure() {
-    both!(check_pressure);
 }

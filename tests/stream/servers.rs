@@ -3,25 +3,23 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream as Client};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Instant;
 
-use corewheel::Runtime;
-use corewheel::stream::StreamTimeout::{self, FirstByte, Head, Idle, ReadRate, WriteStall};
+use corewheel::stream::StreamTimeout::{FirstByte, Head, Idle, ReadRate, WriteStall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::task::LocalSet;
 
 use super::*;
 
 /// How long a test waits for an expected event before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The limits of the servers are this much longer than the pauses of honest clients.
-const SLOW: Duration = ms(2_000);
+pub(super) const SLOW: Duration = ms(2_000);
 const PAUSE: Duration = ms(60);
 /// One byte in 100 ms.
-const RATE: DataRate = DataRate::new(10, SLOW);
+pub(super) const RATE: DataRate = DataRate::new(10, SLOW);
 /// The length of the body that a client sends after its head, a line.
 const BODY: usize = 24;
 /// What the server sends to a client that has sent its body: more than the buffers hold.
@@ -49,18 +47,15 @@ async fn serve<M: Side>(mut stream: TimedIo<TcpStream, M>) -> io::Result<()> {
 }
 
 /// A server, and the outcomes of its connections by the addresses of its clients.
-struct Server {
+pub(super) struct Server<R> {
     address: SocketAddr,
     outcomes: Receiver<Outcome>,
+    /// Ends with it.
+    _running: R,
 }
 
 /// The client, when its connection ended, and how.
 type Outcome = (SocketAddr, Instant, io::Result<()>);
-
-async fn outcome<M: Side>(peer: SocketAddr, stream: TimedIo<TcpStream, M>) -> Outcome {
-    let result = serve(stream).await;
-    (peer, Instant::now(), result)
-}
 
 pub(super) fn listen() -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
@@ -71,58 +66,30 @@ pub(super) fn listen() -> io::Result<TcpListener> {
 }
 
 /// Begins a server on a multi-thread runtime, beside a service.
-fn start_multi_thread() -> (Server, impl Sized) {
-    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+pub(super) fn start_multi_thread<F>(serve: fn(TcpStream, Handle) -> F) -> Server<impl Sized>
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let (service, runtime) = beside();
     let timers = service.handle();
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_io().build().unwrap();
     let listener = runtime.block_on(async { listen() }).unwrap();
     let address = listener.local_addr().unwrap();
     let (ended, outcomes) = mpsc::channel();
     runtime.spawn(async move {
         loop {
             let (stream, peer) = listener.accept().await.unwrap();
-            let stream = TimedIo::new(stream, timers, limits());
-            let ended = ended.clone();
+            let (ended, serving) = (ended.clone(), serve(stream, timers));
             tokio::spawn(async move {
-                let _ = ended.send(outcome(peer, stream).await);
+                let result = serving.await;
+                let _ = ended.send((peer, Instant::now(), result));
             });
         }
     });
-    (Server { address, outcomes }, (runtime, service))
-}
-
-async fn accept_on_shard(listener: TcpListener, timers: Timers<u64>, ended: Sender<Outcome>) {
-    loop {
-        let (stream, peer) = listener.accept().await.unwrap();
-        let stream = TimedIo::on_shard(stream, &timers, limits()).unwrap();
-        let ended = ended.clone();
-        tokio::task::spawn_local(async move {
-            let _ = ended.send(outcome(peer, stream).await);
-        });
-    }
-}
-
-/// Begins a server on the core of a shard, which runs in the server's own executor.
-fn start_attached_with() -> (Server, impl Sized) {
-    let service = TimerService::builder().shards(1).start_attached_with::<u64>().unwrap();
-    let attachment = service.attach(service.shard_for(0)).unwrap();
-    let (ended, outcomes) = mpsc::channel();
-    let (ready, address) = mpsc::channel();
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        LocalSet::new().block_on(&runtime, async move {
-            let timers = attachment.attach_tokio(|_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
-            let listener = listen().unwrap();
-            ready.send(listener.local_addr().unwrap()).unwrap();
-            accept_on_shard(listener, timers, ended).await;
-        });
-    });
-    (Server { address: address.recv().unwrap(), outcomes }, service)
+    Server { address, outcomes, _running: (runtime, service) }
 }
 
 /// Begins a server on a shard that runs on a tokio runtime of its own.
-fn start_on_shard() -> (Server, impl Sized) {
+fn start_on_shard() -> Server<impl Sized> {
     let builder = TimerService::builder().shards(1).runtime(Runtime::Tokio);
     let service = builder.start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
     let (ended, outcomes) = mpsc::channel();
@@ -130,30 +97,37 @@ fn start_on_shard() -> (Server, impl Sized) {
     let serving = service.spawn_on(service.shard_for(0), move |timers| async move {
         let listener = listen().unwrap();
         ready.send(listener.local_addr().unwrap()).unwrap();
-        accept_on_shard(listener, timers, ended).await;
+        loop {
+            let (stream, peer) = listener.accept().await.unwrap();
+            let stream = TimedIo::on_shard(stream, &timers, limits()).unwrap();
+            let ended = ended.clone();
+            tokio::task::spawn_local(async move {
+                let result = serve(stream).await;
+                let _ = ended.send((peer, Instant::now(), result));
+            });
+        }
     });
-    (Server { address: address.recv().unwrap(), outcomes }, (serving, service))
+    Server { address: address.recv().unwrap(), outcomes, _running: (serving, service) }
 }
 
 /// A client's part. It is given when the client began to connect, and returns when the client was
 /// last active, and the earliest time after that at which it may be cut, with the limit. `None` for
 /// a client that the server must not cut.
-type Part = fn(&mut Client, Instant) -> Option<(Instant, Duration, StreamTimeout)>;
-
-fn send(client: &mut Client, bytes: &[u8]) {
-    client.write_all(bytes).unwrap();
-}
+pub(super) type Part = fn(&mut Client, Instant) -> Option<(Instant, Duration, StreamTimeout)>;
 
 fn send_slowly(client: &mut Client, bytes: &[u8]) {
     for byte in bytes {
-        send(client, &[*byte]);
+        client.write_all(&[*byte]).unwrap();
         thread::sleep(PAUSE);
     }
 }
 
-/// Sends bytes until the server has closed the connection.
-fn send_until_cut(client: &mut Client, pause: Duration) {
-    while client.write_all(b"a").is_ok() {
+/// Sends bytes one by one until the server has closed the connection.
+pub(super) fn send_until_cut(client: &mut Client, bytes: &[u8], pause: Duration) {
+    for byte in bytes.iter().cycle() {
+        if client.write_all(&[*byte]).is_err() {
+            return;
+        }
         thread::sleep(pause);
     }
 }
@@ -163,27 +137,27 @@ const PARTS: [(&str, Part); 6] = [
     ("silent", |_, connecting| Some((connecting, SLOW, FirstByte(SLOW)))),
     ("slow head", |client, _| {
         let begin = Instant::now();
-        send_until_cut(client, PAUSE);
+        send_until_cut(client, b"a", PAUSE);
         Some((begin, SLOW, Head(SLOW)))
     }),
     ("slow body", |client, _| {
         let begin = Instant::now();
-        send(client, b"head\n");
+        client.write_all(b"head\n").unwrap();
         // Bytes of the body come, and too few.
-        send_until_cut(client, 5 * PAUSE);
+        send_until_cut(client, b"a", 5 * PAUSE);
         Some((begin, SLOW, ReadRate(RATE)))
     }),
     ("no reader", |client, _| {
         let begin = Instant::now();
-        send(client, b"head\n");
-        send(client, &[b'b'; BODY]);
+        client.write_all(b"head\n").unwrap();
+        client.write_all(&[b'b'; BODY]).unwrap();
         Some((begin, SLOW, WriteStall(SLOW)))
     }),
     ("idle", |client, _| {
-        send(client, b"head\n");
+        client.write_all(b"head\n").unwrap();
         // The server reads and writes after this time.
         let active = Instant::now();
-        send(client, &[b'b'; BODY]);
+        client.write_all(&[b'b'; BODY]).unwrap();
         client.read_exact(&mut vec![0; ANSWER]).unwrap();
         Some((active, 2 * SLOW, Idle(2 * SLOW)))
     }),
@@ -201,9 +175,9 @@ const PARTS: [(&str, Part); 6] = [
     }),
 ];
 
-fn check_server(server: Server) {
-    let Server { address, outcomes } = server;
-    let clients = PARTS.map(|(name, part)| {
+pub(super) fn check_server<R>(server: Server<R>, parts: &[(&'static str, Part)]) {
+    let Server { address, outcomes, _running } = server;
+    let clients = parts.iter().copied().map(|(name, part)| {
         thread::spawn(move || {
             let connecting = Instant::now();
             let mut client = Client::connect(address).unwrap();
@@ -216,22 +190,20 @@ fn check_server(server: Server) {
                 && name != "no reader"
             {
                 // An error says that the server has closed the connection with bytes unread.
-                let _ = client.read(&mut [0]);
+                let _ = client.read_to_end(&mut Vec::new());
                 let elapsed = since.elapsed();
                 assert!(elapsed >= least, "{name}: cut after {elapsed:?}");
             }
             (name, own, expected, client)
         })
     });
+    let clients: Vec<_> = clients.collect();
     let mut clients: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
     while !clients.is_empty() {
         let (peer, ended_at, outcome) = outcomes.recv_timeout(PATIENCE).unwrap();
         let at = clients.iter().position(|(_, own, _, _)| *own == peer).unwrap();
         let (name, _, expected, _client) = clients.swap_remove(at);
-        let timeout = outcome.err().map(|error| {
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{name}: {error}");
-            *error.get_ref().unwrap().downcast_ref::<StreamTimeout>().unwrap()
-        });
+        let timeout = outcome.err().map(|error| limit_of(&error));
         assert_eq!(timeout, expected.map(|(_, _, timeout)| timeout), "{name}");
         if let Some((since, least, _)) = expected {
             let elapsed = ended_at - since;
@@ -242,18 +214,11 @@ fn check_server(server: Server) {
 
 #[test]
 fn multi_thread_server_cuts_slow_clients_not_early_and_keeps_honest_ones() {
-    let (server, _service) = start_multi_thread();
-    check_server(server);
-}
-
-#[test]
-fn server_with_an_attached_shard_cuts_slow_clients_not_early_and_keeps_honest_ones() {
-    let (server, _service) = start_attached_with();
-    check_server(server);
+    let serving = |stream, timers| serve(TimedIo::new(stream, timers, limits()));
+    check_server(start_multi_thread(serving), &PARTS);
 }
 
 #[test]
 fn server_on_a_shard_cuts_slow_clients_not_early_and_keeps_honest_ones() {
-    let (server, _service) = start_on_shard();
-    check_server(server);
+    check_server(start_on_shard(), &PARTS);
 }

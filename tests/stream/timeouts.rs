@@ -1,37 +1,28 @@
 //! Timeouts of a connection: when they are over, and what they leave to the stream.
 
-use std::future::{Future, pending, poll_fn};
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 
+use corewheel::TimeoutError::{self, Elapsed, NoTimer};
 use corewheel::stream::StreamControl;
-use corewheel::{RefusedKind, ShutdownPolicy, TimeoutError};
+use corewheel_test_support::{look, poll};
 
 use super::*;
 
 type Timed<'a, V> = Pin<Box<dyn Future<Output = Result<V, TimeoutError>> + 'a>>;
+
+const CLOSED: Option<Result<(), TimeoutError>> = Some(Err(NoTimer(RefusedKind::Closed)));
 
 /// A timeout of something that never comes.
 fn begin<M: Side>(control: &StreamControl<M>, milliseconds: u64) -> Timed<'_, ()> {
     Box::pin(control.timeout(ms(milliseconds), pending()))
 }
 
-fn poll_with<V>(timed: &mut Timed<'_, V>, waker: &Waker) -> Poll<Result<V, TimeoutError>> {
-    timed.as_mut().poll(&mut Context::from_waker(waker))
-}
-
-fn poll<V>(timed: &mut Timed<'_, V>) -> Poll<Result<V, TimeoutError>> {
-    poll_with(timed, Waker::noop())
-}
-
 #[track_caller]
 fn is_over(timed: &mut Timed<'_, ()>) -> bool {
-    match poll(timed) {
-        Poll::Pending => false,
-        Poll::Ready(result) => {
-            let error = result.unwrap_err();
-            assert!(error.is_elapsed(), "{error:?}");
-            true
-        }
-    }
+    let polled = look(timed);
+    assert!([None, Some(Err(Elapsed))].contains(&polled), "{polled:?}");
+    polled.is_some()
 }
 
 /// Checks that a timeout is over a number of ticks from now, and not before.
@@ -44,17 +35,15 @@ fn check_over(lab: &mut Lab, after: u64, mut timed: Timed<'_, ()>) {
     assert!(is_over(&mut timed), "not over after {after} ticks");
 }
 
-fn check_end<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+both_sides!(timeout_is_over_at_its_deadline_and_the_stream_goes_on);
+fn timeout_is_over_at_its_deadline_and_the_stream_goes_on<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let control = stream.control();
     for _ in 0..3 {
         check_over(&mut lab, LIMIT - 20, begin(&control, LIMIT - 20));
         // The stream goes on.
         assert_eq!(control.limit_reached(), None);
-        ready(write(&mut peer, b"a"));
-        assert_eq!(ready(read(&mut stream)), b"a");
-        assert!(read(&mut stream).is_pending());
+        receive_and_wait(&mut stream, &mut peer, b"a");
     }
     let mut never = begin(&control, u64::MAX);
     let (_, reached) = ends(&mut lab, || read(&mut stream));
@@ -64,14 +53,9 @@ fn check_end<K: Kind>() {
     check_over(&mut lab, LIMIT, begin(&control, LIMIT));
 }
 
-#[test]
-fn timeout_is_over_at_its_deadline_and_the_stream_goes_on() {
-    both!(check_end);
-}
-
-fn check_after_others<K: Kind>() {
-    let mut lab = lab();
-    let (stream, _peer) = duplex::<K>(&lab, NONE);
+both_sides!(timeout_after_others_that_were_dropped_is_over_at_its_own_deadline);
+fn timeout_after_others_that_were_dropped_is_over_at_its_own_deadline<K: Kind>() {
+    let (mut lab, stream, _peer) = open::<K>(NONE);
     let control = stream.control();
     // Each begins after one that has ended young.
     for _ in 0..5 {
@@ -89,26 +73,21 @@ fn check_after_others<K: Kind>() {
     check_over(&mut lab, LIMIT / 2, begin(&control, LIMIT / 2));
 }
 
-#[test]
-fn timeout_after_others_that_were_dropped_is_over_at_its_own_deadline() {
-    both!(check_after_others);
-}
-
-fn check_wakes<K: Kind>() {
-    let mut lab = lab();
-    let (stream, _peer) = duplex::<K>(&lab, NONE.idle(ms(10 * LIMIT)));
+both_sides!(task_of_a_timeout_is_woken_at_the_deadline);
+fn task_of_a_timeout_is_woken_at_the_deadline<K: Kind>() {
+    let (mut lab, stream, _peer) = open::<K>(NONE.idle(ms(10 * LIMIT)));
     let control = stream.control();
     // Another one has ended before.
     assert!(!is_over(&mut begin(&control, LIMIT - 10)));
     let (first, first_waker) = Alarm::new();
     let (second, second_waker) = Alarm::new();
     let mut timed = begin(&control, LIMIT);
-    assert!(poll_with(&mut timed, &first_waker).is_pending());
-    assert!(poll_with(&mut timed, &second_waker).is_pending());
+    assert!(poll(&mut timed, &first_waker).is_pending());
+    assert!(poll(&mut timed, &second_waker).is_pending());
     first.rang();
     for tick in 1..=LIMIT {
         if second.rang() {
-            assert!(poll_with(&mut timed, &second_waker).is_pending(), "over after {tick} ticks");
+            assert!(poll(&mut timed, &second_waker).is_pending(), "over after {tick} ticks");
         }
         lab.advance_ticks(1);
     }
@@ -117,14 +96,9 @@ fn check_wakes<K: Kind>() {
     assert!(is_over(&mut timed));
 }
 
-#[test]
-fn task_of_a_timeout_is_woken_at_the_deadline() {
-    both!(check_wakes);
-}
-
-fn check_several<K: Kind>() {
-    let mut lab = lab();
-    let (stream, _peer) = duplex::<K>(&lab, NONE);
+both_sides!(timeouts_at_the_same_time_are_over_at_their_own_deadlines);
+fn timeouts_at_the_same_time_are_over_at_their_own_deadlines<K: Kind>() {
+    let (mut lab, stream, _peer) = open::<K>(NONE);
     let control = stream.control();
     let limits = [50, 90, 20, 50];
     let mut timed: Vec<_> = limits.map(|limit| begin(&control, limit)).into();
@@ -138,96 +112,63 @@ fn check_several<K: Kind>() {
     }
 }
 
-#[test]
-fn timeouts_at_the_same_time_are_over_at_their_own_deadlines() {
-    both!(check_several);
-}
-
-fn check_ready<K: Kind>() {
-    let mut lab = lab();
-    let (stream, _peer) = duplex::<K>(&lab, NONE);
+both_sides!(value_that_is_ready_at_the_deadline_wins);
+fn value_that_is_ready_at_the_deadline_wins<K: Kind>() {
+    let (mut lab, stream, _peer) = open::<K>(NONE);
     let control = stream.control();
-    let mut is_done = false;
-    assert!(poll(&mut (Box::pin(control.timeout(ms(0), async { 7 })) as Timed<'_, _>)).is_ready());
-    let clock = lab.clock.clone();
-    let due = clock.now() + ms(LIMIT);
-    let value = poll_fn(|_| {
-        is_done = clock.now() >= due;
-        if is_done { Poll::Ready(7) } else { Poll::Pending }
-    });
-    let mut timed: Timed<'_, _> = Box::pin(control.timeout(ms(LIMIT), value));
-    assert!(poll(&mut timed).is_pending());
+    assert_eq!(look(&mut pin!(control.timeout(ms(0), async { 7 }))), Some(Ok(7)));
+    let (clock, due) = (lab.clock.clone(), lab.clock.now() + ms(LIMIT));
+    let value = poll_fn(|_| if clock.now() >= due { Poll::Ready(7) } else { Poll::Pending });
+    let mut timed = pin!(control.timeout(ms(LIMIT), value));
+    assert_eq!(look(&mut timed), None);
     lab.advance_ticks(LIMIT);
-    assert_eq!(poll(&mut timed), Poll::Ready(Ok(7)));
-}
-
-#[test]
-fn value_that_is_ready_at_the_deadline_wins() {
-    both!(check_ready);
+    assert_eq!(look(&mut timed), Some(Ok(7)));
 }
 
 #[test]
 fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
-    let mut lab = Lab::new(builder(1).capacity(1));
-    let timer = lab.timers().schedule(ms(60_000), 7).unwrap();
+    let (mut lab, timer) = full();
     let (stream, _peer) = duplex::<Handle>(&lab, NONE);
     let control = stream.control();
-    let full = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Full)));
     for _ in 0..3 {
         let mut waiting = begin(&control, LIMIT);
-        let polled = poll(&mut waiting);
-        if polled.is_pending() {
-            // The shard looks for room first.
-            lab.settle();
-            assert_eq!(poll(&mut waiting), full);
-        } else {
-            assert_eq!(polled, full);
-        }
+        let polled = once_settled(&mut lab, || poll(&mut waiting, Waker::noop()));
+        assert_eq!(polled, Poll::Ready(Err(NoTimer(RefusedKind::Full))));
     }
-    let _ = lab.timers().cancel(timer);
-    lab.settle();
+    free(&mut lab, timer);
     check_over(&mut lab, LIMIT, begin(&control, LIMIT));
 }
 
-fn check_dropped<K: Kind>() {
-    let closed = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
+both_sides!(timeout_ends_with_the_stream_and_with_the_service);
+fn timeout_ends_with_the_stream_and_with_the_service<K: Kind>() {
     for ends_service in [false, true] {
-        let mut lab = lab();
-        let (stream, _peer) = duplex::<K>(&lab, NONE);
+        let (mut lab, stream, _peer) = open::<K>(NONE);
         let control = stream.control();
         let (alarm, waker) = Alarm::new();
         let mut timed = begin(&control, LIMIT);
-        assert!(poll_with(&mut timed, &waker).is_pending());
+        assert!(poll(&mut timed, &waker).is_pending());
         alarm.rang();
         if ends_service {
-            let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-            while lab.shards[0].turn() != Turn::Closed {}
+            lab.close();
             assert!(alarm.rang(), "the task is woken");
         } else {
             drop(stream);
         }
-        assert_eq!(poll(&mut timed), closed);
-        assert_eq!(poll(&mut begin(&control, LIMIT)), closed);
+        assert_eq!(look(&mut timed), CLOSED);
+        assert_eq!(look(&mut begin(&control, LIMIT)), CLOSED);
     }
-}
-
-#[test]
-fn timeout_ends_with_the_stream_and_with_the_service() {
-    both!(check_dropped);
 }
 
 #[test]
 fn timeout_on_a_service_that_has_ended_is_refused_whatever_its_time_is() {
     let mut lab = lab();
-    let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-    while lab.shards[0].turn() != Turn::Closed {}
+    lab.close();
     let handle = lab.service.handle();
     let check = move || {
         for milliseconds in [LIMIT, u64::MAX] {
             let stream = TimedIo::new((), handle, NONE);
             let control = stream.control();
-            let closed = Poll::Ready(Err(TimeoutError::NoTimer(RefusedKind::Closed)));
-            assert_eq!(poll(&mut begin(&control, milliseconds)), closed);
+            assert_eq!(look(&mut begin(&control, milliseconds)), CLOSED);
         }
     };
     check();
@@ -259,16 +200,10 @@ fn timeout_wakes_no_task_that_has_stopped_reading() {
 
 #[test]
 fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
-    let lab = lab();
-    let (stream, _peer) = duplex::<Handle>(&lab, NONE);
+    let (_lab, stream, _peer) = open::<Handle>(NONE);
     let control = stream.control();
     let timed = control.timeout(ms(LIMIT), async { 7 });
-    let value = std::thread::scope(|scope| {
-        let poll = scope.spawn(|| {
-            let mut timed = Box::pin(timed);
-            timed.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        });
-        poll.join().unwrap()
-    });
-    assert_eq!(value, Poll::Ready(Ok(7)));
+    let poll = || look(&mut pin!(timed));
+    let value = std::thread::scope(|scope| scope.spawn(poll).join().unwrap());
+    assert_eq!(value, Some(Ok(7)));
 }

@@ -3,7 +3,6 @@
 
 use std::io::IoSlice;
 use std::marker::PhantomPinned;
-use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -11,10 +10,10 @@ use corewheel::stream::StreamTimeout::{Idle, MaxAge, ReadIdle, WriteRate, WriteS
 
 use super::*;
 
-fn check_data_in_time<K: Kind>() {
+both_sides!(data_that_has_come_before_it_is_read_is_in_time);
+fn data_that_has_come_before_it_is_read_is_in_time<K: Kind>() {
     let limits = NONE.read_idle(ms(LIMIT)).idle(ms(LIMIT)).first_byte(ms(LIMIT));
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, limits);
+    let (mut lab, mut stream, mut peer) = open::<K>(limits);
     assert!(read(&mut stream).is_pending());
     lab.advance_ticks(LIMIT - 1);
     ready(write(&mut peer, b"a"));
@@ -24,14 +23,9 @@ fn check_data_in_time<K: Kind>() {
     check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
 }
 
-#[test]
-fn data_that_has_come_before_it_is_read_is_in_time() {
-    both!(check_data_in_time);
-}
-
-fn check_age_first<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.max_age(ms(LIMIT)));
+both_sides!(greatest_age_comes_before_data_that_is_ready);
+fn greatest_age_comes_before_data_that_is_ready<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.max_age(ms(LIMIT)));
     assert!(read(&mut stream).is_pending());
     ready(write(&mut peer, b"a"));
     lab.advance_ticks(LIMIT - 1);
@@ -41,33 +35,20 @@ fn check_age_first<K: Kind>() {
     assert_eq!(timeout(read(&mut stream)), Some(MaxAge(ms(LIMIT))));
 }
 
-#[test]
-fn greatest_age_comes_before_data_that_is_ready() {
-    both!(check_age_first);
-}
-
-fn check_accepted_in_time<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(LIMIT)));
-    ready(write(&mut stream, &[7; ROOM]));
-    assert!(write(&mut stream, b"a").is_pending());
+both_sides!(write_that_is_accepted_after_its_deadline_is_in_time);
+fn write_that_is_accepted_after_its_deadline_is_in_time<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.write_stall(ms(LIMIT)));
+    fill(&mut stream);
     lab.advance_ticks(5 * LIMIT);
     // The event has come. The reading half looks at it first, and leaves it to the writing half.
     assert!(read(&mut stream).is_pending());
-    assert_eq!(ready(read(&mut peer)).len(), 4);
-    assert_eq!(ready(write(&mut stream, b"aaaa")), 4);
+    take(&mut peer, &mut stream);
     // Nothing is left of the event for the next write that waits.
     check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || write(&mut stream, b"a"));
 }
 
-#[test]
-fn write_that_is_accepted_after_its_deadline_is_in_time() {
-    both!(check_accepted_in_time);
-}
-
 fn check_halves<K: Kind>(limits: StreamLimits, expected: StreamTimeout, reader_first: bool) {
-    let mut lab = lab();
-    let (stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut lab, stream, _peer) = open::<K>(limits);
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (read_alarm, read_waker) = Alarm::new();
     let (write_alarm, write_waker) = Alarm::new();
@@ -101,7 +82,8 @@ fn check_halves<K: Kind>(limits: StreamLimits, expected: StreamTimeout, reader_f
     assert_eq!((read_ended, write_ended), (Some(expected), Some(expected)));
 }
 
-fn check_all_halves<K: Kind>() {
+both_sides!(both_halves_of_a_split_stream_are_woken_and_receive_the_error);
+fn both_halves_of_a_split_stream_are_woken_and_receive_the_error<K: Kind>() {
     let limit = ms(LIMIT);
     for reader_first in [false, true] {
         check_halves::<K>(NONE.read_idle(limit), ReadIdle(limit), reader_first);
@@ -113,14 +95,9 @@ fn check_all_halves<K: Kind>() {
     }
 }
 
-#[test]
-fn both_halves_of_a_split_stream_are_woken_and_receive_the_error() {
-    both!(check_all_halves);
-}
-
-fn check_half_in_time<K: Kind>() {
-    let mut lab = lab();
-    let (stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
+both_sides!(writing_half_does_not_end_a_read_whose_data_has_come);
+fn writing_half_does_not_end_a_read_whose_data_has_come<K: Kind>() {
+    let (mut lab, stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (alarm, waker) = Alarm::new();
     ready(write(&mut writer, &[7; ROOM]));
@@ -136,17 +113,12 @@ fn check_half_in_time<K: Kind>() {
     assert!(read_with(&mut reader, &waker).is_pending());
 }
 
-#[test]
-fn writing_half_does_not_end_a_read_whose_data_has_come() {
-    both!(check_half_in_time);
-}
-
+both_sides!(half_that_finds_the_deadline_of_the_other_half_wakes_it);
 /// A task that begins to wait finds the deadline of another before the timer wakes that one.
-fn check_found_by_other<K: Kind>() {
-    let mut lab = lab();
+fn half_that_finds_the_deadline_of_the_other_half_wakes_it<K: Kind>() {
     // With a limit of its own, the write that waits would hold the idle time back.
     let limits = NONE.read_idle(ms(LIMIT));
-    let (stream, _peer) = duplex::<K>(&lab, limits);
+    let (mut lab, stream, _peer) = open::<K>(limits);
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (reads, reads_waker) = Alarm::new();
     ready(write(&mut writer, &[7; ROOM]));
@@ -167,18 +139,13 @@ fn check_found_by_other<K: Kind>() {
     assert_eq!(timeout(write(&mut writer, b"a")), Some(ReadIdle(ms(LIMIT))));
 }
 
-#[test]
-fn half_that_finds_the_deadline_of_the_other_half_wakes_it() {
-    both!(check_found_by_other);
-}
-
-fn check_quiet_waits<K: Kind>() {
-    let mut lab = lab();
+both_sides!(wait_that_begins_does_not_wake_its_own_task);
+fn wait_that_begins_does_not_wake_its_own_task<K: Kind>() {
     // The first write that waits, a head, and a message that goes on after a long pause: each has
     // an earlier deadline than there was before.
     let rate = DataRate::new(1, ms(LIMIT));
     let limits = NONE.idle(ms(90 * LIMIT)).min_read_rate(rate);
-    let (mut stream, mut peer) = duplex::<K>(&lab, limits.write_stall(ms(80 * LIMIT)));
+    let (mut lab, mut stream, mut peer) = open::<K>(limits.write_stall(ms(80 * LIMIT)));
     let (alarm, waker) = Alarm::new();
     assert!(read_with(&mut stream, &waker).is_pending());
     ready(write(&mut stream, &[7; ROOM]));
@@ -187,8 +154,7 @@ fn check_quiet_waits<K: Kind>() {
     assert!(!alarm.rang(), "a write that begins to wait wakes its own task");
 
     stream.control().begin_message();
-    ready(write(&mut peer, b"a"));
-    assert_eq!(ready(read(&mut stream)), b"a");
+    receive(&mut stream, &mut peer, b"a");
     lab.advance_ticks(10 * LIMIT);
     assert!(write_with(&mut stream, b"a", &waker).is_pending());
     lab.settle();
@@ -206,14 +172,8 @@ fn check_quiet_waits<K: Kind>() {
 }
 
 #[test]
-fn wait_that_begins_does_not_wake_its_own_task() {
-    both!(check_quiet_waits);
-}
-
-#[test]
 fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
-    let lab = lab();
-    let (mut stream, mut peer) = duplex::<Timers>(&lab, NONE);
+    let (_lab, mut stream, mut peer) = open::<Timers>(NONE);
     let (alarm, waker) = Alarm::new();
     for _ in 0..3 {
         for _ in 0..4 {
@@ -239,18 +199,34 @@ fn stream_on_a_shard_returns_to_its_executor_after_eight_ready_results() {
 }
 
 /// A stream that the test lets go on.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Gate {
-    accepts: Arc<AtomicBool>,
+    is_open: Arc<AtomicBool>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     _pinned: PhantomPinned,
 }
 
 impl Gate {
+    fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::SeqCst);
+    }
+
     fn poll(&self, call: &'static str) -> Polled<()> {
         self.calls.lock().unwrap().push(call);
-        if self.accepts.load(Ordering::SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.is_open.load(Ordering::SeqCst) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
+}
+
+/// A stream that must not be moved, and its gate, which is closed.
+fn gated<K: Kind>(limits: StreamLimits) -> (Lab, Pin<Box<TimedIo<Gate, K>>>, Gate) {
+    let (lab, gate) = (lab(), Gate::default());
+    let stream = Box::pin(K::open(&lab, gate.clone(), limits));
+    (lab, stream, gate)
+}
+
+fn write_vectored<S: AsyncWrite + Unpin>(stream: &mut S) -> Polled<usize> {
+    let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
+    Pin::new(stream).poll_write_vectored(&mut Context::from_waker(Waker::noop()), &bufs)
 }
 
 impl AsyncRead for Gate {
@@ -285,72 +261,47 @@ impl AsyncWrite for Gate {
     }
 }
 
-fn check_left_write<K: Kind>() {
+both_sides!(write_that_is_not_polled_again_holds_idle_times_back_until_its_limit);
+fn write_that_is_not_polled_again_holds_idle_times_back_until_its_limit<K: Kind>() {
     let idle = NONE.idle(ms(LIMIT));
     let rate = DataRate::new(1, ms(3 * LIMIT));
     // A stall leaves the stamps of before, and the end of a wait for a rate is one.
     for (limits, after) in
         [(idle.write_stall(ms(3 * LIMIT)), 3 * LIMIT), (idle.min_write_rate(rate), 4 * LIMIT)]
     {
-        let mut lab = lab();
-        let (mut stream, _peer) = duplex::<K>(&lab, limits);
-        ready(write(&mut stream, &[7; ROOM]));
-        assert!(write(&mut stream, b"a").is_pending());
+        let (mut lab, mut stream, _peer) = open::<K>(limits);
+        fill(&mut stream);
         check_ends::<K, _>(&mut lab, after, Idle(ms(LIMIT)), || read(&mut stream));
     }
 }
 
-#[test]
-fn write_that_is_not_polled_again_holds_idle_times_back_until_its_limit() {
-    both!(check_left_write);
-}
-
-fn check_gate<K: Kind>() {
-    let cx = &mut Context::from_waker(Waker::noop());
+both_sides!(each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls);
+fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls<K: Kind>() {
     let stall = WriteStall(ms(LIMIT));
-    // A stream that must not be moved.
     for operation in ["write", "write vectored", "flush", "shutdown"] {
-        let mut lab = lab();
-        let limits = NONE.write_stall(ms(LIMIT));
-        let mut stream = pin!(K::open(&lab, Gate::default(), limits));
-        let calls = Arc::clone(&stream.as_ref().get_ref().get_ref().calls);
+        let (mut lab, mut stream, gate) = gated::<K>(NONE.write_stall(ms(LIMIT)));
         assert!(stream.is_write_vectored());
-        let mut poll = |cx: &mut Context<'_>| match operation {
-            "write" => stream.as_mut().poll_write(cx, b"abc").map_ok(|count| assert_eq!(count, 3)),
-            "write vectored" => {
-                let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
-                let written = stream.as_mut().poll_write_vectored(cx, &bufs);
-                written.map_ok(|count| assert_eq!(count, 4))
-            }
-            "flush" => stream.as_mut().poll_flush(cx),
-            _ => stream.as_mut().poll_shutdown(cx),
+        let mut poll = || match operation {
+            "write" => write(&mut stream, b"abc").map_ok(drop),
+            "write vectored" => write_vectored(&mut stream).map_ok(drop),
+            "flush" => flush(&mut stream),
+            _ => shutdown(&mut stream),
         };
-        assert!(poll(cx).is_pending(), "{operation}");
-        assert_eq!(*calls.lock().unwrap(), [operation]);
-        check_ends::<K, _>(&mut lab, LIMIT, stall, || poll(cx));
+        assert!(poll().is_pending(), "{operation}");
+        assert_eq!(*gate.calls.lock().unwrap(), [operation]);
+        check_ends::<K, _>(&mut lab, LIMIT, stall, poll);
         // A shutdown is tried again, and has the same time again.
-        calls.lock().unwrap().clear();
-        let (ticks, again) = ends(&mut lab, || stream.as_mut().poll_shutdown(cx));
+        gate.calls.lock().unwrap().clear();
+        let (ticks, again) = ends(&mut lab, || shutdown(&mut stream));
         assert_eq!((ticks, again), (LIMIT, stall), "{operation}");
-        assert!(calls.lock().unwrap().iter().all(|call| *call == "shutdown"));
+        assert!(gate.calls.lock().unwrap().iter().all(|call| *call == "shutdown"));
     }
 }
 
-#[test]
-fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls() {
-    both!(check_gate);
-}
-
-/// Polls again if it must wait: on a shard, a task returns to its executor after some reads.
-fn again<V>(mut poll: impl FnMut() -> Polled<V>) -> Polled<V> {
-    let polled = poll();
-    if polled.is_pending() { poll() } else { polled }
-}
-
-fn check_ready_reads<K: Kind>() {
+both_sides!(reads_in_a_row_that_are_ready_begin_the_idle_time_of_what_waits_after_them);
+fn reads_in_a_row_that_are_ready_begin_the_idle_time_of_what_waits_after_them<K: Kind>() {
     for (reads, reads_on) in [(1, false), (1, true), (3, true), (7, false), (8, true), (9, false)] {
-        let mut lab = lab();
-        let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+        let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)));
         let read_all = |stream: &mut Duplex<K>, peer: &mut DuplexStream| {
             for _ in 0..reads {
                 ready(write(peer, b"a"));
@@ -372,16 +323,11 @@ fn check_ready_reads<K: Kind>() {
     }
 }
 
-#[test]
-fn reads_in_a_row_that_are_ready_begin_the_idle_time_of_what_waits_after_them() {
-    both!(check_ready_reads);
-}
-
-fn check_idle_of_a_write<K: Kind>() {
+both_sides!(idle_time_of_a_write_counts_from_its_wait_whatever_was_read_before);
+fn idle_time_of_a_write_counts_from_its_wait_whatever_was_read_before<K: Kind>() {
     for reads in [0, 1, 7, 8, 9, 16] {
         for read_waits in [false, true] {
-            let mut lab = lab();
-            let (mut stream, mut peer) = duplex::<K>(&lab, NONE.idle(ms(LIMIT)));
+            let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)));
             assert_eq!(ready(again(|| write(&mut stream, &[0; ROOM]))), ROOM);
             for _ in 0..reads {
                 ready(write(&mut peer, b"a"));
@@ -393,36 +339,24 @@ fn check_idle_of_a_write<K: Kind>() {
             // The owner works. Where a read waits, this is silence of the peer.
             lab.advance_ticks(60);
             assert!(again(|| write(&mut stream, b"b")).is_pending());
-            let (after, poll) = if read_waits { (LIMIT - 60, true) } else { (LIMIT, false) };
-            check_ends::<K, _>(&mut lab, after, Idle(ms(LIMIT)), || {
-                if poll {
-                    read(&mut stream).map_ok(drop)
-                } else {
-                    write(&mut stream, b"b").map_ok(drop)
-                }
-            });
+            let idle = Idle(ms(LIMIT));
+            if read_waits {
+                check_ends::<K, _>(&mut lab, LIMIT - 60, idle, || read(&mut stream));
+            } else {
+                check_ends::<K, _>(&mut lab, LIMIT, idle, || write(&mut stream, b"b"));
+            }
         }
     }
 }
 
-#[test]
-fn idle_time_of_a_write_counts_from_its_wait_whatever_was_read_before() {
-    both!(check_idle_of_a_write);
-}
-
-fn check_slow_shutdown<K: Kind>() {
-    let mut lab = lab();
-    let gate = Gate::default();
-    let accepts = Arc::clone(&gate.accepts);
-    let mut stream = Box::pin(K::open(&lab, gate, NONE.idle(ms(LIMIT)).write_stall(ms(LIMIT))));
-    let cx = &mut Context::from_waker(Waker::noop());
-    check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || {
-        stream.as_mut().poll_read(cx, &mut ReadBuf::new(&mut [0; 4]))
-    });
-    assert!(stream.as_mut().poll_shutdown(cx).is_pending());
+both_sides!(limit_that_has_ended_a_stream_is_counted_also_when_its_shutdown_has_to_wait);
+fn limit_that_has_ended_a_stream_is_counted_also_when_its_shutdown_has_to_wait<K: Kind>() {
+    let (mut lab, mut stream, gate) = gated::<K>(NONE.idle(ms(LIMIT)).write_stall(ms(LIMIT)));
+    check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
+    assert!(shutdown(&mut stream).is_pending());
     lab.advance_ticks(50);
-    accepts.store(true, Ordering::SeqCst);
-    ready(stream.as_mut().poll_shutdown(cx));
+    gate.set_open(true);
+    ready(shutdown(&mut stream));
     drop(stream);
     let stats = lab.service.stats();
     let ended = stats.deadlines.iter().filter(|of| of.ended > 0).map(|of| (of.kind, of.ended));
@@ -430,79 +364,48 @@ fn check_slow_shutdown<K: Kind>() {
     assert_eq!(stats.connections_closed, 0);
 }
 
-#[test]
-fn limit_that_has_ended_a_stream_is_counted_also_when_its_shutdown_has_to_wait() {
-    both!(check_slow_shutdown);
-}
-
-fn check_end_of_data<K: Kind>() {
-    let mut lab = lab();
-    let mut stream = pin!(K::open(&lab, Gate::default(), NONE.idle(ms(LIMIT))));
-    let cx = &mut Context::from_waker(Waker::noop());
-    let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
+both_sides!(read_without_a_byte_is_no_activity);
+fn read_without_a_byte_is_no_activity<K: Kind>() {
+    let (mut lab, mut stream, gate) = gated::<K>(NONE.idle(ms(LIMIT)));
     check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || {
-        accepts.store(true, Ordering::SeqCst);
-        let mut bytes = [0; 4];
-        let mut buf = ReadBuf::new(&mut bytes);
+        gate.set_open(true);
         // A task with a budget returns to its executor now and then.
-        let read = stream.as_mut().poll_read(cx, &mut buf);
-        if let Poll::Ready(Err(error)) = read {
-            return Poll::Ready(Err(error));
+        if let Poll::Ready(read) = read(&mut stream) {
+            assert_eq!(read?, b"");
         }
-        assert_eq!(buf.filled(), b"");
-        accepts.store(false, Ordering::SeqCst);
-        stream.as_mut().poll_write(cx, b"a")
+        gate.set_open(false);
+        write(&mut stream, b"a")
     });
 }
 
-#[test]
-fn read_without_a_byte_is_no_activity() {
-    both!(check_end_of_data);
-}
-
-fn check_flush<K: Kind>() {
-    let mut lab = lab();
-    let mut stream = pin!(K::open(&lab, Gate::default(), NONE.write_stall(ms(LIMIT))));
-    let cx = &mut Context::from_waker(Waker::noop());
-    let accepts = Arc::clone(&stream.as_ref().get_ref().get_ref().accepts);
-    let mut poll = |cx: &mut Context<'_>| stream.as_mut().poll_flush(cx);
+both_sides!(flush_that_has_waited_gives_the_next_one_its_whole_time);
+fn flush_that_has_waited_gives_the_next_one_its_whole_time<K: Kind>() {
+    let (mut lab, mut stream, gate) = gated::<K>(NONE.write_stall(ms(LIMIT)));
     for _ in 0..3 {
-        assert!(poll(cx).is_pending());
+        assert!(flush(&mut stream).is_pending());
         lab.advance_ticks(LIMIT - 1);
-        assert!(poll(cx).is_pending());
-        accepts.store(true, Ordering::SeqCst);
-        ready(poll(cx));
-        accepts.store(false, Ordering::SeqCst);
+        assert!(flush(&mut stream).is_pending());
+        gate.set_open(true);
+        ready(flush(&mut stream));
+        gate.set_open(false);
         lab.advance_ticks(LIMIT);
     }
-    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || poll(cx));
+    check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || flush(&mut stream));
 }
 
-#[test]
-fn flush_that_has_waited_gives_the_next_one_its_whole_time() {
-    both!(check_flush);
-}
-
-fn check_rate_after_flush<K: Kind>() {
-    let mut lab = lab();
+both_sides!(write_that_waits_after_a_flush_ends_at_its_least_rate);
+fn write_that_waits_after_a_flush_ends_at_its_least_rate<K: Kind>() {
     let rate = DataRate::new(100, ms(LIMIT));
     let limits = NONE.write_stall(ms(10 * LIMIT)).min_write_rate(rate);
-    let mut stream = pin!(K::open(&lab, Gate::default(), limits));
-    let cx = &mut Context::from_waker(Waker::noop());
-    assert!(stream.as_mut().poll_flush(cx).is_pending());
-    check_ends::<K, _>(&mut lab, LIMIT, WriteRate(rate), || stream.as_mut().poll_write(cx, b"a"));
+    let (mut lab, mut stream, _gate) = gated::<K>(limits);
+    assert!(flush(&mut stream).is_pending());
+    check_ends::<K, _>(&mut lab, LIMIT, WriteRate(rate), || write(&mut stream, b"a"));
 }
 
-#[test]
-fn write_that_waits_after_a_flush_ends_at_its_least_rate() {
-    both!(check_rate_after_flush);
-}
-
-fn check_shorter_stall<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, mut peer) = duplex::<K>(&lab, NONE.write_stall(ms(10 * LIMIT)));
-    ready(write(&mut stream, &[7; ROOM]));
-    assert!(write(&mut stream, b"a").is_pending());
+both_sides!(write_that_waits_after_its_limit_was_shortened_ends_at_the_new_limit);
+fn write_that_waits_after_its_limit_was_shortened_ends_at_the_new_limit<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.write_stall(ms(10 * LIMIT)));
+    fill(&mut stream);
     assert_eq!(ready(read(&mut peer)), [7; 4]);
     ready(write(&mut stream, &[7; 4]));
     stream.timers().set_limits(ConnLimits::default().write_timeout(ms(LIMIT)));
@@ -510,26 +413,14 @@ fn check_shorter_stall<K: Kind>() {
     check_ends::<K, _>(&mut lab, LIMIT, WriteStall(ms(LIMIT)), || write(&mut stream, b"a"));
 }
 
-#[test]
-fn write_that_waits_after_its_limit_was_shortened_ends_at_the_new_limit() {
-    both!(check_shorter_stall);
-}
-
-fn check_open_gate<K: Kind>() {
-    let cx = &mut Context::from_waker(Waker::noop());
-    let lab = lab();
-    let gate = Gate { accepts: Arc::new(AtomicBool::new(true)), ..Gate::default() };
-    let mut stream = pin!(K::open(&lab, gate, NONE.write_stall(ms(LIMIT))));
-    let bufs = [IoSlice::new(b"ab"), IoSlice::new(b"cd")];
-    assert_eq!(ready(stream.as_mut().poll_write_vectored(cx, &bufs)), 4);
-    assert_eq!(ready(stream.as_mut().poll_write(cx, b"abc")), 3);
-    ready(stream.as_mut().poll_flush(cx));
-    ready(stream.as_mut().poll_shutdown(cx));
-}
-
-#[test]
-fn operations_that_are_ready_return_their_results() {
-    both!(check_open_gate);
+both_sides!(operations_that_are_ready_return_their_results);
+fn operations_that_are_ready_return_their_results<K: Kind>() {
+    let (_lab, mut stream, gate) = gated::<K>(NONE.write_stall(ms(LIMIT)));
+    gate.set_open(true);
+    assert_eq!(ready(write_vectored(&mut stream)), 4);
+    assert_eq!(ready(write(&mut stream, b"abc")), 3);
+    ready(flush(&mut stream));
+    ready(shutdown(&mut stream));
 }
 
 #[test]

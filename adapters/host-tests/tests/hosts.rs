@@ -1,14 +1,110 @@
-//! The hosts of corewheel pass the tests.
+//! A host that leaves out one of its duties fails, and the same host without a fault passes.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use corewheel::ConnTimers;
 use corewheel::conn::Raced;
-use corewheel::{ConnTimers, Runtime};
+use corewheel::host::{Engine, Host, Needs, Shard};
 use corewheel_host_tests::{PATIENCE, Sockets, check, check_sockets};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Builder;
+use tokio::task::{LocalSet, spawn_local, yield_now};
+use tokio::time::{Sleep, sleep};
+
+/// How long a test waits for a host that never does it.
+const SHORT: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// No other thread wakes it.
+    Deaf,
+    /// Its alarm never goes off.
+    Mute,
+    /// It does not look at its sockets.
+    Blind,
+    /// It drops the futures that it is given.
+    Forgets,
+    /// It never lets other tasks run while the driver has something to do.
+    Greedy,
+    /// It lets other tasks run only when it looks at its sockets.
+    Hasty,
+}
+
+/// A `LocalSet` of tokio, by its own timers.
+struct InLocalSet {
+    alarm: Option<Pin<Box<Sleep>>>,
+    fault: Fault,
+}
+
+impl Host for InLocalSet {
+    fn arm(&mut self, after: Duration) {
+        self.alarm = Some(Box::pin(sleep(after)));
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.alarm {
+            Some(alarm) if self.fault != Fault::Mute => alarm.as_mut().poll(cx),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn waker<'a>(&'a mut self, cx: &'a Context<'_>) -> &'a Waker {
+        if self.fault == Fault::Deaf { Waker::noop() } else { cx.waker() }
+    }
+
+    async fn read_sockets(&mut self, _connections: usize) {
+        if !matches!(self.fault, Fault::Blind | Fault::Greedy) {
+            yield_now().await;
+            yield_now().await;
+            // Runs after the tasks that have something to read.
+            let _done = spawn_local(async {}).await;
+        }
+    }
+
+    async fn step_aside(&mut self) {
+        if !matches!(self.fault, Fault::Greedy | Fault::Hasty) {
+            yield_now().await;
+        }
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        if self.fault != Fault::Forgets {
+            spawn_local(future);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LocalSets(Fault);
+
+impl Engine for LocalSets {
+    fn name(&self) -> &'static str {
+        "local sets"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { files: 4, ..Needs::default() }
+    }
+
+    fn make(&self, _thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let host = InLocalSet { alarm: None, fault: self.0 };
+        Ok(Box::new(move |shard| {
+            LocalSet::new().block_on(&runtime, async {
+                // As a task among others: tokio looks at its sockets before it polls a main future.
+                let _ended = spawn_local(shard.drive(host)).await;
+            });
+        }))
+    }
+}
 
 #[derive(Clone, Copy)]
 struct OfTokio;
@@ -36,16 +132,43 @@ impl Sockets for OfTokio {
 }
 
 #[test]
-fn host_of_plain_threads_passes() {
-    check(Runtime::Thread, PATIENCE);
+fn host_without_a_fault_passes() {
+    check(LocalSets(Fault::None), PATIENCE);
+    check_sockets(LocalSets(Fault::None), OfTokio, PATIENCE);
 }
 
 #[test]
-fn host_of_tokio_passes() {
-    check(Runtime::Tokio, PATIENCE);
+#[should_panic(expected = "must do this, and does not:")]
+fn host_that_no_thread_wakes_fails() {
+    check(LocalSets(Fault::Deaf), SHORT);
 }
 
 #[test]
-fn sockets_of_tokio_pass() {
-    check_sockets(Runtime::Tokio, OfTokio, PATIENCE);
+#[should_panic(expected = "must do this, and does not:")]
+fn host_whose_alarm_never_goes_off_fails() {
+    check(LocalSets(Fault::Mute), SHORT);
+}
+
+#[test]
+#[should_panic(expected = "connections whose data came in time are idle")]
+fn host_that_does_not_look_at_its_sockets_fails() {
+    check_sockets(LocalSets(Fault::Blind), OfTokio, PATIENCE);
+}
+
+#[test]
+#[should_panic(expected = "must do this, and does not: run a future")]
+fn host_that_drops_its_futures_fails() {
+    check(LocalSets(Fault::Forgets), PATIENCE);
+}
+
+#[test]
+#[should_panic(expected = "must do this, and does not: run other tasks between two turns")]
+fn host_that_never_lets_other_tasks_run_fails() {
+    check(LocalSets(Fault::Greedy), SHORT);
+}
+
+#[test]
+#[should_panic(expected = "must do this, and does not: run other tasks between two turns")]
+fn host_that_does_not_step_aside_fails() {
+    check(LocalSets(Fault::Hasty), PATIENCE);
 }

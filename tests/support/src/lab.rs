@@ -200,6 +200,12 @@ impl<T: Send + 'static> Lab<T> {
         }
     }
 
+    /// Ends the service with what its timers carry, and takes all turns until it is closed.
+    pub fn close(&mut self) {
+        let _ended = self.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
+        self.settle_closed();
+    }
+
     /// Takes turns of the first shard until it falls asleep, and returns until when.
     pub fn fall_asleep(&mut self, waker: &Waker) -> Turn {
         loop {

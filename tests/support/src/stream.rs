@@ -18,8 +18,8 @@ pub use corewheel::{
 };
 pub use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-pub use crate::both;
 pub use crate::{Alarm, builder, ms};
+pub use crate::{both, both_sides};
 
 /// No limit.
 pub const NONE: StreamLimits = StreamLimits {
@@ -93,6 +93,24 @@ macro_rules! both {
     };
 }
 
+/// Makes two tests of a function, one with each kind of timers.
+#[macro_export]
+macro_rules! both_sides {
+    ($test:ident) => {
+        mod $test {
+            #[test]
+            fn by_handle() {
+                super::$test::<$crate::stream::Handle>();
+            }
+
+            #[test]
+            fn on_shard() {
+                super::$test::<$crate::stream::Timers>();
+            }
+        }
+    };
+}
+
 /// A stream over memory.
 pub type Duplex<K> = TimedIo<DuplexStream, K>;
 
@@ -100,6 +118,13 @@ pub type Duplex<K> = TimedIo<DuplexStream, K>;
 pub fn duplex<K: Kind>(lab: &Lab, limits: StreamLimits) -> (Duplex<K>, DuplexStream) {
     let (stream, peer) = tokio::io::duplex(ROOM);
     (K::open(lab, stream, limits), peer)
+}
+
+/// A stream with its peer's side, in a lab of its own.
+pub fn open<K: Kind>(limits: StreamLimits) -> (Lab, Duplex<K>, DuplexStream) {
+    let lab = lab();
+    let (stream, peer) = duplex(&lab, limits);
+    (lab, stream, peer)
 }
 
 /// What a poll of a stream returns.
@@ -151,13 +176,41 @@ pub fn ready<V: Debug>(polled: Polled<V>) -> V {
     }
 }
 
+/// The peer sends bytes, and a read returns them.
+#[track_caller]
+pub fn receive<S: AsyncRead + Unpin>(stream: &mut S, peer: &mut DuplexStream, bytes: &[u8]) {
+    ready(write(peer, bytes));
+    assert_eq!(ready(read(stream)), bytes);
+}
+
+/// Writes as much as the peer's side holds, and then a byte that waits.
+#[track_caller]
+pub fn fill<S: AsyncWrite + Unpin>(stream: &mut S) {
+    assert_eq!(ready(write(stream, &[7; ROOM])), ROOM);
+    assert!(write(stream, b"a").is_pending());
+}
+
+/// The peer reads 4 bytes of a stream that is full, which accepts 4 others.
+#[track_caller]
+pub fn take<S: AsyncWrite + Unpin>(peer: &mut DuplexStream, stream: &mut S) {
+    assert_eq!(ready(read(peer)).len(), 4);
+    assert_eq!(ready(write(stream, b"aaaa")), 4);
+}
+
 /// The limit that something has ended with; `None` if it waits.
 #[track_caller]
 pub fn timeout<V: Debug>(polled: Polled<V>) -> Option<StreamTimeout> {
-    let Poll::Ready(result) = polled else { return None };
-    let error = result.unwrap_err();
+    match polled {
+        Poll::Ready(result) => Some(limit_of(&result.unwrap_err())),
+        Poll::Pending => None,
+    }
+}
+
+/// The limit of an error.
+#[track_caller]
+pub fn limit_of(error: &io::Error) -> StreamTimeout {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
-    Some(*error.get_ref().unwrap().downcast_ref().unwrap())
+    *error.get_ref().unwrap().downcast_ref().unwrap()
 }
 
 /// Polls until it ends, once in each tick. Returns after how many ticks that was, and the limit.
