@@ -1,12 +1,10 @@
 //! Runtimes that can prove no pass, or end before one is over: a deadline that has passed is
 //! decided there, too.
 
-use std::env;
 use std::fs;
-use std::future::{Future, pending};
+use std::future::pending;
 use std::io;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -14,15 +12,13 @@ use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{Handle, TimerService};
 use futures_lite::future::block_on;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufStream, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
 
-use corewheel_test_support::child::this_test;
+use corewheel_test_support::child::in_own_process;
+use corewheel_test_support::{Alarm, PATIENCE, look, poll};
 
 const MS: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_mins(1);
-/// In the environment of a process of its own.
-const ALONE: &str = "HELD_UP_ALONE";
 
 fn service() -> TimerService {
     TimerService::beside_runtime().start().unwrap()
@@ -57,46 +53,26 @@ fn timeouts_of_futures_that_use_up_the_budget_elapse() {
     });
 }
 
-/// A stream whose writing side cannot be shut down.
-struct Stuck;
-
-impl AsyncRead for Stuck {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        _: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
-}
-
-impl AsyncWrite for Stuck {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(buf.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Pending
-    }
+/// A stream whose writing side cannot be shut down, beside its peer, which does not read.
+async fn stuck(
+    timers: Handle,
+    limits: StreamLimits,
+) -> (TimedIo<BufStream<DuplexStream>>, impl Sized) {
+    let (stream, peer) = tokio::io::duplex(1);
+    let mut stream = BufStream::new(stream);
+    stream.write_all(b"more than its peer has room for").await.unwrap();
+    (TimedIo::new(stream, timers, limits), peer)
 }
 
 async fn shutdowns_end(timers: Handle) {
     let limits = StreamLimits::default().write_stall(20 * MS);
-    let mut stream = TimedIo::new(Stuck, timers, limits);
+    let (mut stream, _peer) = stuck(timers, limits).await;
     let ended = tokio::time::timeout(PATIENCE, stream.shutdown()).await;
     let error = ended.expect("it reaches its limit").unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     // After another limit has ended the stream.
     let limits = StreamLimits::default().read_idle(20 * MS).write_stall(20 * MS);
-    let mut stream = TimedIo::new(Stuck, timers, limits);
+    let (mut stream, _peer) = stuck(timers, limits).await;
     assert!(stream.read_u8().await.is_err());
     let ended = tokio::time::timeout(PATIENCE, stream.shutdown()).await;
     assert!(ended.expect("it reaches its limit").is_err());
@@ -114,34 +90,27 @@ fn shutdown_that_waits_ends_at_its_limit_in_each_runtime() {
 }
 
 #[test]
-fn timeouts_without_a_runtime_elapse() {
-    block_on(elapses(service().handle()));
-}
-
-#[test]
-fn timeouts_in_a_runtime_without_io_elapse() {
-    let service = service();
-    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
-        let runtime = builder.enable_time().build().unwrap();
-        runtime.block_on(elapses(service.handle()));
-    }
-}
-
-#[test]
-fn timeouts_on_a_thread_that_has_entered_a_runtime_that_no_thread_drives_elapse() {
-    let (service, runtime) = (service(), current_thread());
-    let _entered = runtime.enter();
-    block_on(elapses(service.handle()));
-}
-
-#[test]
-fn timeouts_on_a_thread_for_blocking_code_elapse() {
+fn timeouts_elapse_where_no_thread_proves_a_pass_of_their_runtime() {
     let (service, runtime) = (service(), current_thread());
     let timers = service.handle();
+    block_on(elapses(timers));
+    // Runtimes without sockets.
+    for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+        builder.enable_time().build().unwrap().block_on(elapses(timers));
+    }
+    // A thread for blocking code.
     runtime.block_on(async move {
         let task = move || tokio::runtime::Handle::current().block_on(elapses(timers));
         tokio::task::spawn_blocking(task).await.unwrap();
     });
+    // An executor within a task, beside another worker.
+    let multi_thread = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    multi_thread.block_on(async {
+        tokio::spawn(async move { block_on(elapses(timers)) }).await.unwrap();
+    });
+    // A runtime that no thread drives.
+    let _entered = runtime.enter();
+    block_on(elapses(timers));
 }
 
 #[test]
@@ -151,8 +120,8 @@ fn timeout_whose_runtime_ends_before_its_pass_elapses() {
     let mut timeout = Box::pin(timers.timeout(MS, pending::<()>()));
     runtime.block_on(async {
         thread::sleep(2 * MS);
-        assert!(poll_once(timeout.as_mut()).is_pending(), "it is decided without a pass");
-        assert!(poll_once(timeout.as_mut()).is_pending(), "another poll decides");
+        assert!(look(&mut timeout).is_none(), "it is decided without a pass");
+        assert!(look(&mut timeout).is_none(), "another poll decides");
     });
     drop(runtime);
     assert!(block_on(timeout).is_err_and(|error| error.is_elapsed()));
@@ -166,7 +135,7 @@ fn timeout_that_goes_to_another_host_before_its_pass_elapses() {
         let mut timeout = Box::pin(timers.timeout(MS, pending::<()>()));
         runtime.block_on(async {
             thread::sleep(2 * MS);
-            assert!(poll_once(timeout.as_mut()).is_pending(), "it is decided without a pass");
+            assert!(look(&mut timeout).is_none(), "it is decided without a pass");
         });
         timeout
     };
@@ -181,17 +150,16 @@ fn timeout_that_goes_to_another_host_before_its_pass_elapses() {
 #[test]
 fn timeout_that_goes_to_another_host_leaves_no_waker_with_the_first() {
     let (service, first, second) = (service(), current_thread(), current_thread());
-    let alarm = std::sync::Arc::new(NoAlarm);
-    let waker = Waker::from(std::sync::Arc::clone(&alarm));
+    let (alarm, waker) = Alarm::new();
     let mut timeout = Box::pin(service.handle().timeout(MS, pending::<()>()));
     first.block_on(async {
         thread::sleep(2 * MS);
-        assert!(timeout.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(poll(&mut timeout, &waker).is_pending());
     });
     drop(waker);
-    assert!(std::sync::Arc::strong_count(&alarm) > 1, "the first host would not wake the task");
-    second.block_on(async { assert!(poll_once(timeout.as_mut()).is_pending()) });
-    assert_eq!(std::sync::Arc::strong_count(&alarm), 1);
+    assert!(Arc::strong_count(&alarm) > 1, "the first host would not wake the task");
+    second.block_on(async { assert!(look(&mut timeout).is_none()) });
+    assert_eq!(Arc::strong_count(&alarm), 1);
     // What the first host hands out now decides nothing.
     first.block_on(async {
         for _ in 0..3 {
@@ -199,18 +167,8 @@ fn timeout_that_goes_to_another_host_leaves_no_waker_with_the_first() {
         }
     });
     second.block_on(async {
-        assert!(poll_once(timeout.as_mut()).is_pending(), "another host has decided");
+        assert!(look(&mut timeout).is_none(), "another host has decided");
         assert!(timeout.await.is_err_and(|error| error.is_elapsed()));
-    });
-}
-
-#[test]
-fn timeouts_of_an_executor_within_a_task_elapse_beside_another_worker() {
-    let service = service();
-    let timers = service.handle();
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::spawn(async move { block_on(elapses(timers)) }).await.unwrap();
     });
 }
 
@@ -221,11 +179,11 @@ fn timeouts_of_an_executor_within_a_task_elapse_when_the_only_worker_goes_on() {
     runtime.block_on(async {
         let mut timeout = Box::pin(timers.timeout(MS, pending::<()>()));
         // An executor that is given up, as one that waits itself would never be.
-        let waits = async { assert!(poll_once(timeout.as_mut()).is_pending()) };
+        let waits = async { assert!(look(&mut timeout).is_none()) };
         thread::sleep(2 * MS);
         block_on(waits);
         thread::sleep(2 * MS);
-        block_on(async { assert!(poll_once(timeout.as_mut()).is_pending(), "it is no proof") });
+        block_on(async { assert!(look(&mut timeout).is_none(), "it is no proof") });
         assert!(timeout.await.is_err_and(|error| error.is_elapsed()));
     });
 }
@@ -233,39 +191,25 @@ fn timeouts_of_an_executor_within_a_task_elapse_when_the_only_worker_goes_on() {
 #[test]
 fn timeout_that_waits_for_its_pass_is_dropped_with_its_waker() {
     let (service, runtime) = (service(), current_thread());
-    let alarm = std::sync::Arc::new(NoAlarm);
+    let (alarm, waker) = Alarm::new();
     runtime.block_on(async {
-        let waker = Waker::from(std::sync::Arc::clone(&alarm));
         let mut timeout = Box::pin(service.handle().timeout(MS, pending::<()>()));
         thread::sleep(2 * MS);
-        assert!(timeout.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(poll(&mut timeout, &waker).is_pending());
         drop((timeout, waker));
-        assert_eq!(std::sync::Arc::strong_count(&alarm), 1);
+        assert_eq!(Arc::strong_count(&alarm), 1);
     });
-}
-
-struct NoAlarm;
-
-impl std::task::Wake for NoAlarm {
-    fn wake(self: std::sync::Arc<Self>) {}
-}
-
-fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[test]
 fn runtimes_that_have_ended_leave_no_descriptor() {
-    alone("edges::runtimes_that_have_ended_leave_no_descriptor", || {
+    in_own_process("edges::runtimes_that_have_ended_leave_no_descriptor", || {
         let service = service();
         let run = || {
             current_thread().block_on(elapses(service.handle()));
-            Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build()
-                .unwrap()
-                .block_on(elapses(service.handle()));
+            let mut builder = Builder::new_multi_thread();
+            let multi_thread = builder.worker_threads(1).enable_all().build().unwrap();
+            multi_thread.block_on(elapses(service.handle()));
         };
         run();
         let before = open_files();
@@ -276,7 +220,7 @@ fn runtimes_that_have_ended_leave_no_descriptor() {
 
 #[test]
 fn timeouts_without_a_descriptor_left_elapse() {
-    alone("edges::timeouts_without_a_descriptor_left_elapse", || {
+    in_own_process("edges::timeouts_without_a_descriptor_left_elapse", || {
         let (service, runtime) = (service(), current_thread());
         block_on(elapses(service.handle()));
         let limit = getrlimit(Resource::Nofile);
@@ -289,13 +233,4 @@ fn timeouts_without_a_descriptor_left_elapse() {
 
 fn open_files() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
-/// Runs a test in a process of its own.
-fn alone(name: &str, test: impl FnOnce()) {
-    if env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let ended = this_test(name).env(ALONE, "1").output().unwrap();
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }

@@ -25,15 +25,17 @@ use corewheel_http::axum::serve;
 use corewheel_http::hyper::{BodyLimits, HyperTimer, TimedBody, TimedHttp};
 use corewheel_http::tower::TimeoutLayer;
 use http_body_util::{BodyExt, Full};
-use hyper::Response;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service as HttpService, service_fn};
+use hyper::{Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt};
+
+use corewheel_test_support::stream::NONE;
 
 /// Serves a client. The connection is closed at its end.
 pub(crate) type Served = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -120,9 +122,7 @@ pub(crate) static ROWS: [Row; 22] = [
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
         })
     }),
-    bytes("TimedIo, idle", |socket, timers, limit| {
-        timed(socket, timers, StreamLimits::default().idle(limit))
-    }),
+    bytes("TimedIo, idle", |socket, timers, limit| timed(socket, timers, NONE.idle(limit))),
     bytes("time::timeout", |socket, _timers, limit| {
         guarded!(socket, |socket| {
             time::timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -157,14 +157,12 @@ pub(crate) static ROWS: [Row; 22] = [
     Row {
         first: b"",
         ..bytes("TimedIo, first_byte", |socket, timers, limit| {
-            timed(socket, timers, StreamLimits::default().first_byte(limit))
+            timed(socket, timers, NONE.first_byte(limit))
         })
     },
-    bytes("TimedIo, head", |socket, timers, limit| {
-        timed(socket, timers, StreamLimits::default().head(limit))
-    }),
+    bytes("TimedIo, head", |socket, timers, limit| timed(socket, timers, NONE.head(limit))),
     bytes("StreamControl::timeout", |socket, timers, limit| {
-        let stream = TimedIo::new(socket, timers, StreamLimits::default());
+        let stream = TimedIo::new(socket, timers, NONE);
         let control = stream.control();
         guarded!(stream, |stream| {
             control.timeout(limit, stream.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -187,25 +185,20 @@ pub(crate) static ROWS: [Row; 22] = [
         })
     }),
     http("TimedHttp, idle", |socket, timers, limit| {
-        Box::pin(async move {
-            let stream = TimedIo::new(socket, timers, StreamLimits::default().idle(limit));
-            let service = TimedHttp::new(service_fn(answer), stream.control());
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        let limits = NONE.idle(limit);
+        serve_hyper(Version::HTTP_11, (socket, timers, limits), |control, _| {
+            TimedHttp::new(service_fn(answer), control)
         })
     }),
     http("axum, idle", |socket, timers, limit| {
-        let limits = StreamLimits::default().idle(limit);
-        let app = Router::new().route("/", get(|| async { "k" }));
-        Box::pin(serve_axum(socket, timers, limits, app))
+        Box::pin(serve_axum(socket, timers, NONE.idle(limit), get_k()))
     }),
     Row {
         first: b"GET / HTTP/1.1\r\nhost:",
         second: b" a\r\n\r\n",
         replies: [b"", b"\r\n\r\nk"],
         ..http("axum, half a head", |socket, timers, limit| {
-            let limits = StreamLimits::default().head(limit);
-            let app = Router::new().route("/", get(|| async { "k" }));
-            Box::pin(serve_axum(socket, timers, limits, app))
+            Box::pin(serve_axum(socket, timers, NONE.head(limit), get_k()))
         })
     },
     Row {
@@ -235,53 +228,28 @@ pub(crate) static ROWS: [Row; 22] = [
         let layer = TimeoutLayer::with_response(timers, limit, late);
         let read = async |request: Request| read_to_end(request.into_body()).await.unwrap_or("no");
         let app = Router::new().route("/", post(read)).layer(layer);
-        Box::pin(serve_axum(socket, timers, StreamLimits::default(), app))
+        Box::pin(serve_axum(socket, timers, NONE, app))
     }),
     body("StreamControl::timeout around a body", |socket, timers, limit| {
-        Box::pin(async move {
-            let stream = TimedIo::new(socket, timers, StreamLimits::default());
-            let control = stream.control();
-            let service = service_fn(|request: hyper::Request<_>| {
-                let control = control.clone();
-                async move {
-                    let read = control.timeout(limit, read_to_end(request.into_body())).await;
-                    let text = read.ok().flatten().unwrap_or("no");
-                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(
-                        text.as_bytes(),
-                    ))))
-                }
-            });
-            let service = TimedHttp::new(service, stream.control());
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        serve_hyper(Version::HTTP_11, (socket, timers, NONE), |control, _| {
+            TimedHttp::new(reader(Arc::default(), Some((control.clone(), limit))), control)
         })
     }),
     body("TimedHttp, body", |socket, timers, limit| {
-        Box::pin(async move {
-            let stream = TimedIo::new(socket, timers, StreamLimits::default());
-            let service = service_fn(async |request: hyper::Request<TimedBody<Incoming>>| {
-                Ok::<_, Infallible>(text(read_to_end(request.into_body()).await))
-            });
-            let service = TimedHttp::new(service, stream.control())
-                .request(BodyLimits::default().next_frame(limit));
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        serve_hyper(Version::HTTP_11, (socket, timers, NONE), |control, _| {
+            let service = TimedHttp::new(reader(Arc::default(), None), control);
+            service.request(BodyLimits::default().next_frame(limit))
         })
     }),
     body_http2("TimedHttp, body of HTTP/2", |socket, timers, limit| {
-        Box::pin(async move {
-            let stream = TimedIo::new(socket, timers, StreamLimits::default());
-            let cut = Arc::<Notify>::default();
-            let service = TimedHttp::new(reader(Arc::clone(&cut), None), stream.control())
-                .request(BodyLimits::default().next_frame(limit));
-            serve_http2(stream, service, cut).await;
+        serve_hyper(Version::HTTP_2, (socket, timers, NONE), |control, cut| {
+            let service = TimedHttp::new(reader(cut, None), control);
+            service.request(BodyLimits::default().next_frame(limit))
         })
     }),
     body_http2("StreamControl::timeout around a body of HTTP/2", |socket, timers, limit| {
-        Box::pin(async move {
-            let stream = TimedIo::new(socket, timers, StreamLimits::default());
-            let cut = Arc::<Notify>::default();
-            let reader = reader(Arc::clone(&cut), Some((stream.control(), limit)));
-            let service = TimedHttp::new(reader, stream.control());
-            serve_http2(stream, service, cut).await;
+        serve_hyper(Version::HTTP_2, (socket, timers, NONE), |control, cut| {
+            TimedHttp::new(reader(cut, Some((control.clone(), limit))), control)
         })
     }),
     Row {
@@ -290,18 +258,13 @@ pub(crate) static ROWS: [Row; 22] = [
         second: b"\0\0\x04\x08\0\0\0\0\x01\0\0\x10\0",
         replies: [PONG, b"\0\0\x01\0\0\0\0\0\x01k"],
         serve: |socket, timers, limit| {
-            Box::pin(async move {
-                let stream = TimedIo::new(socket, timers, StreamLimits::default());
-                let cut = Arc::<Notify>::default();
-                let ended = Arc::clone(&cut);
+            serve_hyper(Version::HTTP_2, (socket, timers, NONE), |control, cut| {
                 let service = service_fn(move |request: hyper::Request<TimedBody<Incoming>>| {
-                    let cut = Arc::clone(&ended);
+                    let cut = Arc::clone(&cut);
                     request.body().exchange().on_end(move || cut.notify_one());
                     std::future::ready(Ok::<_, Infallible>(text(Some("k"))))
                 });
-                let service = TimedHttp::new(service, stream.control())
-                    .response(BodyLimits::default().next_poll(limit));
-                serve_http2(stream, service, cut).await;
+                TimedHttp::new(service, control).response(BodyLimits::default().next_poll(limit))
             })
         },
         is_plain: false,
@@ -341,24 +304,41 @@ fn reader(
     })
 }
 
-/// Serves a connection to its end, or until a body is cut.
-async fn serve_http2<S, B>(stream: TimedIo<TcpStream>, service: S, cut: Arc<Notify>)
+/// Serves a connection to its end, one of HTTP/2 until a body is cut.
+fn serve_hyper<S, B>(
+    version: Version,
+    (socket, timers, limits): (TcpStream, Handle, StreamLimits),
+    service: impl FnOnce(StreamControl, Arc<Notify>) -> S,
+) -> Served
 where
     S: HttpService<hyper::Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    S: Send + 'static,
     S::Future: Send + 'static,
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
-    let server = http2::Builder::new(TokioExecutor::new());
-    let serving = server.serve_connection(TokioIo::new(stream), service);
-    tokio::select! {
-        _ = serving => {}
-        () = cut.notified() => {}
-    }
+    let stream = TimedIo::new(socket, timers, limits);
+    let cut = Arc::<Notify>::default();
+    let service = service(stream.control(), Arc::clone(&cut));
+    Box::pin(async move {
+        let io = TokioIo::new(stream);
+        if version == Version::HTTP_11 {
+            let _ = http1::Builder::new().serve_connection(io, service).await;
+            return;
+        }
+        tokio::select! {
+            _ = http2::Builder::new(TokioExecutor::new()).serve_connection(io, service) => {}
+            () = cut.notified() => {}
+        }
+    })
 }
 
 /// A timeout as a program makes it of public items. `None` if the time is up.
 async fn own_timeout<F: Future>(timers: Handle, limit: Duration, future: F) -> Option<F::Output> {
     Guarded::new(future, InfallibleSleep::after(timers, limit)).await.ok()
+}
+
+fn get_k() -> Router {
+    Router::new().route("/", get(|| async { "k" }))
 }
 
 async fn serve_axum(socket: TcpStream, timers: Handle, limits: StreamLimits, app: Router) {
@@ -371,7 +351,7 @@ async fn read_to_end<B: Body<Error: Debug>>(body: B) -> Option<&'static str> {
 }
 
 async fn answer<B>(_request: hyper::Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(Response::new(Full::new(Bytes::from_static(b"k"))))
+    Ok(text(Some("k")))
 }
 
 /// Answers each byte of a client, until a limit ends the stream or the last byte has come.

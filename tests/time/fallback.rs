@@ -10,17 +10,12 @@ use std::time::Duration;
 use corewheel::fallback::InfallibleSleep;
 use corewheel::time::{self, Instant, Sleep};
 use corewheel::{ShutdownPolicy, TimerService};
+use corewheel_test_support::child::in_own_process;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::own_process::{in_own_process, refuse_threads};
-use crate::{Alarm, FAR, block_on, ms, poll_with, wait_until};
-
-#[track_caller]
-fn check_not_early(deadline: Instant) {
-    let now = Instant::now();
-    assert!(now >= deadline, "{:?} early", deadline - now);
-}
+use crate::own_process::refuse_threads;
+use crate::{Alarm, FAR, block_on, check_not_early, ms, poll, wait_until};
 
 fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).build().unwrap()
@@ -33,17 +28,18 @@ fn set_small_service() -> TimerService {
     service
 }
 
-/// A sleep that holds the only slot of a small service.
-fn take_the_slot(service: &TimerService) -> Sleep {
+/// Sets such a service, beside a sleep that holds its only slot.
+fn full_service() -> (TimerService, Sleep) {
+    let service = set_small_service();
     loop {
         let before = InfallibleSleep::fallback_count();
         let mut sleep = time::sleep(FAR);
         // Until the lane to the shard is open, the sleep waits. It may be refused once.
         while InfallibleSleep::fallback_count() == before {
-            assert!(poll_with(Pin::new(&mut sleep), Waker::noop()).is_pending());
+            assert!(poll(&mut sleep, Waker::noop()).is_pending());
             thread::sleep(ms(1));
             if service.stats().shards[0].counts.pending > 0 {
-                return sleep;
+                return (service, sleep);
             }
         }
     }
@@ -54,7 +50,7 @@ fn kept(waker: &Waker) -> Sleep {
     let before = InfallibleSleep::fallback_count();
     let mut sleep = time::sleep(FAR);
     poll_until_kept(&mut sleep, before + 1);
-    assert!(poll_with(Pin::new(&mut sleep), waker).is_pending());
+    assert!(poll(&mut sleep, waker).is_pending());
     assert_eq!(InfallibleSleep::fallback_count(), before + 1);
     sleep
 }
@@ -62,7 +58,7 @@ fn kept(waker: &Waker) -> Sleep {
 /// Polls a sleep until its shard, which is asked for room first, has refused it.
 fn poll_until_kept(sleep: &mut Sleep, count: u64) {
     wait_until(|| {
-        assert!(poll_with(Pin::new(sleep), Waker::noop()).is_pending());
+        assert!(poll(sleep, Waker::noop()).is_pending());
         InfallibleSleep::fallback_count() == count
     });
 }
@@ -132,13 +128,12 @@ fn full_shard_keeps_every_deadline() {
 #[test]
 fn kept_sleep_is_reset_and_wakes_its_last_waker() {
     in_own_process("fallback::kept_sleep_is_reset_and_wakes_its_last_waker", || {
-        let service = set_small_service();
-        let slot = take_the_slot(&service);
+        let (_service, slot) = full_service();
         let before = InfallibleSleep::fallback_count();
         let (first, first_waker) = Alarm::new();
         let (last, last_waker) = Alarm::new();
         let mut sleep = kept(&first_waker);
-        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_pending());
+        assert!(poll(&mut sleep, &last_waker).is_pending());
         drop(first_waker);
         assert_eq!(Arc::strong_count(&first), 1, "a waker that was replaced is held");
 
@@ -150,8 +145,8 @@ fn kept_sleep_is_reset_and_wakes_its_last_waker() {
         last.wait();
         check_not_early(deadline);
         assert!(sleep.is_elapsed());
-        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_ready());
-        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_ready());
+        assert!(poll(&mut sleep, &last_waker).is_ready());
+        assert!(poll(&mut sleep, &last_waker).is_ready());
         assert_eq!((first.count(), last.count()), (0, 1));
         assert_eq!(InfallibleSleep::fallback_count(), before + 1);
 
@@ -159,7 +154,7 @@ fn kept_sleep_is_reset_and_wakes_its_last_waker() {
         Pin::new(&mut sleep).reset(Instant::now() + FAR);
         assert!(!sleep.is_elapsed());
         poll_until_kept(&mut sleep, before + 2);
-        assert!(poll_with(Pin::new(&mut sleep), &last_waker).is_pending());
+        assert!(poll(&mut sleep, &last_waker).is_pending());
         let deadline = reset_to_near(&mut sleep);
         block_on(sleep);
         check_not_early(deadline);
@@ -170,8 +165,7 @@ fn kept_sleep_is_reset_and_wakes_its_last_waker() {
 #[test]
 fn kept_sleep_that_is_dropped_releases_its_waker() {
     in_own_process("fallback::kept_sleep_that_is_dropped_releases_its_waker", || {
-        let service = set_small_service();
-        let slot = take_the_slot(&service);
+        let (_service, slot) = full_service();
         let (alarm, waker) = Alarm::new();
         let (dropped, mut remains) = (kept(&waker), kept(&waker));
         assert_eq!(Arc::strong_count(&alarm), 4);
@@ -186,27 +180,9 @@ fn kept_sleep_that_is_dropped_releases_its_waker() {
 }
 
 #[test]
-fn sleeps_use_the_shard_again_once_it_has_room() {
-    in_own_process("fallback::sleeps_use_the_shard_again_once_it_has_room", || {
-        let service = set_small_service();
-        let slot = take_the_slot(&service);
-        let mut sleep = kept(Waker::noop());
-        let scheduled = || service.stats().shards[0].counts.scheduled_remote;
-        let before = scheduled();
-        drop(slot);
-        wait_until(|| {
-            reset_to_near(&mut sleep);
-            block_on(&mut sleep);
-            scheduled() > before
-        });
-    });
-}
-
-#[test]
 fn kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll() {
     in_own_process("fallback::kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll", || {
-        let service = set_small_service();
-        let slot = take_the_slot(&service);
+        let (service, slot) = full_service();
         let (alarm, waker) = Alarm::new();
         let mut sleep = kept(&waker);
         let counts = || service.stats().shards[0].counts;
@@ -214,7 +190,7 @@ fn kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll() {
         let before = (InfallibleSleep::fallback_count(), counts().refused);
         wait_until(|| {
             Pin::new(&mut sleep).reset(Instant::now() + FAR);
-            assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
+            assert!(poll(&mut sleep, &waker).is_pending());
             counts().refused > before.1
         });
         assert_eq!(InfallibleSleep::fallback_count(), before.0);
@@ -222,7 +198,7 @@ fn kept_sleep_that_is_reset_asks_the_shard_at_its_next_poll() {
         let before = counts().scheduled_remote;
         wait_until(|| {
             Pin::new(&mut sleep).reset(Instant::now() + FAR);
-            assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
+            assert!(poll(&mut sleep, &waker).is_pending());
             counts().scheduled_remote > before
         });
         let deadline = reset_to_near(&mut sleep);
@@ -241,8 +217,7 @@ fn waker_that_panics_does_not_end_the_fallback_thread() {
         }
     }
     in_own_process("fallback::waker_that_panics_does_not_end_the_fallback_thread", || {
-        let service = set_small_service();
-        let slot = take_the_slot(&service);
+        let (_service, slot) = full_service();
         let mut panics = kept(&Waker::from(Arc::new(Panics)));
         let (alarm, waker) = Alarm::new();
         let mut later = kept(&waker);
@@ -264,14 +239,14 @@ fn service_that_ends_leaves_every_deadline_kept() {
         let (alarm, waker) = Alarm::new();
         let mut waits = time::sleep(FAR);
         wait_until(|| {
-            assert!(poll_with(Pin::new(&mut waits), &waker).is_pending());
+            assert!(poll(&mut waits, &waker).is_pending());
             service.stats().shards[0].counts.scheduled_remote > 10
         });
         assert_eq!(InfallibleSleep::fallback_count(), 0);
         let before = alarm.count();
         service.shutdown(ShutdownPolicy::Drop).unwrap();
         wait_until(|| alarm.count() > before);
-        assert!(poll_with(Pin::new(&mut waits), &waker).is_pending());
+        assert!(poll(&mut waits, &waker).is_pending());
         assert!(InfallibleSleep::fallback_count() > 0);
         let deadline = reset_to_near(&mut waits);
         block_on(waits);
@@ -288,8 +263,7 @@ fn service_that_ends_leaves_every_deadline_kept() {
 fn sleep_without_a_timer_and_a_thread_is_polled_until_its_deadline() {
     const NAME: &str = "fallback::sleep_without_a_timer_and_a_thread_is_polled_until_its_deadline";
     in_own_process(NAME, || {
-        let service = TimerService::beside_runtime().shards(1).capacity(1).start().unwrap();
-        time::set_service(&service).unwrap();
+        let service = set_small_service();
         service.shutdown(ShutdownPolicy::Drop).unwrap();
         let (may_sleep, sleeps) = mpsc::channel();
         let other = thread::spawn(move || {
@@ -304,7 +278,7 @@ fn sleep_without_a_timer_and_a_thread_is_polled_until_its_deadline() {
         assert_eq!(InfallibleSleep::fallback_count(), 0);
         let (alarm, waker) = Alarm::new();
         let mut sleep = time::sleep(FAR);
-        assert!(poll_with(Pin::new(&mut sleep), &waker).is_pending());
+        assert!(poll(&mut sleep, &waker).is_pending());
         assert_eq!(alarm.count(), 1, "the task is not woken to try again");
         drop(waker);
         assert_eq!(Arc::strong_count(&alarm), 1);

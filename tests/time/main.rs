@@ -23,9 +23,17 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
+use corewheel::time::Instant;
 use corewheel_test_support::wait_for as wait_until;
-use corewheel_test_support::{Alarm, FAR, block_on, ms, poll_with, within_patience};
+use corewheel_test_support::{Alarm, FAR, block_on, ms, poll, within_patience};
 use tokio::runtime::Builder;
+
+/// Asserts that a deadline has come.
+#[track_caller]
+fn check_not_early(deadline: Instant) {
+    let now = Instant::now();
+    assert!(now >= deadline, "{:?} early", deadline - now);
+}
 
 /// Runs a test in a task of a current-thread runtime, and of a multi-thread one.
 fn on_each_runtime<F>(test: impl Fn() -> F + Send + 'static)

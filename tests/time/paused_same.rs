@@ -6,12 +6,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 
 use super::time::{
-    Duration, Instant, MissedTickBehavior, advance, interval, interval_at, pause, resume, sleep,
-    sleep_until, timeout, timeout_at,
+    Duration, Instant, Interval, MissedTickBehavior, advance, interval, interval_at, pause, resume,
+    sleep, sleep_until, timeout, timeout_at,
 };
 use crate::{FAR, look, ms};
 
@@ -165,27 +164,52 @@ async fn interval_ticks_by_the_paused_clock() {
     let mut ticks = interval_at(begin + FAR, ms(7));
     assert_eq!(ticks.tick().await, begin + FAR);
     assert_eq!(ticks.tick().await, begin + FAR + ms(7));
-    ticks.reset_after(FAR);
-    let due = Instant::now() + FAR;
-    assert_eq!((ticks.tick().await, Instant::now()), (due, due));
 }
 
 #[tokio::test(start_paused = true)]
 async fn ticks_that_an_advance_misses_come_as_their_behavior_says() {
-    for (behavior, expected) in [
-        (MissedTickBehavior::Burst, [seconds(20), seconds(30), seconds(40)]),
-        (MissedTickBehavior::Delay, [seconds(45), seconds(55), seconds(65)]),
-        (MissedTickBehavior::Skip, [seconds(40), seconds(50), seconds(60)]),
+    use MissedTickBehavior::{Burst, Delay, Skip};
+    for (behavior, late_ms, expected) in [
+        (Burst, 25_000, [20_000, 30_000, 40_000]),
+        (Delay, 25_000, [45_000, 55_000, 65_000]),
+        (Skip, 25_000, [40_000, 50_000, 60_000]),
+        // A tick that is 5 ms late is not missed.
+        (Delay, 5, [20_000, 30_000, 40_000]),
+        (Delay, 6, [20_006, 30_006, 40_006]),
     ] {
         let begin = Instant::now();
         let mut ticks = interval(seconds(10));
+        assert_eq!((ticks.missed_tick_behavior(), ticks.period()), (Burst, seconds(10)));
         ticks.set_missed_tick_behavior(behavior);
+        assert_eq!(ticks.missed_tick_behavior(), behavior);
         ticks.tick().await;
-        advance(seconds(35)).await;
+        advance(seconds(10) + ms(late_ms)).await;
+        // The tick that was missed comes, and is told its own time.
         assert_eq!(ticks.tick().await, begin + seconds(10));
         for after in expected {
-            assert_eq!(ticks.tick().await, begin + after, "{behavior:?}");
+            assert_eq!(ticks.tick().await, begin + ms(after), "{behavior:?}, {late_ms} ms late");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn interval_that_is_reset_ticks_at_the_new_time() {
+    type Reset = fn(&mut Interval);
+    let resets: [(Reset, Duration); 4] = [
+        (Interval::reset, FAR),
+        (Interval::reset_immediately, Duration::ZERO),
+        (|ticks| ticks.reset_after(ms(3)), ms(3)),
+        (|ticks| ticks.reset_at(Instant::now() + seconds(5)), seconds(5)),
+    ];
+    let mut ticks = interval(FAR);
+    ticks.tick().await;
+    for (reset, after) in resets {
+        advance(seconds(1)).await;
+        assert!(look(pin!(ticks.tick())).await.is_pending());
+        let due = Instant::now() + after;
+        reset(&mut ticks);
+        assert_eq!((ticks.tick().await, Instant::now()), (due, due));
+        assert_eq!(ticks.tick().await, due + FAR);
     }
 }
 
@@ -221,63 +245,6 @@ async fn paused_clock_stands_still_while_a_blocking_task_runs() {
     assert_eq!((begin.elapsed(), waiting.is_finished()), (Duration::ZERO, false));
     waiting.await.unwrap();
     assert_eq!(begin.elapsed(), FAR);
-}
-
-/// What a session does, as a program would have it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Event {
-    Heartbeat,
-    Message(u32),
-    Idle,
-}
-
-/// Sends heartbeats every 10 s, and ends when no message has come for 25 s.
-async fn session(mut messages: mpsc::Receiver<u32>, seen: mpsc::Sender<(Duration, Event)>) {
-    let begin = Instant::now();
-    let mut heartbeat = interval_at(begin + seconds(10), seconds(10));
-    let mut idle = pin!(sleep(seconds(25)));
-    loop {
-        let event = tokio::select! {
-            biased;
-            Some(message) = messages.recv() => {
-                idle.as_mut().reset(Instant::now() + seconds(25));
-                Event::Message(message)
-            }
-            () = &mut idle => Event::Idle,
-            _ = heartbeat.tick() => Event::Heartbeat,
-        };
-        seen.send((begin.elapsed(), event)).await.unwrap();
-        if event == Event::Idle {
-            return;
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn session_of_a_program_has_its_history_by_the_paused_clock() {
-    let (sender, messages) = mpsc::channel(1);
-    let (seen, mut events) = mpsc::channel(100);
-    let session = tokio::spawn(session(messages, seen));
-    for message in 0..3 {
-        sleep(seconds(8)).await;
-        sender.send(message).await.unwrap();
-    }
-    session.await.unwrap();
-    let mut history = Vec::new();
-    while let Some(event) = events.recv().await {
-        history.push(event);
-    }
-    let expected = [
-        (8, Event::Message(0)),
-        (10, Event::Heartbeat),
-        (16, Event::Message(1)),
-        (20, Event::Heartbeat),
-        (24, Event::Message(2)),
-        (30, Event::Heartbeat),
-        (40, Event::Heartbeat),
-        (49, Event::Idle),
-    ];
-    assert_eq!(history, expected.map(|(at, event)| (seconds(at), event)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,16 +8,25 @@ use corewheel::clock::ManualClock;
 use corewheel::fallback::InfallibleSleep;
 use corewheel::time::{self, Instant};
 use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, Timers};
+use corewheel_test_support::child::in_own_process;
 use seccompiler::SeccompAction;
 use tokio::runtime::Builder;
 
-use crate::own_process::{filter, in_own_process, refuse_threads};
+use crate::own_process::{filter, refuse_threads};
 use crate::{block_on, ms, wait_until};
 
 fn check_sleep() {
     let begin = Instant::now();
     block_on(time::sleep(ms(3)));
     assert!(begin.elapsed() >= ms(3));
+}
+
+/// Sleeps until the service has had a timer. The first sleep may end before it has started.
+fn wait_for_a_timer(sleep: impl Fn()) {
+    wait_until(|| {
+        sleep();
+        time::stats().shards.iter().any(|shard| shard.counts.scheduled_remote > 0)
+    });
 }
 
 /// The names of the threads of this process that `corewheel::time` has started.
@@ -39,12 +48,7 @@ fn default_service_starts_its_threads_at_first_use() {
         assert_eq!(stats.shards.len(), expected.shards().count());
         assert_eq!(own_threads().len(), stats.shards.len(), "{:?}", own_threads());
         assert_eq!(stats.name, "time");
-        // The first sleep may end before its service has started.
-        wait_until(|| {
-            check_sleep();
-            let shards = time::stats().shards;
-            shards.iter().map(|shard| shard.counts.scheduled_remote).sum::<u64>() > 0
-        });
+        wait_for_a_timer(check_sleep);
         assert_eq!(InfallibleSleep::fallback_count(), 0);
     });
 }
@@ -64,10 +68,7 @@ fn service_that_is_set_before_the_first_use_is_used() {
         check_sleep();
         assert_eq!(time::stats().name, "mine");
         assert_eq!(time::handle(), service.handle().untyped());
-        wait_until(|| {
-            check_sleep();
-            service.stats().shards[0].counts.scheduled_remote > 0
-        });
+        wait_for_a_timer(check_sleep);
         assert_eq!(own_threads(), [""; 0]);
         let report = service.shutdown(ShutdownPolicy::Drop).unwrap();
         let counts = report.shards[0].counts;
@@ -126,12 +127,7 @@ fn default_service_that_cannot_start_panics_and_starts_later() {
 fn sleeps_of_a_runtime_in_real_time_have_timers_of_the_service() {
     in_own_process("service::sleeps_of_a_runtime_in_real_time_have_timers_of_the_service", || {
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-        // The first sleep may end before its service has started.
-        wait_until(|| {
-            runtime.block_on(time::sleep(ms(3)));
-            let shards = time::stats().shards;
-            shards.iter().map(|shard| shard.counts.scheduled_remote).sum::<u64>() > 0
-        });
+        wait_for_a_timer(|| runtime.block_on(time::sleep(ms(3))));
     });
 }
 

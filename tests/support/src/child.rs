@@ -9,7 +9,7 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::{PATIENCE, wait_until};
+use crate::{PATIENCE, wait_until, within_patience};
 
 /// Begins the line with the addresses.
 const ADDRESSES: &str = "addresses";
@@ -104,8 +104,22 @@ pub fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
+/// The name of the test that a process of its own runs, in its environment.
+const ALONE: &str = "COREWHEEL_TEST_ALONE";
+
+/// Runs a test in a process of its own. `name` is the name by which libtest knows it.
+pub fn in_own_process(name: &str, test: impl FnOnce() + Send + 'static) {
+    if env::var(ALONE).as_deref() == Ok(name) {
+        return within_patience(test);
+    }
+    let output = this_test(name).env(ALONE, name).output().unwrap();
+    let [printed, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    let is_passed = output.status.success() && printed.contains("1 passed");
+    assert!(is_passed, "{}\n{printed}{errors}", output.status);
+}
+
 /// A process that runs one test of this binary.
-pub fn this_test(name: &str) -> Command {
+fn this_test(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);
     command
