@@ -1,10 +1,10 @@
 //! Connections by the system's clock, on each kind of tokio runtime.
 
 use std::ops::AsyncFn;
-use std::sync::atomic::AtomicBool;
 
 use corewheel::ShutdownPolicy;
 use corewheel::fallback::InfallibleSleep;
+use corewheel_test_support::{FAR, SHARD, look};
 use quinn::Runtime as _;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
@@ -126,7 +126,7 @@ fn too_busy(reason: &ConnectionError, begin: Instant, idle: Duration) -> TooBusy
 
 /// Waits until both sides of a silent connection have closed it, neither before its time.
 async fn check_idle_end(runtime: &QuinnRuntime, idle: Duration) -> Result<(), TooBusy> {
-    let endpoints = Endpoints::new(runtime, &transport(Some(idle), None));
+    let endpoints = Endpoints::new(runtime, transport(idle));
     let begin = Instant::now();
     let connected = endpoints.try_connect().await;
     let (client, server) = connected.map_err(|reason| too_busy(&reason, begin, idle))?;
@@ -145,7 +145,7 @@ async fn check_idle_end(runtime: &QuinnRuntime, idle: Duration) -> Result<(), To
 #[test]
 fn streams_are_echoed_with_timers_of_the_shard() {
     on_each_host(CAPACITY, async |host, service, runtime| {
-        let endpoints = Endpoints::new(runtime, &transport(Some(PATIENCE), None));
+        let endpoints = Endpoints::new(runtime, transport(PATIENCE));
         let (client, server) = endpoints.connect().await;
         tokio::spawn(echo_all(server));
         for length in [1, 1_000, 300_000] {
@@ -179,9 +179,9 @@ fn connections_on_a_full_shard_transfer_and_are_closed_when_idle() {
             // It has a slot, or is refused once the shard has looked for room.
             let is_armed = || service.stats().shards[0].counts.pending > slots.len() as u64;
             let refused = loop {
-                let waited = poll_fn(|cx| std::task::Poll::Ready(slot.as_mut().poll(cx))).await;
-                if waited.is_ready() || is_armed() {
-                    break waited.is_ready();
+                let waited = look(&mut slot);
+                if waited.is_some() || is_armed() {
+                    break waited.is_some();
                 }
                 tokio::task::yield_now().await;
             };
@@ -209,7 +209,7 @@ fn connections_on_a_full_shard_transfer_and_are_closed_when_idle() {
 #[test]
 fn connections_outlive_their_service_and_are_closed_when_idle() {
     on_each_host_when_idle(CAPACITY, async |host, idle, service, runtime| {
-        let endpoints = Endpoints::new(runtime, &transport(Some(idle), None));
+        let endpoints = Endpoints::new(runtime, transport(idle));
         // A connection that is open when the service ends.
         let begin = Instant::now();
         let connected = endpoints.try_connect().await;
@@ -228,32 +228,9 @@ fn connections_outlive_their_service_and_are_closed_when_idle() {
 }
 
 #[test]
-fn lost_datagrams_are_sent_again_until_all_have_arrived() {
-    on_each_host(CAPACITY, async |host, _, runtime| {
-        let endpoints = Endpoints::new(runtime, &transport(Some(PATIENCE), None));
-        let lost = Arc::new(AtomicUsize::new(0));
-        let lost_here = Arc::clone(&lost);
-        let mut random = fastrand::Rng::with_seed(7);
-        let is_lost = move |_| {
-            let is_lost = random.u32(..8) == 0;
-            lost_here.fetch_add(usize::from(is_lost), Ordering::SeqCst);
-            is_lost
-        };
-        let path = lossy_path(endpoints.server_address(), is_lost).await;
-        let (client, server) = endpoints.connect_by(path).await;
-        tokio::spawn(echo_all(server));
-        for _ in 0..10 {
-            check_echo(&client, 1_000).await;
-        }
-        check_echo(&client, 100_000).await;
-        assert!(lost.load(Ordering::SeqCst) > 0, "{host:?}: nothing was lost");
-    });
-}
-
-#[test]
 fn lost_last_datagram_of_a_stream_is_sent_again_by_the_timer() {
     on_each_host(CAPACITY, async |host, _, runtime| {
-        let endpoints = Endpoints::new(runtime, &transport(Some(PATIENCE), None));
+        let endpoints = Endpoints::new(runtime, transport(PATIENCE));
         let loses = Arc::new(AtomicBool::new(false));
         let is_lost = {
             let loses = Arc::clone(&loses);

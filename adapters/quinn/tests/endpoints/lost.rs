@@ -1,11 +1,11 @@
 //! Datagrams that are lost in each position, and peers that never answer. An endpoint whose task
 //! has nothing to read is not polled by itself.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Mutex;
 
 use quinn::VarInt;
 use tokio::runtime::Handle;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::connections::{CAPACITY, on_each_host};
 use super::*;
@@ -15,27 +15,14 @@ const RTT: Duration = ms(20);
 /// So many bytes need more than 20 datagrams.
 const LENGTH: u32 = 30_000;
 
-fn quick(idle: Duration) -> Arc<TransportConfig> {
-    let mut transport = TransportConfig::default();
-    transport.max_idle_timeout(Some(idle.try_into().unwrap()));
-    transport.initial_rtt(RTT).mtu_discovery_config(None);
-    Arc::new(transport)
+fn quick(idle: Duration) -> TransportConfig {
+    let mut transport = transport(idle);
+    transport.initial_rtt(RTT);
+    transport
 }
 
-/// A socket that answers nothing, and its address.
-fn silent_peer() -> (UdpSocket, SocketAddr) {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.set_nonblocking(true).unwrap();
-    let address = socket.local_addr().unwrap();
-    (socket, address)
-}
-
-/// Connects by a path that loses the `nth` datagram of a side, and transfers.
-async fn transfer_lossy(
-    endpoints: &Endpoints,
-    sender: Sender,
-    nth: usize,
-) -> (Connection, JoinHandle<()>) {
+/// Transfers by a path that loses the `nth` datagram of a side, and ends both endpoints.
+async fn check_lost(endpoints: Endpoints, sender: Sender, nth: usize) {
     let mut count = 0;
     let is_lost = move |from| {
         count += usize::from(from == sender);
@@ -45,90 +32,10 @@ async fn transfer_lossy(
     let (client, server) = endpoints.connect_by(path).await;
     let echo = tokio::spawn(echo_all(server));
     check_echo(&client, LENGTH).await;
-    (client, echo)
-}
-
-/// Transfers over such a path, and ends both endpoints.
-async fn check_lost(endpoints: Endpoints, sender: Sender, nth: usize) {
-    let (client, echo) = transfer_lossy(&endpoints, sender, nth).await;
     client.close(VarInt::from_u32(0), b"");
     echo.await.unwrap();
     drop(client);
-    endpoints.client.wait_idle().await;
-    endpoints.server.wait_idle().await;
-}
-
-/// The shortest of three times that an event takes, in milliseconds.
-async fn shortest(mut event: impl AsyncFnMut() -> Duration) -> f64 {
-    let mut shortest = Duration::MAX;
-    for _ in 0..3 {
-        shortest = shortest.min(event().await);
-    }
-    shortest.as_secs_f64() * 1e3
-}
-
-/// Prints how long a connection takes whose nth datagram is lost, beside quinn's own runtime, with
-/// the limits of quinn's defaults. Each takes as long as the other, within a tick and a pass.
-#[test]
-#[allow(clippy::print_stdout)]
-#[ignore = "it prints times, which only a machine without other work shows"]
-fn times_of_lost_datagrams_beside_quinns_own_runtime() {
-    let service = TimerService::beside_runtime().shards(1).start().unwrap();
-    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtimes: [Arc<dyn quinn::Runtime>; 2] =
-        [Arc::new(QuinnRuntime::new(service.handle())), Arc::new(quinn::TokioRuntime)];
-    let transport = |idle: Duration| {
-        let mut transport = TransportConfig::default();
-        transport.max_idle_timeout(Some(idle.try_into().unwrap()));
-        Arc::new(transport)
-    };
-    let print = |row: &str, [own, quinns]: [f64; 2]| {
-        println!("| {row} | {own:.1} | {quinns:.1} | {:+.1} |", own - quinns);
-    };
-    println!("| what is lost | corewheel, ms | quinn, ms | difference |\n|---|--:|--:|--:|");
-    tokio.unwrap().block_on(async {
-        for sender in [Sender::Client, Sender::Server] {
-            for nth in 1..=20 {
-                let mut times = [0.0; 2];
-                for (runtime, time) in runtimes.iter().zip(&mut times) {
-                    *time = shortest(async || {
-                        let endpoints = Endpoints::by(Arc::clone(runtime), &transport(PATIENCE));
-                        let begin = Instant::now();
-                        transfer_lossy(&endpoints, sender, nth).await;
-                        begin.elapsed()
-                    })
-                    .await;
-                }
-                print(&format!("datagram {nth} of the {sender:?}"), times);
-            }
-        }
-        let [mut gives_up, mut wait_idle, mut datagrams] = [[0.0; 2]; 3];
-        for (at, runtime) in runtimes.iter().enumerate() {
-            let endpoints = || Endpoints::by(Arc::clone(runtime), &transport(ms(1_000)));
-            gives_up[at] = shortest(async || {
-                let (peer, address) = silent_peer();
-                let (endpoints, begin) = (endpoints(), Instant::now());
-                let attempt = endpoints.client.connect(address, "localhost").unwrap();
-                assert_eq!(attempt.await.unwrap_err(), ConnectionError::TimedOut);
-                let time = begin.elapsed();
-                let received = std::iter::from_fn(|| peer.recv(&mut [0; 1 << 11]).ok()).count();
-                datagrams[at] = f64::from(u32::try_from(received).unwrap());
-                time
-            })
-            .await;
-            wait_idle[at] = shortest(async || {
-                let (_peer, address) = silent_peer();
-                let (endpoints, begin) = (endpoints(), Instant::now());
-                drop(endpoints.client.connect(address, "localhost").unwrap());
-                endpoints.client.wait_idle().await;
-                begin.elapsed()
-            })
-            .await;
-        }
-        print("all: an attempt at a silent peer ends", gives_up);
-        print("`wait_idle` after an attempt that was dropped", wait_idle);
-        print("datagrams to a silent peer", datagrams);
-    });
+    endpoints.wait_idle().await;
 }
 
 #[test]
@@ -139,7 +46,7 @@ fn connection_goes_on_whichever_of_its_first_datagrams_is_lost() {
             for sender in [Sender::Client, Sender::Server] {
                 // No other endpoint of the runtime reads.
                 let runtime = QuinnRuntime::new(service.handle());
-                let endpoints = Endpoints::new(&runtime, &quick(PATIENCE));
+                let endpoints = Endpoints::new(&runtime, quick(PATIENCE));
                 tries.spawn(check_lost(endpoints, sender, nth));
             }
         }
@@ -153,7 +60,7 @@ fn connection_goes_on_whichever_of_its_first_datagrams_is_lost() {
 fn attempts_whose_first_datagrams_are_lost_connect_by_the_next() {
     const CONNECTIONS: usize = 100;
     on_each_host(CAPACITY, async |_, _, runtime| {
-        let endpoints = Endpoints::new(runtime, &quick(PATIENCE));
+        let endpoints = Endpoints::new(runtime, quick(PATIENCE));
         let mut count = 0;
         let is_lost = move |_| {
             count += 1;
@@ -172,21 +79,21 @@ fn attempts_whose_first_datagrams_are_lost_connect_by_the_next() {
             check_echo(&attempt.await.unwrap(), 100).await;
         }
         endpoints.server.close(VarInt::from_u32(0), b"");
-        endpoints.client.wait_idle().await;
-        endpoints.server.wait_idle().await;
+        endpoints.wait_idle().await;
     });
 }
 
 #[test]
 fn attempt_at_a_silent_peer_is_sent_again_and_ends_at_its_limit() {
     on_each_host(CAPACITY, async |host, _, runtime| {
-        let endpoints = Endpoints::new(runtime, &quick(Duration::from_secs(1)));
-        let (peer, address) = silent_peer();
-        let attempt = endpoints.client.connect(address, "localhost").unwrap();
+        let endpoints = Endpoints::new(runtime, quick(Duration::from_secs(1)));
+        let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let attempt = endpoints.client.connect(peer.local_addr().unwrap(), "localhost").unwrap();
         assert_eq!(attempt.await.unwrap_err(), ConnectionError::TimedOut, "{host:?}");
         let received = std::iter::from_fn(|| peer.recv(&mut [0; 1 << 11]).ok()).count();
         assert!(received > 1, "{host:?}: {received} datagrams came");
-        endpoints.client.wait_idle().await;
+        endpoints.wait_idle().await;
     });
 }
 
@@ -216,18 +123,14 @@ enum By {
 /// Brings a connection into a state, ends it, and waits until no task of its endpoints is left.
 async fn check_ended(runtime: &QuinnRuntime, state: State, by: By) {
     let tasks = Handle::current().metrics().num_alive_tasks();
-    let endpoints = Endpoints::new(runtime, &quick(ms(300)));
-    let (of_client, of_server) =
-        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let is_lost = {
-        let (of_client, of_server) = (Arc::clone(&of_client), Arc::clone(&of_server));
-        move |from| match from {
-            Sender::Client => of_client.load(Ordering::SeqCst),
-            Sender::Server => of_server.load(Ordering::SeqCst),
-        }
-    };
-    of_client.store(state == State::Unanswered, Ordering::SeqCst);
-    of_server.store(state == State::HalfOpen, Ordering::SeqCst);
+    let endpoints = Endpoints::new(runtime, quick(ms(300)));
+    let losing = Arc::new(Mutex::new(match state {
+        State::Unanswered => Some(Sender::Client),
+        State::HalfOpen => Some(Sender::Server),
+        _ => None,
+    }));
+    let loses = Arc::clone(&losing);
+    let is_lost = move |from| *loses.lock().unwrap() == Some(from);
     let path = lossy_path(endpoints.server_address(), is_lost).await;
     let mut attempt = endpoints.client.connect(path, "localhost").unwrap();
     let open = match state {
@@ -247,7 +150,7 @@ async fn check_ended(runtime: &QuinnRuntime, state: State, by: By) {
             let (client, server) = tokio::join!(&mut attempt, accept);
             let (client, server) = (client.unwrap(), server.unwrap());
             if state == State::Sends {
-                of_client.store(true, Ordering::SeqCst);
+                *losing.lock().unwrap() = Some(Sender::Client);
                 let mut stream = client.open_uni().await.unwrap();
                 stream.write_all(b"lost").await.unwrap();
             }

@@ -3,49 +3,32 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+#[path = "../common/configs.rs"]
+mod configs;
 mod connections;
 mod held;
 mod lost;
 mod manual;
 mod timer;
 
-use std::future::{Future, poll_fn};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::TimerService;
 use corewheel_quinn::QuinnRuntime;
-use corewheel_test_support::{Alarm, FAR, Lab, PATIENCE, SHARD, builder, ms, within_patience};
-use quinn::rustls::RootCertStore;
-use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use quinn::{
-    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig,
-    TransportConfig,
-};
+use corewheel_test_support::{PATIENCE, ms, within_patience};
+use quinn::{Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig, TransportConfig};
 
-/// A certificate for `localhost`, and its private key.
-static CERTIFICATE: LazyLock<(CertificateDer<'static>, Vec<u8>)> = LazyLock::new(|| {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    (made.cert.der().clone(), made.signing_key.serialize_der())
-});
-
-/// Limits of a connection without probes for its greatest datagram, which would be activity.
-fn transport(idle: Option<Duration>, keep_alive: Option<Duration>) -> Arc<TransportConfig> {
-    let mut transport = TransportConfig::default();
-    transport.max_idle_timeout(idle.map(|idle| idle.try_into().unwrap()));
-    transport.keep_alive_interval(keep_alive);
-    transport.mtu_discovery_config(None);
-    Arc::new(transport)
-}
+use self::configs::{certificate, of_client, of_server, transport};
 
 /// An endpoint on a free port of the loopback interface.
-fn endpoint(runtime: Arc<dyn quinn::Runtime>, server: Option<ServerConfig>) -> Endpoint {
+fn endpoint(runtime: &Arc<QuinnRuntime>, server: Option<ServerConfig>) -> Endpoint {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    Endpoint::new(EndpointConfig::default(), server, socket, runtime).unwrap()
+    let config = EndpointConfig::default();
+    Endpoint::new(config, server, socket, Arc::<QuinnRuntime>::clone(runtime)).unwrap()
 }
 
 /// Which side has sent a datagram.
@@ -62,22 +45,11 @@ struct Endpoints {
 }
 
 impl Endpoints {
-    fn new(runtime: &QuinnRuntime, transport: &Arc<TransportConfig>) -> Self {
-        Self::by(Arc::new(runtime.clone()), transport)
-    }
-
-    fn by(runtime: Arc<dyn quinn::Runtime>, transport: &Arc<TransportConfig>) -> Self {
-        let (certificate, key) = &*CERTIFICATE;
-        let key = PrivatePkcs8KeyDer::from(key.clone()).into();
-        let mut of_server = ServerConfig::with_single_cert(vec![certificate.clone()], key).unwrap();
-        of_server.transport_config(Arc::clone(transport));
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate.clone()).unwrap();
-        let mut of_client = ClientConfig::with_root_certificates(Arc::new(roots)).unwrap();
-        of_client.transport_config(Arc::clone(transport));
-        let server = endpoint(Arc::clone(&runtime), Some(of_server));
-        let mut client = endpoint(runtime, None);
-        client.set_default_client_config(of_client);
+    fn new(runtime: &QuinnRuntime, transport: TransportConfig) -> Self {
+        let (runtime, transport) = (Arc::new(runtime.clone()), Arc::new(transport));
+        let server = endpoint(&runtime, Some(of_server(&transport)));
+        let mut client = endpoint(&runtime, None);
+        client.set_default_client_config(of_client(certificate(), &transport));
         Self { server, client }
     }
 
@@ -99,6 +71,11 @@ impl Endpoints {
 
     async fn connect_by(&self, address: SocketAddr) -> (Connection, Connection) {
         self.try_connect_by(address).await.unwrap()
+    }
+
+    async fn wait_idle(&self) {
+        self.client.wait_idle().await;
+        self.server.wait_idle().await;
     }
 
     async fn try_connect(&self) -> Result<(Connection, Connection), ConnectionError> {
@@ -152,75 +129,16 @@ async fn lossy_path(
         let mut client = None;
         loop {
             let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-            if from != server {
+            let (sender, to) = if from == server {
+                (Sender::Server, client.unwrap())
+            } else {
                 client = Some(from);
-            }
-            let is_of_server = from == server;
-            let to = if is_of_server { client.unwrap() } else { server };
-            if !is_lost(if is_of_server { Sender::Server } else { Sender::Client }) {
+                (Sender::Client, server)
+            };
+            if !is_lost(sender) {
                 socket.send_to(&buffer[..length], to).await.unwrap();
             }
         }
     });
     address
-}
-
-/// A lab with one shard, and a runtime of its timers.
-struct Timed {
-    lab: Lab,
-    runtime: QuinnRuntime,
-}
-
-impl Deref for Timed {
-    type Target = Lab;
-
-    fn deref(&self) -> &Lab {
-        &self.lab
-    }
-}
-
-impl DerefMut for Timed {
-    fn deref_mut(&mut self) -> &mut Lab {
-        &mut self.lab
-    }
-}
-
-impl Timed {
-    fn new(capacity: u32) -> Self {
-        Self::of(Lab::new(builder(1).capacity(capacity)))
-    }
-
-    fn of(lab: Lab) -> Self {
-        Self { runtime: QuinnRuntime::new(lab.handle()), lab }
-    }
-
-    /// Lets the tasks of a current-thread runtime run, as often as a datagram and its answer need.
-    async fn run_tasks(&mut self) {
-        for _ in 0..3 {
-            self.settle();
-            // The runtime runs its other tasks and looks at its sockets before it wakes this task.
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Runs the tasks until a condition holds, while the manual clock stands still.
-    async fn run_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let give_up = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < give_up, "waited in vain until {what}");
-            self.run_tasks().await;
-        }
-    }
-
-    /// Runs a future beside the shard, while the manual clock stands still.
-    async fn drive<F: Future>(&mut self, future: F) -> F::Output {
-        let mut future = std::pin::pin!(future);
-        loop {
-            self.settle();
-            let waited = tokio::time::timeout(ms(1), poll_fn(|cx| future.as_mut().poll(cx)));
-            if let Ok(output) = waited.await {
-                return output;
-            }
-        }
-    }
 }

@@ -3,6 +3,9 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+#[path = "../common/configs.rs"]
+mod configs;
+
 use std::env;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,18 +13,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use corewheel::Handle;
 use corewheel_quinn::QuinnRuntime;
-use quinn::rustls::RootCertStore;
-use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use quinn::rustls::pki_types::CertificateDer;
 use quinn::{
-    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream,
-    ServerConfig, TransportConfig, WriteError,
+    Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream, SendStream, WriteError,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
+use self::configs::{certificate, of_client, of_server, transport};
 use corewheel_test_support::child::Child;
 use corewheel_test_support::held::{Flavour, HeldUp, Hold, Server};
 
@@ -73,7 +74,11 @@ fn round(flavour: Flavour, hold: Hold, limit: Duration) -> Option<Ended> {
         (HeldUp::Here(server), addresses.to_vec())
     };
     let mut control = TcpStream::connect(addresses[1]).unwrap();
-    let (runtime, endpoint) = client(certificate(&mut control).unwrap());
+    let mut length = [0; 2];
+    control.read_exact(&mut length).unwrap();
+    let mut certificate = vec![0; u16::from_be_bytes(length).into()];
+    control.read_exact(&mut certificate).unwrap();
+    let (runtime, endpoint) = client(certificate.into());
     let begin = Instant::now();
     let Ok(mut clients) = runtime.block_on(connect(&endpoint, addresses[0])) else {
         // It has timed out.
@@ -138,14 +143,11 @@ async fn send_all(clients: &mut [Client]) -> Result<(), WriteError> {
 /// The endpoint of the clients, and a runtime that drives it.
 fn client(certificate: CertificateDer<'static>) -> (Runtime, Endpoint) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate).unwrap();
-    let config = ClientConfig::with_root_certificates(Arc::new(roots)).unwrap();
     let mut endpoint = {
         let _entered = runtime.enter();
         Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
     };
-    endpoint.set_default_client_config(config);
+    endpoint.set_default_client_config(of_client(certificate, &Arc::default()));
     (runtime, endpoint)
 }
 
@@ -158,9 +160,10 @@ fn serve(flavour: Flavour, clients: usize, limit: Duration) -> (Server, [SocketA
     // A task that a timer wakes runs before the runtime looks at its sockets.
     builder.event_interval(10_000).global_queue_interval(1);
     let server = Server::run(flavour, builder, async move |timers| {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        let certificate = made.cert.der().clone();
-        let endpoint = endpoint(timers, socket, limit, (certificate.clone(), made.signing_key));
+        let config = Some(of_server(&Arc::new(transport(limit))));
+        let runtime = Arc::new(QuinnRuntime::new(timers));
+        let endpoint = Endpoint::new(EndpointConfig::default(), config, socket, runtime).unwrap();
+        let certificate = certificate();
         let (mut control, _) = accept(control).await.unwrap();
         control.write_u16(certificate.len() as u16).await.unwrap();
         control.write_all(&certificate).await.unwrap();
@@ -183,30 +186,6 @@ fn serve(flavour: Flavour, clients: usize, limit: Duration) -> (Server, [SocketA
 async fn accept(listener: TcpListener) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
     listener.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(listener)?.accept().await
-}
-
-/// Reads the server's certificate.
-fn certificate(control: &mut TcpStream) -> io::Result<CertificateDer<'static>> {
-    let mut length = [0; 2];
-    control.read_exact(&mut length)?;
-    let mut certificate = vec![0; u16::from_be_bytes(length).into()];
-    control.read_exact(&mut certificate)?;
-    Ok(certificate.into())
-}
-
-fn endpoint(
-    timers: Handle,
-    socket: UdpSocket,
-    limit: Duration,
-    (certificate, key): (CertificateDer<'static>, rcgen::KeyPair),
-) -> Endpoint {
-    let mut transport = TransportConfig::default();
-    transport.max_idle_timeout(Some(limit.try_into().unwrap()));
-    let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
-    let mut config = ServerConfig::with_single_cert(vec![certificate], key).unwrap();
-    config.transport_config(Arc::new(transport));
-    let runtime = Arc::new(QuinnRuntime::new(timers));
-    Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime).unwrap()
 }
 
 /// Whether the second byte of a client comes before its connection ends as idle.

@@ -16,13 +16,15 @@
 
 #![cfg(all(target_os = "linux", not(corewheel_loom)))]
 
+#[path = "../common/configs.rs"]
+mod configs;
 mod path;
 mod runtimes;
 
 use std::cell::{Cell, RefCell};
 use std::env;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,13 +33,9 @@ use corewheel::sim::{Simulation, explore};
 use corewheel::{Fired, TimerService, Timers};
 use corewheel_quinn::QuinnRuntime;
 use fastrand::Rng;
-use quinn::rustls::RootCertStore;
-use quinn::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use quinn::{
-    ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig,
-    TransportConfig,
-};
+use quinn::{Connection, ConnectionError, Endpoint, EndpointConfig, ServerConfig};
 
+use self::configs::{certificate, of_client, of_server, transport};
 use self::path::{Fates, Path, Socket};
 use self::runtimes::{Plain, Spawned, Watched};
 
@@ -54,12 +52,6 @@ const ACK_DELAY: Duration = Duration::from_millis(25);
 const TIMERS_MAX: u32 = 20;
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(150);
-
-/// A certificate for `localhost`, and its private key.
-static CERTIFICATE: LazyLock<(CertificateDer<'static>, Vec<u8>)> = LazyLock::new(|| {
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    (made.cert.der().clone(), made.signing_key.serialize_der())
-});
 
 #[derive(Clone, Copy, Debug)]
 enum Command {
@@ -166,21 +158,12 @@ impl History {
         let is_calm = rng.u8(..3) == 0;
         let fates = [(); 2].map(|()| Fates::new(&mut rng, rtt, is_calm));
         let path = Path::new(&sim, fates);
-        let mut transport = TransportConfig::default();
-        transport.max_idle_timeout(Some(idle.try_into().unwrap()));
-        transport.initial_rtt(rtt).mtu_discovery_config(None);
+        let mut transport = transport(idle);
+        transport.initial_rtt(rtt);
         if rng.u8(..3) == 0 {
             transport.keep_alive_interval(Some(idle / 3));
         }
         let transport = Arc::new(transport);
-        let (certificate, key) = &*CERTIFICATE;
-        let key = PrivatePkcs8KeyDer::from(key.clone()).into();
-        let mut of_server = ServerConfig::with_single_cert(vec![certificate.clone()], key).unwrap();
-        of_server.transport_config(Arc::clone(&transport));
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate.clone()).unwrap();
-        let mut of_client = ClientConfig::with_root_certificates(Arc::new(roots)).unwrap();
-        of_client.transport_config(transport);
         let handle = sim.service().handle();
         let endpoint = |number: u8, on: &Runtime, server: Option<ServerConfig>| {
             let socket = Arc::new(Socket::new(&net, &path, number));
@@ -201,9 +184,9 @@ impl History {
             }
             .unwrap()
         };
-        let of_all = endpoint(1, &server, Some(of_server));
+        let of_all = endpoint(1, &server, Some(of_server(&transport)));
         let mut client = endpoint(2, &clients, None);
-        client.set_default_client_config(of_client);
+        client.set_default_client_config(of_client(certificate(), &transport));
         let (endpoints, outcomes) = ([of_all, client], Outcomes::default());
         let accepting = endpoints[0].clone();
         let (runtime, shared) = (server.clone(), Rc::clone(&outcomes));

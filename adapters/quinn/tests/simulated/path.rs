@@ -4,8 +4,6 @@
 //! endpoint sees it as late as it sees what comes to any socket.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::future::poll_fn;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -20,6 +18,8 @@ use fastrand::Rng;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::runtimes::{act_in_time, opaque};
 
 /// The address of an endpoint.
 pub(crate) fn address(number: u8) -> SocketAddr {
@@ -99,21 +99,8 @@ impl Path {
             mover: None,
         };
         let path = Self(Arc::new(Mutex::new(shared)));
-        let (moved, time) = (path.clone(), sim.time());
-        drop(sim.spawn(async move {
-            let mut sleep = None;
-            poll_fn(|cx| {
-                while let Some(next) = moved.deliver(cx) {
-                    let after = next.saturating_duration_since(time.now());
-                    let sleep = sleep.insert(Box::pin(time.sleep(after)));
-                    if sleep.as_mut().poll(cx).is_pending() {
-                        break;
-                    }
-                }
-                Poll::<()>::Pending
-            })
-            .await;
-        }));
+        let moved = path.clone();
+        act_in_time(sim, move |cx| moved.deliver(cx));
         path
     }
 
@@ -245,11 +232,7 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Socket").field(&self.number).finish()
-    }
-}
+opaque!(Socket);
 
 /// There is always room on the way.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! The runtimes of the endpoints: ours, whose timers are watched, and a plain one.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::UdpSocket;
@@ -44,6 +43,42 @@ impl Spawned {
             waker.wake();
         }
     }
+}
+
+/// Shows no more than their names.
+macro_rules! opaque {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+    )*};
+}
+pub(crate) use opaque;
+
+opaque!(Ours, WatchedTimer, Plain, PlainTimer);
+
+/// Runs a task that acts whenever the time has come that its last act returned.
+pub(crate) fn act_in_time(
+    sim: &Simulation<u8>,
+    mut act: impl FnMut(&mut Context<'_>) -> Option<Instant> + 'static,
+) {
+    let time = sim.time();
+    drop(sim.spawn(async move {
+        let mut sleep = None;
+        poll_fn(|cx| {
+            while let Some(next) = act(cx) {
+                let after = next.saturating_duration_since(time.now());
+                let sleep = sleep.insert(Box::pin(time.sleep(after)));
+                if sleep.as_mut().poll(cx).is_pending() {
+                    break;
+                }
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }));
 }
 
 fn no_socket() -> io::Result<Arc<dyn AsyncUdpSocket>> {
@@ -127,12 +162,6 @@ impl quinn::Runtime for Ours {
     }
 }
 
-impl fmt::Debug for Ours {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ours")
-    }
-}
-
 struct WatchedTimer {
     inner: Pin<Box<dyn AsyncTimer>>,
     number: u64,
@@ -176,12 +205,6 @@ impl Drop for WatchedTimer {
     }
 }
 
-impl fmt::Debug for WatchedTimer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WatchedTimer").field(&self.number).finish()
-    }
-}
-
 /// A runtime with a list of wakers, by when each is woken.
 pub(crate) struct Plain {
     clock: Clock,
@@ -199,30 +222,20 @@ struct List {
 impl Plain {
     pub(crate) fn new(sim: &Simulation<u8>, spawned: Spawned) -> Self {
         let list: Arc<Mutex<List>> = Arc::default();
-        let (kept, time) = (Arc::clone(&list), sim.time());
-        drop(sim.spawn(async move {
-            let mut sleep = None;
-            poll_fn(|cx| {
-                let mut list = kept.lock().unwrap();
-                list.keeper = Some(cx.waker().clone());
-                while let Some(first) = list.wakers.first_entry() {
-                    let after = first.key().0.saturating_duration_since(time.now());
-                    if after.is_zero() {
-                        first.remove().wake();
-                    } else if sleep
-                        .insert(Box::pin(time.sleep(after)))
-                        .as_mut()
-                        .poll(cx)
-                        .is_pending()
-                    {
-                        break;
-                    }
+        let (kept, clock) = (Arc::clone(&list), sim.service().handle().clock());
+        let now = clock.clone();
+        act_in_time(sim, move |cx| {
+            let mut list = kept.lock().unwrap();
+            list.keeper = Some(cx.waker().clone());
+            while let Some(first) = list.wakers.first_entry() {
+                if first.key().0 > now.now() {
+                    return Some(first.key().0);
                 }
-                Poll::<()>::Pending
-            })
-            .await;
-        }));
-        Self { clock: sim.service().handle().clock(), spawned, list }
+                first.remove().wake();
+            }
+            None
+        });
+        Self { clock, spawned, list }
     }
 }
 
@@ -244,12 +257,6 @@ impl quinn::Runtime for Plain {
 
     fn now(&self) -> Instant {
         self.clock.now()
-    }
-}
-
-impl fmt::Debug for Plain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Plain")
     }
 }
 
@@ -287,11 +294,5 @@ impl AsyncTimer for PlainTimer {
 impl Drop for PlainTimer {
     fn drop(&mut self) {
         self.forget();
-    }
-}
-
-impl fmt::Debug for PlainTimer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PlainTimer").field(&self.deadline).finish()
     }
 }
