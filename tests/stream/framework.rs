@@ -8,7 +8,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use corewheel::Runtime;
 use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{Head, Idle, WriteStall};
 use tokio::io::AsyncReadExt;

@@ -5,7 +5,6 @@
 
 mod acknowledged;
 mod control;
-mod drained;
 mod framework;
 mod http;
 mod hyper_traits;
@@ -61,11 +60,4 @@ fn receive_and_wait<K: Kind>(stream: &mut Duplex<K>, peer: &mut DuplexStream, by
 fn check_waits<K: Kind>(lab: &mut Lab, ticks: u64, stream: &mut Duplex<K>) {
     lab.advance_ticks(ticks);
     assert!(read(stream).is_pending());
-}
-
-/// A service with a thread of its own, and a runtime beside it.
-fn beside() -> (TimerService, tokio::runtime::Runtime) {
-    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    (service, builder.worker_threads(2).enable_all().build().unwrap())
 }

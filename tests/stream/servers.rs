@@ -57,7 +57,7 @@ pub(super) struct Server<R> {
 /// The client, when its connection ended, and how.
 type Outcome = (SocketAddr, Instant, io::Result<()>);
 
-pub(super) fn listen() -> io::Result<TcpListener> {
+fn listen() -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     // Connections inherit it: a client that does not read stops the server soon.
     socket.set_send_buffer_size(64 << 10)?;
@@ -70,7 +70,9 @@ pub(super) fn start_multi_thread<F>(serve: fn(TcpStream, Handle) -> F) -> Server
 where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
-    let (service, runtime) = beside();
+    let service = TimerService::builder().shards(1).runtime(Runtime::Thread).start().unwrap();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build().unwrap();
     let timers = service.handle();
     let listener = runtime.block_on(async { listen() }).unwrap();
     let address = listener.local_addr().unwrap();

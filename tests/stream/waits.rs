@@ -275,6 +275,34 @@ fn write_that_is_not_polled_again_holds_idle_times_back_until_its_limit<K: Kind>
     }
 }
 
+both_sides!(write_that_waited_and_goes_on_begins_the_time_of_a_read_again);
+fn write_that_waited_and_goes_on_begins_the_time_of_a_read_again<K: Kind>() {
+    let (mut lab, mut stream, mut peer) = open::<K>(NONE.read_idle(ms(LIMIT)));
+    ready(write(&mut stream, &[7; ROOM]));
+    assert!(read(&mut stream).is_pending());
+    for _ in 0..20 {
+        assert!(write(&mut stream, b"aaaa").is_pending());
+        check_waits(&mut lab, LIMIT - 1, &mut stream);
+        // The peer sends nothing, and takes 4 bytes.
+        take(&mut peer, &mut stream);
+    }
+    // A write that waits, and does not go on, is no activity.
+    assert!(write(&mut stream, b"a").is_pending());
+    check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
+}
+
+both_sides!(write_that_is_accepted_at_once_is_no_activity_of_the_peer);
+fn write_that_is_accepted_at_once_is_no_activity_of_the_peer<K: Kind>() {
+    let (mut lab, mut stream, _peer) = open::<K>(NONE.read_idle(ms(LIMIT)));
+    assert!(read(&mut stream).is_pending());
+    for _ in 0..4 {
+        lab.advance_ticks(LIMIT / 5);
+        // There is room for it, whatever the peer does.
+        ready(write(&mut stream, b"aaaa"));
+    }
+    check_ends::<K, _>(&mut lab, LIMIT / 5, ReadIdle(ms(LIMIT)), || read(&mut stream));
+}
+
 both_sides!(each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls);
 fn each_operation_of_a_write_is_passed_on_and_ends_when_it_stalls<K: Kind>() {
     let stall = WriteStall(ms(LIMIT));

@@ -226,27 +226,3 @@ fn connections_outlive_their_service_and_are_closed_when_idle() {
         Ok(())
     });
 }
-
-#[test]
-fn lost_last_datagram_of_a_stream_is_sent_again_by_the_timer() {
-    on_each_host(CAPACITY, async |host, _, runtime| {
-        let endpoints = Endpoints::new(runtime, transport(PATIENCE));
-        let loses = Arc::new(AtomicBool::new(false));
-        let is_lost = {
-            let loses = Arc::clone(&loses);
-            // One datagram only.
-            move |_| loses.swap(false, Ordering::SeqCst)
-        };
-        let path = lossy_path(endpoints.server_address(), is_lost).await;
-        let (client, server) = endpoints.connect_by(path).await;
-        tokio::spawn(echo_all(server));
-        check_echo(&client, 100).await;
-        // Acknowledgements may be on their way, so it is tried until a datagram with data is lost.
-        let before = client.stats().path.lost_packets;
-        while client.stats().path.lost_packets == before {
-            loses.store(true, Ordering::SeqCst);
-            check_echo(&client, 100).await;
-        }
-        assert!(!loses.load(Ordering::SeqCst), "{host:?}");
-    });
-}

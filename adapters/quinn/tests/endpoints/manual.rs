@@ -36,7 +36,7 @@ fn keep_alive_holds_a_connection_open_for_many_idle_times() {
         let tokio = Builder::new_current_thread().enable_all().build().unwrap();
         tokio.block_on(async {
             // The thread of the runtime also drives the shard.
-            let mut lab = Lab::new(builder(1));
+            let mut lab: Lab = Lab::new(builder(1));
             let mut transport = transport(IDLE);
             transport.keep_alive_interval(Some(KEEP_ALIVE));
             let endpoints = Endpoints::new(&QuinnRuntime::new(lab.handle()), transport);

@@ -40,7 +40,7 @@ impl On {
 #[test]
 fn timer_is_pending_a_tick_before_its_deadline_and_done_a_tick_after() {
     for on in On::BOTH {
-        let mut lab = Lab::new(builder(1));
+        let mut lab: Lab = Lab::new(builder(1));
         let runtime = QuinnRuntime::new(lab.handle());
         let (alarm, waker) = Alarm::new();
         let deadline = runtime.now() + ms(10);
@@ -64,7 +64,7 @@ fn timer_is_pending_a_tick_before_its_deadline_and_done_a_tick_after() {
 
 #[test]
 fn clock_of_the_runtime_is_the_clock_of_the_service_also_after_its_end() {
-    let mut lab = Lab::new(builder(1));
+    let mut lab: Lab = Lab::new(builder(1));
     let runtime = QuinnRuntime::new(lab.handle());
     let before = runtime.now();
     assert_eq!(before, lab.clock.now());
@@ -81,7 +81,7 @@ fn clock_of_the_runtime_is_the_clock_of_the_service_also_after_its_end() {
 fn timer_by_a_manual_clock_is_not_early_after_the_end_of_its_service() {
     for on in On::BOTH {
         // Its present is the system's.
-        let Lab { clock, service, shards, .. } = Lab::at_epoch(builder(1));
+        let Lab { clock, service, shards, .. }: Lab = Lab::at_epoch(builder(1));
         let runtime = QuinnRuntime::new(service.handle());
         let deadline = runtime.now() + ms(5);
         let mut timer = runtime.new_timer(deadline);
