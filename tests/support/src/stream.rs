@@ -99,12 +99,12 @@ macro_rules! both_sides {
     ($test:ident) => {
         mod $test {
             #[test]
-            fn by_handle() {
+            fn timers_of_a_handle() {
                 super::$test::<$crate::stream::Handle>();
             }
 
             #[test]
-            fn on_shard() {
+            fn timers_of_a_shard() {
                 super::$test::<$crate::stream::Timers>();
             }
         }
