@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::rows::Row;
-use crate::server::{Place, start, start_child};
-use corewheel_test_support::held::{Flavour, HeldUp, Hold};
+use crate::server::{Rows, Where, start, start_child};
+use corewheel_test_support::held::{HeldUp, Hold};
 
 /// The limit of the first try with few clients. Each further one doubles it.
 const LIMIT: Duration = Duration::from_millis(400);
@@ -16,28 +16,16 @@ const TRIES: u32 = 8;
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Runs a round with so many clients for each row, and a silent one besides.
-pub(crate) fn check(
-    rows: &[&'static Row],
-    clients: usize,
-    flavour: Flavour,
-    place: Place,
-    hold: Hold,
-) {
+pub(crate) fn check(rows: Rows<'_>, clients: usize, at: Where, hold: Hold) {
     let first = LIMIT * (1 + (rows.len() * clients / 500) as u32);
-    check_from(first, rows, clients, (flavour, place), hold);
+    check_from(first, rows, clients, at, hold);
 }
 
 /// Like [`check`], with this limit in the first try. The runtime is held up for half as long again.
-pub(crate) fn check_from(
-    first: Duration,
-    rows: &[&'static Row],
-    clients: usize,
-    (flavour, place): (Flavour, Place),
-    hold: Hold,
-) {
-    let what = format!("{flavour:?}, {place:?}, {hold:?}");
+pub(crate) fn check_from(first: Duration, rows: Rows<'_>, clients: usize, at: Where, hold: Hold) {
+    let what = format!("{:?}, {:?}, {hold:?}", at.0, at.1);
     let mut limits = (0..TRIES).map(|tries| first * 2_u32.pow(tries));
-    let cut = limits.find_map(|limit| round(rows, clients, (flavour, place), hold, limit));
+    let cut = limits.find_map(|limit| round(rows, clients, at, hold, limit));
     let cut = cut.unwrap_or_else(|| panic!("{what}: this machine is too busy to send in time"));
     assert!(cut.is_empty(), "{what}, of {clients} clients each: {cut:#?}");
 }
@@ -45,17 +33,17 @@ pub(crate) fn check_from(
 /// The rows with the number of clients that were cut, or that were silent and not cut. `None` if
 /// the clients have sent too late.
 fn round(
-    rows: &[&'static Row],
+    rows: Rows<'_>,
     clients: usize,
-    where_served: (Flavour, Place),
+    at: Where,
     hold: Hold,
     limit: Duration,
 ) -> Option<Vec<(&'static str, usize)>> {
     let (server, addresses) = if hold == Hold::Stopped {
-        let (child, addresses) = start_child(rows, clients + 1, where_served, limit);
+        let (child, addresses) = start_child(rows, clients + 1, at, limit);
         (HeldUp::Child(child), addresses)
     } else {
-        let (server, addresses) = start(rows, clients + 1, where_served, limit);
+        let (server, addresses) = start(rows, clients + 1, at, limit);
         (HeldUp::Here(server), addresses)
     };
     // The limits begin later.

@@ -52,7 +52,7 @@ fn runtime_whose_workers_block_cuts_no_client_that_was_in_time() {
         // of the row come before that.
         thread::scope(|scope| {
             for row in &ROWS {
-                scope.spawn(move || check(&[row], 8, flavour, Place::Tasks, Hold::Blocked));
+                scope.spawn(move || check(&[row], 8, (flavour, Place::Tasks), Hold::Blocked));
             }
         });
     }
@@ -68,7 +68,8 @@ fn more_workers_than_processors_cut_no_client_whose_body_another_task_waits_for(
     for _ in 0..3 {
         thread::scope(|scope| {
             for row in rows.iter().cycle().take(24) {
-                scope.spawn(|| check(&[row], 8, Flavour::MultiThread, Place::Tasks, Hold::Blocked));
+                let served = (Flavour::MultiThread, Place::Tasks);
+                scope.spawn(move || check(&[row], 8, served, Hold::Blocked));
             }
         });
     }
@@ -97,7 +98,7 @@ fn check_each(rows: &[&'static Row], clients: usize, place: Place, holds: &[Hold
         .filter(|flavour| place != Place::Blocking || *flavour == Flavour::MultiThread);
     for flavour in flavours {
         for hold in holds {
-            check(rows, clients, flavour, place, *hold);
+            check(rows, clients, (flavour, place), *hold);
         }
     }
 }

@@ -51,12 +51,15 @@ impl Place {
     ];
 }
 
+pub(crate) type Rows<'a> = &'a [&'static Row];
+pub(crate) type Where = (Flavour, Place);
+
 /// Serves so many clients of each row on a thread of its own. Beside it, where each row
 /// listens.
 pub(crate) fn start(
-    rows: &[&'static Row],
+    rows: Rows<'_>,
     clients: usize,
-    (flavour, place): (Flavour, Place),
+    (flavour, place): Where,
     limit: Duration,
 ) -> (Server, Vec<SocketAddr>) {
     let rows = rows.to_vec();
@@ -75,9 +78,9 @@ pub(crate) fn start(
 
 /// Serves the clients of rows in a process of its own.
 pub(crate) fn start_child(
-    rows: &[&'static Row],
+    rows: Rows<'_>,
     clients: usize,
-    (flavour, place): (Flavour, Place),
+    (flavour, place): Where,
     limit: Duration,
 ) -> (Child, Vec<SocketAddr>) {
     let names: Vec<_> = rows.iter().map(|row| row.name).collect();
@@ -104,7 +107,7 @@ fn first_runtime(timers: Handle) {
 
 /// Accepts all clients.
 async fn accept(
-    rows: &[&'static Row],
+    rows: Rows<'_>,
     listeners: Vec<TcpListener>,
     clients: usize,
     timers: Handle,

@@ -14,40 +14,8 @@ use super::*;
 /// More than the system takes at once of a peer that does not read.
 const TOTAL: usize = 24 << 20;
 
-/// A client of a server that sends [`TOTAL`] bytes.
-#[derive(Clone, Copy)]
-enum Reader {
-    /// Reads so many bytes each 100 ms, for a time, and the rest at once.
-    Steady(usize, Duration),
-    /// Reads so many bytes at once, and stops.
-    Stops(usize),
-}
-
-impl Reader {
-    /// Returns how many bytes it has received by the end of the stream; `None` if it has stopped.
-    async fn read(self, client: &mut TcpStream) -> Option<usize> {
-        let (mut received, mut part) = (0, vec![0; 256 << 10]);
-        match self {
-            Self::Steady(bytes, time) => {
-                let begin = Instant::now();
-                while begin.elapsed() < time {
-                    tokio::time::sleep(ms(100)).await;
-                    client.read_exact(&mut part[..bytes]).await.unwrap();
-                    received += bytes;
-                }
-            }
-            Self::Stops(bytes) => {
-                while received < bytes {
-                    received += client.read(&mut part).await.unwrap();
-                }
-                return None;
-            }
-        }
-        let mut rest = Vec::new();
-        client.read_to_end(&mut rest).await.unwrap();
-        Some(received + rest.len())
-    }
-}
+/// The limit of a write that makes no progress, for clients that take what is sent.
+const STALL: Duration = ms(4_000);
 
 /// Whether the system has a socket of these two ports, in any state.
 fn is_known(local: u16, peer: u16) -> bool {
@@ -75,48 +43,54 @@ fn asking(socket: TcpStream, timers: Handle, limits: StreamLimits) -> TimedIo<Tc
     TimedIo::new(socket, timers, limits).with_socket(|socket| Some(socket.as_fd()))
 }
 
-async fn check(reader: Reader, limits: StreamLimits, expected: Result<(), StreamTimeout>) {
+/// Sends [`TOTAL`] bytes. Returns how many of them the peer has acknowledged.
+async fn send_all(socket: TcpStream, limits: StreamLimits) -> io::Result<u64> {
     let service = TimerService::beside_runtime().start().unwrap();
+    let mut stream = asking(socket, service.handle(), limits);
+    stream.write_all(&vec![7; TOTAL]).await?;
+    stream.shutdown().await?;
+    // What the client has not read is on its way.
+    Ok(PeerSocket::acknowledged(stream.get_ref()).unwrap())
+}
+
+/// The client reads 10 kB each 100 ms, for twice a stall, and the rest at once.
+async fn check_kept(limits: StreamLimits) {
+    let (socket, mut client) = connect(None).await;
+    let served = tokio::spawn(send_all(socket, limits));
+    let (mut received, begin) = (Vec::new(), Instant::now());
+    while begin.elapsed() < 2 * STALL {
+        tokio::time::sleep(ms(100)).await;
+        let mut part = [0; 10_000];
+        client.read_exact(&mut part).await.unwrap();
+        received.extend(part);
+    }
+    client.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received.len(), TOTAL);
+    assert!(served.await.unwrap().unwrap() <= TOTAL as u64 + 2);
+}
+
+/// The client reads so many bytes at once, and stops.
+async fn check_reset(bytes: usize, limits: StreamLimits, expected: StreamTimeout) {
     let (socket, mut client) = connect(None).await;
     let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
-    let handle = service.handle();
-    let served = tokio::spawn(async move {
-        let mut stream = asking(socket, handle, limits);
-        stream.write_all(&vec![7; TOTAL]).await?;
-        stream.shutdown().await?;
-        // What the client has not read is on its way.
-        let bytes = PeerSocket::acknowledged(stream.get_ref());
-        io::Result::Ok(bytes.unwrap())
-    });
-    let received = reader.read(&mut client).await;
-    let served = served.await.unwrap();
-    match expected {
-        Ok(()) => {
-            assert!(served.unwrap() <= TOTAL as u64 + 2);
-            assert_eq!(received, Some(TOTAL));
-        }
-        Err(timeout) => {
-            assert_eq!(limit_of(&served.unwrap_err()), timeout);
-            assert!(!is_known(local.port(), peer.port()), "the system keeps what was not taken");
-        }
-    }
-    drop(client);
+    let served = tokio::spawn(send_all(socket, limits));
+    client.read_exact(&mut vec![0; bytes]).await.unwrap();
+    assert_eq!(limit_of(&served.await.unwrap().unwrap_err()), expected);
+    assert!(!is_known(local.port(), peer.port()), "the system keeps what was not taken");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn client_that_takes_is_kept_and_one_that_does_not_is_reset() {
-    let stall = ms(4_000);
-    // The system accepts bytes for the first of these after 12 s each time.
-    let steady = Reader::Steady(10_000, 2 * stall);
-    let rate = DataRate::new(64, ms(1_000));
-    let fast = DataRate::new(4 << 20, ms(1_000));
+    let (slow, fast) = (DataRate::new(64, ms(1_000)), DataRate::new(4 << 20, ms(1_000)));
+    let (short, stalled) = (NONE.write_stall(ms(1_000)), WriteStall(ms(1_000)));
     tokio::join!(
-        check(steady, NONE.write_stall(stall), Ok(())),
-        check(steady, NONE.min_write_rate(rate), Ok(())),
-        check(Reader::Stops(0), NONE.write_stall(ms(1_000)), Err(WriteStall(ms(1_000)))),
-        check(Reader::Stops(5 << 20), NONE.write_stall(ms(1_000)), Err(WriteStall(ms(1_000)))),
-        check(Reader::Stops(0), NONE.min_write_rate(fast), Err(WriteRate(fast))),
-        check(Reader::Stops(5 << 20), NONE.min_write_rate(fast), Err(WriteRate(fast))),
+        // The system accepts bytes for the first of these after 12 s each time.
+        check_kept(NONE.write_stall(STALL)),
+        check_kept(NONE.min_write_rate(slow)),
+        check_reset(0, short, stalled),
+        check_reset(5 << 20, short, stalled),
+        check_reset(0, NONE.min_write_rate(fast), WriteRate(fast)),
+        check_reset(5 << 20, NONE.min_write_rate(fast), WriteRate(fast)),
     );
 }
 

@@ -4,10 +4,9 @@ use std::ops::AsyncFn;
 
 use corewheel::ShutdownPolicy;
 use corewheel::fallback::InfallibleSleep;
-use corewheel_test_support::{FAR, SHARD, look};
+use corewheel_test_support::{FAR, Host, SHARD, block_on_tokio, look};
 use quinn::Runtime as _;
-use tokio::runtime::{Builder, LocalOptions};
-use tokio::task::LocalSet;
+use tokio::runtime::Builder;
 
 use super::*;
 
@@ -15,70 +14,44 @@ use super::*;
 const IDLE: Duration = ms(150);
 pub(super) const CAPACITY: u32 = 1 << 10;
 
-/// The runtime of the endpoints, and where the shard is that has their timers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Host {
-    /// Beside the runtime, on a thread of its own.
-    MultiThread,
-    /// On the thread of the runtime.
-    LocalSet,
-    LocalRuntime,
-}
+/// The shard is beside the runtime of the endpoints, on a thread of its own.
+const BESIDE: Option<Host> = None;
+/// Others have it on the thread of that runtime.
+const HOSTS: [Option<Host>; 3] =
+    [BESIDE, Some(Host::TokioAttached), Some(Host::LocalRuntimeAttached)];
 
-impl Host {
-    const ALL: [Self; 3] = [Self::MultiThread, Self::LocalSet, Self::LocalRuntime];
-
-    /// Runs a test on a service whose only shard has room for this many timers.
-    fn run<O>(
-        self,
-        capacity: u32,
-        test: impl AsyncFn(Self, &TimerService, &QuinnRuntime) -> O,
-    ) -> O {
-        let mut current_thread = Builder::new_current_thread();
-        current_thread.enable_all();
-        match self {
-            Self::MultiThread => {
-                let builder = TimerService::beside_runtime().shards(1).capacity(capacity);
-                let service = builder.start().unwrap();
-                // Without tokio's time.
-                let tokio = Builder::new_multi_thread().worker_threads(2).enable_io().build();
-                let runtime = QuinnRuntime::new(service.handle());
-                tokio.unwrap().block_on(test(self, &service, &runtime))
-            }
-            Self::LocalSet => {
-                let tokio = current_thread.build().unwrap();
-                LocalSet::new().block_on(&tokio, self.run_attached(capacity, test))
-            }
-            Self::LocalRuntime => {
-                let tokio = current_thread.build_local(LocalOptions::default()).unwrap();
-                tokio.block_on(self.run_attached(capacity, test))
-            }
-        }
-    }
-
-    async fn run_attached<O>(
-        self,
-        capacity: u32,
-        test: impl AsyncFn(Self, &TimerService, &QuinnRuntime) -> O,
-    ) -> O {
+/// Runs a test on a service whose only shard has room for this many timers.
+fn run<O>(
+    host: Option<Host>,
+    capacity: u32,
+    test: impl AsyncFn(Option<Host>, &TimerService, &QuinnRuntime) -> O,
+) -> O {
+    let Some(attached) = host else {
+        let builder = TimerService::beside_runtime().shards(1).capacity(capacity);
+        let service = builder.start().unwrap();
+        // Without tokio's time.
+        let tokio = Builder::new_multi_thread().worker_threads(2).enable_io().build().unwrap();
+        return tokio.block_on(test(host, &service, &QuinnRuntime::new(service.handle())));
+    };
+    block_on_tokio(attached, async {
         let service: TimerService =
             TimerService::builder().shards(1).capacity(capacity).start_attached_with().unwrap();
         let timers = service.attach(SHARD).unwrap().attach_tokio(|_, _| {}).unwrap();
-        let output = test(self, &service, &QuinnRuntime::new(service.handle())).await;
+        let output = test(host, &service, &QuinnRuntime::new(service.handle())).await;
         drop(timers);
         if let Ok(ends) = service.begin_shutdown(ShutdownPolicy::Drop) {
             ends.await;
         }
         output
-    }
+    })
 }
 
 pub(super) fn on_each_host(
     capacity: u32,
-    test: impl AsyncFn(Host, &TimerService, &QuinnRuntime) + Copy + Send + 'static,
+    test: impl AsyncFn(Option<Host>, &TimerService, &QuinnRuntime) + Copy + Send + 'static,
 ) {
-    for host in Host::ALL {
-        within_patience(move || host.run(capacity, test));
+    for host in HOSTS {
+        within_patience(move || run(host, capacity, test));
     }
 }
 
@@ -89,17 +62,17 @@ struct TooBusy;
 /// Runs a test on each host, with an idle time that the machine is quick enough for.
 fn on_each_host_when_idle(
     capacity: u32,
-    test: impl AsyncFn(Host, Duration, &TimerService, &QuinnRuntime) -> Result<(), TooBusy>
+    test: impl AsyncFn(Option<Host>, Duration, &TimerService, &QuinnRuntime) -> Result<(), TooBusy>
     + Copy
     + Send
     + 'static,
 ) {
-    for host in Host::ALL {
+    for host in HOSTS {
         let mut idle = IDLE;
         while within_patience(move || {
             let test =
                 async |host, service: &_, runtime: &_| test(host, idle, service, runtime).await;
-            host.run(capacity, test).is_err()
+            run(host, capacity, test).is_err()
         }) {
             idle *= 2;
         }
@@ -156,8 +129,8 @@ fn streams_are_echoed_with_timers_of_the_shard() {
         sleep.await.unwrap();
         let counts = service.stats().shards[0].counts;
         let (local, remote) = (counts.scheduled_local, counts.scheduled_remote);
-        assert!(if host == Host::MultiThread { remote > 2 } else { local > 2 }, "{host:?}");
-        assert!(host == Host::MultiThread || remote == 0, "{host:?}: {remote} timers by messages");
+        assert!(if host == BESIDE { remote > 2 } else { local > 2 }, "{host:?}");
+        assert!(host == BESIDE || remote == 0, "{host:?}: {remote} timers by messages");
         assert_eq!(counts.refused, 0, "{host:?}");
     });
 }

@@ -21,7 +21,7 @@ mod configs;
 mod path;
 mod runtimes;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::env;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -204,7 +204,6 @@ impl History {
                 }));
             }
         }));
-        let held_until = Duration::ZERO;
         Self {
             sim,
             server,
@@ -214,7 +213,7 @@ impl History {
             outcomes,
             refused,
             tick,
-            held_until,
+            held_until: Duration::ZERO,
             start,
             idle,
             is_calm,
@@ -241,28 +240,26 @@ impl History {
         let (number, time, start) = (outcomes.borrow().len(), self.sim.time(), self.start);
         outcomes.borrow_mut().push(Outcome::default());
         drop(self.clients.spawn(async move {
-            let connecting = endpoint.connect(path::address(1), "localhost").unwrap();
-            let connected = connecting.await;
-            outcomes.borrow_mut()[number].at[0] = Some(time.now() - start);
+            let outcome = || RefMut::map(outcomes.borrow_mut(), |outcomes| &mut outcomes[number]);
+            let now = || Some(time.now() - start);
+            let connected = endpoint.connect(path::address(1), "localhost").unwrap().await;
+            outcome().at[0] = now();
             let connection = match connected {
                 Ok(connection) => connection,
-                Err(error) => {
-                    outcomes.borrow_mut()[number].client = Some(error.to_string());
-                    return;
-                }
+                Err(error) => return outcome().client = Some(error.to_string()),
             };
             let echoed = match echo(&connection, number as u32, length).await {
                 Ok(count) => count.to_string(),
-                Err(error) => error,
+                Err(error) => error.to_string(),
             };
-            outcomes.borrow_mut()[number].echoed = Some(echoed);
-            outcomes.borrow_mut()[number].at[1] = Some(time.now() - start);
+            outcome().echoed = Some(echoed);
+            outcome().at[1] = now();
             if number % 2 == 0 {
                 connection.close(7_u32.into(), b"");
             }
             let closed = connection.closed().await.to_string();
-            outcomes.borrow_mut()[number].client = Some(closed);
-            outcomes.borrow_mut()[number].at[2] = Some(time.now() - start);
+            outcome().client = Some(closed);
+            outcome().at[2] = now();
         }));
     }
 
@@ -299,15 +296,16 @@ impl History {
     }
 }
 
-async fn echo(connection: &Connection, number: u32, length: u32) -> Result<usize, String> {
-    let (mut send, mut receive) = connection.open_bi().await.map_err(|error| error.to_string())?;
+type Failed = Box<dyn std::error::Error>;
+
+async fn echo(connection: &Connection, number: u32, length: u32) -> Result<usize, Failed> {
+    let (mut send, mut receive) = connection.open_bi().await?;
     let writes = async {
         let bytes = [&number.to_be_bytes()[..], &vec![7; length as usize]].concat();
-        send.write_all(&bytes).await.map_err(|error| error.to_string())?;
-        send.finish().map_err(|error| error.to_string())
+        send.write_all(&bytes).await?;
+        Ok::<_, Failed>(send.finish()?)
     };
-    let reads = async { receive.read_to_end(1 << 20).await.map_err(|error| error.to_string()) };
-    let (written, received) = tokio::join!(writes, reads);
+    let (written, received) = tokio::join!(writes, receive.read_to_end(1 << 20));
     written?;
     let received = received?;
     let is_same = received[..4] == number.to_be_bytes() && received[4..].iter().all(|it| *it == 7);
