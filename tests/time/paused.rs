@@ -1,15 +1,14 @@
 //! `corewheel::time` beside `tokio::time` while tokio's clock is paused, and where a runtime has no
 //! such clock.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::task::Poll;
 use std::thread;
 
 use corewheel::time::{self, Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::{LocalSet, spawn_blocking};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 
 use crate::{FAR, block_on, look, ms, within_patience};
 
@@ -80,30 +79,23 @@ fn multi_thread_runtime_has_the_time_of_the_system() {
     });
 }
 
-#[test]
-fn local_tasks_follow_the_paused_clock() {
-    within_patience(|| {
-        let runtime = current_thread(true);
-        LocalSet::new().block_on(&runtime, async {
-            let begin = Instant::now();
-            let task = tokio::task::spawn_local(time::sleep(FAR));
-            assert!(time::timeout(ms(100), task).await.is_err());
-            assert_eq!(begin.elapsed(), ms(100));
-        });
-    });
+#[tokio::test(start_paused = true)]
+async fn local_tasks_follow_the_paused_clock() {
+    let begin = Instant::now();
+    let waits = async { time::timeout(ms(100), spawn_local(time::sleep(FAR))).await };
+    assert!(LocalSet::new().run_until(waits).await.is_err());
+    assert_eq!(begin.elapsed(), ms(100));
 }
 
 #[test]
 fn sleep_that_is_made_without_a_runtime_follows_the_clock_of_its_poll() {
-    within_patience(|| {
-        let slept = time::sleep(FAR);
-        let deadline = slept.deadline();
-        current_thread(true).block_on(async {
-            slept.await;
-            assert!(Instant::now() >= deadline);
-        });
-        assert!(std::time::Instant::now() < deadline.into_std());
+    let slept = time::sleep(FAR);
+    let deadline = slept.deadline();
+    current_thread(true).block_on(async {
+        slept.await;
+        assert!(Instant::now() >= deadline);
     });
+    assert!(std::time::Instant::now() < deadline.into_std());
 }
 
 #[test]
@@ -127,41 +119,31 @@ fn sleep_that_outlives_its_runtime_ends_in_another_one_or_in_none() {
     });
 }
 
-#[test]
-fn reset_on_another_thread_wakes_the_task_of_a_paused_runtime() {
-    within_patience(|| {
-        let runtime = current_thread(true);
-        runtime.block_on(async {
-            let begin = Instant::now();
-            let mut slept = Box::pin(time::sleep(2 * FAR));
-            assert!(look(slept.as_mut()).await.is_pending());
-            let reset = spawn_blocking(move || {
-                thread::spawn(move || {
-                    slept.as_mut().reset(begin + FAR);
-                    slept
-                })
-                .join()
-                .unwrap()
-            });
-            reset.await.unwrap().await;
-            assert_eq!(begin.elapsed(), FAR);
-        });
-    });
+#[tokio::test(start_paused = true)]
+async fn reset_on_another_thread_wakes_the_task_of_a_paused_runtime() {
+    let begin = Instant::now();
+    let mut slept = Box::pin(time::sleep(2 * FAR));
+    assert!(look(slept.as_mut()).await.is_pending());
+    let reset = move || {
+        slept.as_mut().reset(begin + FAR);
+        slept
+    };
+    let reset = spawn_blocking(move || thread::spawn(reset).join().unwrap());
+    reset.await.unwrap().await;
+    assert_eq!(begin.elapsed(), FAR);
 }
 
 #[test]
 fn sleep_in_a_paused_runtime_without_timers_panics_as_that_of_tokio() {
-    within_patience(|| {
-        let runtime = Builder::new_current_thread().start_paused(true).build().unwrap();
-        let poll = |mut sleep: Pin<&mut dyn Future<Output = ()>>| {
-            let polled = catch_unwind(AssertUnwindSafe(|| {
-                runtime.block_on(poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx).is_ready())))
-            }));
-            polled.unwrap_err().downcast_ref::<String>().cloned()
-        };
-        let expected = poll(pin!(async { tokio::time::sleep(FAR).await }));
-        assert!(expected.as_ref().is_some_and(|text| text.contains("enable_time")), "{expected:?}");
-        assert_eq!(poll(pin!(time::sleep(FAR))), expected);
-        assert_eq!(poll(pin!(async { time::sleep(FAR).await })), expected);
-    });
+    let runtime = Builder::new_current_thread().start_paused(true).build().unwrap();
+    let poll = |sleep: Pin<&mut dyn Future<Output = ()>>| {
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            runtime.block_on(async { look(sleep).await.is_ready() })
+        }));
+        polled.unwrap_err().downcast_ref::<String>().cloned()
+    };
+    let expected = poll(pin!(async { tokio::time::sleep(FAR).await }));
+    assert!(expected.as_ref().is_some_and(|text| text.contains("enable_time")), "{expected:?}");
+    assert_eq!(poll(pin!(time::sleep(FAR))), expected);
+    assert_eq!(poll(pin!(async { time::sleep(FAR).await })), expected);
 }

@@ -101,7 +101,7 @@ fn too_busy(reason: &ConnectionError, begin: Instant, idle: Duration) -> TooBusy
 async fn check_idle_end(runtime: &QuinnRuntime, idle: Duration) -> Result<(), TooBusy> {
     let endpoints = Endpoints::new(runtime, transport(idle));
     let begin = Instant::now();
-    let connected = endpoints.try_connect().await;
+    let connected = endpoints.connect().await;
     let (client, server) = connected.map_err(|reason| too_busy(&reason, begin, idle))?;
     tokio::spawn(echo_all(server.clone()));
     let before = Instant::now();
@@ -119,7 +119,7 @@ async fn check_idle_end(runtime: &QuinnRuntime, idle: Duration) -> Result<(), To
 fn streams_are_echoed_with_timers_of_the_shard() {
     on_each_host(CAPACITY, async |host, service, runtime| {
         let endpoints = Endpoints::new(runtime, transport(PATIENCE));
-        let (client, server) = endpoints.connect().await;
+        let (client, server) = endpoints.connect().await.unwrap();
         tokio::spawn(echo_all(server));
         for length in [1, 1_000, 300_000] {
             check_echo(&client, length).await;
@@ -185,7 +185,7 @@ fn connections_outlive_their_service_and_are_closed_when_idle() {
         let endpoints = Endpoints::new(runtime, transport(idle));
         // A connection that is open when the service ends.
         let begin = Instant::now();
-        let connected = endpoints.try_connect().await;
+        let connected = endpoints.connect().await;
         let (client, server) = connected.map_err(|reason| too_busy(&reason, begin, idle))?;
         tokio::spawn(echo_all(server.clone()));
         service.begin_shutdown(ShutdownPolicy::Drop).unwrap().await;

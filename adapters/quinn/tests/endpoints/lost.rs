@@ -29,7 +29,7 @@ async fn check_lost(endpoints: Endpoints, sender: Sender, nth: usize) {
         from == sender && count == nth
     };
     let path = lossy_path(endpoints.server_address(), is_lost).await;
-    let (client, server) = endpoints.connect_by(path).await;
+    let (client, server) = endpoints.connect_by(path).await.unwrap();
     let echo = tokio::spawn(echo_all(server));
     check_echo(&client, LENGTH).await;
     client.close(VarInt::from_u32(0), b"");

@@ -38,6 +38,8 @@ enum Sender {
     Server,
 }
 
+type Connected = Result<(Connection, Connection), ConnectionError>;
+
 /// A server's endpoint and a client's, both by one runtime.
 struct Endpoints {
     server: Endpoint,
@@ -59,31 +61,20 @@ impl Endpoints {
 
     /// A connection to the server at an address, as its client and its server have it. `Err` if it
     /// ends in its handshake.
-    async fn try_connect_by(
-        &self,
-        address: SocketAddr,
-    ) -> Result<(Connection, Connection), ConnectionError> {
+    async fn connect_by(&self, address: SocketAddr) -> Connected {
         let client = self.client.connect(address, "localhost").unwrap();
         let server = async { self.server.accept().await.unwrap().await };
         let (client, server) = tokio::join!(client, server);
         Ok((client?, server?))
     }
 
-    async fn connect_by(&self, address: SocketAddr) -> (Connection, Connection) {
-        self.try_connect_by(address).await.unwrap()
+    async fn connect(&self) -> Connected {
+        self.connect_by(self.server_address()).await
     }
 
     async fn wait_idle(&self) {
         self.client.wait_idle().await;
         self.server.wait_idle().await;
-    }
-
-    async fn try_connect(&self) -> Result<(Connection, Connection), ConnectionError> {
-        self.try_connect_by(self.server_address()).await
-    }
-
-    async fn connect(&self) -> (Connection, Connection) {
-        self.try_connect().await.unwrap()
     }
 }
 
@@ -91,12 +82,8 @@ impl Endpoints {
 async fn echo_all(connection: Connection) {
     while let Ok((mut send, mut receive)) = connection.accept_bi().await {
         tokio::spawn(async move {
-            while let Ok(Some(chunk)) = receive.read_chunk(usize::MAX, true).await {
-                if send.write_chunk(chunk.bytes).await.is_err() {
-                    return;
-                }
-            }
-            let _ = send.finish();
+            let copied = tokio::io::copy(&mut receive, &mut send).await;
+            let _ = copied.map(|_| send.finish());
         });
     }
 }

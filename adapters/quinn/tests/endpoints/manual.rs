@@ -40,7 +40,7 @@ fn keep_alive_holds_a_connection_open_for_many_idle_times() {
             let mut transport = transport(IDLE);
             transport.keep_alive_interval(Some(KEEP_ALIVE));
             let endpoints = Endpoints::new(&QuinnRuntime::new(lab.handle()), transport);
-            let (client, server) = drive(&mut lab, endpoints.connect()).await;
+            let (client, server) = drive(&mut lab, endpoints.connect()).await.unwrap();
             let pings = || client.stats().frame_tx.ping + server.stats().frame_tx.ping;
             let (begin, before) = (lab.clock.now(), pings());
             while lab.clock.now() < begin + 3 * IDLE {
