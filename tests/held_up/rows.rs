@@ -116,7 +116,7 @@ const fn body(name: &'static str, serve: fn(TcpStream, Handle, Duration) -> Serv
     Row { name, first: HEAD, second: b"z", replies, serve, is_plain: false }
 }
 
-pub(crate) static ROWS: [Row; 22] = [
+pub(crate) static ROWS: [Row; 21] = [
     bytes("Handle::timeout", |socket, timers, limit| {
         guarded!(socket, |socket| {
             timers.timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
@@ -126,12 +126,6 @@ pub(crate) static ROWS: [Row; 22] = [
     bytes("time::timeout", |socket, _timers, limit| {
         guarded!(socket, |socket| {
             time::timeout(limit, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
-        })
-    }),
-    bytes("time::timeout_at", |socket, _timers, limit| {
-        guarded!(socket, |socket| {
-            let deadline = time::Instant::now() + limit;
-            time::timeout_at(deadline, socket.read_u8()).await.is_ok_and(|read| read.is_ok())
         })
     }),
     bytes("Guarded by InfallibleSleep", |socket, timers, limit| {

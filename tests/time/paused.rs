@@ -49,17 +49,6 @@ async fn sleeps_of_both_modules_end_in_the_order_of_their_deadlines() {
     assert_eq!(tokios_ended, [100, 300, 500, 700, 900, 1_100]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn instant_shows_the_clock_of_the_runtime_of_its_thread() {
-    time::sleep(FAR).await;
-    let now = Instant::now();
-    spawn_blocking(move || assert_eq!(Instant::now(), now)).await.unwrap();
-    // Another thread is in no runtime, and has the system's time.
-    let elsewhere = thread::spawn(Instant::now).join().unwrap();
-    assert!(elsewhere.into_std() <= std::time::Instant::now());
-    assert!(elsewhere < Instant::now());
-}
-
 #[test]
 fn multi_thread_runtime_has_the_time_of_the_system() {
     within_patience(|| {

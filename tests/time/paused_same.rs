@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use tokio::task::{JoinSet, spawn_blocking, yield_now};
+use tokio::task::{JoinSet, yield_now};
 
 use super::time::{
     Duration, Instant, Interval, MissedTickBehavior, advance, interval, interval_at, pause, resume,
@@ -231,20 +231,6 @@ async fn tasks_end_in_the_order_of_their_deadlines() {
     }
     assert!(ended.lock().unwrap().is_sorted());
     assert_eq!(begin.elapsed(), seconds(199));
-}
-
-#[tokio::test(start_paused = true)]
-async fn paused_clock_stands_still_while_a_blocking_task_runs() {
-    let begin = Instant::now();
-    let waiting = tokio::spawn(sleep(FAR));
-    let on_its_thread = spawn_blocking(|| {
-        std::thread::sleep(ms(20));
-        Instant::now()
-    });
-    assert_eq!(on_its_thread.await.unwrap(), begin);
-    assert_eq!((begin.elapsed(), waiting.is_finished()), (Duration::ZERO, false));
-    waiting.await.unwrap();
-    assert_eq!(begin.elapsed(), FAR);
 }
 
 #[tokio::test(start_paused = true)]

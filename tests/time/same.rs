@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::future::{Ready, pending, poll_fn, ready};
-use std::hash::Hash;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -37,45 +36,16 @@ fn past(before: Duration) -> Instant {
 fn types_and_methods_have_the_signatures_of_tokio() {
     fn is_any_threads<X: Send + Sync + 'static>() {}
     fn is_future_of_any_thread<F: Future + Send + Sync + 'static>(_: F) {}
-    fn is_instant<X: Copy + Ord + Hash + From<std::time::Instant>>() {}
     fn is_error<X: Error + Eq + Send + Sync + 'static>() {}
     is_any_threads::<Sleep>();
     is_any_threads::<Interval>();
     is_any_threads::<Timeout<Ready<u8>>>();
-    is_instant::<Instant>();
     is_error::<Elapsed>();
     // Others are called by the tests below, for both modules.
     let _: fn(Pin<&mut Sleep>, Instant) = Sleep::reset;
     let _: fn(&mut Interval, &mut Context<'_>) -> Poll<Instant> = Interval::poll_tick;
     is_future_of_any_thread(async { interval(ms(1)).tick().await });
     assert_eq!(MissedTickBehavior::default(), MissedTickBehavior::Burst);
-}
-
-#[test]
-fn instant_computes_as_that_of_tokio_does() {
-    let begin = Instant::now();
-    let mut later = begin + ms(5);
-    assert_eq!(later - begin, ms(5));
-    assert_eq!(begin - later, Duration::ZERO);
-    assert_eq!(begin.duration_since(later), Duration::ZERO);
-    assert_eq!(begin.saturating_duration_since(later), Duration::ZERO);
-    assert_eq!(begin.checked_duration_since(later), None);
-    assert_eq!(later.checked_duration_since(begin), Some(ms(5)));
-    assert_eq!(begin.checked_add(ms(5)), Some(later));
-    assert_eq!(later.checked_sub(ms(5)), Some(begin));
-    assert_eq!(begin.checked_add(Duration::MAX), None);
-    assert_eq!(later - ms(5), begin);
-    later += ms(2);
-    later -= ms(1);
-    assert_eq!(later.duration_since(begin), ms(6));
-    assert!(begin < later);
-    let std: std::time::Instant = begin.into_std();
-    assert_eq!((Instant::from_std(std), Instant::from(std)), (begin, begin));
-    assert_eq!(std::time::Instant::from(begin), std);
-    assert_eq!(format!("{begin:?}"), format!("{std:?}"));
-    assert_eq!((begin + FAR).elapsed(), Duration::ZERO);
-    std::thread::sleep(ms(1));
-    assert!(begin.elapsed() >= ms(1) && Instant::now() >= begin + ms(1));
 }
 
 #[test]
