@@ -232,6 +232,13 @@ fn timeout_made_due_by_a_change_is_late_from_that_change() {
     lab.advance(ms(5));
     assert_eq!(lab.counts().late, 1_000 - in_time);
     assert_eq!(class_counts(&lab).late, 1_000 - in_time);
+    // A change that lets it last longer makes no timeout due, so it is late from its end on.
+    timeouts.start(2).unwrap();
+    lab.clock.advance(ms(60_300));
+    lab.timers().set_scale(Scale::ONE);
+    lab.settle();
+    assert_eq!(class_counts(&lab).late, 1_001 - in_time);
+    assert!(lab.service.stats().shards[0].lateness.max_ns >= 300_000_000);
     check_empty(&mut lab, &timeouts);
 }
 

@@ -163,6 +163,15 @@ fn task_that_is_always_behind_yields_after_512_values() {
     assert_eq!((queue.len(), alarm.count()), (688, 1), "the task is woken at once");
     assert!(poll(task.as_mut(), &waker).is_none());
     assert!(poll(task.as_mut(), &waker).is_some());
+    // The 176 values of the last poll are in no row with those that come after a wait.
+    assert!(look(&mut pin!(queue.recv())).is_none());
+    (0..512).for_each(|n| assert!(queue.insert(n, Duration::ZERO).is_ok()));
+    let row = pin!(async {
+        while !queue.is_empty() {
+            queue.next().await.unwrap();
+        }
+    });
+    assert!(poll(row, &waker).is_some(), "a wait begins the count anew");
 }
 
 #[test]
