@@ -84,42 +84,26 @@ const REMOTE: Alphabet = Alphabet {
 };
 
 #[test]
-fn every_history_at_edges_matches_ordered_map_on_hierarchical_wheel() {
+fn every_history_at_edges_matches_ordered_map() {
     check_all(WheelKind::Hierarchical, 2, &EDGES);
-}
-
-#[test]
-fn every_history_at_edges_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &EDGES);
 }
 
 #[test]
-fn every_history_of_resets_matches_ordered_map_on_hierarchical_wheel() {
+fn every_history_of_resets_matches_ordered_map() {
     check_all(WheelKind::Hierarchical, 2, &RESETS);
-}
-
-#[test]
-fn every_history_of_resets_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 2, &RESETS);
 }
 
 #[test]
-fn every_history_of_few_timers_matches_ordered_map_on_hierarchical_wheel() {
+fn every_history_of_few_timers_matches_ordered_map() {
     check_all(WheelKind::Hierarchical, 4, &FEW);
-}
-
-#[test]
-fn every_history_of_few_timers_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &FEW);
 }
 
 #[test]
-fn every_history_of_granted_keys_matches_ordered_map_on_hierarchical_wheel() {
+fn every_history_of_granted_keys_matches_ordered_map() {
     check_all(WheelKind::Hierarchical, 4, &REMOTE);
-}
-
-#[test]
-fn every_history_of_granted_keys_matches_ordered_map_on_hashed_wheel() {
     check_all(WheelKind::Hashed, 4, &REMOTE);
 }
 

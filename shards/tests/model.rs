@@ -7,8 +7,8 @@
 //! others hardly cancel: a uniform mix never reaches the states in between. A history that fails is
 //! cut down to the operations that it needs, and printed with the seed that generates it again:
 //!
-//! * `COREWHEEL_SEED` runs the one history of that seed, or all of them from there;
-//! * `COREWHEEL_HISTORIES` sets the number of histories.
+//! * `COREWHEEL_SEED` runs the one history of that seed of each test;
+//! * `COREWHEEL_HISTORIES` sets the number of histories, from that seed on.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -37,47 +37,42 @@ const SHOWN_MAX: usize = 200;
 
 #[test]
 fn random_history_matches_ordered_map() {
-    let histories = setting("COREWHEEL_HISTORIES");
-    let seed = setting("COREWHEEL_SEED");
-    let count = histories.unwrap_or(if seed.is_some() { 1 } else { HISTORIES });
-    let first = seed.unwrap_or_else(|| fastrand::u64(..));
-    for seed in (0..count).map(|number| first.wrapping_add(number)) {
-        let mut rng = Rng::with_seed(seed);
-        let config = random_config(&mut rng);
-        let history = random_history(&mut rng);
-        check_or_shrink(seed, config, history, 1);
-    }
+    each(HISTORIES, 1, |rng| (random_config(rng), random_history(rng)));
 }
 
 /// The shard is behind throughout: more timers are scheduled than a turn may deliver, many of them
 /// late, and cancels and resets leave stale entries among the late ones.
 #[test]
 fn overloaded_shard_delivers_in_order_of_ordered_map() {
-    let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let count = setting("COREWHEEL_HISTORIES").unwrap_or(OVERLOADS);
-    for seed in (0..count).map(|number| first.wrapping_add(number)) {
-        let mut rng = Rng::with_seed(seed);
-        let config = random_config(&mut rng);
+    each(OVERLOADS, 1, |rng| {
+        let config = random_config(rng);
         let config = ShardConfig { capacity: config.capacity.max(12), ..config };
-        let history = random_overload(&mut rng);
-        check_or_shrink(seed, config, history, 1);
-    }
+        (config, random_overload(rng))
+    });
 }
 
 #[test]
 fn burst_that_triggers_sweep_matches_ordered_map() {
-    let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
-    for seed in (0..BURST_HISTORIES).map(|number| first.wrapping_add(number)) {
-        let mut rng = Rng::with_seed(seed);
+    each(BURST_HISTORIES, 97, |rng| {
         let config = ShardConfig {
             capacity: BURST_TIMERS as u32,
             slots: 1 << rng.u32(1..7),
             level_slots: 1 << rng.u32(1..5),
-            wheel: random_wheel(&mut rng),
+            wheel: random_wheel(rng),
             start: Tick::new(rng.u64(..) >> rng.u32(0..64)),
         };
-        let history = random_bursts(&mut rng);
-        check_or_shrink(seed, config, history, 97);
+        (config, random_bursts(rng))
+    });
+}
+
+/// Checks a history for each of so many seeds, or for what the environment says.
+fn each(count: u64, check_every: usize, random: impl Fn(&mut Rng) -> (ShardConfig, Vec<Op>)) {
+    let seed = setting("COREWHEEL_SEED");
+    let count = setting("COREWHEEL_HISTORIES").unwrap_or(if seed.is_some() { 1 } else { count });
+    let first = seed.unwrap_or_else(|| fastrand::u64(..));
+    for seed in (0..count).map(|number| first.wrapping_add(number)) {
+        let (config, history) = random(&mut Rng::with_seed(seed));
+        check_or_shrink(seed, config, history, check_every);
     }
 }
 

@@ -1,14 +1,14 @@
-//! Cancel and reset: their outcomes, and what happens to the timer.
+//! Cancel, reset and granted keys: their outcomes, and what happens to the timer.
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-use corewheel_shard::{Budget, CancelOutcome, ResetOutcome, Shard, Tick, TimerKey};
+use corewheel_shard::{ArmOutcome, Budget, CancelOutcome, ResetOutcome, Shard, Tick, TimerKey};
 
-use super::{Rig, on_each_wheel, on_each_wheel_from};
+use super::{Rig, on_each_wheel};
 
 /// Deadlines in the first slots, on the levels above and far beyond them.
-const DEADLINES: [u64; 9] = [1, 2, 7, 8, 255, 256, 65_536, 1 << 40, u64::MAX];
+const DEADLINES: [u64; 10] = [0, 1, 2, 7, 8, 255, 256, 65_536, 1 << 40, u64::MAX];
 
 fn cancelled(deadline: u64, payload: u32) -> CancelOutcome<u32> {
     CancelOutcome::Cancelled { deadline: Tick::new(deadline), payload }
@@ -24,36 +24,10 @@ fn cancel_returns_payload_and_timer_never_fires() {
             assert_eq!(rig.shard.payload(key), Some(&7));
             assert_eq!(rig.cancel(key), cancelled(deadline, 7));
             assert_eq!((rig.shard.deadline(key), rig.shard.payload(key)), (None, None));
+            assert!(!rig.shard.is_behind(), "a cancelled timer needs no turn");
             assert_eq!(rig.turn(u64::MAX), []);
             assert_eq!((rig.shard.len(), rig.shard.entries()), (0, 0));
         }
-    });
-}
-
-#[test]
-fn late_timer_can_be_cancelled_and_reset() {
-    on_each_wheel_from(100, |config| {
-        let mut rig = Rig::new(config);
-        let keys = rig.schedule_all([100, 50, 0, 99]);
-        assert_eq!(rig.cancel(keys[1]), cancelled(50, 1));
-        assert_eq!(rig.reset(keys[2], 300), ResetOutcome::Reset);
-        assert_eq!(rig.reset(keys[3], 98), ResetOutcome::Reset);
-        assert_eq!(rig.turn(100), [0, 3]);
-        assert_eq!(rig.turn(299), []);
-        assert_eq!(rig.turn(300), [2]);
-    });
-}
-
-#[test]
-fn second_cancel_is_stale() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let key = rig.schedule(5, 0);
-        assert_eq!(rig.cancel(key), cancelled(5, 0));
-        assert_eq!(rig.cancel(key), CancelOutcome::Stale);
-        assert_eq!(rig.reset(key, 9), ResetOutcome::Stale);
-        assert_eq!(rig.shard.counters().stale, 2);
-        assert_eq!(rig.turn(u64::MAX), []);
     });
 }
 
@@ -77,34 +51,14 @@ fn fired_timer_reports_already_fired_until_its_slot_is_used_again() {
 }
 
 #[test]
-fn stale_key_never_reaches_next_timer_of_its_slot() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let mut stale = Vec::new();
-        for life in 0..50 {
-            let key = rig.schedule(10 + u64::from(life), life);
-            for old in &stale {
-                assert_eq!(rig.cancel(*old), CancelOutcome::Stale);
-                assert_eq!(rig.reset(*old, 1), ResetOutcome::Stale);
-                assert_eq!(rig.shard.payload(*old), None);
-            }
-            assert_eq!(rig.cancel(key), cancelled(10 + u64::from(life), life));
-            stale.push(key);
-        }
-        stale.dedup();
-        assert_eq!(stale.len(), 50, "all keys are different");
-    });
-}
-
-#[test]
-fn forged_key_is_stale() {
+fn forged_key_is_stale_and_neither_armed_nor_revoked() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
         let keys = rig.schedule_all([5, 6, 7]);
+        // The slot of the cancelled timer and the revoked key is vacant, with an even generation.
         assert!(rig.cancel(keys[1]).payload().is_some());
-        let granted = rig.shard.grant().expect("there is room");
-        let spare = rig.shard.grant().expect("there is room");
-        assert!(rig.shard.revoke(spare));
+        let [granted, spare] = [(); 2].map(|()| rig.shard.grant().expect("there is room"));
+        assert!(rig.shard.revoke(spare) && !rig.shard.revoke(spare));
         let real = [keys[0], keys[2], granted];
         for index in [0, 1, 2, 3, 4, 1_000, u32::MAX] {
             for generation in [1, 2, 3, 4, 5, 6, 7, u32::MAX - 1, u32::MAX] {
@@ -115,30 +69,31 @@ fn forged_key_is_stale() {
                 }
                 assert_eq!(rig.cancel(forged), CancelOutcome::Stale, "{forged:?}");
                 assert_eq!(rig.reset(forged, 1), ResetOutcome::Stale, "{forged:?}");
-                assert_eq!(rig.shard.deadline(forged), None);
-                assert_eq!(rig.shard.payload(forged), None);
+                let armed = rig.shard.arm(forged, Tick::new(9), 8);
+                assert_eq!(armed, ArmOutcome::NotGranted(8), "{forged:?}");
+                assert!(!rig.shard.revoke(forged) && !rig.shard.pass(forged), "{forged:?}");
+                assert_eq!((rig.shard.deadline(forged), rig.shard.payload(forged)), (None, None));
             }
         }
+        assert_eq!((rig.shard.len(), rig.shard.granted()), (2, 1));
         assert_eq!(rig.turn(7), [0, 2]);
     });
 }
 
 #[test]
-fn due_timer_can_be_cancelled_and_reset_before_delivery() {
+fn reset_that_overtakes_its_timer_sets_its_deadline() {
     on_each_wheel(|config| {
-        for count in [3_u32, 14, 15, 16, 40] {
+        for (armed, reset) in [(5, 300), (300, 5), (5, 0), (0, 5), (5, u64::MAX)] {
             let mut rig = Rig::new(config);
-            let keys = rig.schedule_all((0..count).map(|_| 4));
-            rig.advance(4, Budget::UNLIMITED);
-            assert_eq!(rig.pop(), Some(0));
-            let last = count - 1;
-            assert_eq!(rig.cancel(keys[1]), cancelled(4, 1));
-            assert_eq!(rig.cancel(keys[1]), CancelOutcome::Stale);
-            assert_eq!(rig.reset(keys[last as usize], 9), ResetOutcome::Reset);
-            let rest: Vec<_> = (2..last).collect();
-            assert_eq!(rig.rest(), rest);
-            assert_eq!(rig.turn(8), []);
-            assert_eq!(rig.turn(9), [last]);
+            let key = rig.shard.grant().expect("there is room");
+            assert_eq!(rig.reset(key, 77), ResetOutcome::Overtook);
+            assert_eq!(rig.reset(key, reset), ResetOutcome::Overtook, "the last reset counts");
+            assert_eq!(rig.shard.deadline(key), None);
+            assert_eq!(rig.shard.arm(key, Tick::new(armed), 7), ArmOutcome::Armed);
+            assert_eq!(rig.shard.deadline(key), Some(Tick::new(reset)));
+            let before = rig.turn(Tick::new(reset).index().saturating_sub(1));
+            assert_eq!(before.len(), usize::from(reset == 0));
+            assert_eq!(rig.turn(reset).len(), usize::from(reset != 0));
         }
     });
 }
@@ -153,82 +108,11 @@ fn reset_to_any_deadline_fires_once_at_new_deadline() {
                 assert_eq!(rig.reset(key, to), ResetOutcome::Reset);
                 assert_eq!(rig.shard.deadline(key), Some(Tick::new(to)));
                 let tick = Tick::new(to).index();
-                assert_eq!(rig.turn(tick - 1), []);
-                assert_eq!(rig.turn(tick), [3]);
+                assert_eq!(rig.turn(tick.saturating_sub(1)).len(), usize::from(to == 0));
+                assert_eq!(rig.turn(tick).len(), usize::from(to != 0));
                 assert_eq!(rig.turn(u64::MAX), [], "the timer fires once");
             }
         }
-    });
-}
-
-#[test]
-fn reset_to_past_deadline_fires_in_next_turn() {
-    on_each_wheel_from(100, |config| {
-        for to in [100, 99, 0] {
-            let mut rig = Rig::new(config);
-            let key = rig.schedule(5_000, 3);
-            assert_eq!(rig.reset(key, to), ResetOutcome::Reset);
-            assert!(rig.shard.is_behind());
-            assert_eq!(rig.turn(100), [3]);
-        }
-    });
-}
-
-#[test]
-fn many_resets_of_timer_fire_once_at_last_deadline() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let key = rig.schedule(600, 3);
-        for to in [700, 650, 10, 90_000, 20, 21, 5, 1_000, 1_000, 900] {
-            assert_eq!(rig.reset(key, to), ResetOutcome::Reset);
-        }
-        assert_eq!(rig.turn(899), []);
-        assert_eq!(rig.turn(900), [3]);
-        assert_eq!(rig.turn(u64::MAX), []);
-        assert_eq!((rig.shard.counters().reset_lazy, rig.shard.counters().reset_relinked), (5, 5));
-    });
-}
-
-#[test]
-fn timer_reset_before_each_deadline_never_fires() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let key = rig.schedule(10, 3);
-        for now in 1..2_000 {
-            assert_eq!(rig.turn(now), []);
-            assert_eq!(rig.reset(key, now + 10), ResetOutcome::Reset);
-        }
-        assert_eq!(rig.shard.entries(), 1, "a reset to a later tick leaves no stale entry");
-        assert_eq!(rig.turn(2_008), []);
-        assert_eq!(rig.turn(2_009), [3]);
-    });
-}
-
-#[test]
-fn counters_after_cancels_resets_and_drain_are_exact() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let keys = rig.schedule_all((1..=40).map(|number| number * 10));
-        for key in &keys[..10] {
-            assert!(rig.cancel(*key).payload().is_some());
-        }
-        for key in &keys[10..15] {
-            assert_eq!(rig.reset(*key, 1_000), ResetOutcome::Reset);
-        }
-        for key in &keys[15..22] {
-            assert_eq!(rig.reset(*key, 2), ResetOutcome::Reset);
-        }
-        assert_eq!(rig.turn(300).len(), 7 + 8);
-        for key in &keys[..30] {
-            let _ = rig.cancel(*key);
-        }
-        let returned = rig.shard.drain().count() as u64;
-        let counters = rig.shard.counters();
-        assert_eq!((counters.scheduled_local, counters.scheduled_remote), (40, 0));
-        assert_eq!((counters.fired, counters.cancelled, counters.returned), (15, 15, returned));
-        assert_eq!((counters.reset_lazy, counters.reset_relinked), (5, 7));
-        assert_eq!((counters.stale, counters.refused, counters.overtaken), (25, 0, 0));
-        assert_eq!(counters.pending(), 0);
     });
 }
 

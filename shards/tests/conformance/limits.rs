@@ -1,8 +1,6 @@
-//! The limits of the configuration, of the capacity and of the budget, and what `drain` returns.
+//! The limits of the configuration and of the budget.
 
-use corewheel_shard::{
-    Budget, CancelOutcome, ConfigError, Full, Shard, ShardConfig, Tick, WheelKind,
-};
+use corewheel_shard::{Budget, ConfigError, Shard, ShardConfig, WheelKind};
 
 use super::{Rig, levels, on_each_wheel};
 
@@ -56,39 +54,6 @@ fn slots_not_a_power_of_two_are_rounded_up() {
 }
 
 #[test]
-fn full_shard_returns_payload() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(ShardConfig { capacity: 3, ..config });
-        assert_eq!(rig.shard.capacity(), 3);
-        let keys = rig.schedule_all([5, 6, 7]);
-        assert_eq!(rig.shard.schedule(Tick::new(8), 99), Err(Full(99)));
-        assert_eq!(rig.shard.grant(), None, "there is no room for a grant either");
-        assert_eq!(rig.shard.counters().refused, 1);
-        assert!(rig.cancel(keys[1]).payload().is_some());
-        rig.schedule(8, 3);
-        assert_eq!(rig.shard.schedule(Tick::new(8), 99), Err(Full(99)));
-        assert_eq!(rig.turn(5), [0], "a timer that has fired makes room");
-        rig.schedule(8, 4);
-        assert_eq!(rig.turn(8), [2, 3, 4]);
-    });
-}
-
-#[test]
-fn granted_keys_take_up_capacity() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(ShardConfig { capacity: 2, ..config });
-        let granted = rig.shard.grant().expect("there is room");
-        rig.schedule(5, 0);
-        assert_eq!(rig.shard.schedule(Tick::new(5), 1), Err(Full(1)));
-        assert_eq!((rig.shard.len(), rig.shard.granted()), (1, 1));
-        assert!(rig.shard.revoke(granted));
-        rig.schedule(5, 2);
-        assert_eq!(rig.shard.granted(), 0);
-        assert_eq!(rig.turn(5), [0, 2]);
-    });
-}
-
-#[test]
 fn turn_after_long_gap_needs_small_budget() {
     for gap in [1 << 20, 1 << 40, 1 << 62] {
         on_each_wheel(|config| {
@@ -134,36 +99,5 @@ fn turn_does_no_more_than_its_budget() {
             // Up to a chunk more than the budget, and the rest of the batch of the last turn.
             assert!(work <= u64::from(work_max) + 14 + 64, "{work} entries for {work_max}");
         }
-    });
-}
-
-#[test]
-fn drain_returns_each_pending_timer_once() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        rig.schedule_all([1, 1, 1, 50, 5_000, u64::MAX, 0]);
-        rig.advance(1, Budget::UNLIMITED);
-        assert_eq!(rig.pop(), Some(6), "the timer was due when the turn began");
-        assert_eq!(rig.pop(), Some(0));
-        let first: Vec<_> = rig.shard.drain().take(2).collect();
-        rig.shard.check_invariants();
-        assert_eq!(
-            (first.len(), rig.shard.len()),
-            (2, 3),
-            "timers that were not yielded stay pending"
-        );
-        let rest: Vec<_> = rig.shard.drain().collect();
-        rig.shard.check_invariants();
-        let mut payloads: Vec<_> =
-            first.iter().chain(&rest).map(|returned| returned.payload).collect();
-        payloads.sort_unstable();
-        assert_eq!(payloads, [1, 2, 3, 4, 5]);
-        for returned in first.iter().chain(&rest) {
-            assert_eq!(rig.cancel(returned.key), CancelOutcome::Stale);
-        }
-        assert_eq!(rig.turn(u64::MAX), []);
-        assert_eq!((rig.shard.counters().returned, rig.shard.counters().pending()), (5, 0));
-        rig.schedule(u64::MAX, 8);
-        assert_eq!(rig.turn(u64::MAX), [8], "a drained shard can be used again");
     });
 }

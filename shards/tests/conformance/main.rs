@@ -12,7 +12,6 @@ use corewheel_shard::{
 
 mod cancel_and_reset;
 mod deadlines;
-mod granted_keys;
 mod limits;
 mod order;
 mod reentrancy;

@@ -1,6 +1,8 @@
 //! The order in which timers fire, whatever the budget.
 
-use corewheel_shard::Budget;
+use std::iter;
+
+use corewheel_shard::{Budget, ShardConfig};
 
 use super::{Rig, on_each_wheel};
 
@@ -36,25 +38,14 @@ fn check_order(deadlines: &[u64]) {
 }
 
 #[test]
-fn timers_of_different_ticks_fire_in_order() {
+fn timers_fire_in_order_of_deadlines_and_of_scheduling() {
     check_order(&[5, 3, 9, 1, 700, 2, 64, 65, 63, 4_000, 256, 255, 257]);
-}
-
-#[test]
-fn timers_of_one_tick_fire_in_order_of_scheduling() {
     check_order(&[9; 40]);
     check_order(&[300; 40]);
-}
-
-#[test]
-fn timers_of_one_tick_keep_their_order_through_cascades() {
+    // Through cascades, and in several chunks.
     check_order(&[1_030, 1_029, 1_030, 1_030, 1_031, 1_029, 1_030, 1_024, 1_023, 1_030]);
-}
-
-#[test]
-fn timers_of_several_chunks_keep_their_order() {
-    let deadlines: Vec<_> = (0..100).map(|number| 500 + number * 7 % 5).collect();
-    check_order(&deadlines);
+    let chunks: Vec<_> = (0..100).map(|number| 500 + number * 7 % 5).collect();
+    check_order(&chunks);
 }
 
 #[test]
@@ -66,20 +57,6 @@ fn timers_of_one_tick_scheduled_in_different_turns_keep_their_order() {
             rig.schedule(1_000, payload as u32);
         }
         assert_eq!(rig.turn(1_000), [0, 1, 2, 3, 4, 5, 6]);
-    });
-}
-
-#[test]
-fn budget_used_up_within_slot_resumes_there_in_next_turn() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        rig.schedule_all([4; 50]);
-        for turn in 0..10 {
-            rig.advance(4, Budget { expired_max: 5, work_max: u32::MAX });
-            let expected: Vec<_> = (turn * 5..turn * 5 + 5).collect();
-            assert_eq!(rig.rest(), expected);
-            assert_eq!(rig.shard.is_behind(), turn < 9);
-        }
     });
 }
 
@@ -108,19 +85,6 @@ fn budget_used_up_within_cascade_keeps_order_of_ticks() {
 }
 
 #[test]
-fn late_timer_fires_after_timers_that_were_due_before_it() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        rig.schedule_all([5, 10, 11, 20]);
-        rig.advance(10, Budget { expired_max: 1, work_max: u32::MAX });
-        assert_eq!(rig.rest(), [0]);
-        rig.schedule(3, 50);
-        rig.schedule(10, 51);
-        assert_eq!(rig.turn(20), [1, 50, 51, 2, 3]);
-    });
-}
-
-#[test]
 fn turn_with_budget_of_zero_fires_nothing_and_loses_nothing() {
     on_each_wheel(|config| {
         let mut rig = Rig::new(config);
@@ -131,25 +95,6 @@ fn turn_with_budget_of_zero_fires_nothing_and_loses_nothing() {
             assert!(rig.shard.is_behind());
         }
         assert_eq!(rig.turn(1_000), [0, 1, 2]);
-    });
-}
-
-#[test]
-fn late_timers_of_two_turns_fire_before_next_tick() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let one = Budget { expired_max: 1, work_max: u32::MAX };
-        rig.schedule_all([1; 20]);
-        rig.schedule(2, 100);
-        let mut fired = Vec::new();
-        for late in [50, 51] {
-            rig.advance(1, one);
-            fired.extend(rig.rest());
-            rig.schedule(1, late);
-        }
-        fired.extend(rig.turns(2, one));
-        let expected: Vec<_> = (0..20).chain([50, 51, 100]).collect();
-        assert_eq!(fired, expected);
     });
 }
 
@@ -174,28 +119,6 @@ fn late_timers_of_many_turns_fire_after_tick_of_their_scheduling() {
             assert_eq!(fired, ticks.collect::<Vec<u32>>(), "with {budget:?}");
         });
     }
-}
-
-#[test]
-fn late_timer_after_cancelled_late_timer_fires_in_next_turn() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let one = Budget { expired_max: 1, work_max: u32::MAX };
-        rig.schedule_all([1, 1]);
-        rig.advance(1, one);
-        assert_eq!(rig.rest(), [0]);
-        let cancelled = rig.schedule(1, 50);
-        rig.advance(1, one);
-        assert_eq!(rig.rest(), [1]);
-        // Its stale entry stays among the entries of late timers.
-        assert_eq!(rig.cancel(cancelled).payload(), Some(50));
-        rig.schedule(1, 51);
-        rig.schedule(2, 100);
-        rig.advance(2, one);
-        assert_eq!(rig.rest(), [51]);
-        rig.advance(2, one);
-        assert_eq!(rig.rest(), [100]);
-    });
 }
 
 #[test]
@@ -242,5 +165,31 @@ fn due_timer_reset_to_a_later_tick_comes_behind_the_timers_of_that_tick() {
         for expected in [ahead[0], ahead[1], keys[75]] {
             assert_eq!(rig.shard.pop_expired().map(|expired| expired.key), Some(expected));
         }
+    });
+}
+
+#[test]
+fn late_timers_of_several_turns_that_a_sweep_has_joined_fire_in_order() {
+    on_each_wheel(|config| {
+        let mut rig = Rig::new(ShardConfig { capacity: 5_000, ..config });
+        rig.check_every = 1_001;
+        rig.schedule_all([1; 20]);
+        let mut expected: Vec<_> = (5..20).collect();
+        for now in 1..6 {
+            rig.advance(now, Budget { expired_max: 1, work_max: u32::MAX });
+            assert_eq!(rig.rest(), [now as u32 - 1]);
+            for late in [100 + 2 * now as u32, 101 + 2 * now as u32] {
+                rig.schedule(1, late);
+                expected.push(late);
+            }
+        }
+        // The sweep stops in the slot of the first stale entries. It lies behind the slot of the
+        // others in the table, and the late entries, which the sweep comes to next, lie last.
+        for deadline in [(1 << 41) - 1, 1 << 20] {
+            for key in rig.schedule_all(iter::repeat_n(deadline, 4_000)) {
+                assert!(rig.cancel(key).payload().is_some());
+            }
+        }
+        assert_eq!(rig.turn(6), expected);
     });
 }
