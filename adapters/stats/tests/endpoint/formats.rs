@@ -2,26 +2,25 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use corewheel::class::TimerClass;
-use corewheel::{Runtime, TimerService};
 
 use crate::client::{ask, get};
+use crate::monitoring::promtool;
 use crate::openmetrics::Scrape;
-use crate::{endpoint, fire, service, wait_until};
+use crate::{builder, endpoint, fire, served, service, wait_until};
 
 #[test]
 fn metrics_are_openmetrics_whatever_a_client_accepts() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (_service, _endpoint, address) = served();
     for accept in
         ["", "Accept: text/plain;version=0.0.4\r\n", "Accept: */*\r\n", "Accept: ,;=q\r\n"]
     {
         let sent = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}\r\n");
-        let reply = ask(endpoint.local_addr(), sent.as_bytes());
+        let reply = ask(address, sent.as_bytes());
         assert!(reply.status == 200 && reply.is_complete(), "{accept}");
         let expected = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         assert_eq!(reply.header("content-type"), Some(expected), "{accept}");
@@ -46,22 +45,18 @@ fn prometheus_scrapes_what_has_fired() {
     let endpoint = endpoint(&service);
     let folder = std::env::temp_dir().join(format!("corewheel-prometheus-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
+    let target = endpoint.local_addr();
     let config = format!(
         "scrape_configs:\n  - job_name: corewheel\n    scrape_interval: 1s\n    \
-         static_configs:\n      - targets: [\"{}\"]\n",
-        endpoint.local_addr(),
+         static_configs:\n      - targets: [\"{target}\"]\n",
     );
     fs::write(folder.join("prometheus.yml"), config).unwrap();
     // The port is free again when the probe is dropped.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let prometheus = Command::new("prometheus")
-        .current_dir(&folder)
-        .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
-        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    match prometheus {
+    let mut prometheus = Command::new("prometheus");
+    prometheus.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
+    prometheus.arg(format!("--web.listen-address=127.0.0.1:{port}")).current_dir(&folder);
+    match prometheus.stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
         Ok(child) => {
             let _running = Running(child);
             let server = format!("http://127.0.0.1:{port}");
@@ -109,29 +104,11 @@ fn in_classic_text(metrics: &str) -> String {
 #[test]
 fn promtool_check_of_metrics_finds_nothing() {
     let classes = [TimerClass::new("read idle"), TimerClass::new("größe {x=1}, # TYPE 'a'")];
-    let builder = TimerService::builder().shards(2).classes(classes).name("größe {x=1}, # EOF 'a'");
-    let service = builder.runtime(Runtime::Thread).unpinned().start().unwrap();
+    let builder = builder(2).classes(classes).name("größe {x=1}, # EOF 'a'");
+    let service = builder.start().unwrap();
     fire(&service, 0, 20);
     let endpoint = endpoint(&service);
     let metrics = in_classic_text(&get(endpoint.local_addr(), "/metrics").body);
-    let promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut promtool = match promtool {
-        Ok(promtool) => promtool,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            println!("skipped: promtool is not installed; Debian's package prometheus has it");
-            return;
-        }
-        Err(error) => panic!("promtool cannot be run: {error}"),
-    };
-    // Promtool reads its whole input before it prints.
-    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
-    let output = promtool.wait_with_output().unwrap();
-    let printed = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&printed);
-    assert!(output.status.success() && printed.is_empty(), "{text}");
+    let printed = promtool(&["check", "metrics"], &metrics);
+    assert_eq!(printed.unwrap_or_default(), "");
 }

@@ -1,6 +1,5 @@
 //! Many connections that are held open beside a client that sends its request at once.
 
-use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -11,8 +10,8 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::client::{Connection, Reply, request};
-use crate::{PATIENCE, endpoint, fire, service, wait_until};
+use crate::client::{Connection, get};
+use crate::{endpoint, fire, service, wait_until};
 
 /// Clients that hold their connections, and reconnect at once when the endpoint cuts them off.
 struct Holders {
@@ -52,19 +51,6 @@ async fn hold(address: SocketAddr, line: &str) {
     }
 }
 
-/// Sends a whole request at once and reads the response.
-fn ask_at_once(address: SocketAddr, path: &str) -> io::Result<Reply> {
-    let mut stream = std::net::TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(request("GET", path).as_bytes())?;
-    let mut response = Vec::new();
-    stream.read_to_end(&mut response)?;
-    if response.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(Reply::parse(&response))
-}
-
 /// Checks that all health checks and scrapes are answered while 400 clients hold connections.
 fn check_answered_beside(lines: [&'static str; 4]) {
     let service = service(2);
@@ -75,12 +61,7 @@ fn check_answered_beside(lines: [&'static str; 4]) {
     wait_until("the clients hold all connections", || silent.is_cut_off());
     for check in 0..20 {
         for path in ["/live", "/metrics"] {
-            match ask_at_once(address, path) {
-                Ok(reply) => {
-                    assert_eq!((reply.status, reply.is_complete()), (200, true), "{check}");
-                }
-                Err(error) => panic!("check {check} of {path} gets no response: {error}"),
-            }
+            assert_eq!(get(address, path).status, 200, "check {check} of {path}");
         }
     }
     fire(&service, 0, 10);

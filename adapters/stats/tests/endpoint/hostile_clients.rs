@@ -2,107 +2,91 @@
 
 use std::time::Duration;
 
-use crate::client::{Connection, Reply, ask, get, request};
-use crate::{endpoint, fire, huge_service, service, wait_until};
+use crate::client::{Connection, Reply, get, request};
+use crate::{check_status, endpoint, fire, huge_service, served, wait_until};
 
 /// The most connections of an endpoint.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Sends these bytes and expects this status. Checks that the endpoint then still responds to other
-/// clients, and that timers fire.
-fn check_status(sent: &[u8], expected: u16) {
-    let service = service(1);
-    let endpoint = endpoint(&service);
-    let reply = ask(endpoint.local_addr(), sent);
-    assert_eq!(reply.status, expected, "{}", sent[..sent.len().min(80)].escape_ascii());
-    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
-    fire(&service, 0, 1);
-}
-
 #[test]
-fn request_that_is_not_http_gets_400() {
-    check_status(b"what is this\r\n\r\n", 400);
-    check_status(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and so on", 400);
-    check_status(&[0xff; 300], 400);
-    check_status(b"GET / HTTP/9.9\r\n\r\n", 400);
-    check_status(b"GET /\r\n\r\n", 400);
-    check_status(b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400);
-    check_status(b"GET / HTTP/1.1\r\n: no name\r\n\r\n", 400);
-}
-
-#[test]
-fn request_with_nul_byte_gets_400() {
-    check_status(b"\0\0\0\0\0\0\0\0", 400);
-    check_status(b"GET /\0 HTTP/1.1\r\n\r\n", 400);
-    check_status(b"GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n", 400);
-    check_status(b"GET / HTTP/1.1\r\nHo\0st: a\r\n\r\n", 400);
+fn request_that_is_not_http_or_has_a_nul_byte_gets_400() {
+    let not_http: [&[u8]; 11] = [
+        b"what is this\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 and so on",
+        &[0xff; 300],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\n: no name\r\n\r\n",
+        &[0; 8],
+        b"GET /\0 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHo\0st: a\r\n\r\n",
+    ];
+    for sent in not_http {
+        check_status(sent, 400);
+    }
 }
 
 #[test]
 fn request_with_conflicting_or_malformed_lengths_gets_400() {
-    let with = |headers: &str| format!("GET / HTTP/1.1\r\n{headers}\r\n0\r\n\r\n").into_bytes();
-    check_status(&with("Content-Length: 5\r\nContent-Length: 6\r\n"), 400);
-    check_status(&with("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"), 400);
-    check_status(&with("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"), 400);
-    check_status(&with("Transfer-Encoding: chunked\r\n"), 400);
-    check_status(&with("Transfer-Encoding: wonderful\r\n"), 400);
-    check_status(&with("Content-Length: -5\r\n"), 400);
-    check_status(&with("Content-Length: 5, 6\r\n"), 400);
-    check_status(&with("Content-Length: 99999999999999999999999\r\n"), 400);
+    for headers in [
+        "Content-Length: 5\r\nContent-Length: 6",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5",
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: wonderful",
+        "Content-Length: -5",
+        "Content-Length: 5, 6",
+        "Content-Length: 99999999999999999999999",
+    ] {
+        check_status(format!("GET / HTTP/1.1\r\n{headers}\r\n\r\n0\r\n\r\n"), 400);
+    }
 }
 
 #[test]
 fn request_with_huge_head_gets_431() {
     let a = |count| "a".repeat(count);
-    let line = |length| format!("GET /{} HTTP/1.1\r\n\r\n", a(length)).into_bytes();
-    check_status(&line(20_000), 431);
-    check_status(&line(100_000), 431);
-    check_status(&line(3_000_000), 431);
-    let header = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", a(20_000));
-    check_status(header.as_bytes(), 431);
-    let name = format!("GET / HTTP/1.1\r\n{}: x\r\n\r\n", a(20_000));
-    check_status(name.as_bytes(), 431);
-    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(200));
-    check_status(many.as_bytes(), 431);
+    for length in [20_000, 100_000, 3_000_000] {
+        check_status(format!("GET /{} HTTP/1.1\r\n\r\n", a(length)), 431);
+    }
+    check_status(format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", a(20_000)), 431);
+    check_status(format!("GET / HTTP/1.1\r\n{}: x\r\n\r\n", a(20_000)), 431);
+    check_status(format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(200)), 431);
     // A head without an end.
-    check_status(&a(1 << 20).into_bytes(), 431);
-    check_status(format!("GET / HTTP/1.1\r\nX: {}", a(1 << 20)).as_bytes(), 431);
+    check_status(a(1 << 20), 431);
+    check_status(format!("GET / HTTP/1.1\r\nX: {}", a(1 << 20)), 431);
 }
 
 #[test]
 fn request_with_huge_body_gets_413() {
     let head = |length: usize| format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
-    check_status(head(100_000_000).as_bytes(), 413);
-    check_status((head(500_000) + &"b".repeat(500_000)).as_bytes(), 413);
-    check_status((head(4_000_000) + &"b".repeat(4_000_000)).as_bytes(), 413);
-    let expects_continue =
-        "POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n";
-    check_status(expects_continue.as_bytes(), 413);
+    check_status(head(100_000_000), 413);
+    check_status(head(500_000) + &"b".repeat(500_000), 413);
+    check_status(head(4_000_000) + &"b".repeat(4_000_000), 413);
+    check_status("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n", 413);
     // The server ignores a body this short.
-    check_status((head(100) + &"b".repeat(100)).as_bytes(), 405);
-    let get = "GET /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody";
-    check_status(get.as_bytes(), 200);
+    check_status(head(100) + &"b".repeat(100), 405);
+    check_status("GET /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody", 200);
 }
 
 #[test]
 fn client_that_sends_one_byte_at_a_time_is_cut_off() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
-    let mut connection = Connection::open(endpoint.local_addr());
+    let (_service, _endpoint, address) = served();
+    let mut connection = Connection::open(address);
     let mut endless = b"GET /live HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
     wait_until("the slow client is cut off", || {
         connection.is_cut_off() || !connection.send(&[*endless.next().unwrap()])
     });
-    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
+    assert_eq!(get(address, "/live").status, 200);
 }
 
 #[test]
 fn client_that_sends_half_a_request_or_none_is_cut_off() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (_service, _endpoint, address) = served();
     let halves = ["", "G", "GET /live HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: localhost\r\n"];
     // All of them wait for the deadline at once.
-    let opened = halves.map(|half| Connection::opened(endpoint.local_addr(), half.as_bytes()));
+    let opened = halves.map(|half| Connection::opened(address, half.as_bytes()));
     for (half, connection) in halves.iter().zip(opened) {
         let rest = connection.rest();
         assert!(rest.is_empty(), "{half:?}: {}", rest.escape_ascii());
@@ -111,26 +95,24 @@ fn client_that_sends_half_a_request_or_none_is_cut_off() {
 
 #[test]
 fn client_that_disconnects_early_does_not_affect_other_clients() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (_service, _endpoint, address) = served();
     for half in ["", "GET /hea", "GET /metrics HTTP/1.1\r\n\r\n"] {
-        drop(Connection::opened(endpoint.local_addr(), half.as_bytes()));
-        let connection = Connection::opened(endpoint.local_addr(), half.as_bytes());
+        drop(Connection::opened(address, half.as_bytes()));
+        let connection = Connection::opened(address, half.as_bytes());
         connection.shut_down_writes();
         connection.rest();
     }
-    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
+    assert_eq!(get(address, "/live").status, 200);
 }
 
 #[test]
 fn slow_clients_lose_their_connections_to_newer_clients() {
     const SLOW: usize = 200;
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (service, _endpoint, address) = served();
     let half = b"GET /live HTTP/1.1\r\nHost: ";
-    let slow: Vec<_> = (0..SLOW).map(|_| Connection::opened(endpoint.local_addr(), half)).collect();
+    let slow: Vec<_> = (0..SLOW).map(|_| Connection::opened(address, half)).collect();
     fire(&service, 0, 10);
-    assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
+    assert_eq!(get(address, "/live").status, 200);
     wait_until("at most the maximum of connections is open", || {
         slow.iter().filter(|connection| !connection.is_cut_off()).count() <= CONNECTIONS_MAX
     });
@@ -140,10 +122,8 @@ fn slow_clients_lose_their_connections_to_newer_clients() {
 
 #[test]
 fn clients_beyond_the_maximum_of_connections_are_all_answered() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (_service, _endpoint, address) = served();
     let start_client = |_| {
-        let address = endpoint.local_addr();
         std::thread::spawn(move || {
             // On a busy machine the endpoint may cut off a slow client, which then tries again.
             wait_until("a client is answered", || {
@@ -203,24 +183,18 @@ fn endpoint_without_free_descriptors_waits_and_does_not_spin() {
     if std::env::var_os(CHILD).is_some() {
         return use_up_descriptors();
     }
-    let output = std::process::Command::new("sh")
-        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
-        .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "hostile_clients::endpoint_without_free_descriptors_waits_and_does_not_spin",
-        ])
-        .env(CHILD, "yes")
-        .output()
-        .unwrap();
+    let name = "hostile_clients::endpoint_without_free_descriptors_waits_and_does_not_spin";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", name]).env(CHILD, "yes");
+    let output = command.output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && report.contains("1 passed"), "{report}");
 }
 
 #[cfg(target_os = "linux")]
 fn use_up_descriptors() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (service, _endpoint, address) = served();
     let before = endpoint_ticks();
     let mut files = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
@@ -229,7 +203,7 @@ fn use_up_descriptors() {
     files.pop();
     // The client's socket takes the last descriptor, so the server cannot accept it.
     let sent = request("GET", "/live");
-    let connection = Connection::opened(endpoint.local_addr(), sent.as_bytes());
+    let connection = Connection::opened(address, sent.as_bytes());
     assert!(connection.receives_nothing_for_a_second());
     assert!(connection.receives_nothing_for_a_second());
     fire(&service, 0, 10);

@@ -19,20 +19,29 @@ mod readiness;
 mod routes;
 mod start_and_stop;
 
+use std::net::SocketAddr;
 use std::sync::mpsc;
 
-use corewheel::{Runtime, ShardId, TimerService};
+use corewheel::{Runtime, ShardId, TimerService, TimerServiceBuilder};
 use corewheel_stats::{StatsEndpoint, StatsRoutes};
 use corewheel_test_support::{PATIENCE, ms, wait_until};
 
+use self::client::{Reply, ask, get};
+
+fn builder(shards: usize) -> TimerServiceBuilder {
+    TimerService::builder().shards(shards).capacity(4_096).runtime(Runtime::Thread).unpinned()
+}
+
 fn service(shards: usize) -> TimerService {
-    TimerService::builder()
-        .shards(shards)
-        .capacity(4_096)
-        .runtime(Runtime::Thread)
-        .unpinned()
-        .start()
-        .expect("plain threads run everywhere")
+    builder(shards).start().expect("plain threads run everywhere")
+}
+
+/// A service of one shard, its endpoint, and where that listens.
+fn served() -> (TimerService, StatsEndpoint, SocketAddr) {
+    let service = service(1);
+    let endpoint = endpoint(&service);
+    let address = endpoint.local_addr();
+    (service, endpoint, address)
 }
 
 /// A service of so many shards that its statistics do not fit the buffers of a connection. No
@@ -54,17 +63,28 @@ fn endpoint<T: Send>(service: &TimerService<T>) -> StatsEndpoint {
     with_routes(routes(service))
 }
 
+/// Sends these bytes to an endpoint, and expects this status. Checks that the endpoint then still
+/// responds to other clients, and that timers fire.
+#[track_caller]
+fn check_status(sent: impl AsRef<[u8]>, expected: u16) -> Reply {
+    let (service, _endpoint, address) = served();
+    let sent = sent.as_ref();
+    let reply = ask(address, sent);
+    let shown = sent[..sent.len().min(80)].escape_ascii();
+    assert_eq!(reply.status, expected, "{shown}: {}", reply.body);
+    assert_eq!(get(address, "/live").status, 200);
+    fire(&service, 0, 1);
+    reply
+}
+
 /// Sends timers to a shard and waits until they have fired.
 fn fire(service: &TimerService, shard: u16, timers: u64) {
     let client = service.handle();
     let (sender, fired) = mpsc::channel();
     for _ in 0..timers {
         let sender = sender.clone();
-        let delay = ms(1);
-        client
-            .on(ShardId::new(shard))
-            .schedule_fn(delay, move |_| sender.send(()).unwrap())
-            .expect("the shard has room for a few timers");
+        let send = move |_: &_| sender.send(()).unwrap();
+        client.on(ShardId::new(shard)).schedule_fn(ms(1), send).unwrap();
     }
     for _ in 0..timers {
         fired.recv_timeout(PATIENCE).expect("timers fire");

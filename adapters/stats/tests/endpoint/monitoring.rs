@@ -3,19 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::pin::pin;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use corewheel::ConnLimits;
 use corewheel::class::TimerClass;
 use corewheel::stats::WarningKind;
-use corewheel::{ConnLimits, Runtime, TimerService};
 
 use crate::client::get;
 use crate::openmetrics::Scrape;
-use crate::{endpoint, fire, wait_until};
+use crate::{builder, endpoint, fire, wait_until};
 
 const ALERTS: &str = include_str!("../../../../examples/monitoring/alerts.yml");
 const ALERTS_TEST: &str = include_str!("../../../../examples/monitoring/alerts_test.yml");
@@ -35,14 +35,7 @@ fn names(text: &str) -> BTreeSet<&str> {
 
 /// The metrics of a service that has everything that has metrics of its own.
 fn metrics_of_everything() -> (String, usize) {
-    let service = TimerService::builder()
-        .shards(2)
-        .capacity(4_096)
-        .runtime(Runtime::Thread)
-        .unpinned()
-        .classes([TimerClass::new("request")])
-        .start()
-        .unwrap();
+    let service = builder(2).classes([TimerClass::new("request")]).start().unwrap();
     fire(&service, 1, 2);
     let limits = ConnLimits::default().read_idle(Duration::from_millis(1));
     let connection = service.handle().connection(limits);
@@ -130,23 +123,30 @@ fn dashboard_is_json_whose_panels_have_expressions() {
     assert!(panels.len() > 10);
 }
 
-/// Runs promtool in the folder of the rules; says so if it is not installed.
-fn promtool(arguments: &[&str]) {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/monitoring");
-    match Command::new("promtool").args(arguments).current_dir(folder).output() {
-        Ok(output) => {
-            let printed = [output.stdout, output.stderr].concat();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
-        }
+/// Runs promtool in the folder of the rules with this input, and returns what it prints. `None`,
+/// and says so, if it is not installed.
+pub(crate) fn promtool(arguments: &[&str], input: &str) -> Option<String> {
+    let mut command = Command::new("promtool");
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/monitoring"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = match command.spawn() {
+        Ok(promtool) => promtool,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             println!("skipped: promtool is not installed; Debian's package prometheus has it");
+            return None;
         }
         Err(error) => panic!("promtool cannot be run: {error}"),
-    }
+    };
+    // Promtool reads its whole input before it prints.
+    promtool.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let printed = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{printed}");
+    Some(printed)
 }
 
 #[test]
 fn promtool_accepts_the_rules_and_their_unit_tests_pass() {
-    promtool(&["check", "rules", "alerts.yml"]);
-    promtool(&["test", "rules", "alerts_test.yml"]);
+    promtool(&["check", "rules", "alerts.yml"], "");
+    promtool(&["test", "rules", "alerts_test.yml"], "");
 }

@@ -53,13 +53,16 @@ impl Scrape {
         self.0.get(name).map(|family| family.kind.as_str())
     }
 
-    /// The sample of a family with this suffix to its name, and with this label if it is given.
-    pub(crate) fn value(&self, name: &str, suffix: &str, label: Option<(&str, &str)>) -> f64 {
-        self.value_with(name, suffix, label.as_slice())
+    /// Asserts the value of the sample that [`value`](Self::value) finds.
+    #[track_caller]
+    pub(crate) fn check(&self, name: &str, suffix: &str, wanted: &[(&str, &str)], expected: f64) {
+        let value = self.value(name, suffix, wanted);
+        let is_so = (value - expected).abs() < 1e-9;
+        assert!(is_so, "{name}{suffix} {wanted:?} is {value} and not {expected}");
     }
 
     /// The sample of a family with this suffix to its name and with all of these labels.
-    pub(crate) fn value_with(&self, name: &str, suffix: &str, wanted: &[(&str, &str)]) -> f64 {
+    pub(crate) fn value(&self, name: &str, suffix: &str, wanted: &[(&str, &str)]) -> f64 {
         let family = self.0.get(name).unwrap_or_else(|| panic!("the family {name} is missing"));
         let mut found = family.samples.iter().filter(|sample| {
             let has =
@@ -90,10 +93,7 @@ impl Family {
         assert!(!self.kind.is_empty(), "{name} has no TYPE");
         assert!(self.help.as_ref().is_some_and(|help| help.len() > 3), "{name} has no HELP");
         if let Some(unit) = &self.unit {
-            assert!(
-                name.ends_with(&format!("_{unit}")),
-                "{name} does not end with its unit {unit}"
-            );
+            assert!(name.ends_with(&format!("_{unit}")), "{name} ends without its unit {unit}");
         }
         assert!(!self.samples.is_empty(), "{name} has no samples");
         if self.kind == "histogram" {
@@ -160,10 +160,8 @@ fn read_sample(line: &str, family: &str, kind: &str) -> Sample {
         _ => &[""],
     };
     let suffix = name.strip_prefix(family).expect("samples follow their family's metadata");
-    let suffix = *suffixes
-        .iter()
-        .find(|known| **known == suffix)
-        .unwrap_or_else(|| panic!("{name} is no sample of a {kind}"));
+    let known = suffixes.iter().find(|known| **known == suffix);
+    let suffix = *known.unwrap_or_else(|| panic!("{name} is no sample of a {kind}"));
     let (labels, value) = match rest.strip_prefix('{') {
         Some(rest) => read_labels(rest),
         None => (Labels::new(), rest),

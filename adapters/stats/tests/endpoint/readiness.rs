@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use corewheel::{ShardId, TimerService};
-use corewheel_stats::StatsRoutes;
 
 use crate::client::{Reply, ask};
 use crate::mounted::Server;
@@ -34,7 +33,7 @@ fn not_ready(lines: &str) -> (u16, String) {
 fn check_each(check: impl Fn(&TimerService, SocketAddr)) {
     for mounted in [Server::hyper, Server::axum] {
         let service = service(2);
-        let server = mounted(StatsRoutes::from(service.stats_source()));
+        let server = mounted(routes(&service));
         check(&service, server.address());
     }
     let service = service(2);
@@ -111,7 +110,7 @@ fn check_own_reason(own: &Own, service: &TimerService, address: SocketAddr) {
 fn server_adds_a_reason_of_its_own() {
     for mounted in [Server::hyper, Server::axum] {
         let (service, own) = (service(2), Own::default());
-        let routes = StatsRoutes::from(service.stats_source()).ready_unless(own.clone().reason());
+        let routes = routes(&service).ready_unless(own.clone().reason());
         // A later setting keeps the reason.
         let server = mounted(routes.allow_host("shop.example").unwrap());
         check_own_reason(&own, &service, server.address());

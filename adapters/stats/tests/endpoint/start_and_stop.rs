@@ -7,7 +7,7 @@ use corewheel::TimerService;
 use corewheel_stats::StatsEndpoint;
 
 use crate::client::get;
-use crate::{endpoint, fire, service};
+use crate::{endpoint, fire, served, service};
 
 fn start_on(service: &TimerService, address: impl ToSocketAddrs) -> std::io::Result<StatsEndpoint> {
     StatsEndpoint::start(service.stats_source(), address)
@@ -65,11 +65,10 @@ fn start_without_an_address_is_refused() {
 
 #[test]
 fn endpoint_shows_the_last_counts_after_the_service_is_dropped() {
-    let service = service(1);
-    let endpoint = endpoint(&service);
+    let (service, _endpoint, address) = served();
     fire(&service, 0, 3);
     drop(service);
-    let reply = get(endpoint.local_addr(), "/stats.json");
+    let reply = get(address, "/stats.json");
     let stats: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
     assert_eq!(stats["shards"][0]["fired"], 3);
     assert_eq!(stats["shards"][0]["state"], "closed");
