@@ -434,6 +434,12 @@ pub fn values_of<T: Ord + Send + 'static>(report: ShutdownReport<T>) -> Vec<T> {
     values
 }
 
+/// The default of a type, for a test and for a callback that it makes.
+pub fn shared<T: Default>() -> (Rc<T>, Rc<T>) {
+    let shared = Rc::<T>::default();
+    (Rc::clone(&shared), shared)
+}
+
 /// The result of a turn whose next turn is due at a tick.
 pub fn next(ticks: u64) -> Turn {
     let epoch = EPOCH.get().expect("a lab is made first");

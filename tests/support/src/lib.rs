@@ -27,8 +27,8 @@ pub use self::elsewhere::Elsewhere;
 #[cfg(target_os = "linux")]
 pub use self::hosts::{Host, Running, block_on_tokio, glommio_works, runtimes};
 pub use self::lab::{
-    BoxedHandler, Eager, Guard, Lab, OnDrop, builder, check_law, key_of, nanos_of, next, slot_of,
-    ticks_of, unfired, values_of,
+    BoxedHandler, Eager, Guard, Lab, OnDrop, builder, check_law, key_of, nanos_of, next, shared,
+    slot_of, ticks_of, unfired, values_of,
 };
 pub use self::log::logged;
 pub use self::wakers::{

@@ -1,12 +1,12 @@
 //! What containers of timers have in common: `due`, `remaining`, durations that are too long, and
-//! handlers that are called for their own timers alone.
+//! the class that their timers count for.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
+use corewheel::class::TimerClass;
 use corewheel::settings::Scale;
-use corewheel_kit::keyed::{Expired, KeyedTimers};
+use corewheel::stats::ClassStats;
+use corewheel_kit::keyed::KeyedTimers;
 use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::queue::DelayQueue;
 use corewheel_kit::repeat::Repeat;
@@ -94,27 +94,39 @@ fn never_ends(mut lab: Lab<u32>, has_centuries: bool) {
 }
 
 #[test]
-fn handler_of_an_owner_beyond_65_536_others_is_called_for_its_timers() {
-    const OWNERS: u32 = (1 << 16) + 8;
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let expired = Rc::new(RefCell::new(Vec::new()));
-    let owner = |own: u32| {
-        let expired = Rc::clone(&expired);
-        let note = move |one: Expired<(), u32>, _: &_| expired.borrow_mut().push((own, one.key));
-        KeyedTimers::<u32, ()>::new(lab.timers(), note)
-    };
-    let mut all: Vec<_> = (0..OWNERS).map(owner).collect();
-    for number in [0, 1, (1 << 16) - 1, 1 << 16, OWNERS - 2, OWNERS - 1] {
-        let own = &all[number as usize];
-        assert!(own.insert(number, (), ms(5)).is_ok() && own.insert(number + 1, (), ms(9)).is_ok());
+fn timers_of_containers_count_for_the_class_of_their_view() {
+    const LEASE: TimerClass = TimerClass::new("lease");
+    for is_keyed in [true, false] {
+        let mut lab = Lab::<()>::new(builder(1).capacity(4).class(LEASE));
+        let view = lab.timers().of_class(LEASE).unwrap();
+        let plain = KeyedTimers::<u32, ()>::new(lab.timers(), |_, _| {});
+        assert!(plain.insert(0, (), FAR).is_ok());
+        let leases = KeyedTimers::<u32, ()>::new(&view, |_, _| {});
+        let fetches = Purgatory::<u32, OperationFn>::new(&view);
+        let put = |key, delay| {
+            let op = OperationFn::new(|| false, |_| {});
+            if is_keyed {
+                leases.insert(key, (), delay).is_ok()
+            } else {
+                fetches.try_complete_else_watch(op, delay, [key]).is_ok()
+            }
+        };
+        assert!((1..4).all(|key| put(key, ms(u64::from(key)))));
+        assert!(!put(4, ms(5)), "the shard has no room");
+        if is_keyed {
+            assert!(put(3, ms(4)), "an insert of a known key is a reset");
+            assert!(leases.remove(&1).is_some());
+        } else {
+            assert_eq!(fetches.cancel_for_key(&1).len(), 1);
+        }
+        lab.advance(ms(2));
+        let class = |lab: &Lab<()>| lab.service.stats().shards[0].classes[0];
+        let ClassStats { pending, scheduled, fired, cancelled, refused, oldest, .. } = class(&lab);
+        assert_eq!([pending, scheduled, fired, cancelled, refused], [1, 3, 1, 1, 1], "{is_keyed}");
+        assert_eq!(oldest, Some(ms(2)));
+        drop((leases, fetches));
+        lab.settle();
+        assert_eq!((class(&lab).pending, class(&lab).cancelled), (0, 2));
+        check_law(&lab.counts());
     }
-    assert!(all[OWNERS as usize - 1].remove(&OWNERS).is_some());
-    drop(all.remove(OWNERS as usize - 2));
-    drop(all.remove(1));
-    lab.advance(ms(5));
-    let called = [0, (1 << 16) - 1, 1 << 16, OWNERS - 1].map(|number| (number, number));
-    assert_eq!(*expired.borrow(), called);
-    drop(all);
-    assert_eq!(lab.timers().len(), 0);
-    check_law(&lab.counts());
 }

@@ -6,16 +6,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use corewheel::ShutdownPolicy;
 use corewheel::class::TimerClass;
-use corewheel::settings::Scale;
-use corewheel::settings::TurnBudget;
+use corewheel::settings::{Scale, TurnBudget};
+use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::purgatory::{Operation, Purgatory};
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use fastrand::Rng;
 
-use crate::POLICIES;
-use corewheel_test_support::{Lab, builder, check_law, ms, seeds};
+use corewheel_test_support::{Lab, POLICIES, builder, check_law, ms, seeds, shared};
 
 /// How often each operation or timeout has ended, by its number.
 #[derive(Clone, Default)]
@@ -44,8 +42,8 @@ impl Ends {
     fn check(&self, seed: u64) {
         let ends = self.0.borrow();
         assert!(ends.len() > 100, "seed {seed}: there are only {}", ends.len());
-        let lost: Vec<_> = (0..ends.len()).filter(|number| ends[*number] != 1).collect();
-        assert!(lost.is_empty(), "seed {seed}: {lost:?} of {} did not end once", ends.len());
+        let lost = ends.iter().position(|ends| *ends != 1);
+        assert_eq!(lost, None, "seed {seed}: it did not end, of {}", ends.len());
     }
 }
 
@@ -80,17 +78,13 @@ impl Operation for Wild {
     }
 
     fn expired(self) {
-        self.world.ends.end(self.number);
-        self.world.act();
-        self.world.maybe_panic();
+        self.completed();
     }
 }
 
 impl World {
     fn take_back(&self, operations: impl IntoIterator<Item = Wild>) {
-        for operation in operations {
-            self.ends.end(operation.number);
-        }
+        self.ends.end_all(operations.into_iter().map(|operation| operation.number));
     }
 
     fn maybe_panic(&self) {
@@ -107,10 +101,8 @@ impl World {
         };
         let number = self.ends.begin();
         let operation = Wild { number, world: Rc::clone(self) };
-        match purgatory.try_complete_else_watch(operation, delay, keys) {
-            Ok(_) => {}
-            Err(refused) => self.take_back([refused.into_value()]),
-        }
+        let watched = purgatory.try_complete_else_watch(operation, delay, keys);
+        self.take_back(watched.err().map(Refused::into_value));
     }
 
     fn act(self: &Rc<Self>) {
@@ -171,11 +163,8 @@ fn operations_with_random_callbacks_end_exactly_once() {
         let policy = POLICIES[rng.usize(..3)];
         let report = lab.end(policy);
         check_law(&report.shards[0].counts);
-        assert_eq!(
-            report.shards[0].counts.panicked,
-            world.panics.get(),
-            "seed {seed}: there is another panic"
-        );
+        let panicked = report.shards[0].counts.panicked;
+        assert_eq!(panicked, world.panics.get(), "seed {seed}: there is another panic");
         let rest = purgatory.drain();
         assert!(rest.is_empty() || policy != ShutdownPolicy::Fire, "seed {seed}");
         world.take_back(rest);
@@ -192,8 +181,7 @@ const CLASS: TimerClass = TimerClass::new("scaled");
 /// The counts of the class add up, and agree with those of the shard.
 #[track_caller]
 fn check_class(lab: &Lab<()>, live: usize, seed: u64) {
-    let stats = lab.service.stats();
-    let class = stats.shards[0].classes[0];
+    let class = lab.service.stats().shards[0].classes[0];
     assert_eq!(class.pending, live as u64, "seed {seed}: {class:?}");
     let ended = class.fired + class.cancelled;
     assert_eq!(class.scheduled, class.pending + ended, "seed {seed}: {class:?}");
@@ -211,15 +199,11 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
         let builder = builder(1).class(CLASS).budget(budget).capacity(rng.u32(2..40));
         let mut lab = Lab::<()>::new(builder);
         let timers = lab.timers().of_class(CLASS).unwrap();
-        let (ends, keys) = (Ends::default(), Rc::<RefCell<Vec<ScaledTimeout>>>::default());
-        let (noted, known) = (ends.clone(), Rc::clone(&keys));
-        let (inner, handled) = (RefCell::new(rng.fork()), Rc::new(Cell::new((0, 0))));
+        let (ends, known) = (Ends::default(), Rc::<RefCell<Vec<ScaledTimeout>>>::default());
+        let (inner, (handled, count)) = (RefCell::new(rng.fork()), shared::<Cell<(u64, u64)>>());
         let shard = lab.timers().clone();
         let act = move |timeouts: &Timeouts, ends: &Ends, rng: &mut Rng| {
-            let key = {
-                let keys = known.borrow();
-                keys.get(rng.usize(..keys.len().max(1))).copied()
-            };
+            let key = rng.choice(&*known.borrow()).copied();
             match rng.u32(..16) {
                 0..6 => {
                     let number = ends.begin();
@@ -229,27 +213,22 @@ fn scaled_timeouts_with_random_handlers_end_exactly_once() {
                     }
                 }
                 6..8 => drop(key.map(|key| timeouts.reset(key))),
-                8 => {
-                    let cancelled = key.and_then(|key| timeouts.cancel(key));
-                    ends.end_all(cancelled);
-                }
-                9 if rng.u32(..8) == 0 => {
-                    ends.end_all(timeouts.drain());
-                }
+                8 => ends.end_all(key.and_then(|key| timeouts.cancel(key))),
+                9 if rng.u32(..8) == 0 => ends.end_all(timeouts.drain()),
                 10..13 => shard.set_scale(Scale::new(rng.f64()).unwrap()),
                 13 => drop(shard.schedule(ms(rng.u64(..9)), ())),
                 _ => {}
             }
         };
         let handle = {
-            let (ends, act, handled) = (noted, act.clone(), Rc::clone(&handled));
+            let (ends, act) = (ends.clone(), act.clone());
             move |number, timeouts: &Timeouts| {
                 ends.end(number);
                 let mut rng = inner.borrow_mut();
                 act(timeouts, &ends, &mut rng);
-                let (calls, panics) = handled.get();
+                let (calls, panics) = count.get();
                 let panics_now = rng.u32(..20) == 0;
-                handled.set((calls + 1, panics + u64::from(panics_now)));
+                count.set((calls + 1, panics + u64::from(panics_now)));
                 assert!(!panics_now, "on purpose");
             }
         };

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use corewheel::settings::Scale;
-use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel::{ShutdownPolicy, Timers};
 use corewheel_kit::keyed::KeyedTimers;
 use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::queue::DelayQueue;
@@ -97,7 +97,7 @@ fn fill(timers: &Timers<()>, sender: &mpsc::Sender<Event>) {
 #[test]
 fn containers_work_on_every_host() {
     for host in Host::all() {
-        let running = Running::start(host, builder(1).class(CLASS), |_| |_: Fired<()>, _: &_| {});
+        let running = Running::idle(host, builder(1).class(CLASS));
         let client = running.client();
         let on_shard = |delay, call: fn(Mine, &mpsc::Sender<Event>)| {
             let (sender, answers) = mpsc::channel();

@@ -14,9 +14,3 @@ mod repeat;
 mod scaled;
 mod scaled_hostile;
 mod shard_end;
-
-use corewheel::ShutdownPolicy;
-
-/// All policies.
-const POLICIES: [ShutdownPolicy; 3] =
-    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];

@@ -1,34 +1,23 @@
 //! Purgatories: operations complete by an event or by their deadline, exactly once.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::class::TimerClass;
-use corewheel::stats::ClassStats;
 use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::purgatory::{Operation, Purgatory, PurgatoryStats};
 use fastrand::Rng;
 
-use crate::POLICIES;
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms, seeds, ticks_of, unfired};
+use corewheel_test_support::{
+    FAR, Lab, POLICIES, builder, check_law, ms, seeds, shared, ticks_of, unfired,
+};
 
 pub(crate) type Keys = &'static str;
 
 /// The lines that operations log, in order.
-#[derive(Clone, Default)]
-struct Log(Rc<RefCell<Vec<String>>>);
-
-impl Log {
-    fn note(&self, line: impl Into<String>) {
-        self.0.borrow_mut().push(line.into());
-    }
-
-    fn take(&self) -> Vec<String> {
-        self.0.take()
-    }
-}
+type Log = Rc<RefCell<Vec<String>>>;
 
 /// Complete when its flag is set. Its end runs `then`.
 struct Op {
@@ -40,7 +29,7 @@ struct Op {
 
 impl Operation for Op {
     fn try_complete(&mut self) -> bool {
-        self.log.note(format!("{} tried", self.name));
+        self.log.borrow_mut().push(format!("{} tried", self.name));
         self.ready.get()
     }
 
@@ -55,10 +44,8 @@ impl Operation for Op {
 
 impl Op {
     fn end(mut self, how: &str) {
-        self.log.note(format!("{} {how}", self.name));
-        if let Some(then) = self.then.take() {
-            then();
-        }
+        self.log.borrow_mut().push(format!("{} {how}", self.name));
+        self.then.take().into_iter().for_each(|then| then());
     }
 }
 
@@ -82,8 +69,8 @@ impl Scene {
     }
 
     fn op(&self, name: &'static str) -> (Op, Rc<Cell<bool>>) {
-        let ready = Rc::new(Cell::new(false));
-        (Op { name, ready: Rc::clone(&ready), log: self.log.clone(), then: None }, ready)
+        let (ready, flag) = shared::<Cell<bool>>();
+        (Op { name, ready: flag, log: self.log.clone(), then: None }, ready)
     }
 
     fn watch(
@@ -95,8 +82,8 @@ impl Scene {
     ) -> Rc<Cell<bool>> {
         let (mut op, ready) = self.op(name);
         op.then = Some(Box::new(then));
-        let watch = self.purgatory.try_complete_else_watch(op, delay, keys.iter().copied());
-        assert!(!watch.unwrap());
+        let keys = keys.iter().copied();
+        assert!(!self.purgatory.try_complete_else_watch(op, delay, keys).unwrap());
         ready
     }
 
@@ -121,19 +108,6 @@ fn check_empty(scene: &mut Scene) {
     scene.lab.advance(FAR * 2);
     assert_eq!(scene.ends(), [""; 0], "nothing happens any more");
     check_law(&scene.lab.counts());
-}
-
-#[test]
-fn operation_complete_when_it_comes_never_waits() {
-    let mut scene = Scene::new();
-    let (op, ready) = scene.op("a");
-    ready.set(true);
-    let watch = scene.purgatory.try_complete_else_watch(op, ms(5), ["k"]);
-    assert!(watch.unwrap());
-    assert_eq!(scene.log.take(), ["a tried", "a completed"]);
-    let stats = scene.purgatory.stats();
-    assert_eq!((stats.completed_at_once, stats.accepted), (1, 0));
-    check_empty(&mut scene);
 }
 
 #[test]
@@ -167,8 +141,7 @@ fn completed_operation_may_watch_check_and_cancel_under_its_key() {
         // "b" is next in the walk that this runs in.
         let cancelled = purgatory.cancel_for_key("b's");
         assert_eq!(cancelled[0].name, "b");
-        let watch = purgatory.try_complete_else_watch(late, FAR, ["k"]);
-        assert!(!watch.unwrap());
+        assert!(!purgatory.try_complete_else_watch(late, FAR, ["k"]).unwrap());
         assert_eq!(purgatory.check_and_complete("k"), 0, "it is left to the check around it");
     });
     scene.watch("b", FAR, &["k", "b's"], || {}).set(true);
@@ -216,25 +189,21 @@ fn check_during_a_try_leads_to_another_try() {
     for watched_before in [false, true] {
         let lab = Lab::<()>::new(builder(1));
         let purgatory = Rc::new(Purgatory::<Keys, OperationFn>::new(lab.timers()));
-        let ready = Rc::new(Cell::new(false));
-        let fires = Rc::new(Cell::new(!watched_before));
-        let done = Rc::new(Cell::new(None));
-        let op = {
-            let (purgatory, ready, fires) =
-                (Rc::downgrade(&purgatory), Rc::clone(&ready), Rc::clone(&fires));
-            let (done, cancel) = (Rc::clone(&done), purgatory.clone());
-            let is_complete = move || {
-                let was_ready = ready.get();
-                if fires.take() {
-                    ready.set(true);
-                    let purgatory = purgatory.upgrade().unwrap();
-                    assert_eq!(purgatory.check_and_complete("k"), 0, "it is being tried");
-                    assert!(cancel.upgrade().unwrap().cancel_for_key("k").is_empty());
-                }
-                was_ready
-            };
-            OperationFn::new(is_complete, move |how| done.set(Some(how)))
+        let (known, ready) = (Rc::downgrade(&purgatory), Cell::new(false));
+        let (fires, comes) = shared::<Cell<bool>>();
+        let (done, ends) = shared::<Cell<Option<_>>>();
+        fires.set(!watched_before);
+        let is_complete = move || {
+            let was_ready = ready.get();
+            if comes.take() {
+                ready.set(true);
+                let purgatory = known.upgrade().unwrap();
+                assert_eq!(purgatory.check_and_complete("k"), 0, "it is being tried");
+                assert!(purgatory.cancel_for_key("k").is_empty());
+            }
+            was_ready
         };
+        let op = OperationFn::new(is_complete, move |how| ends.set(Some(how)));
         let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
         assert_eq!(watch, !watched_before);
         fires.set(true);
@@ -249,8 +218,8 @@ fn check_during_a_try_leads_to_another_try() {
 fn operation_whose_deadline_comes_within_its_own_try_expires() {
     let lab = Lab::<()>::new(builder(1));
     let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
-    let (stands, ended) = (Rc::new(RefCell::new(None)), Rc::new(Cell::new(None)));
-    let (held, noted) = (Rc::clone(&stands), Rc::clone(&ended));
+    let (stands, held) = shared::<RefCell<Option<_>>>();
+    let (ended, noted) = shared::<Cell<Option<_>>>();
     let is_complete = move || {
         held.take().iter_mut().for_each(|lab: &mut Lab<()>| lab.advance(ms(5)));
         false
@@ -268,18 +237,15 @@ fn operation_whose_deadline_comes_within_its_own_try_expires() {
 fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times() {
     let lab = Lab::<()>::new(builder(1));
     let purgatory = Rc::new(Purgatory::<Keys, OperationFn>::new(lab.timers()));
-    let tries = Rc::new(Cell::new(0));
-    let op = {
-        let (weak, tries) = (Rc::downgrade(&purgatory), Rc::clone(&tries));
-        let is_complete = move || {
-            tries.set(tries.get() + 1);
-            weak.upgrade().unwrap().check_and_complete("k");
-            false
-        };
-        OperationFn::new(is_complete, |_| panic!("it never ends"))
+    let (tries, counted) = shared::<Cell<u32>>();
+    let weak = Rc::downgrade(&purgatory);
+    let is_complete = move || {
+        counted.set(counted.get() + 1);
+        weak.upgrade().unwrap().check_and_complete("k");
+        false
     };
-    let watch = purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap();
-    assert!(!watch);
+    let op = OperationFn::new(is_complete, |_| panic!("it never ends"));
+    assert!(!purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap());
     assert_eq!(purgatory.check_and_complete("k"), 0);
     assert!(tries.get() < 200);
     assert_eq!(purgatory.drain().len(), 1);
@@ -290,19 +256,16 @@ fn lock_is_handed_down_a_queue_of_any_length() {
     const QUEUE: usize = 20_000;
     let lab = Lab::<()>::new(builder(1));
     let purgatory = Rc::new(Purgatory::<u8, OperationFn>::new(lab.timers()));
-    let (free, order) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
+    let (free, order) = (Rc::<Cell<bool>>::default(), Rc::<RefCell<Vec<_>>>::default());
     for n in 0..QUEUE {
         let (weak, order) = (Rc::downgrade(&purgatory), Rc::clone(&order));
         let (take, give) = (Rc::clone(&free), Rc::clone(&free));
-        let op = OperationFn::new(
-            move || take.replace(false),
-            move |_| {
-                order.borrow_mut().push(n);
-                // Done with the lock.
-                give.set(true);
-                weak.upgrade().unwrap().check_and_complete(&1);
-            },
-        );
+        let free_the_lock = move |_| {
+            order.borrow_mut().push(n);
+            give.set(true);
+            weak.upgrade().unwrap().check_and_complete(&1);
+        };
+        let op = OperationFn::new(move || take.replace(false), free_the_lock);
         assert!(!purgatory.try_complete_else_watch(op, FAR, [1]).unwrap());
     }
     free.set(true);
@@ -366,26 +329,6 @@ fn refused_operation_is_returned_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn timers_of_operations_count_for_the_class_of_the_view() {
-    const FETCH: TimerClass = TimerClass::new("fetch");
-    let mut lab = Lab::<()>::new(builder(1).class(FETCH).capacity(3));
-    let purgatory = Purgatory::<Keys, OperationFn>::new(&lab.timers().of_class(FETCH).unwrap());
-    let watch = |delay, key| {
-        let op = OperationFn::new(|| false, |_| {});
-        purgatory.try_complete_else_watch(op, delay, [key])
-    };
-    for (delay, key) in [(ms(5), "k"), (FAR, "l"), (FAR, "m")] {
-        watch(delay, key).unwrap();
-    }
-    assert!(watch(FAR, "k").is_err(), "the shard is full");
-    assert_eq!(purgatory.cancel_for_key("l").len(), 1);
-    lab.advance(ms(5));
-    let class = lab.service.stats().shards[0].classes[0];
-    let ClassStats { pending, scheduled, fired, cancelled, refused, .. } = class;
-    assert_eq!((pending, scheduled, fired, cancelled, refused), (1, 3, 1, 1, 1));
-}
-
-#[test]
 fn shutdown_expires_or_keeps_operations_by_its_policy() {
     for policy in POLICIES {
         let mut scene = Scene::new();
@@ -427,17 +370,14 @@ fn random_history_of_operations_equals_that_of_a_list() {
         let mut twin: Vec<Twin> = Vec::new();
         for number in 0..400 {
             let key = rng.u32(..8);
-            let mut expected = Vec::new();
+            let mut expected: Vec<_> = Vec::new();
             match rng.u32(..10) {
                 0..5 => {
                     let keys: Vec<_> = (0..rng.usize(..4)).map(|_| rng.u32(..8)).collect();
                     let delay = rng.u64(..60);
-                    let (ready, ends) = (Rc::new(Cell::new(false)), Rc::clone(&ends));
-                    let flag = Rc::clone(&ready);
-                    let op = OperationFn::new(
-                        move || flag.get(),
-                        move |how| ends.borrow_mut().push((number, how)),
-                    );
+                    let ((ready, flag), ends) = (shared::<Cell<bool>>(), Rc::clone(&ends));
+                    let end = move |how| ends.borrow_mut().push((number, how));
+                    let op = OperationFn::new(move || flag.get(), end);
                     let watch = purgatory.try_complete_else_watch(op, ms(delay), keys.clone());
                     assert!(!watch.unwrap());
                     let due = ticks_of(lab.timers()) + delay;
@@ -448,20 +388,13 @@ fn random_history_of_operations_equals_that_of_a_list() {
                         op.ready.set(op.ready.get() || rng.bool());
                     }
                     let completed = purgatory.check_and_complete(&key);
-                    twin.retain(|op| {
-                        let ends = op.ready.get() && op.keys.contains(&key);
-                        if ends {
-                            expected.push((op.number, Completion::Event));
-                        }
-                        !ends
-                    });
+                    let ends = twin.extract_if(.., |op| op.ready.get() && op.keys.contains(&key));
+                    expected = ends.map(|op| (op.number, Completion::Event)).collect();
                     assert_eq!(completed, expected.len(), "seed {seed}");
                 }
                 7 => {
-                    let cancelled = purgatory.cancel_for_key(&key).len();
-                    let before = twin.len();
-                    twin.retain(|op| !op.keys.contains(&key));
-                    assert_eq!(cancelled, before - twin.len(), "seed {seed}");
+                    let cancelled = twin.extract_if(.., |op| op.keys.contains(&key)).count();
+                    assert_eq!(purgatory.cancel_for_key(&key).len(), cancelled, "seed {seed}");
                 }
                 _ => {
                     lab.advance(ms(rng.u64(1..20)));
@@ -474,18 +407,12 @@ fn random_history_of_operations_equals_that_of_a_list() {
             assert_eq!(ends.take(), expected, "seed {seed}, step {number}");
             let stats = purgatory.stats();
             check_stats(stats);
-            let mut all: Vec<_> =
-                twin.iter().flat_map(|op| op.keys.iter().map(|key| (op.number, *key))).collect();
-            all.sort_unstable();
-            all.dedup();
-            let mut keys: Vec<_> = all.iter().map(|(_, key)| *key).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            assert_eq!(
-                (stats.delayed, stats.watched, stats.keys),
-                (twin.len() as u64, all.len() as u64, keys.len() as u64),
-                "seed {seed}, step {number}"
-            );
+            let keys_of = |op: &Twin| op.keys.iter().copied().collect::<BTreeSet<_>>();
+            let watched = twin.iter().map(|op| keys_of(op).len()).sum::<usize>();
+            let keys = twin.iter().flat_map(keys_of).collect::<BTreeSet<_>>().len();
+            let expected = [twin.len(), watched, keys].map(|count| count as u64);
+            let found = [stats.delayed, stats.watched, stats.keys];
+            assert_eq!(found, expected, "seed {seed}, step {number}");
             assert_eq!(lab.timers().len(), twin.len(), "one timer for each, seed {seed}");
         }
     });

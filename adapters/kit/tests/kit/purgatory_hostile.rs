@@ -8,7 +8,7 @@ use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::purgatory::{Keys, check_stats};
 use corewheel_test_support::operation_fn::OperationFn;
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms, waker_of};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, shared, waker_of};
 
 /// Panics in the method of this name.
 struct Bomb(&'static str, Rc<Cell<u32>>);
@@ -48,16 +48,14 @@ impl Drop for Bomb {
 fn operation_that_panics_is_counted_and_others_end() {
     let mut lab = Lab::<()>::new(builder(1));
     let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
-    let (armed, calm) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    let (armed, calm) = (Rc::<Cell<bool>>::default(), Rc::<Cell<u32>>::default());
     for bomb in [true, false] {
         let (armed, calm) = (Rc::clone(&armed), Rc::clone(&calm));
-        let op = OperationFn::new(
-            move || armed.get(),
-            move |_| {
-                assert!(!bomb, "it panics when it is complete");
-                calm.set(calm.get() + 1);
-            },
-        );
+        let end = move |_| {
+            assert!(!bomb, "it panics when it is complete");
+            calm.set(calm.get() + 1);
+        };
+        let op = OperationFn::new(move || armed.get(), end);
         assert!(purgatory.try_complete_else_watch(op, FAR, ["k"]).is_ok());
     }
     armed.set(true);
@@ -73,7 +71,8 @@ fn operation_that_panics_is_counted_and_others_end() {
     }
     lab.advance(ms(1));
     let stats = purgatory.stats();
-    assert_eq!((stats.expired, stats.completed_at_once), (2, 3));
+    assert_eq!((stats.expired, stats.completed_at_once, stats.accepted), (2, 3, 2));
+    check_stats(stats);
     assert_eq!(ended.get(), 100 + 2, "one that panics when it is tried expires");
     assert_eq!(lab.counts().panicked, 1 + 4);
     check_law(&lab.counts());
@@ -112,10 +111,9 @@ fn keys_are_dropped_while_nothing_is_borrowed() {
     let mut lab = Lab::<()>::new(builder(1));
     let purgatory: NosyPurgatory = Purgatory::new(lab.timers());
     NOSY.set(Some(purgatory.clone()));
-    let op = || OperationFn::new(|| false, |_| {});
     let watch = |keys: [u32; 3], delay| {
-        let keys = keys.map(Nosy);
-        assert!(purgatory.try_complete_else_watch(op(), delay, keys).is_ok());
+        let op = OperationFn::new(|| false, |_| {});
+        assert!(purgatory.try_complete_else_watch(op, delay, keys.map(Nosy)).is_ok());
     };
     watch([1, 2, 1], ms(1));
     watch([2, 3, 4], ms(2));
@@ -176,22 +174,18 @@ fn key_dropped_by_a_cancel_may_cancel_the_rest() {
 fn driver_woken_by_a_watch_may_check_at_once() {
     let mut lab = Lab::<()>::new(builder(1));
     let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
-    let (checks, checked) = (purgatory.clone(), Rc::new(Cell::new(false)));
-    let noted = Rc::clone(&checked);
+    let (checks, (checked, noted)) = (purgatory.clone(), shared::<Cell<bool>>());
     let check_when_woken = waker_of(move || {
         checks.check_and_complete("k");
         noted.set(true);
     });
     assert_eq!(lab.fall_asleep(&check_when_woken), Turn::Idle);
-    let tries = Rc::new(Cell::new(0));
-    let count = Rc::clone(&tries);
-    let op = OperationFn::new(
-        move || {
-            count.set(count.get() + 1);
-            false
-        },
-        |_| {},
-    );
+    let (tries, count) = shared::<Cell<u32>>();
+    let is_complete = move || {
+        count.set(count.get() + 1);
+        false
+    };
+    let op = OperationFn::new(is_complete, |_| {});
     assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
     assert!(checked.get());
     assert_eq!(tries.get(), 2, "the check in between is not missed");

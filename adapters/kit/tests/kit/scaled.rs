@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
@@ -118,27 +119,21 @@ fn timeouts_due_at_once_are_spread_over_turns_in_order_beside_other_timers() {
     for _ in 0..3 {
         lab.timers().schedule(Duration::ZERO, ()).unwrap();
     }
-    let (mut turns, mut all) = (0, Vec::new());
-    loop {
+    let (mut turns, mut all, mut turn) = (0, Vec::new(), Turn::More);
+    while turn == Turn::More {
         turns += 1;
-        let turn = lab.turn();
+        turn = lab.turn();
         let ended = ends.take();
         assert!(ended.len() <= 384, "{} in one turn", ended.len());
         all.extend(ended.into_iter().map(|(number, _)| number));
-        if turns == 1 {
-            assert_eq!(lab.fired().len(), 3, "they do not wait for those before them");
-        }
-        if turn != Turn::More {
-            break;
-        }
+        assert_eq!(lab.fired().len(), if turns == 1 { 3 } else { 0 }, "the timers do not wait");
     }
     assert!(all.into_iter().eq(0..MANY));
     assert!(turns >= MANY / 384, "{turns}");
-    let stats = lab.service.stats();
-    assert_eq!(stats.shards[0].counts.turns_exhausted, u64::from(turns) - 1);
-    let counts = stats.shards[0].counts;
-    assert_eq!(stats.shards[0].classes[0].fired, u64::from(MANY));
-    assert_eq!(stats.shards[0].lateness.count, counts.fired + u64::from(MANY));
+    let shard = &lab.service.stats().shards[0];
+    assert_eq!(shard.counts.turns_exhausted, u64::from(turns) - 1);
+    assert_eq!(shard.classes[0].fired, u64::from(MANY));
+    assert_eq!(shard.lateness.count, shard.counts.fired + u64::from(MANY));
     check_empty(&mut lab, &timeouts);
 }
 
@@ -177,8 +172,7 @@ fn turn_bounded_in_time_alternates_timers_and_timeouts() {
     while lab.turn() == Turn::More {
         let (timers, scaled) = (lab.fired().len(), ends.take().len());
         assert!(timers + scaled <= 1, "one in each turn");
-        order += &"t".repeat(timers);
-        order += &"s".repeat(scaled);
+        order += &("t".repeat(timers) + &"s".repeat(scaled));
     }
     order += &"t".repeat(lab.fired().len());
     assert_eq!(order.trim_end_matches('t').matches("tt").count(), 0, "{order}");
@@ -190,9 +184,7 @@ fn turn_bounded_in_time_alternates_timers_and_timeouts() {
 #[test]
 fn timeout_without_minimum_ends_in_a_later_turn_than_it_starts() {
     let mut lab = lab();
-    let again = |name, timeouts: &ScaledTimeouts<&str>| {
-        timeouts.start(name).unwrap();
-    };
+    let again = |name, timeouts: &ScaledTimeouts<_>| _ = timeouts.start(name).unwrap();
     let timeouts = ScaledTimeouts::new(&of_class(&lab), Duration::ZERO, ms(5), again).unwrap();
     timeouts.start("a").unwrap();
     lab.timers().set_scale(Scale::ZERO);
@@ -247,15 +239,11 @@ fn scale_set_while_the_shard_sleeps_wakes_it_in_time() {
     let mut lab = Lab::at_windows(builder(1).class(CLASS));
     let (timeouts, ends) = timeouts(&lab, 10, 60);
     timeouts.start("a").unwrap();
-    let turn = lab.turn();
-    assert_eq!(turn, next(60));
     let (alarm, waker) = Alarm::new();
-    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
+    assert_eq!(lab.fall_asleep(&waker), next(60));
     lab.timers().set_scale(scale(0.5));
     assert_eq!(alarm.count(), 1, "from a task of its own core");
-    let turn = lab.turn();
-    assert_eq!(turn, next(35));
-    assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
+    assert_eq!(lab.fall_asleep(&waker), next(35));
     let client = lab.client();
     client.on(SHARD).set_scale(scale(0.5)).unwrap();
     assert_eq!(alarm.count(), 1, "it is that already");
@@ -307,13 +295,10 @@ fn timeouts_count_for_the_class_of_their_view_and_others_for_none() {
 fn start_and_cancel_are_published_while_the_shard_sleeps() {
     let mut lab = lab();
     let (timeouts, _) = timeouts(&lab, 10, 60);
-    let turn = lab.turn();
-    let (_, waker) = Alarm::new();
-    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+    let _ = lab.fall_asleep(Waker::noop());
     let a = timeouts.start("a").unwrap();
     timeouts.start("b").unwrap();
-    let turn = lab.turn();
-    let _ = lab.shards[0].prepare_to_sleep(turn, &waker);
+    let _ = lab.fall_asleep(Waker::noop());
     timeouts.cancel(a);
     let counts = class_counts(&lab);
     assert_eq!((counts.pending, counts.scheduled, counts.cancelled), (1, 2, 1));
@@ -326,7 +311,9 @@ fn last_scale_set_applies_wherever_it_comes_from() {
     client.on(SHARD).set_scale(scale(0.2)).unwrap();
     client.on(SHARD).set_scale(scale(0.3)).unwrap();
     assert_eq!(lab.timers().scale(), Scale::ONE, "it has not looked yet");
-    assert_eq!(lab.service.stats().shards[0].scale, scale(0.3), "but that is what it is to be");
+    let stats = lab.service.stats();
+    assert_eq!(stats.shards[0].scale, scale(0.3), "but that is what it is to be");
+    assert_eq!(serde_json::to_value(stats).unwrap()["shards"][0]["scale"], 0.3);
     lab.timers().set_scale(scale(0.4));
     lab.settle();
     assert_eq!(lab.timers().scale(), scale(0.4));
@@ -362,15 +349,6 @@ fn shard_starts_with_the_scale_that_was_set_before() {
     let _ = shard.turn();
     assert!(timeouts.is_empty());
     let _ = shard.shutdown(ShutdownPolicy::Drop);
-}
-
-#[test]
-fn scale_is_serialized_as_a_number() {
-    let mut lab = lab();
-    lab.timers().set_scale(scale(0.3));
-    lab.settle();
-    let stats = serde_json::to_value(lab.service.stats()).unwrap();
-    assert_eq!(stats["shards"][0]["scale"], 0.3);
 }
 
 /// The twin is a list of timeouts, each with its start. With the code it shares what the
@@ -428,7 +406,6 @@ fn random_history_of_timeouts_equals_that_of_lists() {
                     } else {
                         lab.client().on(SHARD).set_scale(scale).unwrap();
                     }
-                    lab.settle();
                 }
                 _ => lab.advance(Duration::from_micros(rng.u64(1..20_000))),
             }

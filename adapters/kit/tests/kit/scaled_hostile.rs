@@ -13,7 +13,7 @@ use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 use crate::scaled::{
     check_empty, class_counts, known, lab, of_capacity, of_class, scale, timeouts,
 };
-use corewheel_test_support::{FAR, Guard, Lab, check_law, ms, ticks_of, waker_of};
+use corewheel_test_support::{FAR, Guard, Lab, check_law, ms, shared, ticks_of, waker_of};
 
 #[test]
 fn refused_start_returns_the_value() {
@@ -87,8 +87,7 @@ fn handler_may_start_reset_cancel_and_drain() {
 fn drop_of_last_clone_in_the_handler_drops_all_values() {
     let mut lab = lab();
     let (guard, dropped) = Guard::new();
-    let last: Rc<RefCell<Option<ScaledTimeouts<Guard>>>> = Rc::default();
-    let mine = Rc::clone(&last);
+    let (last, mine) = shared::<RefCell<Option<ScaledTimeouts<Guard>>>>();
     let handler = move |_, _: &_| drop(mine.take());
     let timeouts = ScaledTimeouts::new(&of_class(&lab), ms(1), ms(2), handler).unwrap();
     for _ in 0..3 {

@@ -10,14 +10,13 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::settings::Scale;
 use corewheel::stats::ShardState;
-use corewheel::{Fired, Refused, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Refused, ShutdownPolicy, TimerService, Timers};
 use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::scaled::ScaledTimeouts;
 
-use crate::POLICIES;
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
 use corewheel_test_support::{
-    FAR, Host, Lab, PATIENCE, Running, SHARD, builder, check_law, ms, wait_until,
+    FAR, Host, Lab, PATIENCE, POLICIES, Running, SHARD, builder, check_law, ms, shared, wait_until,
 };
 
 type Timeouts = ScaledTimeouts<u32>;
@@ -55,13 +54,11 @@ fn open(timers: &Timers<()>, service: Weak<TimerService<()>>, policy: ShutdownPo
     for number in 0..MANY {
         timeouts.start(number).unwrap();
         let ends = ends.clone();
-        let op = OperationFn::new(
-            || false,
-            move |how| {
-                assert_eq!(how, Completion::Deadline);
-                ends.send(("operation", number)).unwrap();
-            },
-        );
+        let end = move |how| {
+            assert_eq!(how, Completion::Deadline);
+            ends.send(("operation", number)).unwrap();
+        };
+        let op = OperationFn::new(|| false, end);
         assert!(!operations.try_complete_else_watch(op, FAR, ["k"]).unwrap());
     }
     HELD.set(Some((timeouts, operations)));
@@ -71,15 +68,13 @@ fn open(timers: &Timers<()>, service: Weak<TimerService<()>>, policy: ShutdownPo
 #[test]
 fn shutdown_begun_by_a_handler_ends_operations_and_timeouts_by_its_policy() {
     for (host, policy) in Host::all().flat_map(|host| POLICIES.map(|policy| (host, policy))) {
-        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+        let running = Running::idle(host, builder(1));
         let (sender, ends) = mpsc::channel();
         let service = Arc::downgrade(&running.service);
         let call = move |timers: &Timers<()>| open(timers, service, policy, sender);
         running.client().on(SHARD).schedule_fn(Duration::ZERO, call).unwrap();
         // The channel ends when the thread of the shard has dropped all senders.
-        let mut all = Vec::new();
-        let first = ends.recv_timeout(PATIENCE).unwrap();
-        all.push(first);
+        let mut all = vec![ends.recv_timeout(PATIENCE).unwrap()];
         if matches!(host, Host::Own(_)) {
             drop(running);
         } else {
@@ -93,8 +88,8 @@ fn shutdown_begun_by_a_handler_ends_operations_and_timeouts_by_its_policy() {
             picked.map(|(_, number)| *number).collect::<Vec<_>>()
         };
         let (timeouts, operations) = (of("timeout"), of("operation"));
-        let expected = timeouts.iter().copied().eq(0..timeouts.len() as u32);
-        assert!(expected, "{host:?}, {policy:?}: each timeout ends once, in order");
+        let in_order = timeouts.iter().copied().eq(0..timeouts.len() as u32);
+        assert!(in_order, "{host:?}, {policy:?}: each timeout ends once, in order");
         if policy == ShutdownPolicy::Fire {
             assert!(timeouts.len() as u32 >= MANY, "{host:?}: {}", timeouts.len());
             assert!(operations.into_iter().eq(0..MANY), "{host:?}");
@@ -109,14 +104,13 @@ fn shutdown_begun_by_a_handler_ends_operations_and_timeouts_by_its_policy() {
 #[test]
 fn dead_shard_keeps_operations_and_timeouts_until_they_are_drained() {
     let mut lab = Lab::<()>::new(builder(1));
-    let ended = Rc::new(Cell::new(0));
-    let count = Rc::clone(&ended);
+    let (ended, count) = shared::<Cell<u32>>();
     let handle = move |_, _: &Timeouts| count.set(count.get() + 1);
     let timers = lab.timers().clone();
     let timeouts = ScaledTimeouts::new(&timers, ms(1), FAR, handle).unwrap();
     let operations: Operations = Purgatory::new(&timers);
     let keys: Vec<_> = (0..MANY).map(|number| timeouts.start(number).unwrap()).collect();
-    let ready = Rc::new(Cell::new(false));
+    let ready = Rc::<Cell<bool>>::default();
     let op = || {
         let ready = Rc::clone(&ready);
         OperationFn::new(move || ready.get(), |how| assert_eq!(how, Completion::Event))
@@ -140,8 +134,7 @@ fn dead_shard_keeps_operations_and_timeouts_until_they_are_drained() {
     let refused = operations.try_complete_else_watch(op(), FAR, ["k"]);
     assert!(matches!(refused, Err(Refused::Closed(_))));
     ready.set(true);
-    assert_eq!(operations.check_and_complete("k"), 3);
-    assert_eq!(operations.stats().delayed, 0);
+    assert_eq!((operations.check_and_complete("k"), operations.stats().delayed), (3, 0));
     let counts = lab.counts();
     assert_eq!((ended.get(), counts.panicked), (fired, 0));
     check_law(&counts);

@@ -10,16 +10,14 @@ use corewheel::ShutdownPolicy;
 use corewheel_kit::queue::DelayQueue;
 use futures_core::Stream;
 
-use super::{lab, poll, queue};
-use corewheel_test_support::{Alarm, FAR, Guard, Lab, check_law, ms, waker_of};
+use super::{lab, poll, queue, scene};
+use corewheel_test_support::{FAR, Guard, Lab, check_law, ms, waker_of};
 
 #[test]
 fn drop_at_every_await_point_releases_values_timer_and_wakers() {
     for polls in 0..3 {
-        let mut lab = lab();
+        let (mut lab, queue, alarm, waker) = scene();
         let (guard, dropped) = Guard::new();
-        let (alarm, waker) = Alarm::new();
-        let queue = queue(&lab);
         queue.insert(guard.clone(), ms(5)).unwrap();
         queue.insert(guard, FAR).unwrap();
         let mut task = Box::pin(async move {
@@ -69,8 +67,7 @@ fn waker_may_use_the_queue_and_drop_it() {
         |_| {
             // The queue becomes empty, which wakes the task.
             let queue = SHARED.with_borrow(Weak::upgrade).unwrap();
-            let key = queue.peek().unwrap();
-            assert!(queue.remove(key).is_some());
+            assert!(queue.remove(queue.peek().unwrap()).is_some());
         },
         |lab| drop(lab.end(ShutdownPolicy::Drop)),
     ];

@@ -2,14 +2,14 @@
 //! clock, which its documentation says: a value that is due by the last reading comes without
 //! another.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 
 use corewheel::Refused;
-use corewheel_kit::queue::{DelayKey, DelayQueue};
+use corewheel_kit::queue::{DelayKey, DelayQueue, Expired};
 use futures_core::Stream;
 
-use super::{lab, poll, queue};
+use super::{poll, scene};
 use corewheel_test_support::{Alarm, FAR, Lab, builder, check_law, ms, seeds, ticks_of};
 
 /// A value of the model.
@@ -42,14 +42,20 @@ impl Model {
         self.known.push(Known { key, value, deadline, place, waits, moved: false });
     }
 
-    fn remove(&mut self, number: usize) -> Known {
-        self.known.remove(number)
+    /// Takes out the value that the queue has handed out: the next one, which must be due.
+    fn take(&mut self, expired: Expired<u32>, now: u64) -> DelayKey {
+        assert!(self.is_next(expired.key), "{expired:?} is out of order");
+        let number = self.known.iter().position(|known| known.key == expired.key);
+        let known = self.known.remove(number.unwrap());
+        assert!(known.deadline <= now, "{expired:?} is early");
+        assert_eq!(expired.value, known.value);
+        known.key
     }
 
     fn reset(&mut self, number: usize, deadline: u64) {
         let known = &mut self.known[number];
         if deadline < known.deadline {
-            let known = self.remove(number);
+            let known = self.known.remove(number);
             return self.insert(known.key, known.value, deadline);
         }
         known.moved |= deadline > known.deadline;
@@ -103,6 +109,9 @@ fn random_history_agrees_with_a_plain_list() {
         let (alarm, waker) = Alarm::new();
         let is_patient = rng.bool();
         let mut stale = Vec::new();
+        let poll_next = |queue: &mut DelayQueue<u32>| {
+            poll(pin!(poll_fn(|cx| Pin::new(&mut *queue).poll_next(cx))), &waker)
+        };
         for step in 0..400 {
             let at = format!("seed {seed}, step {step}");
             let now = ticks_of(lab.timers());
@@ -121,7 +130,7 @@ fn random_history_agrees_with_a_plain_list() {
                     }
                 },
                 4 if !model.known.is_empty() => {
-                    let known = model.remove(pick);
+                    let known = model.known.remove(pick);
                     let expired = queue.remove(known.key).unwrap();
                     assert_eq!(expired.value, known.value, "{at}");
                     let due = epoch + ms(known.deadline);
@@ -138,23 +147,14 @@ fn random_history_agrees_with_a_plain_list() {
                 7 | 8 => {
                     let is_due = model.look(now);
                     let expired = if is_patient {
-                        let polled =
-                            Pin::new(&mut queue).poll_next(&mut Context::from_waker(&waker));
-                        let is_end = matches!(polled, Poll::Ready(None));
-                        assert_eq!(is_end, model.known.is_empty(), "{at}");
-                        if let Poll::Ready(expired) = polled { expired } else { None }
+                        let polled = poll_next(&mut queue);
+                        assert_eq!(polled == Some(None), model.known.is_empty(), "{at}");
+                        polled.flatten()
                     } else {
                         queue.try_next()
                     };
                     assert_eq!(expired.is_some(), is_due, "{at}");
-                    if let Some(expired) = expired {
-                        assert!(model.is_next(expired.key), "{at}: {expired:?} is out of order");
-                        let same = |known: &Known| known.key == expired.key;
-                        let known = model.remove(model.known.iter().position(same).unwrap());
-                        assert!(known.deadline <= now, "{at}: a value is early");
-                        assert_eq!(expired.value, known.value, "{at}");
-                        stale.push(known.key);
-                    }
+                    stale.extend(expired.map(|expired| model.take(expired, now)));
                 }
                 9 if rng.u32(..20) == 0 => {
                     assert_eq!(queue.drain().len(), model.known.len(), "{at}");
@@ -166,15 +166,10 @@ fn random_history_agrees_with_a_plain_list() {
                     lab.advance(ms(by));
                     // A waiting task is woken when a value is due, if not before.
                     if is_patient && waiting == alarm.count() {
-                        let mut context = Context::from_waker(&waker);
-                        let asked = Pin::new(&mut queue).poll_next(&mut context);
-                        let looked = model.look(ticks_of(lab.timers()));
-                        if let Poll::Ready(Some(expired)) = asked {
-                            assert!(looked && model.is_next(expired.key), "{at}");
-                            model.known.retain(|known| known.key != expired.key);
-                        } else {
-                            assert!(!looked, "{at}");
-                        }
+                        let expired = poll_next(&mut queue).flatten();
+                        let now = ticks_of(lab.timers());
+                        assert_eq!(expired.is_some(), model.look(now), "{at}");
+                        stale.extend(expired.map(|expired| model.take(expired, now)));
                     }
                 }
             }
@@ -188,8 +183,7 @@ fn random_history_agrees_with_a_plain_list() {
             let earliest = model.known.iter().map(|known| epoch + ms(known.deadline)).min();
             assert_eq!(soonest, earliest, "{at}");
             for known in &model.known {
-                let deadline = Some(epoch + ms(known.deadline));
-                assert_eq!(queue.due(known.key), deadline, "{at}");
+                assert_eq!(queue.due(known.key), Some(epoch + ms(known.deadline)), "{at}");
             }
             assert_eq!(lab.timers().len(), 0, "{at}: a value has no timer");
         }
@@ -203,9 +197,7 @@ fn random_history_agrees_with_a_plain_list() {
 fn random_history_loses_no_wake() {
     seeds::each(200, |seed| {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut lab = lab();
-        let queue = queue::<u64>(&lab);
-        let (alarm, waker) = Alarm::new();
+        let (mut lab, queue, alarm, waker) = scene::<u64>();
         let mut recv = Box::pin(queue.recv());
         let mut keys = Vec::new();
         let mut polled = 0;
@@ -223,14 +215,8 @@ fn random_history_loses_no_wake() {
             // As an executor does: a task is polled when it was woken.
             while alarm.count() > polled {
                 polled = alarm.count();
-                if poll(recv.as_mut(), &waker).is_some() {
+                while poll(recv.as_mut(), &waker).is_some() {
                     recv = Box::pin(queue.recv());
-                    polled = 0;
-                    if poll(recv.as_mut(), &waker).is_some() {
-                        recv = Box::pin(queue.recv());
-                        continue;
-                    }
-                    polled = alarm.count();
                 }
             }
             let first = queue.peek().map(|key| queue.due(key).unwrap());

@@ -4,17 +4,14 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel::{ShutdownPolicy, Timers};
 use corewheel_kit::queue::DelayQueue;
 
-use corewheel_test_support::{
-    FAR, Host, PATIENCE, Running, SHARD, block_on, builder, ms, wait_until,
-};
+use corewheel_test_support::{FAR, Host, PATIENCE, Running, SHARD, block_on, ms, wait_until};
 
 #[test]
 fn next_and_recv_work_on_every_executor() {
-    for host in Host::executors() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<()>, _: &_| {});
+    for (host, running) in Running::<()>::each(Host::executors(), 1) {
         let start = running.service.now();
         let taken = running.service.spawn_on(SHARD, |timers| async move {
             let queue = Rc::new(DelayQueue::new(&timers));

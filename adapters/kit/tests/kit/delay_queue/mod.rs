@@ -9,14 +9,23 @@ mod waiting;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use corewheel_kit::queue::DelayQueue;
 
-use corewheel_test_support::{Lab, builder};
+use corewheel_test_support::{Alarm, Lab, builder};
 
 fn lab() -> Lab<()> {
     Lab::new(builder(1))
+}
+
+/// A queue on a shard, and a waker that counts.
+fn scene<V>() -> (Lab<()>, DelayQueue<V>, Arc<Alarm>, Waker) {
+    let lab = lab();
+    let queue = queue(&lab);
+    let (alarm, waker) = Alarm::new();
+    (lab, queue, alarm, waker)
 }
 
 fn queue<V>(lab: &Lab<()>) -> DelayQueue<V> {

@@ -5,18 +5,16 @@ use std::pin::pin;
 use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::queue::DelayQueue;
 
-use super::{lab, poll, queue};
-use crate::POLICIES;
-use corewheel_test_support::{Alarm, FAR, check_law, look, ms};
+use super::{lab, poll, scene};
+use corewheel_test_support::{FAR, POLICIES, check_law, look, ms};
 
 #[test]
 fn shutdown_wakes_tasks_and_keeps_values() {
     for policy in POLICIES {
-        let mut lab = lab();
-        let (queue, empty) = (queue(&lab), queue::<u8>(&lab));
+        let (mut lab, queue, alarm, waker) = scene();
+        let empty = super::queue::<u8>(&lab);
         queue.insert("due", ms(5)).unwrap();
         let key = queue.insert("far", FAR).unwrap();
-        let (alarm, waker) = Alarm::new();
         let mut next = Box::pin(queue.next());
         let (mut recv, mut idle) = (Box::pin(queue.recv()), Box::pin(empty.recv()));
         assert!(poll(next.as_mut(), &waker).is_none());
@@ -37,9 +35,7 @@ fn shutdown_wakes_tasks_and_keeps_values() {
 
 #[test]
 fn death_of_the_shard_wakes_tasks_and_keeps_values() {
-    let mut lab = lab();
-    let queue = queue(&lab);
-    let (alarm, waker) = Alarm::new();
+    let (mut lab, queue, alarm, waker) = scene();
     let (mut next, mut recv) = (Box::pin(queue.next()), Box::pin(queue.recv()));
     queue.insert(1, FAR).unwrap();
     assert!(poll(next.as_mut(), &waker).is_none());

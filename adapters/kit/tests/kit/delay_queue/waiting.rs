@@ -7,7 +7,7 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel_kit::queue::DelayQueue;
 
-use super::{due, lab, poll, queue};
+use super::{due, lab, poll, queue, scene};
 use corewheel_test_support::{Alarm, Eager, FAR, Lab, builder, look, ms, next, waker_of};
 
 #[test]
@@ -63,10 +63,8 @@ fn task_is_woken_when_a_value_is_due_and_not_by_inserts() {
 
 #[test]
 fn next_ends_on_an_empty_queue_and_recv_waits() {
-    let mut lab = lab();
-    let queue = queue(&lab);
+    let (mut lab, queue, alarm, waker) = scene();
     assert!(look(&mut pin!(queue.next())).unwrap().is_none());
-    let (alarm, waker) = Alarm::new();
     let key = queue.insert(1, FAR).unwrap();
     let (mut next, mut recv) = (pin!(queue.next()), pin!(queue.recv()));
     assert!(poll(next.as_mut(), &waker).is_none());
@@ -89,10 +87,9 @@ fn task_is_woken_by_its_last_waker_however_the_queue_becomes_empty() {
         |queue| queue.drain_expired_into(&mut Vec::new(), 9),
     ];
     for (number, empty) in ways.into_iter().enumerate() {
-        let lab = lab();
-        let queue = queue(&lab);
+        let (lab, queue, alarm, last) = scene();
         queue.insert(1, ms(5)).unwrap();
-        let ((former, first), (alarm, last)) = (Alarm::new(), Alarm::new());
+        let (former, first) = Alarm::new();
         let mut next = pin!(queue.next());
         for waker in [&first, &last] {
             assert!(poll(next.as_mut(), waker).is_none());
@@ -133,10 +130,8 @@ fn waiting_tasks_share_the_values_that_are_due() {
 
 #[test]
 fn dropped_future_is_not_woken() {
-    let mut lab = lab();
-    let queue = queue::<u32>(&lab);
+    let (mut lab, queue, alarm, waker) = scene::<u32>();
     queue.insert(1, FAR).unwrap();
-    let (alarm, waker) = Alarm::new();
     for _ in 0..100 {
         let mut next = Box::pin(queue.next());
         assert!(poll(next.as_mut(), &waker).is_none());
@@ -148,12 +143,10 @@ fn dropped_future_is_not_woken() {
 
 #[test]
 fn task_that_is_always_behind_yields_after_512_values() {
-    let lab = lab();
-    let queue = queue(&lab);
+    let (_lab, queue, alarm, waker) = scene();
     for n in 0..1_200 {
         queue.insert(n, Duration::ZERO).unwrap();
     }
-    let (alarm, waker) = Alarm::new();
     let mut task = pin!(async {
         for n in 0..1_200 {
             assert_eq!(queue.next().await.unwrap().value, n);
@@ -177,14 +170,12 @@ fn task_that_is_always_behind_yields_after_512_values() {
 #[test]
 fn long_advance_is_spread_over_several_polls() {
     const COUNT: u64 = 20_000;
-    let mut lab = lab();
-    let queue = queue(&lab);
+    let (mut lab, queue, alarm, waker) = scene();
     // The values share a slot, which is sorted before the first value can be taken.
     for n in 0..COUNT {
         queue.insert(n, Duration::from_mins(5) + ms(n % 50)).unwrap();
     }
     lab.clock.advance(Duration::from_mins(6));
-    let (alarm, waker) = Alarm::new();
     let mut next = Box::pin(queue.next());
     let mut polls = 1;
     while poll(next.as_mut(), &waker).is_none() {
@@ -198,9 +189,8 @@ fn long_advance_is_spread_over_several_polls() {
 
 #[test]
 fn driver_that_turns_as_soon_as_it_is_woken_loses_no_wake() {
-    let lab = lab();
-    let (queue, clock) = (queue(&lab), lab.clock.clone());
-    let (alarm, waker) = Alarm::new();
+    let (lab, queue, alarm, waker) = scene();
+    let clock = lab.clock.clone();
     let mut recv = Box::pin(queue.recv());
     assert!(poll(recv.as_mut(), &waker).is_none());
     let eager = Eager::fall_asleep(lab);
@@ -225,10 +215,8 @@ fn driver_that_turns_as_soon_as_it_is_woken_loses_no_wake() {
 
 #[test]
 fn waker_that_panics_loses_no_value_and_no_wake() {
-    let mut lab = lab();
-    let queue = queue(&lab);
+    let (mut lab, queue, alarm, waker) = scene();
     let bad = waker_of(|| panic!("a waker panics"));
-    let (alarm, waker) = Alarm::new();
     let key = queue.insert(1, ms(5)).unwrap();
     let (mut first, mut second) = (Box::pin(queue.next()), Box::pin(queue.next()));
     assert!(poll(first.as_mut(), &bad).is_none());
@@ -241,9 +229,8 @@ fn waker_that_panics_loses_no_value_and_no_wake() {
     let mut first = Box::pin(queue.next());
     assert!(poll(first.as_mut(), &bad).is_none());
     assert!(poll(second.as_mut(), &waker).is_none());
-    let key_of_two = queue.peek().unwrap();
     assert!(queue.remove(key).is_none());
-    assert_eq!(queue.remove(key_of_two).unwrap().value, 2);
+    assert_eq!(queue.remove(queue.peek().unwrap()).unwrap().value, 2);
     assert_eq!(alarm.count(), 2);
     lab.settle();
     assert_eq!(lab.counts().panicked, 2);
@@ -252,8 +239,7 @@ fn waker_that_panics_loses_no_value_and_no_wake() {
 
 #[test]
 fn own_loop_that_only_looks_is_woken_for_each_deadline() {
-    let mut lab = lab();
-    let queue = DelayQueue::<u32>::new(lab.timers());
+    let (mut lab, queue, ..) = scene::<u32>();
     for (value, delay) in [(2, 50), (3, 90), (1, 20)] {
         queue.insert(value, ms(delay)).unwrap();
     }
@@ -275,8 +261,7 @@ fn own_loop_that_only_looks_is_woken_for_each_deadline() {
 
 #[test]
 fn queue_whose_values_never_become_due_leaves_the_loop_idle() {
-    let mut lab = lab();
-    let queue = DelayQueue::<u32>::new(lab.timers());
+    let (mut lab, queue, ..) = scene::<u32>();
     queue.insert(1, Duration::MAX).unwrap();
     lab.timers().schedule(Duration::MAX, ()).unwrap();
     assert_eq!(lab.fall_asleep(Waker::noop()), Turn::Idle);

@@ -14,8 +14,7 @@ struct Nosy(u32);
 type NosyTimers = KeyedTimers<Nosy, Nosy, Nosy>;
 
 thread_local! {
-    static NOSY: RefCell<Weak<NosyTimers>> =
-        const { RefCell::new(Weak::new()) };
+    static NOSY: RefCell<Weak<NosyTimers>> = const { RefCell::new(Weak::new()) };
     static DROPS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -23,8 +22,7 @@ impl Drop for Nosy {
     fn drop(&mut self) {
         DROPS.set(DROPS.get() + 1);
         assert!(self.0 != 66, "a drop panics");
-        let timers = NOSY.with_borrow(Weak::upgrade);
-        if let Some(timers) = timers {
+        if let Some(timers) = NOSY.with_borrow(Weak::upgrade) {
             let looked_for = std::mem::ManuallyDrop::new(Nosy(1_000));
             assert_eq!(timers.due(&*looked_for), None);
             assert_eq!(timers.remove_group(&*looked_for), []);
@@ -42,8 +40,7 @@ fn drop_of_keys_values_and_names_may_use_the_timers() {
     DROPS.set(0);
     let drops = || DROPS.replace(0);
     let put = |group, key, delay| {
-        let put = timers.insert_in(Nosy(group), Nosy(key), Nosy(0), ms(delay));
-        assert!(put.is_ok());
+        assert!(timers.insert_in(Nosy(group), Nosy(key), Nosy(0), ms(delay)).is_ok());
     };
     put(1, 1, 5);
     assert_eq!(drops(), 0, "key, value and name are kept");

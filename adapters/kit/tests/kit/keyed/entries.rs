@@ -1,14 +1,13 @@
 //! Keys that are inserted, reset and removed, alone and in groups.
 
 use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::keyed::KeyedTimers;
 
 use super::{Scene, keys};
-use corewheel_test_support::{Lab, builder, check_law, ms};
+use corewheel_test_support::{Lab, builder, check_law, ms, shared};
 
 #[test]
 fn delay_that_does_not_fit_never_fires() {
@@ -25,8 +24,7 @@ fn delay_that_does_not_fit_never_fires() {
 #[test]
 fn due_key_can_be_removed_before_it_is_delivered() {
     let mut lab = Lab::<()>::new(builder(1));
-    let fired = Rc::new(Cell::new(0));
-    let count = Rc::clone(&fired);
+    let (fired, count) = shared::<Cell<u32>>();
     let timers = KeyedTimers::<u32, (), u8>::in_groups(lab.timers(), move |_, timers| {
         count.set(count.get() + 1);
         assert_eq!(timers.remove_group(&1).len(), 9, "the other keys are due as well");
@@ -43,10 +41,9 @@ fn insert_without_room_returns_key_and_value_and_changes_nothing() {
     let mut scene = Scene::with(builder(1).capacity(2));
     let _ = scene.put_in(1, "a", 5, 1);
     let _ = scene.put("b", 9, 2);
-    let refused = scene.timers.insert("c".to_owned(), 3, ms(1));
-    assert_eq!(refused, Err(Refused::Full(("c".to_owned(), 3))));
-    let refused = scene.timers.insert_in(7, "c".to_owned(), 3, ms(1));
-    assert_eq!(refused, Err(Refused::Full((7, "c".to_owned(), 3))));
+    let c = || "c".to_owned();
+    assert_eq!(scene.timers.insert(c(), 3, ms(1)), Err(Refused::Full((c(), 3))));
+    assert_eq!(scene.timers.insert_in(7, c(), 3, ms(1)), Err(Refused::Full((7, c(), 3))));
     assert_eq!(scene.timers.remove_group(&7), []);
     assert_eq!(scene.put("b", 5, 4), Some(2), "the key has a place already");
     drop(scene.timers.drain());
@@ -54,8 +51,7 @@ fn insert_without_room_returns_key_and_value_and_changes_nothing() {
     let timers = scene.lab.timers().clone();
     while timers.schedule(ms(10), ()).is_ok() {}
     let at = scene.lab.clock.now();
-    let refused = scene.timers.insert_in(7, "c".to_owned(), 3, at);
-    assert_eq!(refused, Err(Refused::Full((7, "c".to_owned(), 3))));
+    assert_eq!(scene.timers.insert_in(7, c(), 3, at), Err(Refused::Full((7, c(), 3))));
     assert!(scene.timers.is_empty());
     scene.lab.advance(ms(10));
     scene.check_empty();

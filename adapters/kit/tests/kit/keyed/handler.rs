@@ -7,16 +7,15 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
-use super::replaced;
-use corewheel_test_support::{Eager, FAR, Lab, builder, check_law, ms, waker_of};
+use super::{numbered, replaced};
+use corewheel_test_support::{Eager, FAR, Lab, builder, check_law, ms, shared, waker_of};
 
 #[test]
 fn handler_may_use_the_timers_in_every_way_and_drop_them() {
     type Mine = KeyedTimers<u32, u32, u32>;
     let mut lab = Lab::<()>::new(builder(1));
-    let kept: Rc<RefCell<Option<Mine>>> = Rc::default();
-    let (last, calls) = (Rc::clone(&kept), Rc::new(Cell::new(0)));
-    let count = Rc::clone(&calls);
+    let (kept, last) = shared::<RefCell<Option<Mine>>>();
+    let (calls, count) = shared::<Cell<u32>>();
     let handler = move |one: Expired<u32, u32>, timers: &Mine| {
         count.set(count.get() + 1);
         match one.value {
@@ -46,16 +45,14 @@ fn handler_may_use_the_timers_in_every_way_and_drop_them() {
     lab.advance(ms(2));
     assert_eq!(calls.get(), 3);
     assert_eq!(Rc::strong_count(&calls), 1, "the timers and their handler are gone");
-    assert_eq!(lab.timers().len(), 0, "their timers are gone");
-    assert_eq!(lab.counts().panicked, 0);
+    assert_eq!((lab.timers().len(), lab.counts().panicked), (0, 0), "their timers are gone");
     check_law(&lab.counts());
 }
 
 #[test]
 fn handler_that_panics_is_counted_and_called_for_the_next_key() {
     let mut lab = Lab::<()>::new(builder(1));
-    let calm = Rc::new(Cell::new(0));
-    let count = Rc::clone(&calm);
+    let (calm, count) = shared::<Cell<u32>>();
     let handler = move |one: Expired<u32, u32>, _: &KeyedTimers<u32, u32>| {
         assert_ne!(one.key % 2, 0, "the handler panics");
         count.set(count.get() + 1);
@@ -74,8 +71,7 @@ fn driver_that_is_woken_by_an_insert_may_use_the_timers() {
     type Mine = KeyedTimers<u32, u32, u32>;
     let mut lab = Lab::<()>::new(builder(1));
     let timers: Mine = KeyedTimers::in_groups(lab.timers(), |_, _| {});
-    let (mine, cancelled) = (timers.clone(), Rc::new(Cell::new(0)));
-    let count = Rc::clone(&cancelled);
+    let (mine, (cancelled, count)) = (timers.clone(), shared::<Cell<usize>>());
     let cancel_when_woken = waker_of(move || {
         let group = mine.remove_group(&1).len();
         if count.replace(count.get() + group) == 0 {
@@ -91,11 +87,7 @@ fn driver_that_is_woken_by_an_insert_may_use_the_timers() {
 #[test]
 fn timer_may_fire_before_its_insert_or_reset_returns() {
     let lab = Lab::<()>::new(builder(1));
-    let fired = Rc::new(RefCell::new(Vec::new()));
-    let noted = Rc::clone(&fired);
-    let timers = KeyedTimers::<u32, u32, u32>::in_groups(lab.timers(), move |one, _| {
-        noted.borrow_mut().push((one.key, one.value));
-    });
+    let (timers, fired) = numbered(&lab);
     let eager = Eager::fall_asleep(lab);
     assert_eq!(timers.insert_in(1, 1, 1, Duration::ZERO), Ok(None));
     assert_eq!((fired.take(), timers.len()), (vec![(1, 1)], 0));

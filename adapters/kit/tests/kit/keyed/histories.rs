@@ -3,13 +3,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use corewheel::RefusedKind;
+use corewheel::{Refused, RefusedKind};
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 use fastrand::Rng;
 
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms, seeds, ticks_of};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, seeds, shared, ticks_of};
 
 /// A key of the model.
 #[derive(Clone, Copy)]
@@ -33,14 +32,17 @@ fn check_fired(model: &mut BTreeMap<u32, Known>, fired: &[(u64, u32, u32)], end:
     assert!(fired.is_sorted_by_key(|(_, key, _)| due[key].due), "{at}: out of order");
 }
 
+fn kind<V>(refused: Refused<V>) -> RefusedKind {
+    refused.kind()
+}
+
 #[test]
 fn random_history_agrees_with_a_plain_map() {
     type Mine = KeyedTimers<u32, u32, u32>;
     seeds::each(60, |seed| {
         let mut rng = Rng::with_seed(seed);
         let mut lab = Lab::<()>::new(builder(1).capacity(25));
-        let fired = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&fired);
+        let (fired, noted) = shared::<RefCell<Vec<_>>>();
         let own = lab.timers().clone();
         let handler = move |one: Expired<u32, u32>, _: &Mine| {
             let at = ticks_of(&own);
@@ -59,12 +61,8 @@ fn random_history_agrees_with_a_plain_map() {
                 0..4 => {
                     let group = rng.bool().then(|| rng.u32(..4));
                     let put = match group {
-                        Some(group) => timers
-                            .insert_in(group, key, step, ms(delay))
-                            .map_err(|refused| refused.kind()),
-                        None => {
-                            timers.insert(key, step, ms(delay)).map_err(|refused| refused.kind())
-                        }
+                        Some(group) => timers.insert_in(group, key, step, ms(delay)).map_err(kind),
+                        None => timers.insert(key, step, ms(delay)).map_err(kind),
                     };
                     let put = put.map(|before| before.map(|entry| (entry.value, entry.deadline)));
                     let before = model.get(&key).copied();
@@ -94,15 +92,12 @@ fn random_history_agrees_with_a_plain_map() {
                 8 => {
                     let group = rng.u32(..4);
                     let ended = timers.remove_group(&group);
-                    let ended: Vec<_> = ended.iter().map(|one| (one.key, one.value)).collect();
-                    let mut members: Vec<_> = model
-                        .extract_if(.., |_, known| known.group == Some(group))
-                        .map(|(key, known)| (known.joined, key, known.value))
-                        .collect();
-                    members.sort_unstable();
-                    let members: Vec<_> =
-                        members.into_iter().map(|(_, key, value)| (key, value)).collect();
-                    assert_eq!(ended, members, "{at}");
+                    let ended = ended.into_iter().map(|one| (one.key, one.value));
+                    let is_member = |_: &_, known: &mut Known| known.group == Some(group);
+                    let mut members: Vec<_> = model.extract_if(.., is_member).collect();
+                    members.sort_by_key(|(_, known)| known.joined);
+                    let members = members.into_iter().map(|(key, known)| (key, known.value));
+                    assert!(ended.eq(members), "{at}");
                 }
                 _ => {
                     lab.advance(ms(rng.u64(1..40)));

@@ -2,13 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
 
 use corewheel_kit::keyed::KeyedTimers;
 
-use super::{Scene, named};
-use crate::POLICIES;
-use corewheel_test_support::{Eager, FAR, Lab, builder, check_law, ms};
+use super::{Scene, named, numbered};
+use corewheel_test_support::{Eager, FAR, Lab, POLICIES, builder, check_law, ms, shared};
 
 /// The message of a panic in `run`.
 #[track_caller]
@@ -36,8 +34,7 @@ fn with_lends_the_value_where_it_lies() {
 fn values_need_not_be_clone_and_are_lent_within_the_handler() {
     struct Plain(u32);
     let mut lab = Lab::<()>::new(builder(1));
-    let sum = Rc::new(Cell::new(0));
-    let noted = Rc::clone(&sum);
+    let (sum, noted) = shared::<Cell<u32>>();
     let timers = KeyedTimers::<u32, Plain>::new(lab.timers(), move |expired, timers| {
         let other = timers.with(&2, |value| value.0).unwrap_or_default();
         timers.with(&2, |value| value.0 += 1);
@@ -67,11 +64,7 @@ fn method_that_is_called_by_a_closure_panics_and_changes_nothing() {
         ("len", |timers| assert_eq!(timers.len(), 2)),
     ];
     let mut lab = Lab::<()>::new(builder(1));
-    let fired = Rc::new(RefCell::new(Vec::new()));
-    let noted = Rc::clone(&fired);
-    let timers = KeyedTimers::<u32, u32, u32>::in_groups(lab.timers(), move |expired, _| {
-        noted.borrow_mut().push((expired.key, expired.value));
-    });
+    let (timers, fired) = numbered(&lab);
     assert_eq!(timers.insert_in(1, 1, 10, ms(5)), Ok(None));
     assert_eq!(timers.insert(2, 20, ms(6)), Ok(None));
     let now = lab.clock.now();
@@ -156,12 +149,13 @@ fn hash_or_eq_that_uses_the_timers_panics_and_changes_nothing() {
     let timers = KeyedTimers::<Rude, u32>::new(lab.timers(), |_, _| {});
     TIMERS.set(Some(timers.clone()));
     assert_eq!(timers.insert(Rude(1), 1, FAR), Ok(None));
-    for call in [
-        || _ = TIMERS.with_borrow(Clone::clone).unwrap().insert(Rude(66), 2, FAR),
-        || _ = TIMERS.with_borrow(Clone::clone).unwrap().remove(&Rude(66)),
-        || _ = TIMERS.with_borrow(Clone::clone).unwrap().with(&Rude(66), |value| *value),
-    ] {
-        assert!(panic_of(call).contains("lent"));
+    let calls: [fn(&KeyedTimers<Rude, u32>); 3] = [
+        |timers| _ = timers.insert(Rude(66), 2, FAR),
+        |timers| _ = timers.remove(&Rude(66)),
+        |timers| _ = timers.with(&Rude(66), |value| *value),
+    ];
+    for call in calls {
+        assert!(panic_of(|| call(&timers)).contains("lent"));
         assert_eq!((timers.len(), lab.timers().len()), (1, 1));
     }
     assert!(timers.remove(&Rude(1)).is_some());
@@ -174,8 +168,7 @@ fn timer_that_expires_while_a_value_is_lent_fires_after_it() {
         let Scene { lab, timers, fired } = Scene::with(builder(1).capacity(64));
         let (shard, clock) = (lab.timers().clone(), lab.clock.clone());
         for (key, delay) in [("a", 5), ("b", 5), ("c", 6), ("d", 500)] {
-            let inserted = timers.insert(key.to_owned(), 1, ms(delay));
-            assert_eq!(inserted, Ok(None));
+            assert_eq!(timers.insert(key.to_owned(), 1, ms(delay)), Ok(None));
         }
         let eager = Eager::fall_asleep(lab);
         let start = clock.now();
@@ -183,11 +176,8 @@ fn timer_that_expires_while_a_value_is_lent_fires_after_it() {
         let visit = |value: &mut u32| {
             // Earlier than what the driver sleeps for, so it is woken and takes its turns at once.
             assert!(shard.schedule(start, ()).is_ok());
-            assert_eq!(
-                eager.counts().fired,
-                4,
-                "the timers of three keys, and the one that was just scheduled"
-            );
+            // The timers of three keys, and the one that was just scheduled.
+            assert_eq!(eager.counts().fired, 4);
             assert!(fired.borrow().is_empty(), "no handler runs while a value is lent");
             *value = 2;
             assert!(!panics, "a closure panics");
@@ -214,11 +204,8 @@ fn shutdown_while_a_value_is_lent_keeps_the_entries() {
         assert_eq!(timers.insert("b".to_owned(), 2, FAR), Ok(None));
         let report = timers.with("a", |_| lab.end(policy)).unwrap();
         check_law(&report.shards[0].counts);
-        assert_eq!(
-            (report.shards[0].counts.panicked, report.shards[0].counts.pending),
-            (0, 0),
-            "{policy:?}"
-        );
+        let counts = report.shards[0].counts;
+        assert_eq!((counts.panicked, counts.pending), (0, 0), "{policy:?}");
         drop(report);
         assert_eq!(fired.take(), [], "{policy:?}");
         assert!(!timers.reset("a", ms(1)), "{policy:?}");

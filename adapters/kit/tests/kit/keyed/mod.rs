@@ -1,6 +1,5 @@
 //! Keyed timers.
 
-mod classes;
 mod drops;
 mod entries;
 mod handler;
@@ -14,7 +13,7 @@ use std::rc::Rc;
 use corewheel::{Refused, TimerServiceBuilder};
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, shared};
 
 /// Keys are strings, groups are numbers.
 type Named = KeyedTimers<String, u32, u32>;
@@ -22,7 +21,7 @@ type Named = KeyedTimers<String, u32, u32>;
 struct Scene {
     lab: Lab<()>,
     timers: Named,
-    fired: Rc<RefCell<Vec<(String, u32)>>>,
+    fired: FiredKeys<String>,
 }
 
 impl Scene {
@@ -32,8 +31,7 @@ impl Scene {
 
     fn with(builder: TimerServiceBuilder) -> Self {
         let lab = Lab::new(builder);
-        let fired = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&fired);
+        let (fired, noted) = shared::<RefCell<Vec<_>>>();
         let own = lab.timers().clone();
         let handler = move |one: Expired<u32, String>, timers: &Named| {
             assert!(one.deadline <= own.now(), "a timer is early");
@@ -65,6 +63,16 @@ impl Scene {
         assert_eq!(self.fired(), []);
         check_law(&self.lab.counts());
     }
+}
+
+/// The keys that have fired, each with its value.
+type FiredKeys<K> = Rc<RefCell<Vec<(K, u32)>>>;
+
+/// Timers with numbers for keys, values and groups.
+fn numbered(lab: &Lab<()>) -> (KeyedTimers<u32, u32, u32>, FiredKeys<u32>) {
+    let (fired, noted) = shared::<RefCell<Vec<_>>>();
+    let note = move |one: Expired<u32, u32>, _: &_| noted.borrow_mut().push((one.key, one.value));
+    (KeyedTimers::in_groups(lab.timers(), note), fired)
 }
 
 /// The value of the entry that an insert has replaced.

@@ -1,21 +1,18 @@
 //! Keyed timers whose shard is shut down, or ends without a shutdown.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 
 use corewheel::{Refused, ShutdownPolicy};
 use corewheel_kit::keyed::{Expired, KeyedTimers};
 
 use super::{Scene, keys};
-use crate::POLICIES;
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms, unfired};
+use corewheel_test_support::{FAR, Lab, POLICIES, builder, check_law, ms, shared, unfired};
 
 #[test]
 fn shutdown_fires_or_keeps_entries_by_its_policy() {
     for policy in POLICIES {
         let mut lab = Lab::<()>::new(builder(1));
-        let fired = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&fired);
+        let (fired, noted) = shared::<RefCell<Vec<_>>>();
         let handler = move |one: Expired<u32, u32>, timers: &KeyedTimers<u32, u32, u32>| {
             let again = timers.insert(one.key, 0, ms(1));
             assert_eq!(again, Err(Refused::Closed((one.key, 0))));
@@ -43,7 +40,7 @@ fn shutdown_fires_or_keeps_entries_by_its_policy() {
         assert!(!timers.reset(&1, ms(1)), "{policy:?}: it does not fire any more");
         drop(report);
         let drained = timers.drain();
-        assert_eq!(drained.iter().map(|one| one.key).collect::<Vec<_>>(), [2, 1], "{policy:?}");
+        assert!(drained.into_iter().map(|one| one.key).eq([2, 1]), "{policy:?}");
     }
 }
 

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use corewheel::{Fired, Refused, ShutdownPolicy, Timers};
+use corewheel::{Refused, ShutdownPolicy, Timers};
 use corewheel_kit::repeat::{Periodic, Repeat};
 
 use super::{Run, counted, delay, lab, rate};
-use crate::POLICIES;
 use corewheel_test_support::{
-    FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms, poll,
-    waker_of,
+    FAR, Guard, Host, Lab, PATIENCE, POLICIES, Running, SHARD, block_on, builder, check_law, look,
+    ms, poll, shared, waker_of,
 };
 
 #[test]
@@ -21,8 +20,7 @@ fn callback_that_stops_itself_is_dropped() {
     for repeat in [rate(ms(5)), delay(ms(5))] {
         let mut lab = lab();
         let (guard, dropped) = Guard::new();
-        let own: Rc<RefCell<Option<Periodic>>> = Rc::default();
-        let known = Rc::clone(&own);
+        let (own, known) = shared::<RefCell<Option<Periodic>>>();
         let call = move |run: &mut Run<'_>| {
             let _held = &guard;
             if run.number == 2 {
@@ -38,8 +36,7 @@ fn callback_that_stops_itself_is_dropped() {
             lab.advance(ms(1));
             assert_eq!(periodic.is_over(), ticks >= 15);
         }
-        assert_eq!(runs.get(), 3);
-        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+        assert_eq!((runs.get(), dropped.load(Ordering::SeqCst)), (3, 1));
         assert!(!periodic.stop());
         assert_eq!((lab.counts().panicked, lab.counts().pending), (0, 0));
         check_law(&lab.counts());
@@ -57,8 +54,7 @@ fn stop_of_a_waiting_callback_drops_it_at_once() {
     lab.advance(ms(12));
     let ran = dropped.load(Ordering::SeqCst);
     assert!(periodic.stop());
-    assert_eq!(dropped.load(Ordering::SeqCst), ran + 1);
-    assert_eq!(lab.timers().len(), 0);
+    assert_eq!((dropped.load(Ordering::SeqCst), lab.timers().len()), (ran + 1, 0));
     assert_eq!((other.stop(), other.is_over()), (false, true));
     lab.advance(FAR);
     assert_eq!(runs.get(), 2);
@@ -70,7 +66,7 @@ fn stop_by_a_callback_of_the_same_tick_wins() {
     // Before it and after it in the same turn, each stops the other: the first one wins.
     let mut lab = lab();
     let both: Rc<RefCell<Vec<Periodic>>> = Rc::default();
-    let outcomes = Rc::new(RefCell::new(Vec::new()));
+    let outcomes = Rc::<RefCell<Vec<_>>>::default();
     for other in [1, 0] {
         let (known, noted) = (Rc::clone(&both), Rc::clone(&outcomes));
         let call = move |_: &mut Run<'_>| {
@@ -116,8 +112,7 @@ fn callback_that_schedules_cancels_and_repeats_goes_on() {
 fn stop_in_a_waker_finds_nothing_borrowed() {
     let mut lab = lab();
     let mut sleep = lab.timers().sleep(ms(5));
-    let doomed = Rc::<RefCell<Option<Periodic>>>::default();
-    let stops = Rc::clone(&doomed);
+    let (doomed, stops) = shared::<RefCell<Option<Periodic>>>();
     let waker = waker_of(move || assert!(stops.take().unwrap().stop()));
     assert!(poll(&mut sleep, &waker).is_pending());
     let (runs, call) = counted(|_| {});
@@ -163,18 +158,15 @@ fn full_shard_keeps_room_for_the_next_run() {
         let fill = |timers: &Timers<u8>| while timers.schedule(FAR, 0).is_ok() {};
         let (runs, call) = counted(move |run: &mut Run<'_>| fill(run.timers));
         let start = lab.clock.now();
-        let timers = lab.timers().clone();
+        let (timers, again) = (lab.timers().clone(), lab.timers().clone());
+        let next = move |at: Instant| {
+            fill(&again);
+            Some(at + ms(5))
+        };
         let periodic = match kind {
             0 => rate(ms(5)).begin(&timers, call),
             1 => delay(ms(5)).begin(&timers, call),
-            _ => {
-                let again = timers.clone();
-                let next = move |at: Instant| {
-                    fill(&again);
-                    Some(at + ms(5))
-                };
-                Repeat::by_plan(&timers, start + ms(5), next, call)
-            }
+            _ => Repeat::by_plan(&timers, start + ms(5), next, call),
         };
         let periodic = periodic.unwrap();
         lab.advance_ticks(50);
@@ -212,27 +204,21 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
         let mut lab = lab();
         let (guard, dropped) = Guard::new();
         let runs = Rc::new(Cell::new(0));
-        let handles: Vec<_> = [rate(ms(50)), delay(ms(50))]
-            .into_iter()
-            .map(|repeat| {
-                let (guard, counted) = (guard.clone(), Rc::clone(&runs));
-                let call = move |_: &mut Run<'_>| {
-                    let _held = &guard;
-                    counted.set(counted.get() + 1);
-                };
-                repeat.begin(lab.timers(), call).unwrap()
-            })
-            .collect();
+        let handles = [rate(ms(50)), delay(ms(50))].map(|repeat| {
+            let (guard, counted) = (guard.clone(), Rc::clone(&runs));
+            let call = move |_: &mut Run<'_>| {
+                let _held = &guard;
+                counted.set(counted.get() + 1);
+            };
+            repeat.begin(lab.timers(), call).unwrap()
+        });
         drop(guard);
         let report = lab.end(policy);
         let fires = policy == ShutdownPolicy::Fire;
         assert_eq!(runs.get(), if fires { 2 } else { 0 }, "{policy:?}");
         assert_eq!(dropped.load(Ordering::SeqCst), 3, "{policy:?}");
         assert_eq!((report.shards[0].counts.pending, report.shards[0].counts.panicked), (0, 0));
-        for handle in handles {
-            assert!(handle.is_over());
-            assert!(!handle.stop());
-        }
+        assert!(handles.iter().all(|handle| handle.is_over() && !handle.stop()));
     }
 }
 
@@ -240,7 +226,7 @@ fn shutdown_runs_a_callback_by_policy_and_drops_it() {
 fn callback_that_shuts_its_service_down_ends_by_policy() {
     for host in Host::all() {
         for policy in POLICIES {
-            let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+            let running = Running::<u8>::idle(host, builder(1));
             let (guard, dropped) = Guard::new();
             let (sender, reports) = mpsc::channel();
             let service = Arc::downgrade(&running.service);
@@ -271,8 +257,7 @@ fn callback_that_shuts_its_service_down_ends_by_policy() {
 fn death_of_the_shard_ends_and_drops_callbacks() {
     let mut lab = lab();
     let (guard, dropped) = Guard::new();
-    let own: Rc<RefCell<Option<Periodic>>> = Rc::default();
-    let (held, known) = (guard.clone(), Rc::clone(&own));
+    let (held, (own, known)) = (guard.clone(), shared::<RefCell<Option<Periodic>>>());
     // A circle: the shard holds the callback, and this the shard.
     let call = move |_: &mut Run<'_>| drop((held.clone(), known.borrow().clone()));
     let local = rate(ms(5)).begin(lab.timers(), call).unwrap();
@@ -304,8 +289,8 @@ fn drop_that_repeats_and_stops_finds_nothing_borrowed() {
     for way in 0..3 {
         let mut lab = lab();
         let timers = lab.timers().clone();
-        let (own, drops) = (Rc::default(), Rc::new(Cell::new(0)));
-        let held = Begins(timers.clone(), Rc::clone(&own), Rc::clone(&drops));
+        let ((own, known), (drops, counted)) = (shared(), shared());
+        let held = Begins(timers.clone(), known, counted);
         let call = move |run: &mut Run<'_>| {
             let _held = &held;
             if way == 0 {

@@ -16,7 +16,7 @@ use corewheel::interval::MissedTickBehavior;
 use corewheel_kit::herd::Jitter;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
 
-use corewheel_test_support::{FAR, Lab, builder, check_law, ms, ticks_of};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, shared, ticks_of};
 
 type Run<'a> = PeriodicRun<'a, u8>;
 
@@ -28,10 +28,6 @@ fn delay(delay: Duration) -> Repeat {
     Repeat::with_fixed_delay(delay).unwrap()
 }
 
-fn before(at: Instant, by: u64) -> Instant {
-    at.checked_sub(ms(by)).unwrap()
-}
-
 fn lab() -> Lab<u8> {
     Lab::new(builder(1))
 }
@@ -40,8 +36,7 @@ fn lab() -> Lab<u8> {
 fn counted(
     mut call: impl FnMut(&mut Run<'_>) + 'static,
 ) -> (Rc<Cell<u64>>, impl FnMut(&mut Run<'_>) + 'static) {
-    let runs = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&runs);
+    let (runs, counted) = shared::<Cell<u64>>();
     let call = move |run: &mut Run<'_>| {
         assert_eq!(run.number, counted.get());
         counted.set(counted.get() + 1);
@@ -50,20 +45,13 @@ fn counted(
     (runs, call)
 }
 
-/// Advances the lab's clock to a millisecond in one step.
-fn jump(lab: &mut Lab<u8>, start: Instant, to: u64) {
-    lab.clock.advance(start + ms(to) - lab.clock.now());
-    lab.settle();
-}
-
 /// Lets a callback run at the end of periods of 10 ms, by a clock that is moved to these
 /// milliseconds. Returns for each run when it was due, when it came and how many periods it left
 /// out.
 fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> Vec<(u64, u64, u64)> {
     let mut lab = lab();
     let start = lab.clock.now();
-    let runs = Rc::new(RefCell::new(Vec::new()));
-    let noted = Rc::clone(&runs);
+    let (runs, noted) = shared::<RefCell<Vec<_>>>();
     let since = move |at: Instant| at.duration_since(start).as_millis() as u64;
     let call = move |run: &mut Run<'_>| {
         assert_eq!(run.number, noted.borrow().len() as u64);
@@ -72,7 +60,7 @@ fn seen(behavior: MissedTickBehavior, looks: &[u64]) -> Vec<(u64, u64, u64)> {
     let repeat = rate(ms(10)).missed_tick_behavior(behavior);
     repeat.begin(lab.timers(), call).unwrap();
     for &at in looks {
-        jump(&mut lab, start, at);
+        lab.advance(start + ms(at) - lab.clock.now());
         assert_eq!(lab.timers().len(), 1, "one timer");
     }
     check_law(&lab.counts());
@@ -138,8 +126,7 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
     let mut lab = lab();
     let start = lab.clock.now();
     let period = Duration::from_micros(3_300);
-    let runs = Rc::new(Cell::new(0));
-    let counted = Rc::clone(&runs);
+    let (runs, counted) = shared::<Cell<u32>>();
     let call = move |run: &mut Run<'_>| {
         counted.set(counted.get() + 1);
         assert_eq!(run.due, start + period * counted.get());
@@ -155,8 +142,7 @@ fn first_run_comes_when_first_says() {
     let first_runs = |repeat: Repeat| {
         let mut lab = lab();
         lab.advance(ms(100));
-        let runs = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&runs);
+        let (runs, noted) = shared::<RefCell<Vec<_>>>();
         let call = move |run: &mut Run<'_>| noted.borrow_mut().push(ticks_of(run.timers));
         repeat.begin(lab.timers(), call).unwrap();
         lab.settle();
@@ -201,8 +187,7 @@ fn plan_runs_until_it_returns_none() {
         wait *= 2;
         (wait <= ms(40)).then(|| at + wait)
     };
-    let runs = Rc::new(RefCell::new(Vec::new()));
-    let noted = Rc::clone(&runs);
+    let (runs, noted) = shared::<RefCell<Vec<_>>>();
     let call = move |run: &mut Run<'_>| {
         noted.borrow_mut().push((run.due - start).as_millis());
         assert_eq!(run.due, run.timers.now());
@@ -223,13 +208,12 @@ fn plan_of_a_past_instant_runs_in_the_next_turn() {
     let mut lab = lab();
     lab.advance(ms(100));
     let now = lab.clock.now();
-    let next = move |at: Instant| Some(before(at, 1));
-    let call = |run: &mut Run<'_>| {
+    let next = move |at: Instant| at.checked_sub(ms(1));
+    let (runs, call) = counted(|run| {
         if run.number == 9 {
             run.stop();
         }
-    };
-    let (runs, call) = counted(call);
+    });
     let periodic = Repeat::by_plan(lab.timers(), now, next, call).unwrap();
     for turn in 1..=10 {
         let left = lab.turn();
@@ -244,8 +228,7 @@ fn jitter_delays_single_runs_and_keeps_the_grid() {
     let runs = |seed| {
         let mut lab = lab();
         let start = lab.clock.now();
-        let late = Rc::new(RefCell::new(Vec::new()));
-        let noted = Rc::clone(&late);
+        let (late, noted) = shared::<RefCell<Vec<_>>>();
         let call = move |run: &mut Run<'_>| {
             let n = run.number as u32 + 1;
             assert_eq!((run.due, run.missed), (start + ms(10) * n, 0));
@@ -324,6 +307,5 @@ fn closures_without_annotations_are_inferred() {
     drop(sender);
     let mut runs: Vec<_> = runs.try_iter().collect();
     runs.sort_unstable();
-    let expected = ["plan", "repeat"].map(|name| (name, true));
-    assert_eq!(runs, expected);
+    assert_eq!(runs, ["plan", "repeat"].map(|name| (name, true)));
 }
