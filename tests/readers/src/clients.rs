@@ -69,11 +69,16 @@ enum Source {
 }
 
 impl Source {
+    fn bytes(stream: impl AsyncRead + Send + Unpin + 'static) -> Self {
+        Self::Bytes(Box::new(stream), vec![0; 1 << 16])
+    }
+
     /// Takes at most this many bytes.
     async fn take(&mut self, most: u64) -> io::Result<u64> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
         match self {
             Self::Bytes(stream, buffer) => {
-                let most = buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+                let most = most.min(buffer.len());
                 Ok(stream.read(&mut buffer[..most]).await? as u64)
             }
             Self::Http2(body, left) => {
@@ -83,7 +88,7 @@ impl Source {
                     };
                     *left = data.map_err(io::Error::other)?;
                 }
-                let most = left.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+                let most = most.min(left.len());
                 drop(left.split_to(most));
                 body.flow_control().release_capacity(most).map_err(io::Error::other)?;
                 Ok(most as u64)
@@ -167,19 +172,17 @@ pub(crate) async fn begin(
     let reading: Reading = match protocol {
         Protocol::Bytes(request) => {
             stream.write_all(request).await?;
-            let source = Source::Bytes(Box::new(stream), vec![0; 1 << 16]);
-            Box::pin(source.read(pace))
+            Box::pin(Source::bytes(stream).read(pace))
         }
         Protocol::Tls(request, connector) => {
             let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
             let mut stream = connector.connect(name, stream).await?;
             stream.write_all(request).await?;
-            let source = Source::Bytes(Box::new(stream), vec![0; 1 << 16]);
-            Box::pin(source.read(pace))
+            Box::pin(Source::bytes(stream).read(pace))
         }
         Protocol::Echo => {
             let (reader, mut writer) = stream.into_split();
-            let source = Source::Bytes(Box::new(reader), vec![0; 1 << 16]);
+            let source = Source::bytes(reader);
             let sends = async move {
                 loop {
                     writer.write_all(&[0; 1 << 12]).await?;

@@ -100,17 +100,11 @@ impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Seen { left, gone, held } = self.seen;
         write!(f, "{:<18} {:<34} {:>6} kB  ", self.server, self.pace.to_string(), held / 1_000)?;
+        let at = |time: Duration| format!("{:.1} s", time.as_secs_f64());
         match (left, gone) {
             (None, _) => write!(f, "kept")?,
-            (Some(left), None) => write!(f, "ended at {:.1} s, not gone", left.as_secs_f64())?,
-            (Some(left), Some(gone)) => {
-                write!(
-                    f,
-                    "ended at {:.1} s, gone at {:.1} s",
-                    left.as_secs_f64(),
-                    gone.as_secs_f64()
-                )?;
-            }
+            (Some(left), None) => write!(f, "ended at {}, not gone", at(left))?,
+            (Some(left), Some(gone)) => write!(f, "ended at {}, gone at {}", at(left), at(gone))?,
         }
         if let Some(error) = &self.error {
             write!(f, " ({error})")?;
@@ -128,7 +122,7 @@ fn paces(server: &Server) -> Vec<(Pace, Expected)> {
     // A socket is looked at four times in a stall, so a client may have taken something up to a
     // quarter after the beginning of the wait that cuts it.
     let slow = |lump| {
-        let within = server.limit * 5 / 4 + lump + seconds(2);
+        let within = servers::LIMIT * 5 / 4 + lump + seconds(2);
         match (&server.protocol, server.lump) {
             (Protocol::Http2(_), Some(_)) => Expected::Told(within),
             _ => Expected::Ended(within),
@@ -157,8 +151,7 @@ fn paces(server: &Server) -> Vec<(Pace, Expected)> {
     if is_http1 && has_curl() {
         // It reads 5 to 10 MB at once, and then nothing for as long as that takes at its rate: at
         // 300 kB/s for up to 34 s.
-        paces.push((Pace::Curl(30_000), Expected::Either));
-        paces.push((Pace::Curl(300_000), Expected::Either));
+        paces.extend([30_000, 300_000].map(|rate| (Pace::Curl(rate), Expected::Either)));
         paces.push((Pace::Curl(1_000_000), Expected::Kept));
     }
     let never = if server.name == "serve" { NEVER } else { 1 };
@@ -222,11 +215,11 @@ async fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
                 // curl has not connected yet.
                 continue;
             }
-            if client.seen.left.is_none() && !socket.is_some_and(|socket| socket.is_established) {
-                client.seen.left = Some(now);
+            if !socket.is_some_and(|socket| socket.is_established) {
+                client.seen.left.get_or_insert(now);
             }
-            if client.seen.gone.is_none() && socket.is_none() {
-                client.seen.gone = Some(now);
+            if socket.is_none() {
+                client.seen.gone.get_or_insert(now);
             }
         }
     }
@@ -255,11 +248,8 @@ async fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    let runtime = tokio::runtime::Runtime::new();
-    let result = runtime
-        .map_err(Into::into)
-        .and_then(|runtime| runtime.block_on(async { run(&options()?).await }));
-    match result {
+    let runtime = tokio::runtime::Runtime::new().expect("it starts");
+    match runtime.block_on(async { run(&options()?).await }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

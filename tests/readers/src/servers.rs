@@ -16,17 +16,16 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::routing::get;
-use axum::serve::Listener;
 use corewheel::conn::{PeerSocket, Raced, UNSENT_MAX};
 use corewheel::stream::{StreamLimits, TimedIo};
 use corewheel::{ConnLimits, TimerService};
+use corewheel_http::tls::TlsListener;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
+use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio_rustls::server::TlsStream;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::clients::Protocol;
 use super::free_address;
@@ -37,12 +36,13 @@ const ENDLESS: u64 = 1 << 40;
 /// The bytes of a frame of a response.
 const FRAME: usize = 1 << 14;
 
+/// After which time each server cuts a client that takes nothing.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
-    /// After which time a client that takes nothing is cut.
-    pub(crate) limit: Duration,
     /// How much later a client is cut that has taken something, by a least rate; `None` without
     /// one.
     pub(crate) lump: Option<Duration>,
@@ -76,8 +76,7 @@ impl Programs {
     }
 
     fn path(&self, name: &str) -> Option<PathBuf> {
-        let path = self.folder.as_ref()?.join(name);
-        path.exists().then_some(path)
+        self.folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.exists())
     }
 
     /// Returns the programs that are not there.
@@ -95,12 +94,9 @@ impl Programs {
             return Ok(None);
         };
         let (address, stats) = (free_address()?, free_address()?);
-        let child = Command::new(path)
-            .args(["--listen", &address.to_string(), "--stats", &stats.to_string()])
-            .args(arguments)
-            .stdout(Stdio::null())
-            .spawn()?;
-        let program = Program(child);
+        let mut command = Command::new(path);
+        command.args(["--listen", &address.to_string(), "--stats", &stats.to_string()]);
+        let program = Program(command.args(arguments).stdout(Stdio::null()).spawn()?);
         for _ in 0..100 {
             if TcpStream::connect(address).await.is_ok() {
                 return Ok(Some((address, program)));
@@ -132,32 +128,8 @@ impl axum::body::HttpBody for Zeroes {
     }
 }
 
-/// Clients over TLS.
-struct TlsListener {
-    sockets: TcpListener,
-    acceptor: TlsAcceptor,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        loop {
-            let (socket, address) = Listener::accept(&mut self.sockets).await;
-            if let Ok(stream) = self.acceptor.accept(socket).await {
-                return (stream, address);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.sockets.local_addr()
-    }
-}
-
 /// A server and a client with a certificate that the client knows.
-fn certified() -> Result<(TlsAcceptor, TlsConnector), Box<dyn Error>> {
+fn certified() -> Result<(ServerConfig, TlsConnector), Box<dyn Error>> {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
     let certificate = own.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(own.signing_key.serialize_der().into());
@@ -166,15 +138,21 @@ fn certified() -> Result<(TlsAcceptor, TlsConnector), Box<dyn Error>> {
     let server = ServerConfig::builder().with_no_client_auth();
     let server = server.with_single_cert(vec![certificate], key)?;
     let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    Ok((TlsAcceptor::from(Arc::new(server)), TlsConnector::from(Arc::new(client))))
+    Ok((server, Arc::new(client).into()))
 }
 
 fn app() -> Router {
     Router::new().route("/", get(|| async { Body::new(Zeroes) }))
 }
 
-fn get_request(address: SocketAddr) -> Protocol {
-    Protocol::Bytes(format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes())
+fn get_request(address: SocketAddr) -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes()
+}
+
+async fn listen() -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 /// Stores a value of 1 MB, and asks for it a thousand times.
@@ -189,7 +167,7 @@ fn pipeline() -> Protocol {
 
 /// The bare stream, with the limits of writing of the proxy.
 async fn serve_stream(listener: TcpListener, service: &TimerService) {
-    let limits = StreamLimits::default().write_stall(Duration::from_secs(30));
+    let limits = StreamLimits::default().write_stall(LIMIT);
     let limits = limits.unsent_max(UNSENT_MAX);
     let handle = service.handle();
     while let Ok((socket, _)) = listener.accept().await {
@@ -208,7 +186,7 @@ async fn serve_stream(listener: TcpListener, service: &TimerService) {
 
 /// A connection's timers, as the program in the README has them.
 async fn serve_connections(listener: TcpListener, service: &TimerService) {
-    let limits = ConnLimits::default().write_timeout(Duration::from_secs(30));
+    let limits = ConnLimits::default().write_timeout(LIMIT);
     let limits = limits.unsent_max(UNSENT_MAX);
     let _has_it = listener.set_unsent_max(UNSENT_MAX);
     let timers = service.handle().untyped();
@@ -231,47 +209,40 @@ async fn serve_connections(listener: TcpListener, service: &TimerService) {
 
 /// A server with the programs that it needs.
 pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Error>> {
-    let seconds = Duration::from_secs;
     let mut servers = Vec::new();
-    let mut add = |name, address, protocol, limit, lump, program| {
-        servers.push(Server { name, address, protocol, limit, lump, _program: program });
+    let mut add = |name, address, protocol, lump, program| {
+        servers.push(Server { name, address, protocol, lump, _program: program });
     };
 
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let (listener, address) = listen().await?;
     tokio::spawn(async { corewheel_http::axum::serve(listener, app()).await });
-    add("serve", address, get_request(address), seconds(30), None, None);
-    add("serve, HTTP/2", address, Protocol::Http2("/"), seconds(30), None, None);
+    add("serve", address, Protocol::Bytes(get_request(address)), None, None);
+    add("serve, HTTP/2", address, Protocol::Http2("/"), None, None);
 
-    let (acceptor, connector) = certified()?;
-    let sockets = TcpListener::bind("127.0.0.1:0").await?;
-    let address = sockets.local_addr()?;
-    let listener = TlsListener { sockets, acceptor };
-    let server = corewheel_http::axum::serve(listener, app());
-    tokio::spawn(server.socket(|stream| Some(stream.get_ref().0.as_fd())).into_future());
-    let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").into_bytes();
-    add("serve, TLS", address, Protocol::Tls(request, connector), seconds(30), None, None);
+    let (config, connector) = certified()?;
+    let (sockets, address) = listen().await?;
+    let server = corewheel_http::axum::serve(TlsListener::new(sockets, config), app());
+    tokio::spawn(server.into_future());
+    let protocol = Protocol::Tls(get_request(address), connector);
+    add("serve, TLS", address, protocol, None, None);
 
     let service = Box::leak(Box::new(TimerService::beside_runtime().start()?));
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let (listener, address) = listen().await?;
     tokio::spawn(serve_stream(listener, service));
-    add("TimedIo", address, Protocol::Bytes(vec![0]), seconds(30), None, None);
+    add("TimedIo", address, Protocol::Bytes(vec![0]), None, None);
 
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let (listener, address) = listen().await?;
     tokio::spawn(serve_connections(listener, service));
-    add("ConnTimers", address, Protocol::Bytes(vec![0]), seconds(30), None, None);
+    add("ConnTimers", address, Protocol::Bytes(vec![0]), None, None);
 
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let upstream = listener.local_addr()?;
+    let (listener, upstream) = listen().await?;
     tokio::spawn(async { axum::serve(listener, app()).await });
     if let Some((address, program)) = programs.start(CACHE, &[]).await? {
-        add("cache", address, pipeline(), seconds(30), None, Some(program));
+        add("cache", address, pipeline(), None, Some(program));
     }
     for (name, runtime) in [("idle_server", "auto"), ("idle_server, tokio", "tokio")] {
         if let Some((address, program)) = programs.start(IDLE, &["--runtime", runtime]).await? {
-            add(name, address, Protocol::Echo, seconds(30), None, Some(program));
+            add(name, address, Protocol::Echo, None, Some(program));
         }
     }
     for mode in ["multi-thread", "per-core"] {
@@ -279,10 +250,10 @@ pub(crate) async fn start(programs: &Programs) -> Result<Vec<Server>, Box<dyn Er
         let options = ["--h2c", "--upstream", &upstream, "--mode", mode];
         if let Some((address, program)) = programs.start(PROXY, &options).await? {
             let name = if mode == "per-core" { "proxy, per core" } else { "proxy" };
-            let lump = Some(seconds(60));
-            add(name, address, get_request(address), seconds(30), lump, Some(program));
+            let lump = Some(Duration::from_mins(1));
+            add(name, address, Protocol::Bytes(get_request(address)), lump, Some(program));
             if mode == "per-core" {
-                add("proxy, HTTP/2", address, Protocol::Http2("/"), seconds(30), lump, None);
+                add("proxy, HTTP/2", address, Protocol::Http2("/"), lump, None);
             }
         }
     }
