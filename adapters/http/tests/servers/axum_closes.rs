@@ -12,15 +12,14 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::get as on_get;
 use corewheel::TimerService;
-use corewheel::stream::StreamTimeout::{MaxAge, WriteStall};
+use corewheel::stream::StreamTimeout::{self, MaxAge, WriteStall};
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::serve;
 use socket2::{Domain, SockRef, Socket, Type};
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
-use crate::http::{PATIENCE, check_at_once, get, ms, wait_until};
-use crate::on_its_way::clients::{Client, VERSIONS, Version, ping};
+use crate::http::{PATIENCE, beside_runtime, check_at_once, get, ms, wait_until};
+use crate::on_its_way::clients::{Client, VERSIONS, Version};
 
 const LIMIT: Duration = ms(300);
 const STALL: Duration = Duration::from_secs(40);
@@ -30,7 +29,7 @@ const HELD: usize = 100 << 10;
 const LONG: usize = 4 << 20;
 
 /// More than the system's send buffer holds when it has grown.
-const HUGE: usize = 24 << 20;
+pub(crate) const HUGE: usize = 24 << 20;
 
 struct Server {
     address: SocketAddr,
@@ -47,10 +46,8 @@ impl Server {
 
     /// With a send buffer of the system's size if none is given.
     fn with_buffer(limits: StreamLimits, close_time: Duration, send_buffer: Option<usize>) -> Self {
-        let service = TimerService::beside_runtime().start().unwrap();
+        let (service, runtime, listener, address) = beside_runtime(Builder::enable_all);
         let timers = service.handle();
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
         let (sender, controls) = mpsc::channel();
         let answer = |length| {
             let sender = sender.clone();
@@ -65,12 +62,10 @@ impl Server {
             .route("/long", answer(LONG))
             .route("/huge", answer(HUGE))
             .into_make_service_with_connect_info::<StreamControl>();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         if let Some(size) = send_buffer {
             // Connections inherit it.
             SockRef::from(&listener).set_send_buffer_size(size).unwrap();
         }
-        let address = listener.local_addr().unwrap();
         runtime.spawn(async move {
             serve(listener, app).timers(timers).limits(|_| limits).close_time(close_time).await
         });
@@ -81,6 +76,10 @@ impl Server {
     fn control(&self) -> StreamControl {
         self.controls.recv_timeout(PATIENCE).unwrap()
     }
+}
+
+fn limits(write_stall: Duration) -> StreamLimits {
+    StreamLimits::default().write_stall(write_stall)
 }
 
 /// A client whose receive buffer holds a part of a response.
@@ -106,8 +105,7 @@ fn aged_client(server: &Server) -> TcpStream {
 
 #[test]
 fn response_in_the_send_buffer_arrives_whole_although_the_client_still_sends() {
-    let limits = StreamLimits::default().max_age(LIMIT).write_stall(STALL);
-    let server = Server::start(limits, STALL);
+    let server = Server::start(limits(STALL).max_age(LIMIT), STALL);
     let mut client = aged_client(&server);
     // To a socket that is closed, this would be answered by a reset.
     for _ in 0..5 {
@@ -122,8 +120,7 @@ fn response_in_the_send_buffer_arrives_whole_although_the_client_still_sends() {
 
 #[test]
 fn client_that_takes_no_end_of_its_response_is_bounded_by_the_close_time() {
-    let limits = StreamLimits::default().max_age(LIMIT).write_stall(STALL);
-    let server = Server::start(limits, 2 * LIMIT);
+    let server = Server::start(limits(STALL).max_age(LIMIT), 2 * LIMIT);
     let begin = Instant::now();
     let mut client = aged_client(&server);
     // It sends on, and does not read.
@@ -140,8 +137,7 @@ fn client_that_takes_no_end_of_its_response_is_bounded_by_the_close_time() {
 
 #[test]
 fn client_that_closes_its_side_ends_the_close_of_its_connection() {
-    let limits = StreamLimits::default().max_age(LIMIT).write_stall(STALL);
-    let server = Server::start(limits, STALL);
+    let server = Server::start(limits(STALL).max_age(LIMIT), STALL);
     let metrics = server.runtime.metrics();
     let before = metrics.num_alive_tasks();
     let mut client = aged_client(&server);
@@ -153,7 +149,6 @@ fn client_that_closes_its_side_ends_the_close_of_its_connection() {
 }
 
 /// Whether the kernel has a socket of the server for a client, in whatever state.
-#[cfg(target_os = "linux")]
 pub(crate) fn has_socket(server: SocketAddr, client: SocketAddr) -> bool {
     let [local, remote] = [server, client].map(|address| format!(":{:04X}", address.port()));
     std::fs::read_to_string("/proc/net/tcp").unwrap().lines().skip(1).any(|row| {
@@ -163,33 +158,13 @@ pub(crate) fn has_socket(server: SocketAddr, client: SocketAddr) -> bool {
     })
 }
 
-#[cfg(target_os = "linux")]
-#[test]
-fn connection_that_reaches_a_limit_of_writing_leaves_nothing_in_the_kernel() {
-    let limits = StreamLimits::default().write_stall(LIMIT).idle(STALL);
-    let server = Server::start(limits, STALL);
-    let mut client = connect(server.address);
-    let address = client.local_addr().unwrap();
-    client.write_all(&get("/long")).unwrap();
-    let control = server.control();
-    assert!(has_socket(server.address, address));
-    // It reads nothing, and keeps its socket.
-    wait_until(|| !has_socket(server.address, address));
-    assert_eq!(control.limit_reached(), Some(WriteStall(LIMIT)));
-}
-
 /// The system accepts the whole answer, and takes a part of it for the client.
-#[cfg(target_os = "linux")]
 #[test]
 fn client_that_takes_no_answer_and_keeps_its_connection_is_a_stalled_write() {
-    for (version, idle) in [
-        (Version::Http1, STALL),
-        (Version::Http1, LIMIT / 2),
-        (Version::Http2, STALL),
-        (Version::Http2, LIMIT / 2),
-    ] {
-        let limits = StreamLimits::default().write_stall(2 * LIMIT).idle(idle);
-        let server = Server::with_buffer(limits, STALL, None);
+    let idles = [STALL, LIMIT / 2];
+    let cases = VERSIONS.into_iter().flat_map(|version| idles.map(|idle| (version, idle)));
+    check_at_once(cases, |(version, idle)| {
+        let server = Server::with_buffer(limits(2 * LIMIT).idle(idle), STALL, None);
         let mut client = Client::connect_with(server.address, version, 1 << 20, Some(8 << 10));
         client.get(1, "/held");
         let control = server.control();
@@ -203,15 +178,14 @@ fn client_that_takes_no_answer_and_keeps_its_connection_is_a_stalled_write() {
         // A connection is reset, and counts as ended when its task has dropped it.
         wait_until(|| !ends().is_empty());
         assert_eq!(ends(), [("write timeout", 1)], "{version:?} {idle:?}");
-    }
+    });
 }
 
 #[test]
 fn client_that_has_taken_its_answer_slowly_is_idle_from_then_on() {
     check_at_once(VERSIONS, |version| {
         let idle = ms(1_000);
-        let limits = StreamLimits::default().write_stall(STALL).idle(idle);
-        let server = Server::with_buffer(limits, STALL, None);
+        let server = Server::with_buffer(limits(STALL).idle(idle), STALL, None);
         let mut client = Client::connect_with(server.address, version, 1 << 20, Some(8 << 10));
         client.get(1, "/held");
         let control = server.control();
@@ -229,20 +203,24 @@ fn client_that_has_taken_its_answer_slowly_is_idle_from_then_on() {
 
 #[test]
 fn connection_that_has_received_nothing_or_takes_nothing_is_closed_at_once() {
-    for limits in [
-        StreamLimits::default().first_byte(LIMIT),
-        StreamLimits::default().write_stall(LIMIT).idle(STALL),
-    ] {
+    for is_silent in [true, false] {
+        let limits = StreamLimits::default();
+        let stalls = limits.write_stall(LIMIT).idle(STALL);
+        let limits = if is_silent { limits.first_byte(LIMIT) } else { stalls };
         let server = Server::start(limits, STALL);
         let metrics = server.runtime.metrics();
         let before = metrics.num_alive_tasks();
         let mut client = connect(server.address);
-        if limits.write_stall.is_zero() {
+        let address = client.local_addr().unwrap();
+        if is_silent {
             assert_eq!(client.read(&mut [0]).unwrap(), 0);
         } else {
             client.write_all(&get("/long")).unwrap();
             let control = server.control();
-            wait_until(|| control.limit_reached() == Some(WriteStall(LIMIT)));
+            assert!(has_socket(server.address, address));
+            check_ended(&control, WriteStall(LIMIT));
+            // It reads nothing and keeps its socket, and nothing is left in the kernel.
+            wait_until(|| !has_socket(server.address, address));
         }
         wait_until(|| metrics.num_alive_tasks() <= before);
     }
@@ -250,15 +228,14 @@ fn connection_that_has_received_nothing_or_takes_nothing_is_closed_at_once() {
 
 /// Checks by which limit a connection has ended.
 #[track_caller]
-fn check_ended(control: &StreamControl, expected: corewheel::stream::StreamTimeout) {
+fn check_ended(control: &StreamControl, expected: StreamTimeout) {
     wait_until(|| control.limit_reached().is_some());
     assert_eq!(control.limit_reached(), Some(expected));
 }
 
 #[test]
 fn http2_client_that_resets_a_response_without_a_window_is_idle_and_not_stalled() {
-    let limits = StreamLimits::default().idle(3 * LIMIT).write_stall(2 * LIMIT);
-    let server = Server::start(limits, STALL);
+    let server = Server::start(limits(2 * LIMIT).idle(3 * LIMIT), STALL);
     let mut client = Client::connect(server.address, Version::Http2, 0);
     client.get(1, "/long");
     let control = server.control();
@@ -272,49 +249,17 @@ fn http2_client_that_resets_a_response_without_a_window_is_idle_and_not_stalled(
     assert!(begin.elapsed() >= 3 * LIMIT, "after {:?}", begin.elapsed());
 }
 
-#[test]
-fn http2_client_that_sends_pings_without_a_window_is_a_stalled_write() {
-    let limits = StreamLimits::default().write_stall(LIMIT).idle(STALL);
-    let server = Server::start(limits, STALL);
-    let mut client = Client::connect(server.address, Version::Http2, 0);
-    client.get(1, "/long");
-    let control = server.control();
-    // So many that their answers are soon more than what may be bytes of a response.
-    client.flood_until_cut(&ping(), true);
-    check_ended(&control, WriteStall(LIMIT));
-}
-
-#[test]
-fn http2_client_that_gives_small_windows_takes_a_response_of_axum_whole() {
-    let limits = StreamLimits::default().write_stall(4 * LIMIT).idle(STALL);
-    let server = Server::start(limits, STALL);
-    let mut client = Client::connect(server.address, Version::Http2, 0);
-    client.get(1, "/held");
-    let (mut received, window) = (0, HELD / 20);
-    while received < HELD {
-        client.give_window(1, window as u32);
-        received += client.read_data(window.min(HELD - received));
-        thread::sleep(LIMIT);
-    }
-    assert_eq!(received, HELD);
-}
-
-#[test]
-fn client_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
-    let stall = Duration::from_secs(4);
-    let limits = StreamLimits::default().write_stall(stall).idle(STALL);
-    let server = Server::with_buffer(limits, STALL, None);
-    let begin = |bytes: usize| {
-        let mut client = TcpStream::connect(server.address).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        client.write_all(&get("/huge")).unwrap();
-        client.read_exact(&mut vec![0; bytes]).unwrap();
-        (client, server.control())
-    };
-    let (mut stopped, stopped_control) = begin(3 << 20);
+/// Checks that of two clients of a huge response one that takes it slowly is kept, and one that
+/// stops is a stalled write. `begin` gives a client that has read so many bytes of it. Returns the
+/// one that has stopped.
+pub(crate) fn check_slow_and_stopped<C: Read>(
+    stall: Duration,
+    mut begin: impl FnMut(usize) -> (C, StreamControl),
+) -> C {
+    let (stopped, stopped_control) = begin(3 << 20);
     let (mut slow, slow_control) = begin(1);
     let (mut received, mut part, start) = (0, vec![0; 10_000], Instant::now());
-    // The system accepts more of the response only after 12 s.
+    // The system accepts more of the response only after three stalls.
     while start.elapsed() < 2 * stall {
         thread::sleep(ms(100));
         slow.read_exact(&mut part).unwrap();
@@ -328,6 +273,19 @@ fn client_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
     }
     assert_eq!(slow_control.limit_reached(), None);
     check_ended(&stopped_control, WriteStall(stall));
+    stopped
+}
+
+#[test]
+fn client_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
+    let stall = Duration::from_secs(4);
+    let server = Server::with_buffer(limits(stall).idle(STALL), STALL, None);
+    let mut stopped = check_slow_and_stopped(stall, |bytes| {
+        let mut client = crate::http::connect(server.address);
+        client.write_all(&get("/huge")).unwrap();
+        client.read_exact(&mut vec![0; bytes]).unwrap();
+        (client, server.control())
+    });
     let error = stopped.read_to_end(&mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }

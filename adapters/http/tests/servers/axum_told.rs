@@ -6,7 +6,7 @@ use std::future::{pending, ready};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::LazyLock;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,18 +24,29 @@ use corewheel_http::hyper::BodyLimits;
 use futures_lite::stream::{self, StreamExt};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::axum_serve::OFF;
-use crate::http::{PATIENCE, check_at_once, connect, get, ms, preface, read_until};
+pub(super) use corewheel_test_support::stream::NONE as OFF;
+
+use crate::http::{
+    Dropped, PATIENCE, beside_runtime, check_at_once, connect, get, ms, preface, read_until, slow,
+};
+pub(super) use crate::on_its_way::clients::{frame, ping};
 
 pub(super) const LIMIT: Duration = ms(500);
 /// Far longer than a test takes.
 pub(super) const FAR: Duration = Duration::from_secs(400);
+
+/// How long a handler works that comes to an end by itself, and a slow response takes.
+pub(super) const WORK: Duration = ms(1_500);
+/// The parts of a slow response.
+pub(super) const PARTS: u32 = 5;
+/// A long response: far more than the buffers of both sides hold.
+pub(super) const LONG: usize = 160 << 10;
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -53,40 +64,69 @@ pub(super) struct Server {
     pub(super) service: TimerService,
     /// The handlers that have begun to work; each works until it is given a permit.
     begun: Receiver<()>,
+    /// The handlers that never end and the bodies that rest or have no end, when they were dropped.
+    dropped: Receiver<Instant>,
     permits: &'static Semaphore,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
-    runtime: Runtime,
+    pub(super) runtime: Runtime,
 }
 
 impl Server {
     pub(super) fn start(limits: StreamLimits, request: BodyLimits) -> Self {
-        let service = TimerService::beside_runtime().start().unwrap();
+        Self::with_bodies(limits, request, BodyLimits::NONE)
+    }
+
+    pub(super) fn with_bodies(
+        limits: StreamLimits,
+        request: BodyLimits,
+        response: BodyLimits,
+    ) -> Self {
+        let (service, runtime, listener, address) = beside_runtime(Builder::enable_all);
+        // Connections inherit it: a long response is on its way for a while.
+        SockRef::from(&listener).set_send_buffer_size(16 << 10).unwrap();
         let timers = service.handle();
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
         let (begins, begun) = mpsc::channel();
-        let begins_too = begins.clone();
+        let [working, late, never] = [(); 3].map(|()| begins.clone());
+        let (drops, dropped) = mpsc::channel();
+        let [stalls, endless] = [(); 2].map(|()| drops.clone());
         let permits: &'static Semaphore = Box::leak(Box::new(Semaphore::new(0)));
         let work = move || async move {
-            begins.send(()).unwrap();
+            working.send(()).unwrap();
             permits.acquire().await.unwrap().forget();
             "worked"
         };
-        let begins = begins_too;
+        let never = async move || {
+            never.send(()).unwrap();
+            let _dropped = Dropped(drops);
+            pending::<()>().await;
+        };
+        let late = move || async move {
+            late.send(()).unwrap();
+            timers.sleep(WORK).await.unwrap();
+            "worked"
+        };
         let hold = move |body: Body| async move {
             begins.send(()).unwrap();
             permits.acquire().await.unwrap().forget();
             body.collect().await.unwrap().to_bytes().len().to_string()
         };
-        let tolerant = |request: Request| async { request.into_body().collect().await.is_ok() };
-        let tolerant = move |request| async move { format!("whole: {}", tolerant(request).await) };
+        let tolerant = |request: Request| async {
+            format!("whole: {}", request.into_body().collect().await.is_ok())
+        };
+        let slow = move || async move { Body::new(slow(timers, PARTS, WORK / PARTS)) };
         let app = Router::new()
             .route("/", on_get(|| async { "hello" }))
             .route("/work", on_get(work))
+            .route("/late", on_get(late))
+            .route("/slow", on_get(slow))
+            .route("/long", on_get(|| async { vec![b'x'; LONG] }))
             .route("/post", on_post(|body: Bytes| async move { body }))
             .route("/tolerant", on_post(tolerant))
-            .route("/never", on_post(|_: Bytes| pending::<()>()))
+            .route("/never", on_get(never))
+            .route("/panic", on_get(panics))
+            .route("/stalls", on_get(async move || parts(1, stalls)))
+            .route("/endless", on_get(async move || parts(usize::MAX, endless)))
             .route("/hold", on_post(hold))
             .route("/upgrade", any(upgrade))
             .route("/events", on_get(move || async move { events(timers) }))
@@ -95,16 +135,41 @@ impl Server {
             .route("/push", on_post(move |body| ready(push(timers, body))))
             // The path of a CONNECT of HTTP/1 is empty.
             .fallback(upgrade);
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = runtime.spawn(async move {
-            let serving =
-                serve(listener, app).timers(timers).limits(|_| limits).request(|_| request);
+            let serving = serve(listener, app).timers(timers).limits(|_| limits);
+            let serving = serving.request(|_| request).response(|_| response);
             let serving = serving.with_graceful_shutdown(async move { drop(stopped.await) });
             serving.await.unwrap();
         });
-        Self { address, service, begun, permits, stop, serving, runtime }
+        Self { address, service, begun, dropped, permits, stop, serving, runtime }
+    }
+
+    /// A client that has sent some bytes.
+    pub(super) fn send(&self, sent: &[u8]) -> TcpStream {
+        let mut client = connect(self.address);
+        client.write_all(sent).unwrap();
+        client
+    }
+
+    /// A client whose first request was answered.
+    pub(super) fn greet(&self) -> TcpStream {
+        let mut client = self.send(&get("/"));
+        assert!(read_until(&mut client, b"hello").starts_with("HTTP/1.1 200"));
+        client
+    }
+
+    /// A client of HTTP/2 whose first request was answered.
+    pub(super) fn greet_http2(&self) -> Http2 {
+        let mut client = Http2::connect(self);
+        client.send(&head(1, "/", false));
+        assert_eq!(client.status(), OK);
+        client
+    }
+
+    /// All that a client gets that sends some bytes.
+    pub(super) fn answer_to(&self, sent: &[u8]) -> String {
+        read_until(&mut self.send(sent), b"\0")
     }
 
     /// A server whose only limit is one of its connections.
@@ -115,6 +180,11 @@ impl Server {
     /// Waits until a handler works.
     pub(super) fn wait_for_work(&self) {
         self.begun.recv_timeout(PATIENCE).expect("no handler works");
+    }
+
+    /// Waits until a handler that never ends, or a body, is dropped.
+    pub(super) fn wait_for_drop(&self) {
+        self.dropped.recv_timeout(PATIENCE).expect("it stays");
     }
 
     /// Lets one handler answer.
@@ -136,6 +206,20 @@ impl Server {
 pub(super) fn present() -> u128 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     BEGIN.elapsed().as_nanos()
+}
+
+async fn panics() {
+    panic!("a handler panics")
+}
+
+/// A body of so many parts, which rests then. Its drop is told.
+fn parts(count: usize, drops: Sender<Instant>) -> Body {
+    let dropped = Dropped(drops);
+    let parts = stream::repeat(vec![b'x'; 1 << 14]).take(count).chain(stream::pending());
+    Body::from_stream(parts.map(move |part| {
+        let _held = &dropped;
+        Ok::<_, Infallible>(part)
+    }))
 }
 
 /// Events that say when they were sent.
@@ -178,13 +262,6 @@ async fn upgrade(request: Request) -> Response {
     response.body(Body::empty()).unwrap()
 }
 
-pub(super) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
-    frame.extend(payload);
-    frame
-}
-
 /// The head of a request of HTTP/2, on a stream that ends with it if it has no body.
 pub(super) fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
     let method = if has_body { 0x83 } else { 0x82 };
@@ -199,9 +276,7 @@ pub(super) struct Http2(pub(super) TcpStream);
 
 impl Http2 {
     pub(super) fn connect(server: &Server) -> Self {
-        let mut client = connect(server.address);
-        client.write_all(&preface()).unwrap();
-        Self(client)
+        Self(server.send(&preface()))
     }
 
     pub(super) fn send(&mut self, frame: &[u8]) {
@@ -242,6 +317,19 @@ impl Http2 {
         std::iter::from_fn(|| Some(self.next()?.0)).collect()
     }
 
+    /// Reads to the end, and sends PINGs meanwhile. Returns the kinds of the frames.
+    pub(super) fn rest_beside_pings(self, pause: Duration) -> Vec<u8> {
+        let mut pings = self.0.try_clone().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while pings.write_all(&ping()).is_ok() {
+                    thread::sleep(pause);
+                }
+            });
+            self.rest()
+        })
+    }
+
     /// The first byte of the head of a response, which is an index of `:status`.
     #[track_caller]
     pub(super) fn status(&mut self) -> u8 {
@@ -254,21 +342,10 @@ fn http2_client_that_sends_pings_and_no_request_gets_goaway_and_is_cut() {
     check_at_once([false, true], |has_asked| {
         let server = Server::of(OFF.idle(LIMIT));
         let begin = Instant::now();
-        let mut client = Http2::connect(&server);
-        if has_asked {
-            client.send(&head(1, "/", false));
-            assert_eq!(client.status(), OK);
-        }
-        let mut pings = client.0.try_clone().unwrap();
-        let pinging = thread::spawn(move || {
-            while pings.write_all(&frame(PING, 0, 0, b"12345678")).is_ok() {
-                thread::sleep(LIMIT / 5);
-            }
-        });
-        let kinds = client.rest();
+        let client = if has_asked { server.greet_http2() } else { Http2::connect(&server) };
+        let kinds = client.rest_beside_pings(LIMIT / 5);
         assert!(kinds.contains(&GOAWAY), "{kinds:?}");
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
-        pinging.join().unwrap();
         server.stop();
     });
 }
@@ -279,7 +356,7 @@ fn http2_client_without_a_request_has_the_time_of_an_idle_connection() {
     let limits = OFF.idle(FAR).head(LIMIT).min_read_rate(DataRate::new(1_000_000, LIMIT));
     let server = Server::of(limits);
     let mut client = Http2::connect(&server);
-    client.send(&frame(PING, 0, 0, b"12345678"));
+    client.send(&ping());
     client.wait_for(PING);
     thread::sleep(2 * LIMIT);
     client.send(&head(1, "/", false));
@@ -290,8 +367,7 @@ fn http2_client_without_a_request_has_the_time_of_an_idle_connection() {
 #[test]
 fn http1_client_at_the_greatest_age_is_told_and_gets_its_response() {
     let server = Server::of(OFF.max_age(LIMIT).max_age_grace(FAR));
-    let mut client = connect(server.address);
-    client.write_all(&get("/work")).unwrap();
+    let mut client = server.send(&get("/work"));
     server.wait_for_work();
     thread::sleep(2 * LIMIT);
     server.answer();
@@ -301,47 +377,66 @@ fn http1_client_at_the_greatest_age_is_told_and_gets_its_response() {
     server.stop();
 }
 
-/// Checks that a client of HTTP/2 with a request in progress is told, and gets its response.
-fn check_told(server: Server, tell: impl FnOnce(&Server)) {
-    let mut client = Http2::connect(&server);
-    client.send(&head(1, "/work", false));
-    server.wait_for_work();
-    tell(&server);
-    client.wait_for(GOAWAY);
-    server.answer();
-    assert_eq!(client.status(), OK);
-    assert_eq!(client.wait_for(DATA), (1, b"worked".to_vec()));
-    // The client does not close its side, and holds nothing by that.
-    client.rest();
-    server.stop();
-}
-
 #[test]
-fn http2_client_at_the_greatest_age_gets_goaway_and_its_response() {
-    check_told(Server::of(OFF.max_age(LIMIT).max_age_grace(FAR)), |_| {});
-}
-
-#[test]
-fn http2_client_gets_goaway_and_its_response_when_the_service_drains() {
-    check_told(Server::of(OFF), |server| server.service.drain(FAR));
+fn http2_client_gets_goaway_and_its_response_at_the_greatest_age_and_in_a_drain() {
+    for limits in [OFF.max_age(LIMIT).max_age_grace(FAR), OFF] {
+        let server = Server::of(limits);
+        let mut client = Http2::connect(&server);
+        client.send(&head(1, "/work", false));
+        server.wait_for_work();
+        if limits == OFF {
+            server.service.drain(FAR);
+        }
+        client.wait_for(GOAWAY);
+        server.answer();
+        assert_eq!(client.status(), OK);
+        assert_eq!(client.wait_for(DATA), (1, b"worked".to_vec()));
+        // The client does not close its side, and holds nothing by that.
+        client.rest();
+        server.stop();
+    }
 }
 
 #[test]
 fn idle_clients_are_told_when_the_service_drains() {
     let server = Server::of(OFF.idle(FAR));
-    let mut client = connect(server.address);
-    client.write_all(&get("/")).unwrap();
-    assert!(read_until(&mut client, b"hello").starts_with("HTTP/1.1 200"));
+    let mut client = server.greet();
     // The only connection is told at the beginning of the window.
     server.service.drain(FAR);
     assert_eq!(read_until(&mut client, b"\0"), "");
     server.stop();
     let server = Server::of(OFF.idle(FAR));
-    let mut client = Http2::connect(&server);
-    client.send(&head(1, "/", false));
-    assert_eq!(client.status(), OK);
+    let client = server.greet_http2();
     server.service.drain(FAR);
     assert!(client.rest().contains(&GOAWAY));
+    server.stop();
+}
+
+#[test]
+fn drained_server_answers_requests_in_flight_and_closes_each_connection() {
+    let server = Server::of(OFF);
+    let has_request = |number| number % 2 == 0;
+    let clients: Vec<_> = (0..20)
+        .map(|number| server.send(&if has_request(number) { get("/late") } else { Vec::new() }))
+        .collect();
+    (0..10).for_each(|_| server.wait_for_work());
+    server.service.drain(2 * WORK);
+    for (number, mut client) in clients.into_iter().enumerate() {
+        let answer = read_until(&mut client, b"\0");
+        assert_eq!(answer.ends_with("worked"), has_request(number), "{answer}");
+    }
+    server.stop();
+}
+
+#[test]
+fn request_that_takes_longer_than_the_drain_is_cut() {
+    let server = Server::of(OFF);
+    let clients = [get("/work"), Vec::new()].map(|sent| server.send(&sent));
+    server.wait_for_work();
+    server.service.drain(LIMIT);
+    for mut client in clients {
+        assert_eq!(read_until(&mut client, b"\0"), "");
+    }
     server.stop();
 }
 
@@ -366,29 +461,30 @@ fn connection_that_begins_in_a_drain_has_one_request() {
 #[test]
 fn http2_client_that_goes_on_does_not_hold_the_graceful_shutdown() {
     let server = Server::of(OFF);
-    let mut client = Http2::connect(&server);
-    client.send(&head(1, "/", false));
-    assert_eq!(client.status(), OK);
+    let client = server.greet_http2();
     let reading = thread::spawn(move || client.rest());
     server.stop();
     assert!(reading.join().unwrap().contains(&GOAWAY));
 }
 
-const HALF: &[u8] = b"POST /post HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\nhalf";
+/// The head and a half of the body of a request.
+pub(super) fn half(path: &str) -> Vec<u8> {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\n");
+    [head.as_bytes(), b"half"].concat()
+}
 
-fn slow_body() -> BodyLimits {
-    BodyLimits::default().next_frame(LIMIT)
+/// The limits of a body that is slow.
+fn slow_body() -> [BodyLimits; 2] {
+    let limits = BodyLimits::default();
+    [limits.next_frame(LIMIT), limits.min_frame_rate(DataRate::new(1_000, LIMIT))]
 }
 
 #[test]
 fn http1_client_whose_body_is_slow_gets_408() {
-    let rate = BodyLimits::default().min_frame_rate(DataRate::new(1_000, LIMIT));
-    check_at_once([slow_body(), rate], |limits| {
+    check_at_once(slow_body(), |limits| {
         let server = Server::start(OFF, limits);
         let begin = Instant::now();
-        let mut client = connect(server.address);
-        client.write_all(HALF).unwrap();
-        let answer = read_until(&mut client, b"\0");
+        let answer = server.answer_to(&half("/post"));
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
         assert!(answer.contains("connection: close"), "{answer:?}");
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
@@ -398,10 +494,9 @@ fn http1_client_whose_body_is_slow_gets_408() {
 
 #[test]
 fn http1_client_gets_408_also_while_it_sends_its_slow_body() {
-    let server =
-        Server::start(OFF, BodyLimits::default().min_frame_rate(DataRate::new(1_000, LIMIT)));
-    let mut client = connect(server.address);
-    client.write_all(b"POST /post HTTP/1.1\r\nhost: test\r\ncontent-length: 9999\r\n\r\n").unwrap();
+    let server = Server::start(OFF, slow_body()[1]);
+    let mut client =
+        server.send(b"POST /post HTTP/1.1\r\nhost: test\r\ncontent-length: 9999\r\n\r\n");
     let mut sending = client.try_clone().unwrap();
     let sends = thread::spawn(move || {
         while sending.write_all(b"x").is_ok() {
@@ -418,7 +513,7 @@ fn http1_client_gets_408_also_while_it_sends_its_slow_body() {
 
 #[test]
 fn http2_client_whose_body_is_slow_gets_408_and_its_connection_goes_on() {
-    let server = Server::start(OFF.idle(FAR), slow_body());
+    let server = Server::start(OFF.idle(FAR), slow_body()[0]);
     let mut client = Http2::connect(&server);
     client.send(&[head(1, "/post", true), frame(DATA, 0, 1, b"half")].concat());
     let (stream, block) = client.wait_for(HEADERS);
@@ -431,11 +526,8 @@ fn http2_client_whose_body_is_slow_gets_408_and_its_connection_goes_on() {
 
 #[test]
 fn answer_of_a_handler_that_goes_on_without_the_body_stays() {
-    let server = Server::start(OFF, slow_body());
-    let mut client = connect(server.address);
-    let tolerant = String::from_utf8(HALF.to_vec()).unwrap().replace("/post", "/tolerant");
-    client.write_all(tolerant.as_bytes()).unwrap();
-    let answer = read_until(&mut client, b"\0");
+    let server = Server::start(OFF, slow_body()[0]);
+    let answer = server.answer_to(&half("/tolerant"));
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("whole: false"), "{answer:?}");
     server.stop();
 }
@@ -443,21 +535,17 @@ fn answer_of_a_handler_that_goes_on_without_the_body_stays() {
 #[test]
 fn http1_client_whose_head_is_slow_gets_408_and_one_of_http2_nothing() {
     let server = Server::of(OFF.head(LIMIT));
-    let mut client = connect(server.address);
     let begin = Instant::now();
-    client.write_all(b"GET / HTTP/1.1\r\nhost: te").unwrap();
-    let answer = read_until(&mut client, b"\0");
+    let answer = server.answer_to(b"GET / HTTP/1.1\r\nhost: te");
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
     assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
     // The head of a later request.
-    let mut client = connect(server.address);
-    client.write_all(&get("/")).unwrap();
-    assert!(read_until(&mut client, b"hello").starts_with("HTTP/1.1 200"));
+    let mut client = server.greet();
+    let begin = Instant::now();
     client.write_all(b"GET / HT").unwrap();
     assert!(read_until(&mut client, b"\0").starts_with("HTTP/1.1 408 "));
-    let mut client = connect(server.address);
-    client.write_all(&preface()[..10]).unwrap();
-    assert_eq!(read_until(&mut client, b"\0"), "");
+    assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
+    assert_eq!(server.answer_to(&preface()[..10]), "");
     server.stop();
 }
 
@@ -465,11 +553,14 @@ fn http1_client_whose_head_is_slow_gets_408_and_one_of_http2_nothing() {
 fn upgraded_connection_has_the_idle_time_and_holds_no_shutdown() {
     let idle = 4 * LIMIT;
     let server = Server::of(OFF.idle(idle));
-    let mut client = connect(server.address);
-    let upgrade = "connection: upgrade\r\nupgrade: test";
-    let request = format!("GET /upgrade HTTP/1.1\r\nhost: test\r\n{upgrade}\r\n\r\n");
-    client.write_all(request.as_bytes()).unwrap();
-    assert!(read_until(&mut client, b"\r\n\r\n").starts_with("HTTP/1.1 101"));
+    let upgraded = || {
+        let upgrade = "connection: upgrade\r\nupgrade: test";
+        let request = format!("GET /upgrade HTTP/1.1\r\nhost: test\r\n{upgrade}\r\n\r\n");
+        let mut client = server.send(request.as_bytes());
+        assert!(read_until(&mut client, b"\r\n\r\n").starts_with("HTTP/1.1 101"));
+        client
+    };
+    let mut client = upgraded();
     thread::sleep(LIMIT / 2);
     let last = Instant::now();
     client.write_all(b"x").unwrap();
@@ -477,8 +568,6 @@ fn upgraded_connection_has_the_idle_time_and_holds_no_shutdown() {
     assert_eq!(read_until(&mut client, b"\0"), "");
     assert!(last.elapsed() >= idle, "after {:?}", last.elapsed());
     // Another one stays open, without an end of its own in the time of the test.
-    let mut other = connect(server.address);
-    other.write_all(request.as_bytes()).unwrap();
-    assert!(read_until(&mut other, b"\r\n\r\n").starts_with("HTTP/1.1 101"));
+    let _other = upgraded();
     server.stop();
 }

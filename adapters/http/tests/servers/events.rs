@@ -17,10 +17,9 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
-use crate::http::{connect, ms, read_until};
+use crate::http::{beside_runtime, connect, ms, read_until};
 
 const EVENT: &[u8] = b"data: 1\n\n";
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -52,12 +51,8 @@ async fn answer(
 
 impl Events {
     fn start(set: impl FnOnce(Server) -> Server) -> Self {
-        let timers = TimerService::beside_runtime().start().unwrap();
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(2).enable_io().build().unwrap();
+        let (timers, runtime, listener, address) = beside_runtime(Builder::enable_io);
         let server = Arc::new(set(Server::new(timers.handle())));
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
         runtime.spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -69,6 +64,13 @@ impl Events {
             }
         });
         Self { address, timers, _runtime: runtime }
+    }
+
+    /// A client that has the beginning of a stream.
+    fn begin(&self, line: &str) -> TcpStream {
+        let mut client = self.ask(line);
+        read_until(&mut client, EVENT);
+        client
     }
 
     fn ask(&self, line: &str) -> TcpStream {
@@ -88,26 +90,21 @@ fn rest_of(mut client: TcpStream) -> Vec<u8> {
 #[test]
 fn stream_of_events_that_a_drain_or_a_greatest_age_ends_has_its_last_chunk() {
     let server = Events::start(|server| server);
-    let mut client = server.ask("/ HTTP/1.1");
-    read_until(&mut client, EVENT);
+    let client = server.begin("/ HTTP/1.1");
     server.timers.drain(ms(300));
     assert_eq!(rest_of(client), [b"\r\n", LAST_CHUNK].concat());
 
     let aged =
         |server: Server| server.limits(|limits| limits.max_age(ms(200)).max_age_grace(ms(200)));
     let server = Events::start(aged);
-    let mut client = server.ask("/ HTTP/1.1");
-    read_until(&mut client, EVENT);
+    let client = server.begin("/ HTTP/1.1");
     assert_eq!(rest_of(client), [b"\r\n", LAST_CHUNK].concat());
 }
 
 #[test]
 fn response_whose_end_the_last_chunk_would_claim_or_break_has_none() {
     let server = Events::start(|server| server);
-    let mut others = ["/file HTTP/1.1", "/ HTTP/1.0"].map(|line| server.ask(line));
-    for client in &mut others {
-        read_until(client, EVENT);
-    }
+    let others = ["/file HTTP/1.1", "/ HTTP/1.0"].map(|line| server.begin(line));
     // The chunk is not written when the drain is over.
     let large = server.ask("/large HTTP/1.1");
     thread::sleep(ms(300));

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,23 +18,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::axum_told::FAR;
-use crate::http::{PATIENCE, connect, ms, read_until};
+use crate::http::{Dropped, PATIENCE, beside_runtime, connect, get, ms, read_until};
 
 const WORK: Duration = ms(500);
 /// More than a socket takes at once.
 const LONG: usize = 16 << 20;
-
-/// What a handler that is dropped says.
-struct Dropped(Sender<Instant>);
-
-impl Drop for Dropped {
-    fn drop(&mut self) {
-        let _ = self.0.send(Instant::now());
-    }
-}
 
 struct Server {
     address: SocketAddr,
@@ -44,9 +35,8 @@ struct Server {
 
 impl Server {
     fn start(half_close: Duration) -> Self {
-        let service = TimerService::beside_runtime().start().unwrap();
+        let (service, runtime, listener, address) = beside_runtime(Builder::enable_all);
         let timers = service.handle();
-        let runtime = Runtime::new().unwrap();
         let (drops, dropped) = mpsc::channel();
         let work = async move |body: Body| {
             tokio::time::sleep(WORK).await;
@@ -58,8 +48,6 @@ impl Server {
             std::future::pending::<()>().await;
         };
         let app = Router::new().route("/work", any(work)).route("/never", any(never));
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = listener.local_addr().unwrap();
         runtime
             .spawn(async move { serve(listener, app).timers(timers).half_close(half_close).await });
         Self { address, dropped, _running: (runtime, service) }
@@ -97,10 +85,10 @@ fn client_that_has_closed_its_side_gets_its_responses_within_the_time() {
 
 #[test]
 fn handler_whose_client_has_closed_its_side_is_dropped_after_the_time() {
-    for time in [Duration::ZERO, WORK] {
+    for (time, sent) in [(Duration::ZERO, NEVER), (WORK, NEVER), (WORK, &[NEVER, GET].concat())] {
         let server = Server::start(time);
         let begin = Instant::now();
-        let mut client = server.ask(NEVER);
+        let mut client = server.ask(sent);
         let dropped = server.dropped.recv_timeout(PATIENCE).expect("the handler works on");
         assert!(dropped - begin >= time);
         assert_eq!(read_until(&mut client, b"\0"), "");
@@ -117,7 +105,7 @@ fn client_that_closes_its_side_between_requests_is_closed() {
 /// Reads the answer to a request, and what comes behind it when the client has sent the rest.
 fn answers(address: SocketAddr, [first, rest]: [&str; 2]) -> String {
     let mut client = connect(address);
-    client.write_all(["GET / HTTP/1.1\r\nhost: test\r\n\r\n", first].concat().as_bytes()).unwrap();
+    client.write_all(&[&get("/"), first.as_bytes()].concat()).unwrap();
     let answer = read_until(&mut client, b"\r\n\r\nok");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     client.write_all(rest.as_bytes()).unwrap();
@@ -133,12 +121,10 @@ fn bytes_that_are_no_head_are_refused_in_one_piece_alone_as_by_hyper_itself() {
         (["Content", "-Length: 1\r\n"], false),
         (["Content", "-Length: 1\r\n\r\n"], true),
     ];
-    let service = TimerService::beside_runtime().start().unwrap();
+    let (service, runtime, ours, address) = beside_runtime(Builder::enable_all);
     let timers = service.handle();
-    let runtime = Runtime::new().unwrap();
-    let listen = || runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-    let (ours, plain) = (listen(), listen());
-    let addresses = [&ours, &plain].map(|listener| listener.local_addr().unwrap());
+    let plain = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let addresses = [address, plain.local_addr().unwrap()];
     let app = Router::new().route("/", any(async || "ok"));
     runtime.spawn(async move { serve(ours, app).timers(timers).half_close(FAR).await });
     runtime.spawn(async move {

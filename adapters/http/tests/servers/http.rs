@@ -1,20 +1,25 @@
 //! Helpers of the tests of HTTP: a lab with a manual clock, and peers that write HTTP by hand.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::Future;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream as Client};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use corewheel::Handle;
-use http_body_util::{BodyExt, Empty};
+use corewheel::{Handle, TimerService};
+use futures_lite::stream;
+use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::{Method, Request, Response, Version, client};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use corewheel_test_support::wait_for as wait_until;
 pub(crate) use corewheel_test_support::{Alarm, FAR, Lab, PATIENCE, builder, ms, poll_with};
@@ -30,6 +35,15 @@ pub(crate) async fn answer(_request: Request<Incoming>) -> Result<Response<Body>
 /// A lab with one shard, whose thread runs the tasks.
 pub(crate) fn lab() -> Lab {
     Lab::new(builder(1)).with_tasks()
+}
+
+/// Checks that something comes so long from now, and not a tick before.
+#[track_caller]
+pub(crate) fn check_comes(lab: &mut Lab, after: Duration, mut has_come: impl FnMut() -> bool) {
+    lab.advance(after.saturating_sub(ms(1)));
+    assert!(!has_come(), "a tick early");
+    lab.advance(ms(1));
+    assert!(has_come(), "a tick late");
 }
 
 /// A peer that writes and reads bytes, and answers nothing by itself.
@@ -48,15 +62,19 @@ impl Peer {
         lab.block_on(async {
             let mut buffer = [0; 4096];
             loop {
-                let more = self.0.read(&mut buffer);
-                let more = std::pin::pin!(more);
-                match poll_with(more, Waker::noop()) {
+                match poll_with(pin!(self.0.read(&mut buffer)), Waker::noop()) {
                     Poll::Ready(Ok(count)) if count > 0 => read.extend(&buffer[..count]),
                     _ => return,
                 }
             }
         });
         read
+    }
+
+    /// The payloads of the PINGs that have come.
+    pub(crate) fn pings(&mut self, lab: &mut Lab) -> Vec<Vec<u8>> {
+        let frames = frames(&self.read(lab)).into_iter();
+        frames.filter(|frame| (frame.0, frame.1) == (PING, 0)).map(|frame| frame.2).collect()
     }
 }
 
@@ -101,38 +119,103 @@ pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
 /// An error that a task returns.
 pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body whose parts come slowly.
-pub(crate) struct Slow {
+/// A body of so many parts, with a pause before each.
+pub(crate) fn slow(
     timers: Handle,
-    left: u32,
+    parts: u32,
     pause: Duration,
-    pausing: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+) -> impl hyper::body::Body<Data = Bytes, Error = Infallible> + Send + Sync {
+    StreamBody::new(Box::pin(stream::unfold(parts, move |left| async move {
+        let left = left.checked_sub(1)?;
+        timers.sleep(pause).await.unwrap();
+        Some((Ok(Frame::data(Bytes::from_static(b"part"))), left))
+    })))
 }
 
-impl Slow {
-    /// A body of so many parts, with a pause before each.
-    pub(crate) fn new(timers: Handle, left: u32, pause: Duration) -> Self {
-        let pausing = Box::pin(async move { timers.sleep(pause).await.unwrap() });
-        Self { timers, left, pause, pausing }
+/// A body whose frames come from the test, which has a clone. A poll that finds none waits.
+#[derive(Clone, Default)]
+pub(crate) struct Feed(Arc<Fed>);
+
+#[derive(Default)]
+struct Fed {
+    /// `None` is the end.
+    frames: Mutex<VecDeque<Option<&'static [u8]>>>,
+    /// The next poll says that it has begun, and waits until it may go on.
+    gate: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl Feed {
+    /// A body without a frame.
+    pub(crate) fn empty() -> Self {
+        let feed = Self::default();
+        feed.end();
+        feed
+    }
+
+    pub(crate) fn push(&self, frame: &'static [u8]) {
+        self.0.frames.lock().unwrap().push_back(Some(frame));
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.frames.lock().unwrap().push_back(None);
+    }
+
+    /// Whether only the test has it.
+    pub(crate) fn is_dropped(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Holds the next poll up. Returns what says that it has begun, and what lets it go on.
+    pub(crate) fn hold(&self) -> (Receiver<()>, Sender<()>) {
+        let ((begun, has_begun), (go, may_go)) = (mpsc::channel(), mpsc::channel());
+        *self.0.gate.lock().unwrap() = Some((begun, may_go));
+        (has_begun, go)
     }
 }
 
-impl hyper::body::Body for Slow {
+impl hyper::body::Body for Feed {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
+        if let Some((has_begun, may_go)) = self.0.gate.lock().unwrap().take() {
+            has_begun.send(()).unwrap();
+            may_go.recv().unwrap();
         }
-        self.pausing.as_mut().poll(cx).map(|()| {
-            *self = Self::new(self.timers, self.left - 1, self.pause);
-            Some(Ok(Frame::data(Bytes::from_static(b"part"))))
-        })
+        match self.0.frames.lock().unwrap().pop_front() {
+            Some(bytes) => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes.into())))),
+            None => Poll::Pending,
+        }
     }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.frames.lock().unwrap().front() == Some(&None)
+    }
+}
+
+/// Says when it is dropped.
+pub(crate) struct Dropped(pub(crate) Sender<Instant>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(Instant::now());
+    }
+}
+
+/// A service beside a runtime of two threads, which has the drivers that a test names, and a
+/// listener of that runtime.
+pub(crate) fn beside_runtime(
+    enable: fn(&mut Builder) -> &mut Builder,
+) -> (TimerService, Runtime, TcpListener, SocketAddr) {
+    let service = TimerService::beside_runtime().start().unwrap();
+    let mut builder = Builder::new_multi_thread();
+    let runtime = enable(builder.worker_threads(2)).build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    (service, runtime, listener, address)
 }
 
 /// Connects to a server. A read that takes too long fails the test.

@@ -17,8 +17,8 @@ use hyper_util::server::conn::auto;
 use tokio::task::JoinHandle;
 
 use crate::http::{
-    Alarm, FAR, Failed, Lab, PING, Peer, answer, builder, frames, is_timeout, lab, ms, poll_with,
-    pong, preface, wait_until,
+    Alarm, FAR, Lab, Peer, answer, builder, check_comes, is_timeout, lab, ms, poll_with, pong,
+    preface, wait_until,
 };
 use corewheel_test_support::logged;
 
@@ -50,30 +50,8 @@ fn http2(lab: &mut Lab) -> (Peer, JoinHandle<Result<(), hyper::Error>>) {
     (peer, served)
 }
 
-/// The payloads of the PINGs that a peer has received.
-fn pings(lab: &mut Lab, peer: &mut Peer) -> Vec<Vec<u8>> {
-    let frames = frames(&peer.read(lab));
-    frames.into_iter().filter(|frame| (frame.0, frame.1) == (PING, 0)).map(|it| it.2).collect()
-}
-
-#[test]
-fn timer_and_its_sleeps_belong_to_every_thread() {
-    fn check<X: Copy + Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
-    fn is_timer<X: Timer>() {}
-    check::<HyperTimer>();
-    is_timer::<HyperTimer>();
-    assert!(size_of::<HyperTimer>() <= 12);
-}
-
-#[test]
-fn half_a_head_is_timed_out_at_the_limit_and_not_a_tick_before() {
-    let mut lab = lab();
-    let (mut peer, served) = http1(&lab);
-    peer.write(&mut lab, HALF_A_HEAD);
-    lab.advance(ms(99));
-    assert!(!served.is_finished(), "a tick early");
-    lab.advance(ms(1));
-    assert!(lab.output(served).unwrap_err().is_timeout());
+fn is_done(sleep: &mut Pin<Box<dyn Sleep>>) -> bool {
+    poll_with(sleep.as_mut(), Waker::noop()).is_ready()
 }
 
 #[test]
@@ -84,10 +62,7 @@ fn kept_alive_connection_is_closed_a_limit_after_its_last_response() {
     lab.advance(ms(60));
     peer.write(&mut lab, REQUEST);
     assert!(peer.read(&mut lab).ends_with(b"hello"));
-    lab.advance(ms(99));
-    assert!(!served.is_finished(), "a tick early");
-    lab.advance(ms(1));
-    let _ = lab.output(served);
+    check_comes(&mut lab, LIMIT, || served.is_finished());
 }
 
 #[test]
@@ -109,27 +84,12 @@ fn head_that_comes_in_time_cancels_its_timer() {
 }
 
 #[test]
-fn quiet_http2_peer_gets_a_ping_and_is_closed_if_it_does_not_answer() {
-    let mut lab = lab();
-    let (mut peer, served) = http2(&mut lab);
-    lab.advance(ms(99));
-    assert_eq!(pings(&mut lab, &mut peer).len(), 0, "a PING is a tick early");
-    lab.advance(ms(1));
-    assert_eq!(pings(&mut lab, &mut peer).len(), 1);
-    lab.advance(ms(49));
-    assert!(!served.is_finished(), "a tick early");
-    lab.advance(ms(1));
-    let error = lab.output(served).unwrap_err();
-    assert!(is_timeout(&error), "{error:?}");
-}
-
-#[test]
 fn http2_peer_that_answers_pings_stays_and_uses_one_timer() {
     let mut lab = lab();
     let (mut peer, served) = http2(&mut lab);
     for round in 0..20 {
         lab.advance(ms(100));
-        let pings = pings(&mut lab, &mut peer);
+        let pings = peer.pings(&mut lab);
         assert_eq!(pings.len(), 1, "in round {round}");
         peer.write(&mut lab, &pong(&pings[0]));
         assert!(!served.is_finished());
@@ -157,16 +117,12 @@ fn server_that_detects_the_version_has_the_deadlines_of_both() {
     quiet.write(&mut lab, &preface());
     lab.advance(ms(99));
     assert!(!half_served.is_finished());
-    assert_eq!(pings(&mut lab, &mut quiet).len(), 0);
+    assert_eq!(quiet.pings(&mut lab).len(), 0);
     lab.advance(ms(1));
-    let error: Failed = lab.output(half_served).unwrap_err();
-    assert!(is_timeout(&*error), "{error:?}");
-    assert_eq!(pings(&mut lab, &mut quiet).len(), 1);
-    lab.advance(ms(49));
-    assert!(!quiet_served.is_finished());
-    lab.advance(ms(1));
-    let error: Failed = lab.output(quiet_served).unwrap_err();
-    assert!(is_timeout(&*error), "{error:?}");
+    assert!(is_timeout(&*lab.output(half_served).unwrap_err()));
+    assert_eq!(quiet.pings(&mut lab).len(), 1);
+    check_comes(&mut lab, ms(50), || quiet_served.is_finished());
+    assert!(is_timeout(&*lab.output(quiet_served).unwrap_err()));
 }
 
 #[test]
@@ -175,10 +131,11 @@ fn sleeps_by_delay_and_by_instant_are_done_at_their_tick() {
     let timer = timer(&lab);
     lab.advance(ms(3));
     let mut sleeps = [timer.sleep(ms(10)), timer.sleep_until(timer.now() + ms(10))];
+    let mut done = || sleeps.each_mut().map(is_done);
     lab.advance(ms(9));
-    assert!(sleeps.iter_mut().all(|it| poll_with(it.as_mut(), Waker::noop()).is_pending()));
+    assert_eq!(done(), [false; 2]);
     lab.advance(ms(1));
-    assert!(sleeps.iter_mut().all(|it| poll_with(it.as_mut(), Waker::noop()).is_ready()));
+    assert_eq!(done(), [true; 2]);
 }
 
 #[test]
@@ -230,10 +187,7 @@ fn reset_keeps_the_box_and_the_timer_of_a_sleep() {
     assert_eq!((counts.pending, counts.scheduled_local, counts.cancelled), (1, 1, 0));
     // To earlier, without a poll.
     timer.reset(&mut sleep, timer.now() + ms(5));
-    lab.advance(ms(4));
-    assert_eq!(alarm.count(), 0);
-    lab.advance(ms(1));
-    assert_eq!(alarm.count(), 1);
+    check_comes(&mut lab, ms(5), || alarm.count() == 1);
     assert!(poll_with(sleep.as_mut(), &waker).is_ready());
     // After its end.
     timer.reset(&mut sleep, timer.now() + ms(5));
@@ -264,39 +218,10 @@ fn reset_of_a_foreign_sleep_makes_a_sleep_of_the_service() {
     let foreign = [Box::pin(Foreign) as _, HyperTimer::new(other.handle()).sleep(Duration::ZERO)];
     for mut sleep in foreign {
         timer.reset(&mut sleep, timer.now() + ms(10));
-        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
+        assert!(!is_done(&mut sleep));
         assert_eq!(lab.settled().pending, 1);
-        lab.advance(ms(9));
-        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
-        lab.advance(ms(1));
-        assert!(poll_with(sleep.as_mut(), Waker::noop()).is_ready());
+        check_comes(&mut lab, ms(10), || is_done(&mut sleep));
     }
-}
-
-#[test]
-fn full_shard_leaves_the_deadlines_of_a_connection_as_they_are() {
-    let mut lab: Lab = Lab::new(builder(1).capacity(1)).with_tasks();
-    let handle = lab.handle();
-    let mut slot = Box::pin(handle.sleep(FAR));
-    assert!(poll_with(slot.as_mut(), Waker::noop()).is_pending());
-    let before = InfallibleSleep::fallback_count();
-    let (mut peer, served) = http1(&lab);
-    peer.write(&mut lab, HALF_A_HEAD);
-    assert!(InfallibleSleep::fallback_count() > before);
-    lab.advance(ms(99));
-    // The fallback thread wakes the task each millisecond, and the clock of the service decides.
-    for _ in 0..20 {
-        std::thread::sleep(ms(1));
-        lab.settle();
-    }
-    assert!(!served.is_finished(), "a tick early");
-    lab.advance(ms(1));
-    wait_until(|| {
-        lab.settle();
-        served.is_finished()
-    });
-    assert!(lab.output(served).unwrap_err().is_timeout());
-    assert_eq!(lab.settled().scheduled_local, 1);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! The timer of hyper in clients: the pool of hyper-util, and the PINGs of a client of HTTP/2, by a
-//! manual clock.
+//! The timer of hyper in the pool of hyper-util's client, by a manual clock.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +8,6 @@ use std::task::{Context, Poll};
 use corewheel_http::hyper::HyperTimer;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
-use hyper::client::conn::http2;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,7 +19,7 @@ use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
 use tower::{Service, service_fn as connect_fn};
 
-use crate::http::{Lab, PING, Peer, SETTINGS, answer, frames, is_timeout, lab, ms, pong};
+use crate::http::{Lab, answer, check_comes, lab, ms};
 
 /// A stream in memory that a client connects by.
 struct InMemory(TokioIo<DuplexStream>);
@@ -132,51 +130,7 @@ fn pool_closes_idle_connections_at_the_tick_of_its_interval() {
     lab.advance(ms(100));
     // The connection is idle for the timeout, and not for longer.
     assert_eq!(connections(&servers), (1, 1));
-    lab.advance(ms(99));
-    assert_eq!(connections(&servers), (1, 1), "a tick early");
-    lab.advance(ms(1));
-    assert_eq!(connections(&servers), (1, 0));
+    check_comes(&mut lab, ms(100), || connections(&servers) == (1, 0));
     drop(get);
     assert_eq!(lab.settled().pending, 0);
-}
-
-#[test]
-fn http2_client_sends_a_ping_to_a_quiet_server_and_gives_up_without_an_answer() {
-    let mut lab = lab();
-    let (near, far) = tokio::io::duplex(1 << 16);
-    let timer = HyperTimer::new(lab.handle());
-    let connected = lab.spawn(async move {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(timer).keep_alive_interval(ms(100)).keep_alive_timeout(ms(50));
-        builder.keep_alive_while_idle(true);
-        let connected = builder.handshake::<_, Empty<Bytes>>(TokioIo::new(near)).await;
-        connected.unwrap()
-    });
-    let mut peer = Peer(far);
-    // The server's settings, and its acknowledgement of the client's.
-    peer.write(&mut lab, &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0, 0, 0, 0, SETTINGS, 1, 0, 0, 0, 0]);
-    let (_requests, connection) = lab.output(connected);
-    let connection = lab.spawn(connection);
-    let preface = peer.read(&mut lab).len();
-    assert!(preface > 24, "the client begins");
-    let pings = |lab: &mut Lab, peer: &mut Peer| {
-        let mut frames = frames(&peer.read(lab));
-        frames.retain(|frame| frame.0 == PING && frame.1 == 0);
-        frames
-    };
-    for _ in 0..3 {
-        lab.advance(ms(99));
-        assert_eq!(pings(&mut lab, &mut peer).len(), 0, "a PING is a tick early");
-        lab.advance(ms(1));
-        let pings = pings(&mut lab, &mut peer);
-        assert_eq!(pings.len(), 1);
-        peer.write(&mut lab, &pong(&pings[0].2));
-    }
-    lab.advance(ms(100));
-    assert_eq!(pings(&mut lab, &mut peer).len(), 1);
-    lab.advance(ms(49));
-    assert!(!connection.is_finished(), "a tick early");
-    lab.advance(ms(1));
-    let error = lab.output(connection).unwrap_err();
-    assert!(is_timeout(&error), "{error:?}");
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,24 +19,14 @@ use corewheel_http::server::Server;
 use futures_lite::stream::{self, StreamExt};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::broadcast;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::axum_serve::OFF;
-use crate::axum_told::{DATA, Http2, PING, frame, head};
-use crate::http::{PATIENCE, check_at_once, connect, ms, preface};
+use crate::axum_told::{DATA, Http2, OFF, PING, frame, head};
+use crate::http::{Dropped, PATIENCE, check_at_once, connect, ms, preface};
 
 const INTERVAL: Duration = ms(200);
 const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Says that its response was dropped.
-struct Guard(Sender<()>);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let _ = self.0.send(());
-    }
-}
 
 /// Whose loop accepts the connections.
 #[derive(Clone, Copy, Debug)]
@@ -51,19 +41,17 @@ struct Events {
     address: SocketAddr,
     /// Has an event sent to each stream.
     push: broadcast::Sender<()>,
-    dropped: Receiver<()>,
-    /// Holds the thread up for a time, and says when that begins.
-    hold: UnboundedSender<(Duration, Sender<()>)>,
+    dropped: Receiver<Instant>,
+    thread: Handle,
 }
 
 impl Events {
     fn start(by: Loop) -> Self {
         let (push, _) = broadcast::channel(8);
         let (drops, dropped) = mpsc::channel();
-        let (hold, mut holds) = unbounded_channel::<(Duration, Sender<()>)>();
         let (sender, waiting) = (push.clone(), drops.clone());
         let events = move || {
-            let (events, guard) = (sender.subscribe(), Guard(drops.clone()));
+            let (events, guard) = (sender.subscribe(), Dropped(drops.clone()));
             let next = async move |(mut events, guard): (broadcast::Receiver<()>, _)| {
                 events.recv().await.ok()?;
                 Some((Ok::<_, Infallible>("data: 1\n\n"), (events, guard)))
@@ -72,12 +60,9 @@ impl Events {
             let events = first.chain(Box::pin(stream::unfold((events, guard), next)));
             async { Body::from_stream(events) }
         };
-        let wait = move || {
-            let guard = Guard(waiting.clone());
-            async move {
-                pending::<()>().await;
-                drop(guard);
-            }
+        let wait = async move || {
+            let _dropped = Dropped(waiting.clone());
+            pending::<()>().await;
         };
         let app = Router::new().route("/events", on_get(events)).route("/wait", on_get(wait));
         let (starts, started) = mpsc::channel();
@@ -85,15 +70,12 @@ impl Events {
             let mut builder = tokio::runtime::Builder::new_current_thread();
             builder.enable_all().build().unwrap().block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                starts.send(listener.local_addr().unwrap()).unwrap();
-                tokio::spawn(accept(by, listener, app));
-                while let Some((time, begins)) = holds.recv().await {
-                    begins.send(()).unwrap();
-                    thread::sleep(time);
-                }
+                starts.send((listener.local_addr().unwrap(), Handle::current())).unwrap();
+                accept(by, listener, app).await;
             });
         });
-        Self { address: started.recv().unwrap(), push, dropped, hold }
+        let (address, thread) = started.recv().unwrap();
+        Self { address, push, dropped, thread }
     }
 
     /// A client that has asked for a path.
@@ -163,7 +145,10 @@ fn answer_that_came_late_and_in_time_while_the_runtime_was_held_up_keeps_the_cli
     for _ in 0..3 {
         let ping = next_ping(&mut client).expect("the client is cut");
         let (begins, is_held) = mpsc::channel();
-        server.hold.send((2 * TIMEOUT, begins)).unwrap();
+        drop(server.thread.spawn(async move {
+            begins.send(()).unwrap();
+            thread::sleep(2 * TIMEOUT);
+        }));
         is_held.recv().unwrap();
         thread::sleep(TIMEOUT / 2);
         client.send(&frame(PING, 1, 0, &ping));

@@ -19,7 +19,6 @@ mod on_its_way;
 mod over_tls;
 mod paused;
 mod reentrant;
-mod requests_over_sockets;
 mod server;
 mod stream;
 mod threads;

@@ -17,7 +17,7 @@ use axum::extract::{ConnectInfo, Request};
 use axum::routing::get as on_get;
 use axum::serve::Listener;
 use corewheel::TimerService;
-use corewheel::stream::StreamTimeout::{FirstByte, WriteStall};
+use corewheel::stream::StreamTimeout::FirstByte;
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::{IncomingStream, serve};
 use corewheel_http::tls::{TlsIo, TlsListener};
@@ -25,20 +25,20 @@ use http_body_util::{BodyExt, Empty};
 use hyper::Version;
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
+};
 use tokio_rustls::{TlsConnector, client};
 
-use crate::axum_closes::has_socket;
-use crate::axum_serve::OFF;
-use crate::axum_told::FAR;
-use crate::http::{PATIENCE, get, ms, wait_until};
+use crate::axum_closes::{HUGE, check_slow_and_stopped, has_socket};
+use crate::axum_told::{FAR, OFF};
+use crate::http::{PATIENCE, beside_runtime, check_at_once, get, ms, wait_until};
 
-/// More than the system takes at once of a client that does not read.
-const HUGE: usize = 24 << 20;
 const STALL: Duration = Duration::from_secs(3);
 const LIMIT: Duration = ms(600);
 /// Far longer than a handshake takes.
@@ -167,7 +167,7 @@ async fn clients_are_served_by_the_version_that_they_choose_while_others_are_sil
 }
 
 /// Reads to the end, or to the reset, of a connection that its server closes.
-async fn wait_for_end(mut client: TcpStream) {
+async fn wait_for_end(mut client: impl AsyncRead + Unpin) {
     let mut rest = Vec::new();
     let end = client.read_to_end(&mut rest);
     drop(tokio::time::timeout(PATIENCE, end).await.expect("the server keeps the connection"));
@@ -179,7 +179,7 @@ async fn handshake_that_takes_too_long_ends_at_the_time_of_the_first_byte() {
     let hello = hello(&server.client(&[]));
     let silent = TcpStream::connect(server.address).await.unwrap();
     let begin = Instant::now();
-    let (mut reader, mut writer) = TcpStream::connect(server.address).await.unwrap().into_split();
+    let (reader, mut writer) = TcpStream::connect(server.address).await.unwrap().into_split();
     // One that never stops sending, and would need far longer.
     let sending = tokio::spawn(async move {
         for byte in hello.iter().cycle() {
@@ -189,8 +189,7 @@ async fn handshake_that_takes_too_long_ends_at_the_time_of_the_first_byte() {
             tokio::time::sleep(LIMIT / 20).await;
         }
     });
-    let mut rest = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, reader.read_to_end(&mut rest)).await.unwrap();
+    wait_for_end(reader).await;
     assert!(begin.elapsed() >= LIMIT, "{:?}", begin.elapsed());
     wait_for_end(silent).await;
     sending.abort();
@@ -246,18 +245,15 @@ async fn drain_and_shutdown_end_a_handshake_that_goes_on() {
 #[test]
 fn handshake_that_was_done_in_time_while_the_runtime_was_held_up_is_served() {
     let (started, start) = channel();
-    let (hold, begins) = oneshot::channel::<std::sync::mpsc::Sender<()>>();
     thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let server = Server::start(OFF.first_byte(LONG)).await;
-            started.send((server.address, server.client(&[]))).unwrap();
-            begins.await.unwrap().send(()).unwrap();
-            thread::sleep(2 * LONG);
+            started.send((server.address, server.client(&[]), Handle::current())).unwrap();
             pending::<()>().await;
         });
     });
-    let (address, config) = start.recv().unwrap();
+    let (address, config, runtime) = start.recv().unwrap();
     let mut socket = std::net::TcpStream::connect(address).unwrap();
     let mut client = ClientConnection::new(config, localhost()).unwrap();
     client.write_tls(&mut socket).unwrap();
@@ -267,7 +263,10 @@ fn handshake_that_was_done_in_time_while_the_runtime_was_held_up_is_served() {
     }
     // The last part of the handshake waits to be written.
     let (holds, is_held) = channel();
-    hold.send(holds).unwrap();
+    drop(runtime.spawn(async move {
+        holds.send(()).unwrap();
+        thread::sleep(2 * LONG);
+    }));
     is_held.recv().unwrap();
     client.writer().write_all(&get("/")).unwrap();
     while client.wants_write() {
@@ -296,83 +295,40 @@ impl Listener for Buffered {
     }
 }
 
-/// A client that takes a response slowly is kept, and one that stops is reset. `serves` begins the
-/// server of an app.
-async fn check_slow_and_stopped(
-    serves: impl FnOnce(TlsListener<TcpListener>, Router, TimerService, StreamLimits),
-    mut controls: mpsc::UnboundedReceiver<StreamControl>,
-    app: Router,
-) {
-    let service = TimerService::beside_runtime().start().unwrap();
-    let (certificate, config) = certified();
-    let connector = client_of(certificate, &[]);
-    let sockets = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = sockets.local_addr().unwrap();
-    let limits = StreamLimits::default().write_stall(STALL).idle(20 * STALL);
-    serves(TlsListener::new(sockets, config), app, service, limits);
-
-    let mut begin = async || -> (Client, StreamControl) {
-        let mut client = connect(address, &connector).await;
-        client.write_all(&get("/")).await.unwrap();
-        client.read_exact(&mut [0]).await.unwrap();
-        (client, controls.recv().await.unwrap())
-    };
-    let (stopped, stopped_control) = begin().await;
-    let stopped_address = stopped.get_ref().0.local_addr().unwrap();
-    let (mut slow, slow_control) = begin().await;
-    let (mut received, mut part, start) = (1, vec![0; 10_000], Instant::now());
-    // The system accepts more of the response after 9 s.
-    while start.elapsed() < 2 * STALL {
-        tokio::time::sleep(ms(100)).await;
-        slow.read_exact(&mut part).await.unwrap();
-        received += part.len();
-    }
-    while received < HUGE {
-        received += slow.read(&mut part).await.unwrap();
-    }
-    assert_eq!(slow_control.limit_reached(), None);
-    wait_until(|| stopped_control.limit_reached().is_some());
-    assert_eq!(stopped_control.limit_reached(), Some(WriteStall(STALL)));
-    wait_until(|| !has_socket(address, stopped_address));
-}
-
-/// An app whose response is huge, and the controls of its connections.
-fn huge() -> (mpsc::UnboundedReceiver<StreamControl>, Router) {
-    let (sender, controls) = mpsc::unbounded_channel();
-    let answer = move |ConnectInfo(control): ConnectInfo<StreamControl>| async move {
-        sender.send(control).unwrap();
-        vec![b'x'; HUGE]
-    };
-    (controls, Router::new().route("/", on_get(answer)))
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_over_tls_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
-    let found = async {
-        let (controls, app) = huge();
-        let serves = |listener, app: Router, service: TimerService, limits| {
-            let app = app.into_make_service_with_connect_info::<StreamControl>();
-            let server = serve(listener, app).timers(service.handle()).limits(|_| limits);
-            tokio::spawn(async move {
-                let _service = service;
-                server.await
-            });
+#[test]
+fn client_over_tls_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
+    // Whether the server is told where the socket is.
+    check_at_once([false, true], |is_told| {
+        let (service, runtime, sockets, address) = beside_runtime(Builder::enable_all);
+        let (certificate, config) = certified();
+        let connector = client_of(certificate, &[]);
+        let (sender, controls) = channel();
+        let answer = async move |ConnectInfo(control): ConnectInfo<StreamControl>| {
+            sender.send(control).unwrap();
+            vec![b'x'; HUGE]
         };
-        check_slow_and_stopped(serves, controls, app).await;
-    };
-    let told = async {
-        let (controls, app) = huge();
-        let serves = |listener, app: Router, service: TimerService, limits| {
-            let app = app.into_make_service_with_connect_info::<StreamControl>();
-            let server = serve(Buffered(listener), app).timers(service.handle());
-            let server = server.limits(|_| limits);
+        let app = Router::new().route("/", on_get(answer));
+        let app = app.into_make_service_with_connect_info::<StreamControl>();
+        let limits = StreamLimits::default().write_stall(STALL).idle(20 * STALL);
+        let (listener, timers) = (TlsListener::new(sockets, config), service.handle());
+        if is_told {
+            let server = serve(Buffered(listener), app).timers(timers).limits(move |_| limits);
             let server = server.socket(|stream| stream.get_ref().get_ref().map(AsFd::as_fd));
-            tokio::spawn(async move {
-                let _service = service;
-                server.await
-            });
-        };
-        check_slow_and_stopped(serves, controls, app).await;
-    };
-    tokio::join!(found, told);
+            runtime.spawn(server.into_future());
+        } else {
+            let server = serve(listener, app).timers(timers).limits(move |_| limits);
+            runtime.spawn(server.into_future());
+        }
+        let stopped = check_slow_and_stopped(STALL, |_| {
+            let socket = std::net::TcpStream::connect(address).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let client = ClientConnection::new(Arc::clone(&connector), localhost()).unwrap();
+            let mut client = StreamOwned::new(client, socket);
+            client.write_all(&get("/")).unwrap();
+            client.read_exact(&mut [0]).unwrap();
+            (client, controls.recv_timeout(PATIENCE).unwrap())
+        });
+        let stopped_address = stopped.sock.local_addr().unwrap();
+        wait_until(|| !has_socket(address, stopped_address));
+    });
 }

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -14,13 +14,14 @@ use corewheel::TimerService;
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel_http::hyper::{BodyLimits, Exchange, HyperTimer};
 use corewheel_http::tower::TimeoutLayer;
+use corewheel_test_support::stream::{read_with, write_with};
 use hyper::body::Body;
 use hyper::rt::Timer;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::AsyncWrite;
 use tower::{Layer, Service};
 
 use crate::exchanges::{Asked, LIMIT, NONE, Polled, Timed};
-use crate::http::{Lab, PATIENCE, lab};
+use crate::http::{Lab, PATIENCE, lab, poll_with};
 
 /// A waker that acts when it is woken, and when its last clone is dropped.
 struct Acts(Box<dyn Fn() + Send + Sync>);
@@ -171,15 +172,20 @@ impl Used {
 }
 
 /// Polls with one waker and then with another, lets the deadline come, and polls again.
-fn drive(used: &mut Used, mut poll: impl FnMut(&mut Used, &mut Context<'_>)) {
+fn drive(used: &mut Used, mut poll: impl FnMut(&mut Used, &Waker)) {
     for _ in 0..2 {
         let waker = used.waker();
-        poll(used, &mut Context::from_waker(&waker));
+        poll(used, &waker);
     }
     used.lab.advance(LIMIT);
     let waker = used.waker();
-    poll(used, &mut Context::from_waker(&waker));
+    poll(used, &waker);
     used.lab.advance(LIMIT);
+}
+
+/// Checks polls of something that stays when it has ended.
+fn check_polls(name: &str, poll: fn(&mut Used, &Waker)) {
+    check(name, move || drive(&mut Used::new(), poll));
 }
 
 /// Checks a future that is kept from poll to poll, and is dropped before it ends.
@@ -191,42 +197,27 @@ fn check_future<F: Future + 'static>(
         let used = &mut Used::new();
         let mut future = Box::pin(make(used));
         let mut is_over = false;
-        drive(used, |_, cx| is_over = is_over || future.as_mut().poll(cx).is_ready());
+        let mut poll = |waker: &Waker| poll_with(future.as_mut(), waker).is_ready();
+        drive(used, |_, waker| is_over = is_over || poll(waker));
         drop(future);
     });
 }
 
 #[test]
 fn wakers_that_use_the_connection_return_from_each_future_of_a_stream() {
-    check_future("timeout", |used| {
-        let control = used.control.clone();
-        async move { control.timeout(LIMIT, pending::<()>()).await }
-    });
-    check_future("heartbeat", |used| {
-        let control = used.control.clone();
-        async move { control.heartbeat().await }
-    });
-    check_future("request_idle", |used| {
-        let control = used.control.clone();
-        async move { control.request_idle().await }
-    });
-    check_future("max_age_reached", |used| {
-        let control = used.control.clone();
-        async move { control.max_age_reached().await }
-    });
-    check("read", || {
-        let used = &mut Used::new();
-        drive(used, |used, cx| {
-            let mut space = [0; 4];
-            let _ = Pin::new(&mut used.stream).poll_read(cx, &mut ReadBuf::new(&mut space));
-        });
-    });
-    check("write", || {
-        let used = &mut Used::new();
-        drive(used, |used, cx| {
-            let _ = Pin::new(&mut used.stream).poll_write(cx, &[0; 16]);
-            let _ = Pin::new(&mut used.stream).poll_flush(cx);
-        });
+    let of = |used: &mut Used| used.control.clone();
+    let timeout = async |control: StreamControl| control.timeout(LIMIT, pending::<()>()).await;
+    check_future("timeout", move |used| timeout(of(used)));
+    let heartbeat = async |control: StreamControl| control.heartbeat().await;
+    check_future("heartbeat", move |used| heartbeat(of(used)));
+    let idle = async |control: StreamControl| control.request_idle().await;
+    check_future("request_idle", move |used| idle(of(used)));
+    let aged = async |control: StreamControl| control.max_age_reached().await;
+    check_future("max_age_reached", move |used| aged(of(used)));
+    check_polls("read", |used, waker| drop(read_with(&mut used.stream, waker)));
+    check_polls("write", |used, waker| {
+        let _ = write_with(&mut used.stream, &[0; 16], waker);
+        let _ = Pin::new(&mut used.stream).poll_flush(&mut Context::from_waker(waker));
     });
 }
 
@@ -241,24 +232,13 @@ fn wakers_that_use_the_connection_return_from_each_future_and_body_of_the_adapte
         let never = tower::service_fn(|()| pending::<Result<(), std::io::Error>>());
         TimeoutLayer::new(used.lab.handle(), LIMIT).layer(never).call(())
     });
-    check("body of a request", || {
-        let used = &mut Used::new();
-        drive(used, |used, cx| {
-            let _ = Pin::new(&mut used.asked.request.body).poll_frame(cx);
-        });
-    });
+    check_polls("body of a request", |used, waker| drop(used.asked.request.poll_with(waker)));
     check("body of a response", || {
         let used = &mut Used::new();
         let mut response = used.asked.respond();
-        drive(used, |_, cx| {
-            let polled = Pin::new(&mut response.body).poll_frame(cx);
-            assert!(!matches!(polled, Poll::Ready(Some(Ok(_)))));
-        });
+        drive(used, |_, waker| assert!(!matches!(response.poll_with(waker), Polled::Frame(_))));
     });
-    check("response", || {
-        let used = &mut Used::new();
-        drive(used, |used, cx| {
-            let _ = used.asked.poll_answer(cx);
-        });
+    check_polls("response", |used, waker| {
+        let _ = used.asked.poll_answer(&mut Context::from_waker(waker));
     });
 }

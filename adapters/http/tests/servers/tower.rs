@@ -3,9 +3,8 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::fmt;
-use std::future::{pending, ready};
-use std::pin::pin;
+use std::future::{Future, pending, ready};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -18,11 +17,11 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use corewheel::TimeoutError;
 use corewheel::fallback::InfallibleSleep;
-use corewheel_http::tower::{ResponseFuture, Timeout, TimeoutLayer};
+use corewheel_http::tower::TimeoutLayer;
 use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::http::{Alarm, FAR, Failed, Lab, builder, lab, ms, poll_with, wait_until};
+use crate::http::{Alarm, FAR, Failed, Lab, builder, check_comes, lab, ms, poll_with, wait_until};
 
 const LIMIT: Duration = ms(100);
 
@@ -36,91 +35,66 @@ fn answers() -> impl Service<
     service_fn(|response: oneshot::Receiver<u32>| response)
 }
 
-#[test]
-fn layer_its_services_and_futures_belong_to_every_thread() {
-    fn check<X: Clone + Send + Sync + fmt::Debug + 'static>() {}
-    fn is_shared<X: Send + Sync + 'static>() {}
-    check::<TimeoutLayer>();
-    check::<TimeoutLayer<fn() -> u32>>();
-    check::<Timeout<u32>>();
-    check::<Timeout<u32, fn() -> u32>>();
-    is_shared::<ResponseFuture<std::future::Pending<()>>>();
+type Answering<E> = Pin<Box<dyn Future<Output = Result<u32, E>>>>;
+
+/// A request to a service whose limit gives an error, and one to a service whose limit gives 504;
+/// and what answers them.
+fn requests(
+    lab: &Lab,
+) -> ([oneshot::Sender<u32>; 2], Answering<Failed>, Answering<oneshot::error::RecvError>) {
+    let (first, second) = (oneshot::channel(), oneshot::channel());
+    let fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers()).call(first.1);
+    let answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
+    ([first.0, second.0], Box::pin(fails), Box::pin({ answers }.call(second.1)))
 }
 
 #[test]
-fn request_ends_with_an_error_at_the_limit_and_not_a_tick_before() {
-    let mut lab = lab();
-    let mut service = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
-    let (_answer, request) = oneshot::channel();
-    let (alarm, waker) = Alarm::new();
-    let mut response = pin!(service.call(request));
-    assert!(poll_with(response.as_mut(), &waker).is_pending());
-    lab.advance(ms(99));
-    assert_eq!(alarm.count(), 0);
-    assert!(poll_with(response.as_mut(), &waker).is_pending(), "a tick early");
-    lab.advance(ms(1));
-    assert_eq!(alarm.count(), 1);
-    let Poll::Ready(Err(error)) = poll_with(response, &waker) else { panic!("a tick late") };
-    assert!(error.is::<TimeoutError>(), "{error}");
-}
-
-#[test]
-fn request_ends_with_the_response_that_the_layer_makes() {
-    let mut lab = lab();
-    let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
-    let (_answer, request) = oneshot::channel();
-    let mut response = pin!(service.call(request));
-    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending());
-    lab.advance(ms(99));
-    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending(), "a tick early");
-    lab.advance(ms(1));
-    assert_eq!(poll_with(response, Waker::noop()), Poll::Ready(Ok(504)));
-}
-
-#[test]
-fn time_of_a_request_begins_with_its_call() {
-    let mut lab = lab();
-    let mut service = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
-    let (_answer, request) = oneshot::channel();
-    lab.advance(ms(50));
-    let mut response = pin!(service.call(request));
-    // It is not polled meanwhile.
-    lab.advance(ms(99));
-    assert!(poll_with(response.as_mut(), Waker::noop()).is_pending(), "a tick early");
-    lab.advance(ms(1));
-    assert_eq!(poll_with(response, Waker::noop()), Poll::Ready(Ok(504)));
+fn request_ends_with_an_error_or_a_response_at_the_limit_from_its_call() {
+    for is_polled in [true, false] {
+        let mut lab = lab();
+        lab.advance(ms(50));
+        let (_answers, mut failing, mut answering) = requests(&lab);
+        let (alarm, waker) = Alarm::new();
+        if is_polled {
+            assert!(poll_with(failing.as_mut(), &waker).is_pending());
+            assert!(poll_with(answering.as_mut(), &waker).is_pending());
+        }
+        lab.advance(ms(99));
+        assert_eq!(alarm.count(), 0);
+        assert!(poll_with(failing.as_mut(), &waker).is_pending(), "a tick early");
+        assert!(poll_with(answering.as_mut(), &waker).is_pending(), "a tick early");
+        lab.advance(ms(1));
+        assert_eq!(alarm.count(), 2);
+        let Poll::Ready(Err(error)) = poll_with(failing.as_mut(), &waker) else {
+            panic!("a tick late")
+        };
+        assert!(error.is::<TimeoutError>(), "{error}");
+        assert_eq!(poll_with(answering.as_mut(), &waker), Poll::Ready(Ok(504)));
+    }
 }
 
 #[test]
 fn response_that_is_ready_at_the_deadline_wins() {
     let mut lab = lab();
-    let mut fails = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
-    let mut answers = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504).layer(answers());
-    let (first, second) = (oneshot::channel(), oneshot::channel());
-    let mut failing = pin!(fails.call(first.1));
-    let mut answering = pin!(answers.call(second.1));
+    let (senders, mut failing, mut answering) = requests(&lab);
     assert!(poll_with(failing.as_mut(), Waker::noop()).is_pending());
     assert!(poll_with(answering.as_mut(), Waker::noop()).is_pending());
     lab.advance(FAR);
-    first.0.send(200).unwrap();
-    second.0.send(200).unwrap();
-    assert!(matches!(poll_with(failing, Waker::noop()), Poll::Ready(Ok(200))));
-    assert_eq!(poll_with(answering, Waker::noop()), Poll::Ready(Ok(200)));
+    for sender in senders {
+        sender.send(200).unwrap();
+    }
+    assert!(matches!(poll_with(failing.as_mut(), Waker::noop()), Poll::Ready(Ok(200))));
+    assert_eq!(poll_with(answering.as_mut(), Waker::noop()), Poll::Ready(Ok(200)));
 }
 
 #[test]
 fn error_of_the_service_comes_in_a_box_or_as_it_is() {
     let lab = lab();
-    let (answer, request) = oneshot::channel();
-    drop(answer);
-    let response = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers()).call(request);
-    let error = lab.block_on(response).unwrap_err();
+    let (senders, failing, answering) = requests(&lab);
+    drop(senders);
+    let error = lab.block_on(failing).unwrap_err();
     assert!(error.is::<oneshot::error::RecvError>() && !error.is::<TimeoutError>(), "{error}");
-    let (answer, request) = oneshot::channel();
-    drop(answer);
-    let layer = TimeoutLayer::with_response(lab.handle(), LIMIT, || 504);
-    let _: oneshot::error::RecvError =
-        lab.block_on(layer.layer(answers()).call(request)).unwrap_err();
+    lab.block_on(answering).unwrap_err();
 }
 
 /// A service that is ready when it has been asked twice.
@@ -161,11 +135,7 @@ fn readiness_is_that_of_the_service_and_has_no_time() {
 #[test]
 fn request_that_ends_or_is_dropped_leaves_no_timer() {
     let mut lab = lab();
-    let mut service = TimeoutLayer::new(lab.handle(), LIMIT).layer(answers());
-    let (answer, request) = oneshot::channel();
-    let mut ends = Box::pin(service.call(request));
-    let (_answer, request) = oneshot::channel();
-    let mut dropped = Box::pin(service.call(request));
+    let ([answer, _other], mut ends, mut dropped) = requests(&lab);
     assert!(poll_with(ends.as_mut(), Waker::noop()).is_pending());
     assert!(poll_with(dropped.as_mut(), Waker::noop()).is_pending());
     assert_eq!(lab.settled().pending, 2);
@@ -175,9 +145,9 @@ fn request_that_ends_or_is_dropped_leaves_no_timer() {
     let counts = lab.settled();
     assert_eq!((counts.pending, counts.cancelled), (0, 2));
     // A request that is ready at once has no timer at all.
-    let (answer, request) = oneshot::channel();
+    let ([answer, _other], ends, _) = requests(&lab);
     answer.send(200).unwrap();
-    assert_eq!(lab.block_on(service.call(request)).unwrap(), 200);
+    assert_eq!(lab.block_on(ends).unwrap(), 200);
     assert_eq!(lab.settled().scheduled_local, 2);
 }
 
@@ -230,12 +200,14 @@ fn request_has_its_own_time_if_that_is_shorter_than_the_limit() {
         let mut answering = pin!(answers.layer(never).call(own));
         assert!(poll_with(failing.as_mut(), Waker::noop()).is_pending());
         assert!(poll_with(answering.as_mut(), Waker::noop()).is_pending());
-        lab.advance(expected.saturating_sub(ms(1)));
-        assert!(poll_with(failing.as_mut(), Waker::noop()).is_pending(), "a tick early");
-        assert!(poll_with(answering.as_mut(), Waker::noop()).is_pending(), "a tick early");
-        lab.advance(ms(1));
-        assert!(matches!(poll_with(failing, Waker::noop()), Poll::Ready(Err(_))), "a tick late");
-        assert_eq!(poll_with(answering, Waker::noop()), Poll::Ready(Ok(504)));
+        let mut answered = Poll::Pending;
+        check_comes(&mut lab, expected, || {
+            answered = poll_with(answering.as_mut(), Waker::noop());
+            let failed = poll_with(failing.as_mut(), Waker::noop());
+            assert_eq!(failed.is_ready(), answered.is_ready());
+            matches!(failed, Poll::Ready(Err(_)))
+        });
+        assert_eq!(answered, Poll::Ready(Ok(504)));
     }
 }
 
@@ -261,40 +233,31 @@ async fn status(router: Router, path: &'static str) -> StatusCode {
     router.oneshot(request).await.unwrap().status()
 }
 
-/// A router with a route that never answers, and one that does at once.
-fn routes() -> Router {
-    Router::new().route("/late", get(pending::<()>)).route("/", get(|| async { "hello" }))
-}
-
-fn check_router(router: impl FnOnce(&Lab) -> Router) {
+fn check_router(layered: impl FnOnce(Router, &Lab) -> Router) {
     let mut lab = lab();
-    let router = router(&lab);
+    // A route that never answers, and one that does at once.
+    let late = Router::new().route("/late", get(pending::<()>));
+    let router = layered(late.route("/", get(|| async { "hello" })), &lab);
     let in_time = lab.spawn(status(router.clone(), "/"));
     let late = lab.spawn(status(router, "/late"));
     lab.settle();
     assert_eq!(lab.output(in_time), StatusCode::OK);
-    lab.advance(ms(99));
-    assert!(!late.is_finished(), "a tick early");
-    lab.advance(ms(1));
+    check_comes(&mut lab, LIMIT, || late.is_finished());
     assert_eq!(lab.output(late), StatusCode::GATEWAY_TIMEOUT);
 }
 
 #[test]
-fn axum_router_takes_the_layer_with_a_response() {
-    check_router(|lab| {
-        let late = || StatusCode::GATEWAY_TIMEOUT.into_response();
-        routes().layer(TimeoutLayer::with_response(lab.handle(), LIMIT, late))
-    });
-}
-
-#[test]
-fn axum_router_takes_the_layer_with_an_error_behind_an_error_handler() {
+fn axum_router_takes_the_layer_with_a_response_or_behind_an_error_handler() {
     async fn handle(error: Failed) -> StatusCode {
         assert!(error.is::<TimeoutError>(), "{error}");
         StatusCode::GATEWAY_TIMEOUT
     }
-    check_router(|lab| {
+    check_router(|routes, lab| {
+        let late = || StatusCode::GATEWAY_TIMEOUT.into_response();
+        routes.layer(TimeoutLayer::with_response(lab.handle(), LIMIT, late))
+    });
+    check_router(|routes, lab| {
         let limit = TimeoutLayer::new(lab.handle(), LIMIT);
-        routes().layer((HandleErrorLayer::new(handle), limit))
+        routes.layer((HandleErrorLayer::new(handle), limit))
     });
 }

@@ -3,7 +3,6 @@
 //! bytes keep a connection from being idle, and nothing but a grace cuts one that was told to end.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,11 +10,11 @@ use corewheel::conn::DataRate;
 use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::BodyLimits;
 
-use crate::axum_serve::OFF;
 use crate::axum_told::{
-    DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OK, PING, RST_STREAM, Server, frame, head, present,
+    DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OFF, OK, PING, RST_STREAM, Server, frame, head,
+    present,
 };
-use crate::http::{check_at_once, connect, get, ms, read_until, wait_until};
+use crate::http::{check_at_once, ms, read_until, wait_until};
 
 /// Longer than a connection that was told to end stays without a request.
 const PAST_TOLD: Duration = ms(1_500);
@@ -39,15 +38,10 @@ enum Opening {
 }
 
 impl Opening {
-    const ALL: [Self; 7] = [
-        Self::Upgrade,
-        Self::Connect,
-        Self::Extended,
-        Self::Stream,
-        Self::Pushed,
-        Self::Events,
-        Self::EventsOfHttp1,
-    ];
+    const ALL: [Self; 7] = {
+        use Opening::{Connect, Events, EventsOfHttp1, Extended, Pushed, Stream, Upgrade};
+        [Upgrade, Connect, Extended, Stream, Pushed, Events, EventsOfHttp1]
+    };
 
     fn has_events(self) -> bool {
         matches!(self, Self::Pushed | Self::Events | Self::EventsOfHttp1)
@@ -55,9 +49,12 @@ impl Opening {
 }
 
 /// A tunnel to a server that sends each byte back, or a stream of such a server.
-enum Tunnel {
-    Http1(TcpStream, Opening),
-    Http2(Http2, u8, Opening),
+struct Tunnel {
+    opening: Opening,
+    /// Its connection, of HTTP/1 or HTTP/2.
+    client: Http2,
+    /// The stream of HTTP/2.
+    stream: u8,
 }
 
 /// When the server has sent an event.
@@ -82,83 +79,82 @@ impl Tunnel {
             Opening::Connect => "CONNECT test:1 HTTP/1.1\r\nhost: test:1\r\n\r\n",
             Opening::EventsOfHttp1 => "GET /events HTTP/1.1\r\nhost: test\r\n\r\n",
             Opening::Extended | Opening::Stream | Opening::Pushed | Opening::Events => {
-                let mut client = Http2::connect(server);
-                Self::begin(&mut client, 1, opening);
-                return Self::Http2(client, 1, opening);
+                let mut tunnel = Self { opening, client: Http2::connect(server), stream: 1 };
+                tunnel.begin();
+                return tunnel;
             }
         };
-        let mut client = connect(server.address);
-        client.write_all(head.as_bytes()).unwrap();
+        let mut client = server.send(head.as_bytes());
         let answer = read_until(&mut client, b"\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 101") || answer.starts_with("HTTP/1.1 200"));
-        Self::Http1(client, opening)
+        Self { opening, client: Http2(client), stream: 0 }
     }
 
-    fn begin(client: &mut Http2, stream: u8, opening: Opening) {
-        client.send(&match opening {
-            Opening::Stream => head(stream, "/stream", true),
-            Opening::Pushed => head(stream, "/push", true),
-            Opening::Events => head(stream, "/events", false),
-            _ => connect_head(stream),
+    fn begin(&mut self) {
+        self.client.send(&match self.opening {
+            Opening::Stream => head(self.stream, "/stream", true),
+            Opening::Pushed => head(self.stream, "/push", true),
+            Opening::Events => head(self.stream, "/events", false),
+            _ => connect_head(self.stream),
         });
-        assert_eq!(client.status(), OK);
+        assert_eq!(self.client.status(), OK);
+    }
+
+    /// Begins another stream on the connection, if that is one of HTTP/2.
+    fn begin_another(&mut self) {
+        if self.stream > 0 {
+            self.stream += 2;
+            self.begin();
+        }
     }
 
     /// Whether a byte comes back, or an event that is sent from now on.
     fn echo(&mut self) -> bool {
-        let begin = present();
-        match self {
-            Self::Http1(client, opening) if opening.has_events() => loop {
-                match sent_at(&read_until(client, b"\n\n")) {
-                    Some(at) if at < begin => {}
-                    at => return at.is_some(),
-                }
-            },
-            Self::Http1(client, _) => {
-                client.write_all(b"x").is_ok() && client.read_exact(&mut [0]).is_ok()
-            }
-            Self::Http2(client, stream, opening) => {
-                let has_events = opening.has_events();
-                if !has_events && client.0.write_all(&frame(DATA, 0, *stream, b"x")).is_err() {
-                    return false;
-                }
-                loop {
-                    match client.next() {
-                        Some((DATA, _, _, bytes)) if has_events => {
-                            let at = std::str::from_utf8(&bytes).ok().and_then(sent_at);
-                            if at.is_none_or(|at| at >= begin) {
-                                return at.is_some();
-                            }
-                        }
-                        Some((DATA, _, _, bytes)) if bytes == b"x" => return true,
-                        Some((PING, 0, _, bytes)) => client.send(&frame(PING, 1, 0, &bytes)),
-                        Some(_) => {}
-                        None => return false,
+        let (begin, has_events) = (present(), self.opening.has_events());
+        let sent = if self.stream > 0 { frame(DATA, 0, self.stream, b"x") } else { b"x".to_vec() };
+        if !has_events && self.client.0.write_all(&sent).is_err() {
+            return false;
+        }
+        if self.stream == 0 && !has_events {
+            return self.client.0.read_exact(&mut [0]).is_ok();
+        }
+        loop {
+            let event = if self.stream == 0 {
+                read_until(&mut self.client.0, b"\n\n")
+            } else {
+                match self.client.next() {
+                    Some((DATA, _, _, bytes)) if has_events => String::from_utf8(bytes).unwrap(),
+                    Some((DATA, _, _, bytes)) if bytes == b"x" => return true,
+                    Some((PING, 0, _, bytes)) => {
+                        self.client.send(&frame(PING, 1, 0, &bytes));
+                        continue;
                     }
+                    Some(_) => continue,
+                    None => return false,
                 }
+            };
+            let at = sent_at(&event);
+            if at.is_none_or(|at| at >= begin) {
+                return at.is_some();
             }
         }
     }
 
     /// Ends the tunnel from here. The server ends it, and the connection that was told to end.
-    fn end(self) {
-        match self {
+    fn end(mut self) {
+        const CANCEL: [u8; 4] = [0, 0, 0, 8];
+        match self.opening {
             // Nothing but the end of the connection ends events of HTTP/1.
-            Self::Http1(_, Opening::EventsOfHttp1) => {}
-            Self::Http1(mut client, _) => {
-                client.shutdown(std::net::Shutdown::Write).unwrap();
-                assert_eq!(client.read(&mut [0]).unwrap(), 0);
+            Opening::EventsOfHttp1 => return,
+            Opening::Upgrade | Opening::Connect => {
+                self.client.0.shutdown(std::net::Shutdown::Write).unwrap();
+                assert_eq!(self.client.0.read(&mut [0]).unwrap(), 0);
+                return;
             }
-            Self::Http2(mut client, stream, Opening::Events) => {
-                const CANCEL: [u8; 4] = [0, 0, 0, 8];
-                client.send(&frame(RST_STREAM, 0, stream, &CANCEL));
-                client.rest();
-            }
-            Self::Http2(mut client, stream, _) => {
-                client.send(&frame(DATA, 1, stream, b""));
-                client.rest();
-            }
+            Opening::Events => self.client.send(&frame(RST_STREAM, 0, self.stream, &CANCEL)),
+            _ => self.client.send(&frame(DATA, 1, self.stream, b"")),
         }
+        self.client.rest();
     }
 }
 
@@ -195,16 +191,8 @@ fn tunnel_that_is_silent_is_idle_whatever_pings_come() {
     let mut tunnel = Tunnel::open(&server, Opening::Extended);
     let last = Instant::now();
     assert!(tunnel.echo());
-    let Tunnel::Http2(client, ..) = tunnel else { unreachable!("it is one of HTTP/2") };
-    let mut pings = client.0.try_clone().unwrap();
-    let pinging = thread::spawn(move || {
-        while pings.write_all(&frame(PING, 0, 0, b"12345678")).is_ok() {
-            thread::sleep(idle / 5);
-        }
-    });
-    assert!(client.rest().contains(&GOAWAY));
+    assert!(tunnel.client.rest_beside_pings(idle / 5).contains(&GOAWAY));
     assert!(last.elapsed() >= idle, "after {:?}", last.elapsed());
-    pinging.join().unwrap();
     server.stop();
 }
 
@@ -299,20 +287,15 @@ fn close_of_the_idlest_takes_an_idle_connection_and_none_with_a_stream() {
         let server = Server::of(OFF.max_age_grace(FAR));
         let mut stream = Tunnel::open(&server, opening);
         assert!(stream.echo());
-        let mut idle = connect(server.address);
-        idle.write_all(&get("/")).unwrap();
-        assert!(read_until(&mut idle, b"hello").starts_with("HTTP/1.1 200"));
+        let idle = server.greet();
         // The response may come before its end is noted, and its connection is not idle until then.
         idle.set_nonblocking(true).unwrap();
         wait_until(|| {
             server.service.close_idlest(9);
             matches!(idle.peek(&mut [0]), Ok(0))
         });
-        if let Tunnel::Http2(client, stream, opening) = &mut stream {
-            // It was not told, and takes another one.
-            *stream += 2;
-            Tunnel::begin(client, *stream, *opening);
-        }
+        // It was not told, and takes another one.
+        stream.begin_another();
         assert!(stream.echo(), "{opening:?}");
         drop(stream);
         server.stop();
@@ -328,14 +311,11 @@ fn close_of_the_idlest_takes_a_silent_tunnel_before_one_that_was_busy() {
     thread::sleep(LIMIT / 5);
     assert!(busy.echo());
     server.service.close_idlest(1);
-    let Tunnel::Http2(client, stream, _) = &mut silent else { unreachable!("it is one of HTTP/2") };
-    client.wait_for(GOAWAY);
-    let stream = *stream;
-    client.send(&frame(DATA, 1, stream, b""));
+    silent.client.wait_for(GOAWAY);
+    silent.client.send(&frame(DATA, 1, 1, b""));
     drop(silent);
     // The other one takes a further stream.
-    let Tunnel::Http2(client, ..) = &mut busy else { unreachable!("it is one of HTTP/2") };
-    Tunnel::begin(client, 3, Opening::Extended);
+    busy.begin_another();
     drop(busy);
     server.stop();
 }

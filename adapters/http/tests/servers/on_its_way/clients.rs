@@ -27,7 +27,7 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
     frame.extend(payload);

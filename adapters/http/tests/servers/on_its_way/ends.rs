@@ -2,116 +2,101 @@
 //! them comes, and none comes before.
 
 use super::*;
-use crate::http::check_at_once;
+use crate::http::get;
 
 /// A request whose response ends in some way. The client stays.
-type Exchange = (&'static str, fn(&mut Client));
+type Exchange = (String, Box<dyn Fn(&mut Client) + Send + Sync>);
 
-fn check(version: Version, limits: StreamLimits, exchanges: &[Exchange]) {
-    thread::scope(|scope| {
-        for side in SIDES {
-            for (name, exchange) in exchanges.iter().copied() {
-                scope.spawn(move || {
-                    let case = format!("{version:?}, {side:?}, {name}");
-                    let server = Server::start(side, limits);
-                    let mut client = Client::connect(server.address, version, 1 << 16);
-                    exchange(&mut client);
-                    let begin = Instant::now();
-                    server.check_ended(Some(Idle(LIMIT)), &case);
-                    // The last byte has come before.
-                    assert!(begin.elapsed() < PATIENCE, "{case}");
-                });
-            }
-        }
-    });
+fn exchange(name: &str, run: impl Fn(&mut Client) + Send + Sync + 'static) -> Exchange {
+    (name.to_owned(), Box::new(run))
 }
 
-fn limits() -> StreamLimits {
-    StreamLimits::default().idle(LIMIT).write_stall(STALL)
+/// A request whose response is read to some bytes, or not at all.
+fn ask(method: &'static str, path: &'static str, end: &'static [u8]) -> Exchange {
+    exchange(&format!("{method} {path}"), move |client| {
+        client.ask(method, 1, path);
+        if !end.is_empty() {
+            client.read_until(end);
+        }
+    })
+}
+
+/// A request of HTTP/2 that is reset when so many bytes of its response were read.
+fn reset(path: &'static str, read: usize) -> Exchange {
+    exchange(&format!("RST_STREAM in {path}"), move |client| {
+        client.get(1, path);
+        client.read_data(read);
+        client.reset(1);
+    })
+}
+
+fn idle() -> StreamLimits {
+    limits(LIMIT, STALL)
+}
+
+fn check<const N: usize>(version: Version, exchanges: [Exchange; N]) {
+    let cases = SIDES.into_iter().flat_map(|side| exchanges.iter().map(move |it| (side, it)));
+    check_at_once(cases, |(side, (name, run))| {
+        let case = format!("{version:?}, {side:?}, {name}");
+        let server = Server::start(side, idle());
+        let mut client = Client::connect(server.address, version, 1 << 16);
+        run(&mut client);
+        let begin = Instant::now();
+        server.check_ended(Some(Idle(LIMIT)), &case);
+        // The last byte has come before.
+        assert!(begin.elapsed() < PATIENCE, "{case}");
+    });
 }
 
 #[test]
 fn each_http1_request_ends_once() {
-    let exchanges: &[Exchange] = &[
-        ("a short response", |client| {
-            client.get(1, "/");
-            client.read_short();
-        }),
-        ("HEAD", |client| {
-            client.ask("HEAD", 1, "/");
-            client.read_until(b"\r\n\r\n");
-        }),
-        ("204", |client| {
-            client.get(1, "/204");
-            client.read_until(b"\r\n\r\n");
-        }),
-        ("304", |client| {
-            client.get(1, "/304");
-            client.read_until(b"\r\n\r\n");
-        }),
-        ("trailers", |client| {
-            client.get(1, "/trailers");
-            client.read_until(b"0\r\n");
-        }),
-        ("frames", |client| {
+    let exchanges = [
+        ask("GET", "/", b"short"),
+        ask("HEAD", "/", b"\r\n\r\n"),
+        ask("GET", "/204", b"\r\n\r\n"),
+        ask("GET", "/304", b"\r\n\r\n"),
+        ask("GET", "/trailers", b"0\r\n"),
+        exchange("frames", |client| {
             client.get(1, "/frames");
             client.read_data(LONG);
         }),
-        ("pipelining", |client| {
-            let request = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
-            client.send(&request.repeat(3));
+        exchange("pipelining", |client| {
+            client.send(&get("/").repeat(3));
             client.read_until(b"short");
         }),
-        ("100-continue", |client| {
+        exchange("100-continue", |client| {
             client.send(b"POST /echo HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\n");
             client.send(b"content-length: 5\r\n\r\n");
             client.read_until(b"100 Continue\r\n\r\n");
             client.send(b"short");
             client.read_short();
         }),
-        ("a part of the next head", |client| {
-            client.send(b"GET / HTTP/1.1\r\nhost: test\r\n\r\nGET");
+        exchange("a part of the next head", |client| {
+            client.send(&[&get("/"), &b"GET"[..]].concat());
             client.read_short();
         }),
     ];
-    check(Version::Http1, limits(), exchanges);
+    check(Version::Http1, exchanges);
 }
 
 #[test]
 fn each_http2_request_ends_once() {
-    let exchanges: &[Exchange] = &[
-        ("a short response", |client| {
-            client.get(1, "/");
-            client.read_short();
-        }),
-        ("HEAD", |client| client.ask("HEAD", 1, "/")),
-        ("204", |client| client.get(1, "/204")),
-        ("304", |client| client.get(1, "/304")),
-        ("trailers", |client| {
-            client.get(1, "/trailers");
-            client.read_short();
-        }),
-        ("a panic", |client| client.get(1, "/panic")),
-        ("100-continue", |client| {
+    let exchanges = [
+        ask("GET", "/", b"short"),
+        ask("HEAD", "/", b""),
+        ask("GET", "/204", b""),
+        ask("GET", "/304", b""),
+        ask("GET", "/trailers", b"short"),
+        ask("GET", "/panic", b""),
+        exchange("100-continue", |client| {
             client.post_http2(1, "/echo", b"short");
             client.read_short();
         }),
-        ("CONNECT", |client| client.connect_http2(1)),
-        ("RST_STREAM in a response", |client| {
-            client.get(1, "/long");
-            client.read_data(1 << 15);
-            client.reset(1);
-        }),
-        ("RST_STREAM in one of several frames", |client| {
-            client.get(1, "/frames");
-            client.read_data(1 << 15);
-            client.reset(1);
-        }),
-        ("RST_STREAM at once", |client| {
-            client.get(1, "/one-frame");
-            client.reset(1);
-        }),
-        ("several at once", |client| {
+        exchange("CONNECT", |client| client.connect_http2(1)),
+        reset("/long", 1 << 15),
+        reset("/frames", 1 << 15),
+        reset("/one-frame", 0),
+        exchange("several at once", |client| {
             client.get(1, "/");
             client.get(3, "/long");
             client.get(5, "/trailers");
@@ -119,15 +104,13 @@ fn each_http2_request_ends_once() {
             client.reset(3);
         }),
     ];
-    check(Version::Http2, limits(), exchanges);
+    check(Version::Http2, exchanges);
 }
 
 #[test]
 fn client_that_leaves_in_a_response_ends_the_connection() {
     check_each(|side, version, case| {
-        let server = Server::start(side, limits());
-        let mut client = Client::connect(server.address, version, 1 << 16);
-        client.get(1, "/long");
+        let (server, mut client) = Server::ask(side, idle(), version, 1 << 16, "/long");
         client.read_data(1 << 12);
         drop(client);
         server.check_ended(None, case);
@@ -137,7 +120,7 @@ fn client_that_leaves_in_a_response_ends_the_connection() {
 #[test]
 fn connection_that_was_handed_to_another_protocol_has_no_request() {
     check_at_once(SIDES, |side| {
-        let server = Server::start(side, limits());
+        let server = Server::start(side, idle());
         let mut client = Client::connect(server.address, Version::Http1, 0);
         client.send(b"GET /upgrade HTTP/1.1\r\nhost: test\r\n");
         client.send(b"connection: upgrade\r\nupgrade: test\r\n\r\n");
@@ -151,9 +134,7 @@ fn connection_that_was_handed_to_another_protocol_has_no_request() {
 fn http1_handler_that_panics_ends_its_connection_alone() {
     check_at_once(SIDES, |side| {
         let case = format!("{side:?}");
-        let server = Server::start(side, limits());
-        let mut other = Client::connect(server.address, Version::Http1, 0);
-        other.get(1, "/long");
+        let (server, mut other) = Server::ask(side, idle(), Version::Http1, 0, "/long");
         let mut client = Client::connect(server.address, Version::Http1, 0);
         client.get(1, "/panic");
         client.wait_for_end();

@@ -2,10 +2,7 @@
 //! and on any thread: a client that takes its response at a steady pace is not idle, and one that
 //! takes nothing of it is a stalled write.
 
-mod attacks;
 pub(crate) mod clients;
-mod cuts;
-mod downloads;
 mod ends;
 
 use std::convert::Infallible;
@@ -32,8 +29,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpSocket};
 
-use self::clients::{Client, VERSIONS, Version};
-use crate::http::{PATIENCE, ms};
+use self::clients::{Client, VERSIONS, Version, ping, window};
+use crate::http::{PATIENCE, check_at_once, ms};
 
 /// The idle limits: half of the time in which a steady client takes what the system then accepts at
 /// once, a third of the send buffer.
@@ -107,10 +104,6 @@ async fn answer<M: Side>(request: Request<TimedBody<Incoming, M>>) -> Response<B
             response.headers_mut().insert(UPGRADE, "test".parse().unwrap());
             response
         }
-        path if path.starts_with("/bytes/") => {
-            let bytes = path["/bytes/".len()..].parse().unwrap();
-            Response::new(whole(Bytes::from(vec![b'x'; bytes])))
-        }
         _ => Response::new(whole(Bytes::from_static(b"short"))),
     }
 }
@@ -137,12 +130,10 @@ struct Server {
 type Outcome = (SocketAddr, Option<StreamTimeout>);
 type Ended = Sender<Outcome>;
 
-/// A listener whose connections have send buffers of a size.
-fn listen(send_buffer: Option<u32>) -> TcpListener {
+/// A listener whose connections have small send buffers.
+fn listen() -> TcpListener {
     let socket = TcpSocket::new_v4().unwrap();
-    if let Some(bytes) = send_buffer {
-        socket.set_send_buffer_size(bytes).unwrap();
-    }
+    socket.set_send_buffer_size(16 << 10).unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     socket.listen(64).unwrap()
 }
@@ -191,24 +182,33 @@ macro_rules! serve {
 
 impl Server {
     fn start(side: On, limits: StreamLimits) -> Self {
-        Self::start_with(side, limits, Some(16 << 10))
-    }
-
-    /// `None` leaves the size of the send buffers to the system.
-    fn start_with(side: On, limits: StreamLimits, send_buffer: Option<u32>) -> Self {
         let builder = TimerService::builder().shards(1).runtime(Runtime::Tokio);
         let service = builder.start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {}).unwrap();
         let (sender, ended) = mpsc::channel();
         let (address, runtime) = match side {
-            On::Shard => (start_on_shard(&service, limits, send_buffer, sender), None),
+            On::Shard => (start_on_shard(&service, limits, sender), None),
             On::AnyThread => {
                 let mut builder = tokio::runtime::Builder::new_multi_thread();
                 let runtime = builder.worker_threads(2).enable_all().build().unwrap();
-                let address = start_on_any_thread(&runtime, &service, limits, send_buffer, sender);
+                let address = start_on_any_thread(&runtime, &service, limits, sender);
                 (address, Some(runtime))
             }
         };
         Self { address, ended, service, _runtime: runtime }
+    }
+
+    /// A server, and a client that has asked it for a path.
+    fn ask(
+        side: On,
+        limits: StreamLimits,
+        version: Version,
+        window: u32,
+        path: &str,
+    ) -> (Self, Client) {
+        let server = Self::start(side, limits);
+        let mut client = Client::connect(server.address, version, window);
+        client.get(1, path);
+        (server, client)
     }
 
     /// Checks by which limit the only connection has ended.
@@ -219,23 +219,17 @@ impl Server {
     }
 }
 
-fn start_on_shard(
-    service: &TimerService<u64>,
-    limits: StreamLimits,
-    send_buffer: Option<u32>,
-    ended: Ended,
-) -> SocketAddr {
+fn start_on_shard(service: &TimerService<u64>, limits: StreamLimits, ended: Ended) -> SocketAddr {
     let (ready, address) = mpsc::channel();
-    let serving = service.spawn_on(service.shard_for(0), move |timers| async move {
-        let listener = listen(send_buffer);
+    drop(service.spawn_on(service.shard_for(0), move |timers| async move {
+        let listener = listen();
         ready.send(listener.local_addr().unwrap()).unwrap();
         loop {
             let (socket, peer) = listener.accept().await.unwrap();
             let stream = TimedIo::on_shard(socket, &timers, limits).unwrap();
             tokio::task::spawn_local(serve!(stream, peer, ended.clone(), Here));
         }
-    });
-    drop(serving);
+    }));
     address.recv().unwrap()
 }
 
@@ -243,18 +237,16 @@ fn start_on_any_thread(
     runtime: &tokio::runtime::Runtime,
     service: &TimerService<u64>,
     limits: StreamLimits,
-    send_buffer: Option<u32>,
     ended: Ended,
 ) -> SocketAddr {
     let timers = service.handle();
-    let listener = runtime.block_on(async { listen(send_buffer) });
+    let listener = runtime.block_on(async { listen() });
     let address = listener.local_addr().unwrap();
     runtime.spawn(async move {
         loop {
             let (socket, peer) = listener.accept().await.unwrap();
             let stream = TimedIo::new(socket, timers, limits);
-            let executor = TokioExecutor::new();
-            tokio::spawn(serve!(stream, peer, ended.clone(), executor));
+            tokio::spawn(serve!(stream, peer, ended.clone(), TokioExecutor::new()));
         }
     });
     address
@@ -262,118 +254,121 @@ fn start_on_any_thread(
 
 /// Runs a check for each version, on each side, all at once.
 fn check_each(check: impl Fn(On, Version, &str) + Sync) {
-    thread::scope(|scope| {
-        for side in SIDES {
-            for version in VERSIONS {
-                let check = &check;
-                scope.spawn(move || check(side, version, &format!("{version:?}, {side:?}")));
-            }
-        }
-    });
+    let sides = SIDES.into_iter().flat_map(|side| VERSIONS.map(|version| (side, version)));
+    check_at_once(sides, |(side, version)| check(side, version, &format!("{version:?}, {side:?}")));
 }
+
+/// No limit but those of these times.
+fn limits(idle: Duration, write_stall: Duration) -> StreamLimits {
+    StreamLimits::default().idle(idle).write_stall(write_stall)
+}
+
+/// A client whose window is larger than any response.
+const WIDE: u32 = 32 << 20;
 
 #[test]
 fn steady_client_takes_a_long_response_whole_and_is_idle_after_it() {
+    let (none, rate) = (StreamLimits::default(), DataRate::new(1, STALL));
+    let (idle, read_idle) = (none.idle(LIMIT), none.read_idle(LIMIT));
+    let (is_idle, is_read_idle) = ([Some(Idle(LIMIT)); 2], [Some(ReadIdle(LIMIT)); 2]);
+    // Limits, the response, whether the service drains, and the limit that ends a connection of
+    // each version. Idle times begin when the response was taken, and neither a drain nor the
+    // greatest age cuts it within its grace.
     let cases = [
-        (StreamLimits::default().idle(LIMIT), Idle(LIMIT)),
-        (StreamLimits::default().read_idle(LIMIT), ReadIdle(LIMIT)),
+        (idle.write_stall(STALL), "/long", false, is_idle),
+        (idle.min_write_rate(rate), "/one-frame", false, is_idle),
+        (read_idle.write_stall(STALL), "/long", false, is_read_idle),
+        (read_idle.min_write_rate(rate), "/one-frame", false, is_read_idle),
+        (none.request_idle(LIMIT).write_stall(STALL), "/long", false, [None; 2]),
+        (limits(LIMIT, STALL).max_age_grace(STALL), "/long", true, is_idle),
+        // A client of HTTP/2 that answers no PING is idle after its response.
+        (
+            limits(LIMIT, STALL).max_age(LIMIT).max_age_grace(STALL),
+            "/long",
+            false,
+            [None, Some(Idle(LIMIT))],
+        ),
     ];
-    let rate = DataRate::new(1, STALL);
-    thread::scope(|scope| {
-        for (limits, expected) in cases {
-            let bounds = [limits.write_stall(STALL), limits.min_write_rate(rate)];
-            for (limits, path) in bounds.into_iter().zip(["/long", "/one-frame"]) {
-                scope.spawn(move || {
-                    check_each(|side, version, case| {
-                        let case = format!("{case}, {expected:?}, {path}");
-                        let server = Server::start(side, limits);
-                        let mut client = Client::connect(server.address, version, 32 << 20);
-                        client.get(1, path);
-                        client.read_steadily(LONG, &case);
-                        server.check_ended(Some(expected), &case);
-                    });
-                });
+    check_at_once(cases, |(limits, path, drains, expected)| {
+        check_each(|side, version, case| {
+            let case = format!("{case}, {expected:?}, {path}, drain: {drains}");
+            let (server, mut client) = Server::ask(side, limits, version, WIDE, path);
+            if drains {
+                thread::sleep(LIMIT);
+                server.service.drain(STALL);
             }
-        }
+            client.read_steadily(LONG, &case);
+            server.check_ended(expected[usize::from(version == Version::Http2)], &case);
+        });
     });
 }
 
+/// Far longer than a round of a client that fills the socket takes.
+const SLOW: Duration = ms(1_000);
 /// A window of a response, far less than a long one.
 const WINDOW: u32 = 40_000;
 
 #[test]
 fn http2_client_that_gives_windows_now_and_then_takes_its_response_whole() {
-    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL);
-    thread::scope(|scope| {
-        for side in SIDES {
-            scope.spawn(move || {
-                let case = format!("{side:?}");
-                let server = Server::start(side, limits);
-                let mut client = Client::connect(server.address, Version::Http2, WINDOW);
-                client.get(1, "/long");
-                let mut received = client.read_data(WINDOW as usize);
-                while received < LONG {
-                    thread::sleep(2 * LIMIT);
-                    client.give_window(1, WINDOW);
-                    let next = (LONG - received).min(WINDOW as usize);
-                    received += client.read_data(next);
-                }
-                server.check_ended(Some(Idle(LIMIT)), &case);
-            });
+    check_at_once(SIDES, |side| {
+        let limits = limits(LIMIT, STALL);
+        let (server, mut client) = Server::ask(side, limits, Version::Http2, WINDOW, "/long");
+        let mut received = client.read_data(WINDOW as usize);
+        while received < LONG {
+            thread::sleep(2 * LIMIT);
+            client.give_window(1, WINDOW);
+            received += client.read_data((LONG - received).min(WINDOW as usize));
         }
+        server.check_ended(Some(Idle(LIMIT)), &format!("{side:?}"));
     });
 }
 
 #[test]
-fn client_without_a_window_is_a_stalled_write_whatever_else_it_sends() {
-    let limits = StreamLimits::default().write_stall(LIMIT).idle(STALL);
-    thread::scope(|scope| {
-        for side in SIDES {
-            for (window, pings) in [(0, false), (0, true), (1, false), (1, true)] {
-                scope.spawn(move || {
-                    let case = format!("{side:?}, a window of {window}, pings: {pings}");
-                    let server = Server::start(side, limits);
-                    let begin = Instant::now();
-                    let mut client = Client::connect(server.address, Version::Http2, window);
-                    client.get(1, "/long");
-                    if pings {
-                        client.send_until_cut(&clients::ping());
-                    }
-                    server.check_ended(Some(WriteStall(LIMIT)), &case);
-                    assert!(begin.elapsed() >= LIMIT, "{case}");
-                });
-            }
-        }
-    });
-}
-
-#[test]
-fn client_that_gives_a_byte_of_window_at_a_time_is_too_slow() {
+fn http2_client_without_a_window_is_cut_whatever_else_it_sends() {
+    type Sends = fn(&mut Client);
     let rate = DataRate::new(10_000, LIMIT);
-    let limits = StreamLimits::default().write_stall(STALL).min_write_rate(rate).idle(STALL);
-    thread::scope(|scope| {
-        for side in SIDES {
-            scope.spawn(move || {
-                let server = Server::start(side, limits);
-                let mut client = Client::connect(server.address, Version::Http2, 0);
-                client.get(1, "/long");
-                client.send_until_cut(&clients::window(1, 1));
-                server.check_ended(Some(WriteRate(rate)), &format!("{side:?}"));
-            });
+    let (stalls, slow) = (limits(STALL, LIMIT), limits(STALL, STALL).min_write_rate(rate));
+    let stalls_later = limits(STALL, SLOW);
+    let cases: [(&str, StreamLimits, u32, &str, Sends); 9] = [
+        ("no window", stalls, 0, "/long", |_| {}),
+        ("a byte of window", stalls, 1, "/long", |_| {}),
+        ("PINGs", stalls, 0, "/long", |client| client.send_until_cut(&ping())),
+        ("PINGs and a byte", stalls, 1, "/long", |client| client.send_until_cut(&ping())),
+        ("a byte at a time", slow, 0, "/long", |client| client.send_until_cut(&window(1, 1))),
+        ("full", stalls_later, 0, "/long", |client| client.flood_until_cut(&ping(), false)),
+        ("full and emptied", stalls_later, 0, "/long", |client| {
+            client.flood_until_cut(&ping(), true);
+        }),
+        // The data comes after all was flushed.
+        ("late data", stalls, 0, "/late", |_| {}),
+        // The responses that it takes have no data.
+        ("more requests", stalls_later, 0, "/long", |client| {
+            client.get(3, "/204");
+            client.get(5, "/304");
+        }),
+    ];
+    let cases = SIDES.into_iter().flat_map(|side| cases.map(|case| (side, case)));
+    check_at_once(cases, |(side, (name, limits, window, path, sends))| {
+        let (case, begin) = (format!("{side:?}, {name}"), Instant::now());
+        let (server, mut client) = Server::ask(side, limits, Version::Http2, window, path);
+        sends(&mut client);
+        if limits == slow {
+            return server.check_ended(Some(WriteRate(rate)), &case);
         }
+        server.check_ended(Some(WriteStall(limits.write_stall)), &case);
+        let late = if path == "/late" { LATE } else { Duration::ZERO };
+        assert!(begin.elapsed() >= limits.write_stall + late, "{case}");
     });
 }
 
 #[test]
 fn response_that_no_client_takes_is_a_stalled_write_or_idle_without_that_limit() {
     check_each(|side, version, case| {
-        let idle = StreamLimits::default().idle(LIMIT);
-        for (limits, expected) in
-            [(idle, Idle(LIMIT)), (idle.idle(STALL).write_stall(LIMIT), WriteStall(LIMIT))]
-        {
-            let server = Server::start(side, limits);
-            let mut client = Client::connect(server.address, version, 32 << 20);
-            client.get(1, "/long");
+        for (limits, expected) in [
+            (StreamLimits::default().idle(LIMIT), Idle(LIMIT)),
+            (limits(STALL, LIMIT), WriteStall(LIMIT)),
+        ] {
+            let (server, _client) = Server::ask(side, limits, version, WIDE, "/long");
             server.check_ended(Some(expected), case);
         }
     });
@@ -381,11 +376,9 @@ fn response_that_no_client_takes_is_a_stalled_write_or_idle_without_that_limit()
 
 #[test]
 fn connection_on_which_a_response_is_on_its_way_is_not_the_idlest() {
-    let limits = StreamLimits::default().idle(2 * STALL).write_stall(STALL);
     check_each(|side, version, case| {
-        let server = Server::start(side, limits);
-        let mut busy = Client::connect(server.address, version, 32 << 20);
-        busy.get(1, "/long");
+        let limits = limits(2 * STALL, STALL);
+        let (server, mut busy) = Server::ask(side, limits, version, WIDE, "/long");
         // What the buffers do not hold waits now.
         thread::sleep(2 * LIMIT);
         let mut idle = Client::connect(server.address, version, 1 << 16);
@@ -396,46 +389,5 @@ fn connection_on_which_a_response_is_on_its_way_is_not_the_idlest() {
         let (ended, limit) = server.ended.recv_timeout(PATIENCE).unwrap();
         assert_eq!((ended, limit), (idle.address(), Some(Told)), "{case}");
         busy.read_steadily(LONG, case);
-    });
-}
-
-#[test]
-fn drain_does_not_cut_a_response_within_its_window() {
-    let limits = StreamLimits::default().idle(LIMIT).write_stall(STALL).max_age_grace(STALL);
-    check_each(|side, version, case| {
-        let server = Server::start(side, limits);
-        let mut client = Client::connect(server.address, version, 32 << 20);
-        client.get(1, "/long");
-        thread::sleep(LIMIT);
-        server.service.drain(STALL);
-        client.read_steadily(LONG, case);
-        server.check_ended(Some(Idle(LIMIT)), case);
-    });
-}
-
-#[test]
-fn request_idle_time_begins_when_a_response_was_taken() {
-    let limits = StreamLimits::default().request_idle(LIMIT).write_stall(STALL);
-    check_each(|side, version, case| {
-        let server = Server::start(side, limits);
-        let mut client = Client::connect(server.address, version, 32 << 20);
-        client.get(1, "/long");
-        client.read_steadily(LONG, case);
-        server.check_ended(None, case);
-    });
-}
-
-#[test]
-fn greatest_age_does_not_cut_a_response_within_its_grace() {
-    let limits = StreamLimits::default().max_age(LIMIT).max_age_grace(STALL);
-    let limits = limits.idle(LIMIT).write_stall(STALL);
-    check_each(|side, version, case| {
-        let server = Server::start(side, limits);
-        let mut client = Client::connect(server.address, version, 32 << 20);
-        client.get(1, "/long");
-        client.read_steadily(LONG, case);
-        // A client of HTTP/2 that answers no PING is idle after its response.
-        let expected = (version == Version::Http2).then_some(Idle(LIMIT));
-        server.check_ended(expected, case);
     });
 }

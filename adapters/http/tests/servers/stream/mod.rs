@@ -1,7 +1,5 @@
-//! `TimedHttp` over a stream, by a manual clock, for both kinds of timers, and a server that is
-//! drained.
+//! `TimedHttp` over a stream, by a manual clock, for both kinds of timers.
 
-mod drains;
 mod pieces;
 mod requests;
 

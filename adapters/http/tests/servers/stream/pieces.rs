@@ -2,10 +2,9 @@
 //! framework: it takes the pieces, writes other frames and flushes.
 
 use corewheel::stream::StreamTimeout::{WriteRate, WriteStall};
-use hyper::StatusCode;
-use hyper::body::{Buf, Bytes};
+use hyper::body::Buf;
 
-use super::requests::{Answered, Conn, Feed, piece};
+use super::requests::{Conn, piece};
 use super::*;
 
 const STALL: StreamLimits = NONE.write_stall(ms(LIMIT)).idle(ms(1_000 * LIMIT));
@@ -13,20 +12,20 @@ const STALL: StreamLimits = NONE.write_stall(ms(LIMIT)).idle(ms(1_000 * LIMIT));
 const COPIED: usize = 16 << 10;
 static LONG: [u8; 1 << 20] = [b'x'; 1 << 20];
 
-type Piece<K> = corewheel_http::hyper::BodyData<Bytes, K>;
-
-/// A response of which the framework has a piece of so many bytes.
-fn respond<K: Kind>(conn: &Conn<K>, length: usize) -> (Feed, Answered<K>, Piece<K>) {
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut conn.get_http2());
-    feed.push(&LONG[..length]);
-    let piece = piece(&mut body);
-    (feed, body, piece)
+/// Checks that a connection that flushes is a stalled write so many ticks from now.
+#[track_caller]
+fn check_stalls<K: Kind>(conn: &mut Conn<K>, after: u64) {
+    let stream = &mut conn.stream;
+    check_ends::<K, _>(&mut conn.lab, after, WriteStall(ms(LIMIT)), || match flush(stream) {
+        Poll::Ready(Ok(())) => Poll::Pending,
+        ended => ended,
+    });
 }
 
 fn check_late_piece<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     let (alarm, waker) = Alarm::new();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut conn.get_http2());
+    let (feed, mut body) = conn.answer(&mut conn.get_http2());
     // The head of the response is written, and the framework has nothing else.
     ready(write(&mut conn.stream, b"head"));
     ready(flush(&mut conn.stream));
@@ -37,11 +36,7 @@ fn check_late_piece<K: Kind>() {
     let _piece = piece(&mut body);
     assert!(alarm.rang(), "no poll of the stream finds the piece");
     assert!(read_with(&mut conn.stream, &waker).is_pending());
-    let stream = &mut conn.stream;
-    check_ends::<K, _>(&mut conn.lab, LIMIT, WriteStall(ms(LIMIT)), || match flush(stream) {
-        Poll::Ready(Ok(())) => Poll::Pending,
-        ended => ended,
-    });
+    check_stalls(&mut conn, LIMIT);
 }
 
 #[test]
@@ -80,7 +75,7 @@ fn end_of<K: Kind>(
 
 fn check_filled_socket<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
-    let (_feed, _body, _piece) = respond(&conn, 10);
+    let (_feed, _body, _piece) = conn.answer_http2(&LONG[..10], false);
     ready(flush(&mut conn.stream));
     let (ticks, limit) = end_of(&mut conn, |conn| {
         fill(conn)?;
@@ -109,7 +104,7 @@ fn peer_that_fills_and_empties_the_socket_does_not_begin_its_stall_again() {
 
 fn check_full_socket<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
-    let (_feed, _body, _piece) = respond(&conn, 10);
+    let (_feed, _body, _piece) = conn.answer_http2(&LONG[..10], false);
     // The framework never flushes, as a write always waits.
     let (ticks, limit) = end_of(&mut conn, |conn| {
         fill(conn)?;
@@ -128,7 +123,7 @@ fn peer_that_keeps_the_socket_full_of_other_frames_is_a_stalled_write() {
 
 fn check_slow_peer<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
-    let (_feed, _body, mut piece) = respond(&conn, 10 * COPIED);
+    let (_feed, _body, mut piece) = conn.answer_http2(&LONG[..10 * COPIED], false);
     // The framework takes a frame, copies it, and writes it for a long time.
     for _ in 0..10 {
         fill(&mut conn).unwrap();
@@ -149,20 +144,17 @@ fn peer_that_takes_copied_data_slowly_is_not_cut() {
     both!(check_slow_peer);
 }
 
-/// Bytes come from the peer and are read.
+/// Bytes come from the peer and are read, and the stream waits for more.
 fn receive<K: Kind>(conn: &mut Conn<K>, bytes: &[u8]) {
-    for part in bytes.chunks(4) {
-        assert_eq!(ready(write(&mut conn.peer, part)), part.len());
-        assert_eq!(ready(read(&mut conn.stream)), part);
-    }
+    conn.receive_all(bytes);
     assert!(read(&mut conn.stream).is_pending());
 }
 
 fn check_window_of_reset<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     receive(&mut conn, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    let (_feed, _body, piece) = respond(&conn, 10);
-    let (_other_feed, _other_body, other) = respond(&conn, 10);
+    let (_feed, _body, piece) = conn.answer_http2(&LONG[..10], false);
+    let (_other_feed, _other_body, other) = conn.answer_http2(&LONG[..10], false);
     ready(flush(&mut conn.stream));
     conn.lab.advance_ticks(LIMIT / 2);
     // A WINDOW_UPDATE of 5 bytes and a RST_STREAM, both of the first stream.
@@ -173,11 +165,7 @@ fn check_window_of_reset<K: Kind>() {
     conn.lab.advance_ticks(LIMIT / 2);
     // A PING, which gives nothing.
     receive(&mut conn, &[0, 0, 8, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let stream = &mut conn.stream;
-    check_ends::<K, _>(&mut conn.lab, LIMIT / 2, WriteStall(ms(LIMIT)), || match flush(stream) {
-        Poll::Ready(Ok(())) => Poll::Pending,
-        ended => ended,
-    });
+    check_stalls(&mut conn, LIMIT / 2);
     drop(other);
 }
 
@@ -190,7 +178,7 @@ const RATE: DataRate = DataRate::new(1_000, ms(LIMIT));
 
 fn check_rate<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_write_rate(RATE));
-    let (feed, mut body, mut waiting) = respond(&conn, 40);
+    let (feed, mut body, mut waiting) = conn.answer_http2(&LONG[..40], false);
     for _ in 0..20 {
         ready(flush(&mut conn.stream));
         conn.lab.advance_ticks(20);
@@ -214,7 +202,7 @@ fn bytes_that_end_a_wait_for_a_window_count_for_the_least_rate() {
 
 fn check_late_window<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_write_rate(RATE));
-    let (feed, mut body, mut waiting) = respond(&conn, 40);
+    let (feed, mut body, mut waiting) = conn.answer_http2(&LONG[..40], false);
     ready(flush(&mut conn.stream));
     // The server is held up, and finds the window after the deadline.
     conn.lab.advance_ticks(LIMIT + 10);

@@ -1,101 +1,41 @@
 //! `TimedHttp`: how long a request holds the idle times of its connection back, and where its
 //! messages begin and end. The service is called by hand, for both kinds of timers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
 
 use corewheel::stream::StreamTimeout::{Head, Idle, ReadIdle, ReadRate};
-use corewheel_http::hyper::{ResponseBody, TimedBody, TimedHttp, TimedResponse};
-use hyper::body::{Body, Buf, Bytes, Frame};
-use hyper::service::Service;
+use corewheel_http::hyper::{BodyData, ResponseBody, TimedBody, TimedHttp, TimedResponse};
+use hyper::body::{Body, Buf, Bytes};
+use hyper::service::{Service, service_fn};
 use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::*;
+use crate::http::{Feed, poll_with};
 
 /// A queue that a test fills. A poll that finds it empty waits.
 type Queue<V> = Rc<RefCell<VecDeque<V>>>;
 
-/// A body whose frames come from the test; `None` is its end.
-#[derive(Clone, Default)]
-pub(super) struct Feed(Arc<Mutex<VecDeque<Option<&'static [u8]>>>>);
-
-impl Feed {
-    pub(super) fn push(&self, frame: &'static [u8]) {
-        self.0.lock().unwrap().push_back(Some(frame));
-    }
-
-    pub(super) fn end(&self) {
-        self.0.lock().unwrap().push_back(None);
-    }
-}
-
-impl Body for Feed {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.0.lock().unwrap().pop_front() {
-            Some(bytes) => Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes.into())))),
-            None => Poll::Pending,
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.lock().unwrap().front() == Some(&None)
-    }
-}
-
+type Result = std::result::Result<Response<Feed>, &'static str>;
 /// How a handler ends.
-enum Answer {
-    Respond(StatusCode, Feed),
-    Fail,
-    Panic,
-}
-
+type Answer = Box<dyn FnOnce() -> Result>;
+type Answering = Pin<Box<dyn Future<Output = Result>>>;
 /// A service whose test takes the bodies of its requests and gives the answers.
-struct Scripted<M: Side> {
-    bodies: Queue<TimedBody<Feed, M>>,
-    answers: Queue<Answer>,
-}
-
-/// The future of an answer.
-pub(super) struct Answering(Queue<Answer>);
-
-impl Future for Answering {
-    type Output = Result<Response<Feed>, &'static str>;
-
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.0.borrow_mut().pop_front() {
-            Some(Answer::Respond(status, body)) => {
-                Poll::Ready(Ok(Response::builder().status(status).body(body).unwrap()))
-            }
-            Some(Answer::Fail) => Poll::Ready(Err("failed")),
-            Some(Answer::Panic) => panic!("a handler panics"),
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl<M: Side> Service<Request<TimedBody<Feed, M>>> for Scripted<M> {
-    type Response = Response<Feed>;
-    type Error = &'static str;
-    type Future = Answering;
-
-    fn call(&self, request: Request<TimedBody<Feed, M>>) -> Answering {
-        self.bodies.borrow_mut().push_back(request.into_body());
-        Answering(Rc::clone(&self.answers))
-    }
-}
+type Scripted<K> = Box<
+    dyn Service<
+            Request<TimedBody<Feed, K>>,
+            Response = Response<Feed>,
+            Error = &'static str,
+            Future = Answering,
+        >,
+>;
 
 pub(super) type Called<K> = Pin<Box<TimedResponse<Answering, K>>>;
+type Received<K> = Pin<Box<TimedBody<Feed, K>>>;
+pub(super) type Piece<K> = BodyData<Bytes, K>;
 pub(super) type Answered<K> = Pin<Box<ResponseBody<Feed, K>>>;
 
 /// A connection with its service.
@@ -106,16 +46,27 @@ pub(super) struct Conn<K: Kind> {
     service: TimedHttp<Scripted<K>, K>,
     bodies: Queue<TimedBody<Feed, K>>,
     answers: Queue<Answer>,
+    /// Whether a call panics.
+    panics: Rc<Cell<bool>>,
 }
 
 impl<K: Kind> Conn<K> {
     pub(super) fn new(limits: StreamLimits) -> Self {
         let lab = lab();
         let (stream, peer) = duplex::<K>(&lab, limits);
-        let (bodies, answers) = (Queue::default(), Queue::default());
-        let scripted = Scripted { bodies: Rc::clone(&bodies), answers: Rc::clone(&answers) };
+        let (bodies, answers) = (Queue::default(), Queue::<Answer>::default());
+        let (found, given) = (Rc::clone(&bodies), Rc::clone(&answers));
+        let panics = Rc::<Cell<bool>>::default();
+        let is_bad = Rc::clone(&panics);
+        let scripted: Scripted<K> = Box::new(service_fn(move |request: Request<_>| {
+            assert!(!is_bad.get(), "a service panics");
+            found.borrow_mut().push_back(request.into_body());
+            let given = Rc::clone(&given);
+            let next = move || given.borrow_mut().pop_front();
+            Box::pin(poll_fn(move |_| next().map_or(Poll::Pending, |it| Poll::Ready(it())))) as _
+        }));
         let service = TimedHttp::new(scripted, stream.control());
-        Self { lab, stream, peer, service, bodies, answers }
+        Self { lab, stream, peer, service, bodies, answers, panics }
     }
 
     fn call_with(&self, version: Version, method: Method, body: Feed) -> Called<K> {
@@ -125,9 +76,7 @@ impl<K: Kind> Conn<K> {
 
     /// Calls the service for a request of HTTP/2 without a body.
     pub(super) fn get_http2(&self) -> Called<K> {
-        let body = Feed::default();
-        body.end();
-        self.call_with(Version::HTTP_2, Method::GET, body)
+        self.call_with(Version::HTTP_2, Method::GET, Feed::empty())
     }
 
     /// Calls the service for an HTTP/1.1 request.
@@ -137,35 +86,85 @@ impl<K: Kind> Conn<K> {
 
     /// Calls the service for a request without a body.
     fn get(&self) -> Called<K> {
-        let body = Feed::default();
-        body.end();
-        self.call(body)
+        self.call(Feed::empty())
     }
 
     /// The body of the last request.
-    fn body(&self) -> Pin<Box<TimedBody<Feed, K>>> {
+    fn body(&self) -> Received<K> {
         Box::pin(self.bodies.borrow_mut().pop_back().unwrap())
     }
 
-    pub(super) fn answer(&self, status: StatusCode, called: &mut Called<K>) -> (Feed, Answered<K>) {
-        let body = Feed::default();
-        self.answers.borrow_mut().push_back(Answer::Respond(status, body.clone()));
-        let Poll::Ready(response) = poll(called.as_mut()) else { panic!("no response") };
-        (body, Box::pin(response.unwrap().into_body()))
+    /// Calls the service for a request whose handler has begun to read its body.
+    fn call_reading(&self) -> (Called<K>, Feed, Received<K>) {
+        let feed = Feed::default();
+        let called = self.call(feed.clone());
+        let mut body = self.body();
+        assert_eq!(frame(&mut body), None);
+        (called, feed, body)
     }
 
-    /// The framework takes an answer of one frame whole, and drops its body.
-    fn answer_whole(&self, called: &mut Called<K>) {
-        let (feed, mut body) = self.answer(StatusCode::OK, called);
+    /// The handler answers with a status.
+    fn answer_with(&self, status: StatusCode, called: &mut Called<K>) -> (Feed, Answered<K>) {
+        let feed = Feed::default();
+        let body = feed.clone();
+        let respond = move || Ok(Response::builder().status(status).body(body).unwrap());
+        self.answers.borrow_mut().push_back(Box::new(respond));
+        let Poll::Ready(response) = poll(called) else { panic!("no response") };
+        (feed, Box::pin(response.unwrap().into_body()))
+    }
+
+    pub(super) fn answer(&self, called: &mut Called<K>) -> (Feed, Answered<K>) {
+        self.answer_with(StatusCode::OK, called)
+    }
+
+    /// The framework has a piece of the response to a request of HTTP/2, which may be the last.
+    pub(super) fn answer_http2(
+        &self,
+        data: &'static [u8],
+        is_last: bool,
+    ) -> (Feed, Answered<K>, Piece<K>) {
+        let (feed, mut body) = self.answer(&mut self.get_http2());
+        feed.push(data);
+        if is_last {
+            feed.end();
+        }
+        let piece = piece(&mut body);
+        (feed, body, piece)
+    }
+
+    /// How long the connection may be without a request from now on.
+    fn due_in(&self) -> Duration {
+        let due = self.stream.timers().deadline(DeadlineKind::RequestIdle).unwrap();
+        due - self.lab.clock.now()
+    }
+
+    /// The framework takes an answer of one frame whole. Returns its body.
+    fn answer_whole(&self, called: &mut Called<K>) -> Answered<K> {
+        let (feed, mut body) = self.answer(called);
         feed.push(b"whole");
         feed.end();
         assert_eq!(frame(&mut body).unwrap(), b"whole");
+        body
+    }
+
+    /// The handler ends otherwise.
+    fn end_by(&self, answer: impl FnOnce() -> Result + 'static, called: &mut Called<K>) -> bool {
+        self.answers.borrow_mut().push_back(Box::new(answer));
+        let polled = catch_unwind(AssertUnwindSafe(|| poll(called).map(|it| it.is_err())));
+        polled.is_ok_and(|polled| polled == Poll::Ready(true))
+    }
+
+    /// Bytes come from the peer and are read.
+    pub(super) fn receive_all(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(4) {
+            assert_eq!(ready(write(&mut self.peer, part)), part.len());
+            assert_eq!(ready(read(&mut self.stream)), part);
+        }
     }
 
     /// A byte comes from the peer and is read.
     fn receive(&mut self) {
-        ready(write(&mut self.peer, b"a"));
-        assert_eq!(ready(read(&mut self.stream)), b"a");
+        self.receive_all(b"a");
     }
 
     /// Checks that the connection stays open for several times the limit.
@@ -185,22 +184,24 @@ impl<K: Kind> Conn<K> {
     }
 }
 
-fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
+fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    poll_with(future.as_mut(), Waker::noop())
 }
 
 /// The next data of a body: `None` if it waits, nothing if it has ended.
-fn frame<B: Body>(body: &mut Pin<Box<B>>) -> Option<Vec<u8>> {
-    let cx = &mut Context::from_waker(Waker::noop());
-    match body.as_mut().poll_frame(cx) {
-        Poll::Pending => None,
-        Poll::Ready(None) => Some(Vec::new()),
-        Poll::Ready(Some(frame)) => {
-            let Ok(frame) = frame else { panic!("a body fails") };
-            let mut data = frame.into_data().unwrap_or_else(|_| panic!("no data"));
-            Some(data.copy_to_bytes(data.remaining()).to_vec())
-        }
-    }
+fn frame<B: Body<Error: Debug>>(body: &mut Pin<Box<B>>) -> Option<Vec<u8>> {
+    let polled = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(frame) = polled else { return None };
+    let Some(frame) = frame else { return Some(Vec::new()) };
+    let mut data = frame.unwrap().into_data().unwrap_or_else(|_| panic!("no data"));
+    Some(data.copy_to_bytes(data.remaining()).to_vec())
+}
+
+/// The data of the next frame, as a server keeps it.
+pub(super) fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
+    let polled = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Some(Ok(frame))) = polled else { panic!("no frame") };
+    frame.into_data().unwrap_or_else(|_| panic!("no data"))
 }
 
 const IDLE: StreamLimits = NONE.idle(ms(LIMIT));
@@ -210,9 +211,9 @@ fn check_held_until_response_ends<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE);
     conn.receive();
     let mut called = conn.get();
-    assert!(poll(called.as_mut()).is_pending());
+    assert!(poll(&mut called).is_pending());
     conn.check_open();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    let (feed, mut body) = conn.answer(&mut called);
     drop(called);
     conn.check_open();
     feed.push(b"part");
@@ -230,13 +231,12 @@ fn request_holds_idle_time_back_until_the_body_of_its_response_has_ended() {
 }
 
 fn check_last_frame<K: Kind>() {
-    let mut conn = Conn::<K>::new(IDLE);
-    let mut called = conn.get();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-    feed.push(b"whole");
-    feed.end();
-    assert_eq!(frame(&mut body).unwrap(), b"whole");
-    conn.check_ends(Idle(ms(LIMIT)));
+    // With a limit for writes, of a server that waits for more to answer before it flushes.
+    for limits in [IDLE, IDLE.write_stall(ms(20 * LIMIT))] {
+        let mut conn = Conn::<K>::new(limits);
+        let _body = conn.answer_whole(&mut conn.get());
+        conn.check_ends(Idle(ms(LIMIT)));
+    }
 }
 
 #[test]
@@ -244,21 +244,11 @@ fn frame_that_is_known_to_be_the_last_ends_its_request() {
     both!(check_last_frame);
 }
 
-/// The data of the next frame, as a server keeps it.
-pub(super) fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
-    let polled = body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
-    let Poll::Ready(Some(Ok(frame))) = polled else { panic!("no frame") };
-    frame.into_data().unwrap_or_else(|_| panic!("no data"))
-}
-
 fn check_pieces<K: Kind>() {
     let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
     // The server keeps the last piece after the body.
     let mut conn = Conn::<K>::new(limits);
-    let mut called = conn.get_http2();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-    feed.push(b"first");
-    let first = piece(&mut body);
+    let (feed, mut body, first) = conn.answer_http2(b"first", false);
     feed.push(b"last");
     feed.end();
     let mut last = piece(&mut body);
@@ -268,24 +258,16 @@ fn check_pieces<K: Kind>() {
     last.advance(3);
     conn.check_open();
     // The time without a request counts from the same moment.
-    let due_in = |conn: &Conn<K>| {
-        let due = conn.stream.timers().deadline(DeadlineKind::RequestIdle).unwrap();
-        due - conn.lab.clock.now()
-    };
-    assert!(due_in(&conn) >= ms(LIMIT));
+    assert!(conn.due_in() >= ms(LIMIT));
     drop(last);
     conn.lab.advance_ticks(LIMIT / 2);
-    assert!(due_in(&conn) <= ms(LIMIT / 2 + K::LATE));
+    assert!(conn.due_in() <= ms(LIMIT / 2 + K::LATE));
     conn.receive();
     conn.check_ends(Idle(ms(LIMIT)));
 
     // The server has written the last piece, and keeps the rest of it until it has flushed.
     let mut conn = Conn::<K>::new(limits);
-    let mut called = conn.get_http2();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-    feed.push(b"whole");
-    feed.end();
-    let mut whole = piece(&mut body);
+    let (_feed, body, mut whole) = conn.answer_http2(b"whole", true);
     assert!(body.is_end_stream());
     drop(body);
     whole.advance(5);
@@ -297,13 +279,7 @@ fn check_pieces<K: Kind>() {
     // The body is broken off before the server knows that it has ended.
     for has_last in [false, true] {
         let mut conn = Conn::<K>::new(limits);
-        let mut called = conn.get_http2();
-        let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-        feed.push(b"first");
-        if has_last {
-            feed.end();
-        }
-        let kept = piece(&mut body);
+        let (_feed, body, kept) = conn.answer_http2(b"first", has_last);
         conn.check_open();
         drop(body);
         conn.check_ends(Idle(ms(LIMIT)));
@@ -312,11 +288,7 @@ fn check_pieces<K: Kind>() {
 
     // Without a limit for writes, idle times bound the client.
     let mut conn = Conn::<K>::new(IDLE);
-    let mut called = conn.get_http2();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-    feed.push(b"whole");
-    feed.end();
-    let _kept = piece(&mut body);
+    let (_feed, body, _kept) = conn.answer_http2(b"whole", true);
     drop(body);
     conn.check_ends(Idle(ms(LIMIT)));
 }
@@ -328,8 +300,7 @@ fn http2_request_goes_on_until_the_server_has_dropped_the_data_of_its_response()
 
 fn check_flush<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE.write_stall(ms(20 * LIMIT)));
-    let mut called = conn.get();
-    conn.answer_whole(&mut called);
+    drop(conn.answer_whole(&mut conn.get()));
     // More than the peer has room for: the write waits, and then goes on.
     let long = [b'x'; 100];
     ready(write(&mut conn.stream, &long));
@@ -338,15 +309,6 @@ fn check_flush<K: Kind>() {
     ready(read(&mut conn.peer));
     ready(write(&mut conn.stream, b"y"));
     ready(flush(&mut conn.stream));
-    conn.check_ends(Idle(ms(LIMIT)));
-
-    // A server that waits for more to answer before it flushes.
-    let mut conn = Conn::<K>::new(IDLE.write_stall(ms(20 * LIMIT)));
-    let mut called = conn.get();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
-    feed.push(b"whole");
-    feed.end();
-    assert_eq!(frame(&mut body).unwrap(), b"whole");
     conn.check_ends(Idle(ms(LIMIT)));
 }
 
@@ -358,8 +320,7 @@ fn http1_request_goes_on_until_its_response_is_flushed() {
 fn check_end_without_write<K: Kind>() {
     let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
     let mut conn = Conn::<K>::new(limits);
-    let mut called = conn.get();
-    let (feed, mut body) = conn.answer(StatusCode::OK, &mut called);
+    let (feed, mut body) = conn.answer(&mut conn.get());
     ready(write(&mut conn.stream, b"head"));
     assert!(read(&mut conn.stream).is_pending());
     conn.lab.advance_ticks(LIMIT / 2);
@@ -368,8 +329,7 @@ fn check_end_without_write<K: Kind>() {
     assert_eq!(frame(&mut body).unwrap(), b"whole");
     drop(body);
     ready(flush(&mut conn.stream));
-    let due = conn.stream.timers().deadline(DeadlineKind::RequestIdle).unwrap();
-    assert!(due - conn.lab.clock.now() >= ms(LIMIT));
+    assert!(conn.due_in() >= ms(LIMIT));
 }
 
 #[test]
@@ -381,8 +341,7 @@ fn http1_request_that_ends_without_a_write_has_not_ended_with_the_last_one() {
 fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard() {
     for is_flushed in [true, false] {
         let mut conn = Conn::<Timers>::new(IDLE.write_stall(ms(20 * LIMIT)));
-        let mut called = conn.get();
-        conn.answer_whole(&mut called);
+        drop(conn.answer_whole(&mut conn.get()));
         let accepted = (0..ROOM).take_while(|_| write(&mut conn.stream, b"x").is_ready()).count();
         assert!(accepted < ROOM, "a write is put off, though the peer has room");
         conn.check_open();
@@ -395,35 +354,35 @@ fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard()
     }
 }
 
-/// Checks that something ends a request.
-fn check_released<K: Kind>(end: fn(&Conn<K>, Called<K>)) {
-    let mut conn = Conn::<K>::new(IDLE);
-    conn.receive();
-    let mut called = conn.get();
-    assert!(poll(called.as_mut()).is_pending());
-    conn.check_open();
-    end(&conn, called);
-    conn.check_ends(Idle(ms(LIMIT)));
-}
+/// What ends a request.
+type End<K> = fn(&Conn<K>, Called<K>);
 
 fn check_all_released<K: Kind>() {
-    // The client has left.
-    check_released::<K>(|_, called| drop(called));
-    check_released::<K>(|conn, mut called| {
-        let (_, body) = conn.answer(StatusCode::OK, &mut called);
-        drop(body);
-    });
-    check_released::<K>(|conn, mut called| {
-        conn.answers.borrow_mut().push_back(Answer::Fail);
-        assert!(matches!(poll(called.as_mut()), Poll::Ready(Err("failed"))));
-        // The future itself is still there.
-        std::mem::forget(called);
-    });
-    check_released::<K>(|conn, mut called| {
-        conn.answers.borrow_mut().push_back(Answer::Panic);
-        let polled = catch_unwind(AssertUnwindSafe(|| poll(called.as_mut()).is_ready()));
-        assert!(polled.is_err());
-    });
+    let ends: [End<K>; 5] = [
+        // The client has left.
+        |_, called| drop(called),
+        |conn, mut called| drop(conn.answer(&mut called)),
+        |conn, mut called| {
+            assert!(conn.end_by(|| Err("failed"), &mut called));
+            // The future itself is still there.
+            std::mem::forget(called);
+        },
+        |conn, mut called| assert!(!conn.end_by(|| panic!("a handler panics"), &mut called)),
+        |conn, called| {
+            drop(called);
+            conn.panics.set(true);
+            catch_unwind(AssertUnwindSafe(|| drop(conn.get()))).unwrap_err();
+        },
+    ];
+    for end in ends {
+        let mut conn = Conn::<K>::new(IDLE);
+        conn.receive();
+        let mut called = conn.get();
+        assert!(poll(&mut called).is_pending());
+        conn.check_open();
+        end(&conn, called);
+        conn.check_ends(Idle(ms(LIMIT)));
+    }
 }
 
 #[test]
@@ -431,38 +390,9 @@ fn request_whose_response_is_dropped_fails_or_panics_holds_nothing() {
     both!(check_all_released);
 }
 
-/// A service that panics when it is called.
-struct Panics;
-
-impl<R> Service<R> for Panics {
-    type Response = Response<Feed>;
-    type Error = Infallible;
-    type Future = std::future::Ready<Result<Response<Feed>, Infallible>>;
-
-    fn call(&self, _: R) -> Self::Future {
-        panic!("a service panics")
-    }
-}
-
-fn check_panic_in_call<K: Kind>() {
-    let mut lab = lab();
-    let (mut stream, _peer) = duplex::<K>(&lab, IDLE);
-    let service = TimedHttp::new(Panics, stream.control());
-    let called =
-        catch_unwind(AssertUnwindSafe(|| drop(service.call(Request::new(Feed::default())))));
-    assert!(called.is_err());
-    check_ends::<K, _>(&mut lab, LIMIT, Idle(ms(LIMIT)), || read(&mut stream));
-}
-
-#[test]
-fn service_that_panics_when_it_is_called_holds_nothing() {
-    both!(check_panic_in_call);
-}
-
 fn check_several<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE);
-    let called = [0; 3].map(|_| conn.get());
-    for one in called {
+    for one in [0; 3].map(|_| conn.get()) {
         conn.check_open();
         drop(one);
     }
@@ -505,10 +435,7 @@ fn check_end_of_wait<K: Kind>() {
     // The end of the body, and its drop.
     for is_ended in [true, false] {
         let mut conn = Conn::<K>::new(IDLE);
-        let feed = Feed::default();
-        let called = conn.call(feed.clone());
-        let mut body = conn.body();
-        assert_eq!(frame(&mut body), None);
+        let (called, feed, mut body) = conn.call_reading();
         if is_ended {
             feed.end();
             assert_eq!(frame(&mut body).unwrap(), b"");
@@ -528,11 +455,8 @@ fn request_whose_body_has_ended_or_is_dropped_holds_idle_time_back_again() {
 
 fn check_late_body<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE);
-    let feed = Feed::default();
-    let called = conn.call(feed.clone());
     // Another task reads the body when the response has ended.
-    let mut body = conn.body();
-    assert_eq!(frame(&mut body), None);
+    let (called, feed, mut body) = conn.call_reading();
     drop(called);
     assert_eq!(frame(&mut body), None);
     feed.push(b"part");
@@ -550,8 +474,7 @@ fn check_heads<K: Kind>() {
     for _ in 0..3 {
         conn.receive();
         assert_eq!(timeout(read(&mut conn.stream)), None);
-        let feed = Feed::default();
-        let called = conn.call(feed.clone());
+        let called = conn.call(Feed::default());
         conn.check_open();
         // Bytes of the body.
         conn.receive();
@@ -595,9 +518,7 @@ fn check_head_ahead<K: Kind>() {
     drop(called);
     drop(conn.get());
     conn.check_open();
-}
-
-fn check_head_behind<K: Kind>() {
+    // It is read with the request before it.
     let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)));
     let read_all = b"a\r\n\r\nb";
     ready(write(&mut conn.peer, read_all));
@@ -610,11 +531,6 @@ fn check_head_behind<K: Kind>() {
     conn.check_open();
     drop(called);
     conn.check_ends(Head(ms(LIMIT)));
-}
-
-#[test]
-fn head_that_is_read_with_the_request_before_it_has_a_deadline_from_the_response() {
-    both!(check_head_behind);
 }
 
 #[test]
@@ -632,10 +548,8 @@ fn check_tunnel<K: Kind>() {
     for (method, status, is_tunnel) in cases {
         let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)).min_read_rate(RATE));
         conn.receive();
-        let body = Feed::default();
-        body.end();
-        let mut called = conn.call_with(Version::HTTP_11, method, body);
-        drop(conn.answer(status, &mut called));
+        let mut called = conn.call_with(Version::HTTP_11, method, Feed::empty());
+        drop(conn.answer_with(status, &mut called));
         conn.receive();
         if is_tunnel {
             conn.check_open();
@@ -658,8 +572,7 @@ fn check_http2<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)).min_read_rate(RATE));
     conn.receive();
     for _ in 0..2 {
-        let feed = Feed::default();
-        let called = conn.call_with(Version::HTTP_2, Method::POST, feed.clone());
+        let called = conn.call_with(Version::HTTP_2, Method::POST, Feed::default());
         let mut body = conn.body();
         assert_eq!(frame(&mut body), None);
         conn.check_open();
@@ -679,10 +592,7 @@ fn check_rate<K: Kind>() {
     // Messages that come in time, and handlers that take long.
     for _ in 0..2 {
         conn.receive();
-        let feed = Feed::default();
-        let called = conn.call(feed.clone());
-        let mut body = conn.body();
-        assert_eq!(frame(&mut body), None);
+        let (called, feed, mut body) = conn.call_reading();
         feed.end();
         assert_eq!(frame(&mut body).unwrap(), b"");
         conn.check_open();
@@ -691,9 +601,15 @@ fn check_rate<K: Kind>() {
     }
     // A message whose body does not come.
     conn.receive();
-    let _called = conn.call(Feed::default());
-    let mut body = conn.body();
-    assert_eq!(frame(&mut body), None);
+    let _reading = conn.call_reading();
+    conn.check_ends(ReadRate(RATE));
+
+    let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
+    // These bytes have the first request, and the head of the second.
+    conn.receive();
+    drop(conn.get());
+    drop(conn.body());
+    let _reading = conn.call_reading();
     conn.check_ends(ReadRate(RATE));
 }
 
@@ -702,24 +618,7 @@ fn message_is_measured_until_the_body_of_its_request_has_ended() {
     both!(check_rate);
 }
 
-fn check_pipelined_body<K: Kind>() {
-    let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
-    // These bytes have the first request, and the head of the second.
-    conn.receive();
-    drop(conn.get());
-    drop(conn.body());
-    let _called = conn.call(Feed::default());
-    let mut body = conn.body();
-    assert_eq!(frame(&mut body), None);
-    conn.check_ends(ReadRate(RATE));
-}
-
-#[test]
-fn body_that_does_not_follow_a_pipelined_head_is_measured() {
-    both!(check_pipelined_body);
-}
-
-fn check_pipelined_requests<K: Kind>() {
+fn check_unmeasured<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
     conn.receive();
     for _ in 0..3 {
@@ -728,14 +627,7 @@ fn check_pipelined_requests<K: Kind>() {
     }
     // The next request may take its time.
     conn.check_open();
-}
 
-#[test]
-fn pipelined_requests_without_bodies_are_not_measured() {
-    both!(check_pipelined_requests);
-}
-
-fn check_dropped_body<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
     conn.receive();
     let _called = conn.call(Feed::default());
@@ -744,6 +636,6 @@ fn check_dropped_body<K: Kind>() {
 }
 
 #[test]
-fn body_that_the_handler_has_dropped_is_not_measured() {
-    both!(check_dropped_body);
+fn pipelined_requests_without_bodies_and_bodies_that_are_dropped_are_not_measured() {
+    both!(check_unmeasured);
 }
