@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
+pub(crate) use corewheel_test_support::sockets::connect;
 pub(crate) use corewheel_test_support::wait_for as wait_until;
 pub(crate) use corewheel_test_support::{Alarm, FAR, Lab, PATIENCE, builder, ms, poll_with};
 
@@ -216,14 +217,6 @@ pub(crate) fn beside_runtime(
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();
     (service, runtime, listener, address)
-}
-
-/// Connects to a server. A read that takes too long fails the test.
-pub(crate) fn connect(server: SocketAddr) -> Client {
-    let client = Client::connect(server).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.set_nodelay(true).unwrap();
-    client
 }
 
 /// Checks all cases at once, each by a thread of its own, as each waits for its limits.

@@ -3,8 +3,8 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream as Client};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use axum::routing::get;
 use corewheel::{Handle, Runtime, ShutdownPolicy, TimerService};
 use corewheel_http::hyper::HyperTimer;
 use corewheel_http::tower::TimeoutLayer;
+use corewheel_test_support::sockets::read_to_end;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -51,18 +52,6 @@ async fn serve(handle: Handle, listener: TcpListener) -> Infallible {
         let (server, app) = (server.clone(), TowerToHyperService::new(app.clone()));
         tokio::spawn(async move { server.serve_connection(TokioIo::new(stream), app).await });
     }
-}
-
-/// Reads until the server closes the connection.
-fn read_to_end(client: &mut Client) -> Vec<u8> {
-    let mut read = Vec::new();
-    match client.read_to_end(&mut read) {
-        Ok(_) => {}
-        // The server had not read all.
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-        Err(error) => panic!("the connection is not closed: {error}"),
-    }
-    read
 }
 
 #[track_caller]

@@ -22,7 +22,8 @@ fn check_stalls<K: Kind>(conn: &mut Conn<K>, after: u64) {
     });
 }
 
-fn check_late_piece<K: Kind>() {
+both_sides!(piece_that_comes_after_the_last_flush_is_a_stalled_write_without_a_window);
+fn piece_that_comes_after_the_last_flush_is_a_stalled_write_without_a_window<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     let (alarm, waker) = Alarm::new();
     let (feed, mut body) = conn.answer(&mut conn.get_http2());
@@ -37,11 +38,6 @@ fn check_late_piece<K: Kind>() {
     assert!(alarm.rang(), "no poll of the stream finds the piece");
     assert!(read_with(&mut conn.stream, &waker).is_pending());
     check_stalls(&mut conn, LIMIT);
-}
-
-#[test]
-fn piece_that_comes_after_the_last_flush_is_a_stalled_write_without_a_window() {
-    both!(check_late_piece);
 }
 
 /// Other frames fill the peer's side, until no more is accepted.
@@ -73,7 +69,8 @@ fn end_of<K: Kind>(
     panic!("no limit was reached");
 }
 
-fn check_filled_socket<K: Kind>() {
+both_sides!(peer_that_fills_and_empties_the_socket_does_not_begin_its_stall_again);
+fn peer_that_fills_and_empties_the_socket_does_not_begin_its_stall_again<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     let (_feed, _body, _piece) = conn.answer_http2(&LONG[..10], false);
     ready(flush(&mut conn.stream));
@@ -97,12 +94,8 @@ fn ready_or_error<V>(polled: Polled<V>) -> io::Result<V> {
     }
 }
 
-#[test]
-fn peer_that_fills_and_empties_the_socket_does_not_begin_its_stall_again() {
-    both!(check_filled_socket);
-}
-
-fn check_full_socket<K: Kind>() {
+both_sides!(peer_that_keeps_the_socket_full_of_other_frames_is_a_stalled_write);
+fn peer_that_keeps_the_socket_full_of_other_frames_is_a_stalled_write<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     let (_feed, _body, _piece) = conn.answer_http2(&LONG[..10], false);
     // The framework never flushes, as a write always waits.
@@ -116,12 +109,8 @@ fn check_full_socket<K: Kind>() {
     assert!((copied..=copied + LIMIT + K::LATE).contains(&ticks), "{ticks}");
 }
 
-#[test]
-fn peer_that_keeps_the_socket_full_of_other_frames_is_a_stalled_write() {
-    both!(check_full_socket);
-}
-
-fn check_slow_peer<K: Kind>() {
+both_sides!(peer_that_takes_copied_data_slowly_is_not_cut);
+fn peer_that_takes_copied_data_slowly_is_not_cut<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     let (_feed, _body, mut piece) = conn.answer_http2(&LONG[..10 * COPIED], false);
     // The framework takes a frame, copies it, and writes it for a long time.
@@ -139,18 +128,14 @@ fn check_slow_peer<K: Kind>() {
     assert_eq!(limit, Some(WriteStall(ms(LIMIT))), "it takes no more");
 }
 
-#[test]
-fn peer_that_takes_copied_data_slowly_is_not_cut() {
-    both!(check_slow_peer);
-}
-
 /// Bytes come from the peer and are read, and the stream waits for more.
 fn receive<K: Kind>(conn: &mut Conn<K>, bytes: &[u8]) {
     conn.receive_all(bytes);
     assert!(read(&mut conn.stream).is_pending());
 }
 
-fn check_window_of_reset<K: Kind>() {
+both_sides!(window_for_a_response_that_its_peer_has_reset_begins_a_stall_again);
+fn window_for_a_response_that_its_peer_has_reset_begins_a_stall_again<K: Kind>() {
     let mut conn = Conn::<K>::new(STALL);
     receive(&mut conn, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     let (_feed, _body, piece) = conn.answer_http2(&LONG[..10], false);
@@ -169,14 +154,10 @@ fn check_window_of_reset<K: Kind>() {
     drop(other);
 }
 
-#[test]
-fn window_for_a_response_that_its_peer_has_reset_begins_a_stall_again() {
-    both!(check_window_of_reset);
-}
-
 const RATE: DataRate = DataRate::new(1_000, ms(LIMIT));
 
-fn check_rate<K: Kind>() {
+both_sides!(bytes_that_end_a_wait_for_a_window_count_for_the_least_rate);
+fn bytes_that_end_a_wait_for_a_window_count_for_the_least_rate<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_write_rate(RATE));
     let (feed, mut body, mut waiting) = conn.answer_http2(&LONG[..40], false);
     for _ in 0..20 {
@@ -195,12 +176,8 @@ fn check_rate<K: Kind>() {
     assert!((400 - K::LATE..=400 + K::LATE).contains(&ticks), "{ticks}");
 }
 
-#[test]
-fn bytes_that_end_a_wait_for_a_window_count_for_the_least_rate() {
-    both!(check_rate);
-}
-
-fn check_late_window<K: Kind>() {
+both_sides!(window_that_is_found_late_leaves_half_of_the_time_to_the_next_wait);
+fn window_that_is_found_late_leaves_half_of_the_time_to_the_next_wait<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_write_rate(RATE));
     let (feed, mut body, mut waiting) = conn.answer_http2(&LONG[..40], false);
     ready(flush(&mut conn.stream));
@@ -213,9 +190,4 @@ fn check_late_window<K: Kind>() {
     let (ticks, limit) = end_of(&mut conn, |conn| ready_or_error(flush(&mut conn.stream)));
     assert_eq!(limit, WriteRate(RATE));
     assert!((LIMIT / 2..=LIMIT / 2 + K::LATE).contains(&ticks), "{ticks}");
-}
-
-#[test]
-fn window_that_is_found_late_leaves_half_of_the_time_to_the_next_wait() {
-    both!(check_late_window);
 }

@@ -207,7 +207,8 @@ pub(super) fn piece<B: Body>(body: &mut Pin<Box<B>>) -> B::Data {
 const IDLE: StreamLimits = NONE.idle(ms(LIMIT));
 const RATE: DataRate = DataRate::new(1_000, ms(LIMIT));
 
-fn check_held_until_response_ends<K: Kind>() {
+both_sides!(request_holds_idle_time_back_until_the_body_of_its_response_has_ended);
+fn request_holds_idle_time_back_until_the_body_of_its_response_has_ended<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE);
     conn.receive();
     let mut called = conn.get();
@@ -225,12 +226,8 @@ fn check_held_until_response_ends<K: Kind>() {
     conn.check_ends(Idle(ms(LIMIT)));
 }
 
-#[test]
-fn request_holds_idle_time_back_until_the_body_of_its_response_has_ended() {
-    both!(check_held_until_response_ends);
-}
-
-fn check_last_frame<K: Kind>() {
+both_sides!(frame_that_is_known_to_be_the_last_ends_its_request);
+fn frame_that_is_known_to_be_the_last_ends_its_request<K: Kind>() {
     // With a limit for writes, of a server that waits for more to answer before it flushes.
     for limits in [IDLE, IDLE.write_stall(ms(20 * LIMIT))] {
         let mut conn = Conn::<K>::new(limits);
@@ -239,12 +236,8 @@ fn check_last_frame<K: Kind>() {
     }
 }
 
-#[test]
-fn frame_that_is_known_to_be_the_last_ends_its_request() {
-    both!(check_last_frame);
-}
-
-fn check_pieces<K: Kind>() {
+both_sides!(http2_request_goes_on_until_the_server_has_dropped_the_data_of_its_response);
+fn http2_request_goes_on_until_the_server_has_dropped_the_data_of_its_response<K: Kind>() {
     let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
     // The server keeps the last piece after the body.
     let mut conn = Conn::<K>::new(limits);
@@ -293,12 +286,8 @@ fn check_pieces<K: Kind>() {
     conn.check_ends(Idle(ms(LIMIT)));
 }
 
-#[test]
-fn http2_request_goes_on_until_the_server_has_dropped_the_data_of_its_response() {
-    both!(check_pieces);
-}
-
-fn check_flush<K: Kind>() {
+both_sides!(http1_request_goes_on_until_its_response_is_flushed);
+fn http1_request_goes_on_until_its_response_is_flushed<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE.write_stall(ms(20 * LIMIT)));
     drop(conn.answer_whole(&mut conn.get()));
     // More than the peer has room for: the write waits, and then goes on.
@@ -312,12 +301,8 @@ fn check_flush<K: Kind>() {
     conn.check_ends(Idle(ms(LIMIT)));
 }
 
-#[test]
-fn http1_request_goes_on_until_its_response_is_flushed() {
-    both!(check_flush);
-}
-
-fn check_end_without_write<K: Kind>() {
+both_sides!(http1_request_that_ends_without_a_write_has_not_ended_with_the_last_one);
+fn http1_request_that_ends_without_a_write_has_not_ended_with_the_last_one<K: Kind>() {
     let limits = IDLE.write_stall(ms(20 * LIMIT)).request_idle(ms(LIMIT));
     let mut conn = Conn::<K>::new(limits);
     let (feed, mut body) = conn.answer(&mut conn.get());
@@ -330,11 +315,6 @@ fn check_end_without_write<K: Kind>() {
     drop(body);
     ready(flush(&mut conn.stream));
     assert!(conn.due_in() >= ms(LIMIT));
-}
-
-#[test]
-fn http1_request_that_ends_without_a_write_has_not_ended_with_the_last_one() {
-    both!(check_end_without_write);
 }
 
 #[test]
@@ -357,7 +337,8 @@ fn http1_request_goes_on_while_a_write_is_put_off_for_other_tasks_of_the_shard()
 /// What ends a request.
 type End<K> = fn(&Conn<K>, Called<K>);
 
-fn check_all_released<K: Kind>() {
+both_sides!(request_whose_response_is_dropped_fails_or_panics_holds_nothing);
+fn request_whose_response_is_dropped_fails_or_panics_holds_nothing<K: Kind>() {
     let ends: [End<K>; 5] = [
         // The client has left.
         |_, called| drop(called),
@@ -385,12 +366,8 @@ fn check_all_released<K: Kind>() {
     }
 }
 
-#[test]
-fn request_whose_response_is_dropped_fails_or_panics_holds_nothing() {
-    both!(check_all_released);
-}
-
-fn check_several<K: Kind>() {
+both_sides!(several_requests_hold_idle_time_back_until_the_last_has_ended);
+fn several_requests_hold_idle_time_back_until_the_last_has_ended<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE);
     for one in [0; 3].map(|_| conn.get()) {
         conn.check_open();
@@ -399,12 +376,8 @@ fn check_several<K: Kind>() {
     conn.check_ends(Idle(ms(LIMIT)));
 }
 
-#[test]
-fn several_requests_hold_idle_time_back_until_the_last_has_ended() {
-    both!(check_several);
-}
-
-fn check_wait_for_body<K: Kind>() {
+both_sides!(server_that_waits_for_the_body_of_a_request_finds_a_client_that_is_idle);
+fn server_that_waits_for_the_body_of_a_request_finds_a_client_that_is_idle<K: Kind>() {
     // Both limits count while the server waits for the client.
     for (limits, expected) in
         [(IDLE, Idle(ms(LIMIT))), (NONE.read_idle(ms(LIMIT)), ReadIdle(ms(LIMIT)))]
@@ -426,12 +399,8 @@ fn check_wait_for_body<K: Kind>() {
     }
 }
 
-#[test]
-fn server_that_waits_for_the_body_of_a_request_finds_a_client_that_is_idle() {
-    both!(check_wait_for_body);
-}
-
-fn check_end_of_wait<K: Kind>() {
+both_sides!(request_whose_body_has_ended_or_is_dropped_holds_idle_time_back_again);
+fn request_whose_body_has_ended_or_is_dropped_holds_idle_time_back_again<K: Kind>() {
     // The end of the body, and its drop.
     for is_ended in [true, false] {
         let mut conn = Conn::<K>::new(IDLE);
@@ -448,12 +417,8 @@ fn check_end_of_wait<K: Kind>() {
     }
 }
 
-#[test]
-fn request_whose_body_has_ended_or_is_dropped_holds_idle_time_back_again() {
-    both!(check_end_of_wait);
-}
-
-fn check_late_body<K: Kind>() {
+both_sides!(body_that_is_read_after_the_response_has_ended_holds_nothing);
+fn body_that_is_read_after_the_response_has_ended_holds_nothing<K: Kind>() {
     let mut conn = Conn::<K>::new(IDLE);
     // Another task reads the body when the response has ended.
     let (called, feed, mut body) = conn.call_reading();
@@ -464,12 +429,8 @@ fn check_late_body<K: Kind>() {
     conn.check_ends(Idle(ms(LIMIT)));
 }
 
-#[test]
-fn body_that_is_read_after_the_response_has_ended_holds_nothing() {
-    both!(check_late_body);
-}
-
-fn check_heads<K: Kind>() {
+both_sides!(head_has_a_deadline_from_its_first_byte_to_the_call_in_each_message);
+fn head_has_a_deadline_from_its_first_byte_to_the_call_in_each_message<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)));
     for _ in 0..3 {
         conn.receive();
@@ -490,12 +451,8 @@ fn check_heads<K: Kind>() {
     conn.check_ends(Head(ms(LIMIT)));
 }
 
-#[test]
-fn head_has_a_deadline_from_its_first_byte_to_the_call_in_each_message() {
-    both!(check_heads);
-}
-
-fn check_head_ahead<K: Kind>() {
+both_sides!(head_that_begins_before_the_response_has_ended_has_a_deadline_from_that_end);
+fn head_that_begins_before_the_response_has_ended_has_a_deadline_from_that_end<K: Kind>() {
     // Whether another read waits before the response has ended.
     for reads_on in [false, true] {
         let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)));
@@ -533,12 +490,8 @@ fn check_head_ahead<K: Kind>() {
     conn.check_ends(Head(ms(LIMIT)));
 }
 
-#[test]
-fn head_that_begins_before_the_response_has_ended_has_a_deadline_from_that_end() {
-    both!(check_head_ahead);
-}
-
-fn check_tunnel<K: Kind>() {
+both_sides!(connection_that_another_protocol_has_taken_over_has_no_more_heads);
+fn connection_that_another_protocol_has_taken_over_has_no_more_heads<K: Kind>() {
     let cases = [
         (Method::GET, StatusCode::SWITCHING_PROTOCOLS, true),
         (Method::CONNECT, StatusCode::OK, true),
@@ -559,12 +512,8 @@ fn check_tunnel<K: Kind>() {
     }
 }
 
-#[test]
-fn connection_that_another_protocol_has_taken_over_has_no_more_heads() {
-    both!(check_tunnel);
-}
-
-fn check_http2<K: Kind>() {
+both_sides!(http2_connection_has_no_head_and_no_rate_after_its_first_request);
+fn http2_connection_has_no_head_and_no_rate_after_its_first_request<K: Kind>() {
     // Before its first request, a connection has the deadline of a head.
     let mut conn = Conn::<K>::new(NONE.head(ms(LIMIT)).min_read_rate(RATE));
     conn.receive();
@@ -582,12 +531,8 @@ fn check_http2<K: Kind>() {
     }
 }
 
-#[test]
-fn http2_connection_has_no_head_and_no_rate_after_its_first_request() {
-    both!(check_http2);
-}
-
-fn check_rate<K: Kind>() {
+both_sides!(message_is_measured_until_the_body_of_its_request_has_ended);
+fn message_is_measured_until_the_body_of_its_request_has_ended<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
     // Messages that come in time, and handlers that take long.
     for _ in 0..2 {
@@ -613,12 +558,8 @@ fn check_rate<K: Kind>() {
     conn.check_ends(ReadRate(RATE));
 }
 
-#[test]
-fn message_is_measured_until_the_body_of_its_request_has_ended() {
-    both!(check_rate);
-}
-
-fn check_unmeasured<K: Kind>() {
+both_sides!(pipelined_requests_without_bodies_and_bodies_that_are_dropped_are_not_measured);
+fn pipelined_requests_without_bodies_and_bodies_that_are_dropped_are_not_measured<K: Kind>() {
     let mut conn = Conn::<K>::new(NONE.min_read_rate(RATE));
     conn.receive();
     for _ in 0..3 {
@@ -633,9 +574,4 @@ fn check_unmeasured<K: Kind>() {
     let _called = conn.call(Feed::default());
     drop(conn.body());
     conn.check_open();
-}
-
-#[test]
-fn pipelined_requests_without_bodies_and_bodies_that_are_dropped_are_not_measured() {
-    both!(check_unmeasured);
 }
