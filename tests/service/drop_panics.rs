@@ -4,20 +4,23 @@
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
+use corewheel::attach::Turn;
 use corewheel::{ConnLimits, Fired, ReplyError, ShutdownPolicy, Timers};
 use corewheel_kit::keyed::KeyedTimers;
-use corewheel_kit::purgatory::{Operation, Purgatory};
-use corewheel_kit::queue::DelayQueue;
+use corewheel_kit::purgatory::Purgatory;
 use corewheel_kit::repeat::{PeriodicRun, Repeat};
 use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
-use corewheel_test_support::{FAR, Host, Lab, OTHER, Running, SHARD, builder, check_law, look, ms};
+use corewheel_test_support::{
+    FAR, Guard, Host, Lab, OTHER, POLICIES, Running, SHARD, block_on, builder, check_law, look, ms,
+    poll, waker_that,
+};
 
 thread_local! {
     /// How many such values this thread has dropped.
@@ -48,8 +51,10 @@ fn dropped_by(act: impl FnOnce()) -> u32 {
     DROPPED.get() - before
 }
 
-const POLICIES: [ShutdownPolicy; 3] =
-    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
+/// How many such values the drop of `value` drops.
+fn dropped_with<V>(value: V) -> u32 {
+    dropped_by(|| drop(value))
+}
 
 fn lab<T: Send + 'static>() -> Lab<T> {
     Lab::with_handler(builder(2), |_| |_: Fired<T>, _: &Timers<T>| {})
@@ -57,7 +62,7 @@ fn lab<T: Send + 'static>() -> Lab<T> {
 
 /// Schedules two typed timers, two local callbacks, and two callbacks by a client.
 fn schedule_six(lab: &mut Lab<PanicsOnDrop>) {
-    let (timers, client) = (lab.timers().clone(), lab.service.handle());
+    let (timers, client) = (lab.timers().clone(), lab.handle());
     for n in 0..2 {
         timers.schedule(FAR, PanicsOnDrop(n)).unwrap();
         let value = PanicsOnDrop(n);
@@ -69,50 +74,36 @@ fn schedule_six(lab: &mut Lab<PanicsOnDrop>) {
 }
 
 #[test]
-fn shutdown_report_that_is_not_awaited_drops_its_payloads_one_at_a_time() {
-    for policy in POLICIES {
-        let mut lab = lab();
-        schedule_six(&mut lab);
-        drop(lab.service.begin_shutdown(policy).unwrap());
-        let dropped = dropped_by(|| lab.settle_closed());
-        assert_eq!(dropped, 6, "{policy:?}");
-        check_law(&lab.counts());
-    }
-}
-
-#[test]
 fn shutdown_report_that_was_sent_and_not_read_drops_its_payloads_one_at_a_time() {
     let mut lab = lab();
     schedule_six(&mut lab);
     let unread = lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap();
     // Local callbacks cannot be sent, so the shard drops them.
     assert_eq!(dropped_by(|| lab.settle_closed()), 2);
-    assert_eq!(dropped_by(|| drop(unread)), 4);
+    assert_eq!(dropped_with(unread), 4);
     // The future has the report of one shard and waits for the report of the other.
     let mut lab = self::lab();
     schedule_six(&mut lab);
     let mut reports = Box::pin(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
-    while lab.shards[0].turn() != corewheel::attach::Turn::Closed {}
+    while lab.turn() != Turn::Closed {}
     assert!(look(&mut reports).is_none());
-    assert_eq!(dropped_by(|| drop(reports)), 4);
+    assert_eq!(dropped_with(reports), 4);
 }
 
 #[test]
 fn shard_that_dies_drops_its_timers_one_at_a_time() {
     let mut lab = lab();
     schedule_six(&mut lab);
-    let dropped = dropped_by(|| drop(lab.shards.remove(0)));
-    assert_eq!(dropped, 6);
-    assert_eq!(lab.counts().pending, 0);
-    check_law(&lab.counts());
+    let dropped = dropped_with(lab.shards.remove(0));
+    let counts = lab.counts();
+    assert_eq!((dropped, counts.dropped, counts.returned, counts.pending), (6, 6, 0, 0));
+    check_law(&counts);
 }
 
 #[test]
 fn futures_that_a_closed_shard_has_not_started_are_dropped_one_at_a_time() {
-    for host in Host::executors() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
-        let (sender, blocks) = std::sync::mpsc::channel();
-        let (go, held) = std::sync::mpsc::channel::<()>();
+    for (host, running) in Running::<u8>::each(Host::executors(), 1) {
+        let ((sender, blocks), (go, held)) = (mpsc::channel(), mpsc::channel::<()>());
         let call = move |_: &Timers<u8>| {
             sender.send(()).unwrap();
             let _released = held.recv();
@@ -129,30 +120,15 @@ fn futures_that_a_closed_shard_has_not_started_are_dropped_one_at_a_time() {
         }
         let report = running.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
         drop(go);
-        assert!(corewheel_test_support::block_on(report).dead.is_empty(), "{host:?}");
+        assert!(block_on(report).dead.is_empty(), "{host:?}");
         running.stop();
     }
 }
 
 #[test]
-fn requests_in_a_lane_are_dropped_one_at_a_time_when_the_shard_closes() {
-    let mut lab = lab();
-    let client = lab.service.handle();
-    for n in 0..4 {
-        let timer = client.on(SHARD).schedule(FAR, PanicsOnDrop(n)).unwrap();
-        if n % 2 == 0 {
-            client.cancel_detached(timer);
-        }
-    }
-    drop(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
-    assert_eq!(dropped_by(|| lab.settle_closed()), 4);
-    check_law(&lab.counts());
-}
-
-#[test]
 fn replies_to_many_cancels_that_are_not_read_drop_their_payloads_one_at_a_time() {
     let mut lab = lab();
-    let client = lab.service.handle();
+    let client = lab.handle();
     let schedule = |lab: &mut Lab<PanicsOnDrop>| {
         let on = |shard| client.on(shard).schedule(FAR, PanicsOnDrop(0)).unwrap();
         let timers = [on(SHARD), on(OTHER), on(SHARD), on(OTHER)];
@@ -161,19 +137,19 @@ fn replies_to_many_cancels_that_are_not_read_drop_their_payloads_one_at_a_time()
     };
     // The replies have come, and the caller does not wait for them.
     let timers = schedule(&mut lab);
-    let replies = lab.service.handle().cancel_many(&timers);
+    let replies = lab.handle().cancel_many(&timers);
     lab.settle();
-    assert_eq!(dropped_by(|| drop(replies)), 4);
+    assert_eq!(dropped_with(replies), 4);
     // A part of the replies has come while the caller waited.
     let timers = schedule(&mut lab);
-    let mut replies = lab.service.handle().cancel_many(&timers).into_future();
+    let mut replies = lab.handle().cancel_many(&timers).into_future();
     let _next = lab.shards[1].turn();
     assert!(look(&mut replies).is_none());
-    assert_eq!(dropped_by(|| drop(replies)), 2);
+    assert_eq!(dropped_with(replies), 2);
     assert_eq!(dropped_by(|| lab.settle()), 2);
     // The shard dies when it has applied a part of the cancels.
     let timers = schedule(&mut lab);
-    let replies = lab.service.handle().cancel_many(&timers);
+    let replies = lab.handle().cancel_many(&timers);
     let dropped = dropped_by(|| {
         drop(replies);
         drop(lab.shards.remove(0));
@@ -183,66 +159,45 @@ fn replies_to_many_cancels_that_are_not_read_drop_their_payloads_one_at_a_time()
 }
 
 #[test]
-fn delay_queue_drops_its_values_one_at_a_time() {
-    let lab = lab::<()>();
-    let queue = DelayQueue::new(lab.timers());
-    let fill = || (0..3).for_each(|n| assert!(queue.insert(PanicsOnDrop(n), ms(1)).is_ok()));
-    fill();
-    assert_eq!(dropped_by(|| drop(queue)), 3);
-    assert_eq!(lab.timers().len(), 0);
-}
-
-#[test]
 fn keyed_timers_drop_keys_values_groups_and_handler_one_at_a_time() {
     let lab = lab::<()>();
     let value = PanicsOnDrop(0);
-    let keyed = KeyedTimers::<PanicsOnDrop, PanicsOnDrop, PanicsOnDrop>::in_groups(
-        lab.timers(),
-        move |_, _| {
-            let _value = &value;
-        },
-    );
-    let fill = || {
-        for n in 0..3 {
-            assert!(
-                keyed.insert_in(PanicsOnDrop(n), PanicsOnDrop(n), PanicsOnDrop(n), FAR).is_ok()
-            );
-        }
+    let keyed = KeyedTimers::in_groups(lab.timers(), move |_, _: &_| {
+        let _value = &value;
+    });
+    let insert = |group, key| {
+        keyed.insert_in(PanicsOnDrop(group), PanicsOnDrop(key), PanicsOnDrop(key), FAR)
     };
-    fill();
+    (0..3).for_each(|n| assert!(insert(n, n).is_ok()));
     // The second copy of the group's name is dropped; key and value are returned.
-    let again = || match keyed.insert_in(PanicsOnDrop(0), PanicsOnDrop(0), PanicsOnDrop(7), FAR) {
+    let again = || match insert(0, 0) {
         Ok(Some(before)) => std::mem::forget(before),
         _ => panic!("the key is not new"),
     };
     assert_eq!(dropped_by(again), 1);
-    assert_eq!(dropped_by(|| drop(keyed)), 10);
+    assert_eq!(dropped_with(keyed), 10);
     assert_eq!(lab.timers().len(), 0);
 }
 
-/// An operation that is never ready, and panics when it is dropped.
-struct NeverReady(#[allow(dead_code, reason = "it is dropped")] PanicsOnDrop);
-
-impl Operation for NeverReady {
-    fn try_complete(&mut self) -> bool {
-        false
-    }
-
-    fn completed(self) {}
-
-    fn expired(self) {}
+/// An operation that panics when it is dropped, and when it has ended as expected.
+fn operation(is_ready: &Rc<Cell<bool>>, expected: Completion) -> OperationFn {
+    let (is_ready, value) = (Rc::clone(is_ready), PanicsOnDrop(0));
+    let done = move |how: Completion| {
+        assert_eq!(how, expected);
+        drop(value);
+    };
+    OperationFn::new(move || is_ready.get(), done)
 }
 
 #[test]
 fn purgatory_drops_keys_and_operations_one_at_a_time() {
     let mut lab = lab::<()>();
-    let purgatory = Purgatory::<PanicsOnDrop, NeverReady>::new(lab.timers());
-    let watch = |delay| {
-        let keys = [PanicsOnDrop(1), PanicsOnDrop(2), PanicsOnDrop(3)];
-        assert!(
-            purgatory.try_complete_else_watch(NeverReady(PanicsOnDrop(0)), delay, keys).is_ok()
-        );
+    let purgatory = Purgatory::new(lab.timers());
+    let try_watch = |delay| {
+        let never = operation(&Rc::default(), Completion::Deadline);
+        purgatory.try_complete_else_watch(never, delay, [1, 2, 3].map(PanicsOnDrop))
     };
+    let watch = |delay| assert!(try_watch(delay).is_ok());
     watch(ms(1));
     // The purgatory has a list for each key already, so it drops these keys.
     assert_eq!(dropped_by(|| watch(ms(1))), 3);
@@ -250,17 +205,24 @@ fn purgatory_drops_keys_and_operations_one_at_a_time() {
     assert_eq!(dropped_by(|| lab.advance(ms(2))), 5);
     // The shard is full.
     while lab.timers().schedule(FAR, ()).is_ok() {}
-    let keys = [PanicsOnDrop(1), PanicsOnDrop(2), PanicsOnDrop(3)];
-    let back = dropped_by(|| {
-        let refused = purgatory.try_complete_else_watch(NeverReady(PanicsOnDrop(0)), FAR, keys);
-        std::mem::forget(refused);
-    });
-    assert_eq!(back, 3);
+    assert_eq!(dropped_by(|| std::mem::forget(try_watch(FAR))), 3);
     lab.advance(FAR);
     watch(FAR);
     watch(FAR);
-    assert_eq!(dropped_by(|| drop(purgatory)), 5);
+    assert_eq!(dropped_with(purgatory), 5);
     assert_eq!(lab.timers().len(), 0);
+}
+
+#[test]
+fn completed_operation_and_its_key_are_dropped_one_at_a_time() {
+    let lab = lab::<()>();
+    let (purgatory, ready) = (Purgatory::new(lab.timers()), Rc::new(Cell::new(false)));
+    let (watched, keys) = (operation(&ready, Completion::Event), [1, 2].map(PanicsOnDrop));
+    assert!(purgatory.try_complete_else_watch(watched, FAR, keys).is_ok());
+    ready.set(true);
+    let key = PanicsOnDrop(1);
+    assert_eq!(dropped_by(|| assert_eq!(purgatory.check_and_complete(&key), 1)), 3);
+    std::mem::forget(key);
 }
 
 #[test]
@@ -271,9 +233,8 @@ fn scaled_timeouts_drop_their_values_and_handler_one_at_a_time() {
         let _value = &value;
     };
     let timeouts = ScaledTimeouts::new(lab.timers(), ms(1), FAR, handler).unwrap();
-    let fill = || (0..3).for_each(|n| assert!(timeouts.start(PanicsOnDrop(n)).is_ok()));
-    fill();
-    assert_eq!(dropped_by(|| drop(timeouts)), 4);
+    (0..3).for_each(|n| assert!(timeouts.start(PanicsOnDrop(n)).is_ok()));
+    assert_eq!(dropped_with(timeouts), 4);
     assert_eq!(lab.timers().len(), 0);
 }
 
@@ -290,45 +251,24 @@ fn periodic_callback_and_its_plan_are_dropped_one_at_a_time() {
         let run = move |_: &mut PeriodicRun<'_, ()>| {
             let _call = &call;
         };
-        Repeat::by_plan(&timers, timers.now() + FAR, next, run).unwrap()
+        Repeat::by_plan(&timers, timers.now() + FAR, next, run)
     };
-    let periodic = begin();
-    let stop = || assert!(periodic.stop());
-    assert_eq!(dropped_by(stop), 2);
-    let periodic = begin();
-    drop(periodic);
+    let periodic = begin().unwrap();
+    assert_eq!(dropped_by(|| assert!(periodic.stop())), 2);
+    drop(begin().unwrap());
     assert_eq!(dropped_by(|| drop(lab.end(ShutdownPolicy::Drop))), 2);
-    let refused = dropped_by(|| {
-        let (plan, call) = (PanicsOnDrop(0), PanicsOnDrop(1));
-        let next = move |due: Instant| {
-            let _plan = &plan;
-            Some(due + FAR)
-        };
-        let run = move |_: &mut PeriodicRun<'_, ()>| {
-            let _call = &call;
-        };
-        std::mem::forget(Repeat::by_plan(&timers, timers.now() + FAR, next, run));
-    });
+    let refused = dropped_by(|| std::mem::forget(begin()));
     assert_eq!(refused, 1, "the callback is returned, the plan is dropped");
 }
 
 #[test]
 fn scheduled_task_and_the_waker_of_its_result_panic_one_at_a_time() {
-    struct Panics;
-    impl std::task::Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("a waker that panics");
-        }
-    }
     let lab = lab::<()>();
     let value = PanicsOnDrop(0);
     let (timer, mut reply) = lab.timers().schedule_task(FAR, move |_| drop(value)).unwrap();
-    let waker = std::task::Waker::from(Arc::new(Panics));
-    let mut cx = std::task::Context::from_waker(&waker);
-    assert!(std::pin::Pin::new(&mut reply).poll(&mut cx).is_pending());
-    let cancelled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        drop(lab.timers().cancel(timer));
-    }));
+    assert!(poll(&mut reply, &waker_that(|| panic!("a waker that panics"))).is_pending());
+    let cancel = || drop(lab.timers().cancel(timer));
+    let cancelled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(cancel));
     assert!(cancelled.is_err(), "the caller drops the task, which panics");
     assert_eq!(look(&mut reply), Some(Err(ReplyError::Cancelled)));
 }
@@ -336,9 +276,8 @@ fn scheduled_task_and_the_waker_of_its_result_panic_one_at_a_time() {
 #[test]
 fn connections_drop_their_callbacks_one_at_a_time() {
     let lab = lab::<()>();
-    let limits = ConnLimits { read_idle: FAR, ..ConnLimits::default() };
     let conn = |n| {
-        let conn = lab.timers().connection(limits).unwrap();
+        let conn = lab.timers().connection(ConnLimits::default().read_idle(FAR)).unwrap();
         let value = PanicsOnDrop(n);
         conn.on_event(move |_, _| {
             let _value = &value;
@@ -347,43 +286,30 @@ fn connections_drop_their_callbacks_one_at_a_time() {
     };
     let conns = vec![conn(0), conn(1), conn(2)];
     assert_eq!(dropped_by(|| conns[0].on_event(|_, _| {})), 1);
-    assert_eq!(dropped_by(|| drop(conns)), 2);
+    assert_eq!(dropped_with(conns), 2);
     assert_eq!(lab.timers().len(), 0);
-}
-
-/// A part of a handler that counts its drop and then panics.
-struct HandlerPart(Arc<AtomicUsize>, #[allow(dead_code, reason = "it is dropped")] PanicsOnDrop);
-
-impl HandlerPart {
-    /// Returns a handler that holds `self` and forgets its payloads.
-    fn handler(self) -> impl FnMut(Fired<PanicsOnDrop>, &Timers<PanicsOnDrop>) + 'static {
-        move |fired: Fired<PanicsOnDrop>, _: &Timers<PanicsOnDrop>| {
-            let _held = &self;
-            std::mem::forget(fired.payload);
-        }
-    }
-}
-
-impl Drop for HandlerPart {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 #[test]
 fn handler_that_panics_when_dropped_does_not_disturb_a_shutdown() {
     for host in Host::all() {
         for policy in POLICIES {
-            let dropped = Arc::new(AtomicUsize::new(0));
-            let counter = Arc::clone(&dropped);
+            let (guard, dropped) = Guard::new();
+            let shared = Arc::new(guard);
+            let kept = Arc::clone(&shared);
             let running = Running::start(host, builder(2), move |_| {
-                HandlerPart(Arc::clone(&counter), PanicsOnDrop(0)).handler()
+                let held = (Guard::clone(&shared), PanicsOnDrop(0));
+                move |fired: Fired<PanicsOnDrop>, _: &Timers<PanicsOnDrop>| {
+                    let _held = &held;
+                    std::mem::forget(fired.payload);
+                }
             });
             running.service.handle().on(SHARD).schedule(FAR, PanicsOnDrop(1)).unwrap();
             let report = running.end(policy);
             assert!(report.dead.is_empty(), "{host:?}");
             report.returned.into_iter().for_each(std::mem::forget);
             assert_eq!(dropped.load(Ordering::SeqCst), 2, "{host:?}, {policy:?}");
+            drop(kept);
         }
     }
 }
@@ -395,34 +321,9 @@ fn attachments_that_are_never_used_drop_their_requests_one_at_a_time() {
         let value = PanicsOnDrop(n);
         service.handle().on(SHARD).keep(move |_| value).unwrap()
     });
-    assert_eq!(dropped_by(|| drop(service)), 2);
+    assert_eq!(dropped_with(service), 2);
     for reply in replies {
         let waited = thread::spawn(move || reply.wait().is_err()).join();
         assert!(waited.unwrap());
     }
-}
-
-#[test]
-fn completed_operation_and_its_key_are_dropped_one_at_a_time() {
-    let lab = lab::<()>();
-    let purgatory = Purgatory::new(lab.timers());
-    let ready = Rc::new(Cell::new(false));
-    let is_ready = Rc::clone(&ready);
-    let value = PanicsOnDrop(0);
-    let operation = OperationFn::new(
-        move || is_ready.get(),
-        move |how| {
-            assert_eq!(how, Completion::Event);
-            drop(value);
-        },
-    );
-    assert!(
-        purgatory
-            .try_complete_else_watch(operation, FAR, [PanicsOnDrop(1), PanicsOnDrop(2)])
-            .is_ok()
-    );
-    ready.set(true);
-    let key = PanicsOnDrop(1);
-    assert_eq!(dropped_by(|| assert_eq!(purgatory.check_and_complete(&key), 1)), 3);
-    std::mem::forget(key);
 }
