@@ -1,59 +1,40 @@
 //! Ticks for futures: when they are due, and which are missed.
 
-use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
 use corewheel::interval::{Interval, MissedTickBehavior};
-use corewheel::{Fired, RefusedKind, ShutdownPolicy, Timers};
+use corewheel::{RefusedKind, ShutdownPolicy};
 
 use corewheel_test_support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms};
 
-/// Runs a task that waits for ticks, at the milliseconds of `looks`. Returns when each tick was due
-/// and when the task saw it, and how many were missed.
+/// When the tick was due that an interval has now; `None` if it has none.
+fn tick(interval: &mut Interval) -> Option<Instant> {
+    match interval.poll_tick(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(due) => Some(due.unwrap()),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls for ticks at the milliseconds of `looks`. Returns when each tick was due and when it was
+/// seen, and how many were missed.
 fn seen(behavior: MissedTickBehavior, period: u64, looks: &[u64]) -> (Vec<(u64, u64)>, u64) {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
+    let since = |at: Instant| at.duration_since(start).as_millis() as u64;
     let mut interval = lab.timers().interval(ms(period)).unwrap();
     interval.set_missed_tick_behavior(behavior);
-    let missed = Rc::new(Cell::new(0));
-    let ticks = Rc::new(RefCell::new(Vec::new()));
-    let (told, noted, clock) = (Rc::clone(&missed), Rc::clone(&ticks), lab.clock.clone());
-    let since = move |at: Instant| at.duration_since(start).as_millis() as u64;
-    let mut task = pin!(async move {
-        loop {
-            let due = interval.tick().await.unwrap();
-            noted.borrow_mut().push((since(due), since(clock.now())));
-            told.set(interval.missed());
-        }
-    });
-    let mut now = 0;
-    for look in looks {
-        lab.advance(ms(look - now));
-        now = *look;
+    let mut ticks = Vec::new();
+    for at in looks {
+        lab.advance(start + ms(*at) - lab.clock.now());
         // As often as there are ticks to see at once.
         for _ in 0..20 {
-            assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            ticks.extend(tick(&mut interval).map(|due| (since(due), *at)));
             lab.settle();
         }
     }
-    let ticks = ticks.borrow().clone();
-    (ticks, missed.get())
-}
-
-#[test]
-fn ticks_on_time_are_a_period_apart_and_none_is_missed() {
-    for behavior in [MissedTickBehavior::Burst, MissedTickBehavior::Delay, MissedTickBehavior::Skip]
-    {
-        let looks: Vec<_> = (0..=50).collect();
-        let (ticks, missed) = seen(behavior, 10, &looks);
-        let expected: Vec<_> = (0..=50).step_by(10).map(|at| (at, at)).collect();
-        assert_eq!((ticks, missed), (expected, 0), "{behavior:?}");
-    }
+    (ticks, interval.missed())
 }
 
 #[test]
@@ -69,6 +50,12 @@ fn late_ticks_come_as_their_behavior_says() {
         // Late by less than a period.
         (Delay, &[0, 19, 20, 30], &[(0, 0), (10, 19), (20, 20), (30, 30)], 0),
     ];
+    // On time, none is missed.
+    let looks: Vec<_> = (0..=50).collect();
+    let expected: Vec<_> = (0..=50).step_by(10).map(|at| (at, at)).collect();
+    for behavior in [Burst, Delay, Skip] {
+        assert_eq!(seen(behavior, 10, &looks), (expected.clone(), 0), "{behavior:?}");
+    }
     for (behavior, looks, ticks, missed) in CASES {
         assert_eq!(seen(behavior, 10, looks), (ticks.to_vec(), missed), "{behavior:?} {looks:?}");
     }
@@ -80,40 +67,27 @@ fn period_of_a_fraction_of_ticks_does_not_drift() {
     let start = lab.clock.now();
     let period = Duration::from_micros(3_300);
     let mut interval = lab.timers().interval(period).unwrap();
-    let dues = Rc::new(RefCell::new(Vec::new()));
-    let noted = Rc::clone(&dues);
-    let mut task = pin!(async move {
-        loop {
-            let due = interval.tick().await.unwrap();
-            noted.borrow_mut().push(due);
-        }
-    });
+    let mut dues = Vec::new();
     for _ in 0..3_300 {
-        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        dues.extend(tick(&mut interval));
         lab.advance(ms(1));
     }
-    let dues = dues.borrow();
     assert!(dues.len() >= 999);
-    for (n, due) in (0..).zip(dues.iter()) {
-        assert_eq!(*due, start + period * n);
-    }
+    assert!((0..).zip(&dues).all(|(n, due)| *due == start + period * n), "{dues:?}");
 }
 
 #[test]
 fn fixed_delay_begins_when_the_next_tick_is_awaited() {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
-    let mut interval = lab.timers().handle().fixed_delay(ms(10)).unwrap();
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(interval.poll_tick(&mut context).is_pending());
+    let mut interval = lab.handle().fixed_delay(ms(10)).unwrap();
+    assert_eq!(tick(&mut interval), None);
     for due in [10, 27, 44] {
-        lab.clock.advance(start + ms(due) - lab.clock.now());
-        lab.settle();
-        let tick = interval.poll_tick(&mut context).map(Result::unwrap);
-        assert_eq!(tick, Poll::Ready(start + ms(due)));
+        lab.advance(start + ms(due) - lab.clock.now());
+        assert_eq!(tick(&mut interval), Some(start + ms(due)));
         // The work at a tick.
         lab.advance(ms(7));
-        assert!(interval.poll_tick(&mut context).is_pending());
+        assert_eq!(tick(&mut interval), None);
     }
     assert_eq!(interval.missed(), 0);
 }
@@ -122,16 +96,14 @@ fn fixed_delay_begins_when_the_next_tick_is_awaited() {
 fn reset_and_reset_at_restart_the_grid() {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
-    let mut interval = lab.timers().handle().interval_at(start + ms(50), ms(20)).unwrap();
-    let mut context = Context::from_waker(Waker::noop());
+    let at = |due| Some(start + ms(due));
+    let mut interval = lab.handle().interval_at(start + ms(50), ms(20)).unwrap();
     let mut due_at = |interval: &mut Interval, due: u64| {
-        assert!(interval.poll_tick(&mut context).is_pending());
-        lab.clock.advance(start + ms(due - 1) - lab.clock.now());
-        lab.settle();
-        assert!(interval.poll_tick(&mut context).is_pending(), "not before {due}");
+        assert_eq!(tick(interval), None);
+        lab.advance(start + ms(due - 1) - lab.clock.now());
+        assert_eq!(tick(interval), None, "not before {due}");
         lab.advance(ms(1));
-        let tick = interval.poll_tick(&mut context).map(Result::unwrap);
-        assert_eq!(tick, Poll::Ready(start + ms(due)));
+        assert_eq!(tick(interval), at(due));
     };
     due_at(&mut interval, 50);
     interval.reset();
@@ -142,103 +114,61 @@ fn reset_and_reset_at_restart_the_grid() {
     due_at(&mut interval, 200);
     due_at(&mut interval, 220);
     interval.reset_at(Duration::ZERO);
-    assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(start + ms(220))));
-    assert!(interval.poll_tick(&mut context).is_pending());
+    assert_eq!([tick(&mut interval), tick(&mut interval)], [at(220), None]);
     interval.reset_at(lab.timers().deadline(ms(6)));
     lab.advance(ms(6));
-    assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(start + ms(226))));
+    assert_eq!(tick(&mut interval), at(226));
     // An instant that has passed is the beginning of the grid all the same.
     interval.reset_at(start + ms(170));
-    for due in [170, 190, 210] {
-        assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(start + ms(due))));
-    }
-    assert!(interval.poll_tick(&mut context).is_pending(), "the next is due at 230");
+    let seen = [(); 4].map(|()| tick(&mut interval));
+    assert_eq!(seen, [at(170), at(190), at(210), None], "the next is due at 230");
     lab.advance(ms(4));
-    assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(start + ms(230))));
+    assert_eq!(tick(&mut interval), at(230));
 }
 
 #[test]
-fn period_of_zero_is_refused_and_longest_period_is_accepted() {
+fn longest_period_and_delay_are_accepted() {
     let mut lab = Lab::<u8>::new(builder(1));
-    let timers = lab.timers().clone();
-    let error = timers.interval(Duration::ZERO).unwrap_err();
-    assert!(error.field() == "period" && error.to_string().contains("0ns"), "{error}");
-    assert_eq!(timers.handle().fixed_delay(Duration::ZERO).unwrap_err().field(), "delay");
-    let mut context = Context::from_waker(Waker::noop());
-    let mut interval = timers.interval(Duration::MAX).unwrap();
-    assert!(interval.poll_tick(&mut context).is_ready());
+    let mut interval = lab.timers().interval(Duration::MAX).unwrap();
+    assert!(tick(&mut interval).is_some());
     lab.advance(ms(1));
-    assert!(interval.poll_tick(&mut context).is_pending());
-    let mut delay = timers.handle().fixed_delay(Duration::MAX).unwrap();
-    assert!(delay.poll_tick(&mut context).is_pending());
+    assert_eq!(tick(&mut interval), None);
+    assert_eq!(tick(&mut lab.handle().fixed_delay(Duration::MAX).unwrap()), None);
 }
 
 #[test]
 fn interval_that_begins_before_the_epoch_keeps_the_grid_of_its_first_tick() {
     let lab = Lab::<u8>::new(builder(1));
     let first = lab.clock.now().checked_sub(ms(7)).unwrap();
-    let mut interval = lab.timers().handle().interval_at(first, ms(5)).unwrap();
-    let mut context = Context::from_waker(Waker::noop());
-    for due in [first, first + ms(5)] {
-        assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(due)));
-    }
-    assert!(interval.poll_tick(&mut context).is_pending());
+    let mut interval = lab.handle().interval_at(first, ms(5)).unwrap();
+    let seen = [(); 3].map(|()| tick(&mut interval));
+    assert_eq!(seen, [Some(first), Some(first + ms(5)), None]);
 }
 
 #[test]
 fn reset_of_a_fixed_delay_forgets_the_tick_before() {
     let mut lab = Lab::<u8>::new(builder(1));
     let start = lab.clock.now();
-    let mut interval = lab.timers().handle().fixed_delay(ms(10)).unwrap();
-    let mut context = Context::from_waker(Waker::noop());
+    let mut interval = lab.handle().fixed_delay(ms(10)).unwrap();
     lab.advance(ms(10));
-    assert!(interval.poll_tick(&mut context).is_ready());
+    assert!(tick(&mut interval).is_some());
     interval.reset_at(ms(3));
     lab.advance(ms(3));
-    assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(start + ms(13))));
+    assert_eq!(tick(&mut interval), Some(start + ms(13)));
     interval.reset();
     lab.advance(ms(9));
-    assert!(interval.poll_tick(&mut context).is_pending());
+    assert_eq!(tick(&mut interval), None);
     lab.advance(ms(1));
-    assert_eq!(interval.poll_tick(&mut context), Poll::Ready(Ok(start + ms(23))));
-}
-
-#[test]
-fn loop_that_sleeps_until_planned_instants_wakes_at_each() {
-    let mut lab = Lab::<u8>::new(builder(1));
-    let (start, timers, clock) = (lab.clock.now(), lab.timers().clone(), lab.clock.clone());
-    let mut task = pin!(async move {
-        // A backoff: 10, 30, 70.
-        let (mut due, mut wait, mut seen) = (start + ms(10), ms(10), Vec::new());
-        while wait <= ms(40) {
-            timers.sleep(due).await.unwrap();
-            assert_eq!(due, clock.now());
-            seen.push(due);
-            wait *= 2;
-            due += wait;
-        }
-        seen
-    });
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..100 {
-        if let Poll::Ready(seen) = task.as_mut().poll(&mut context) {
-            assert_eq!(seen, [start + ms(10), start + ms(30), start + ms(70)]);
-            assert_eq!(lab.timers().len(), 0);
-            return;
-        }
-        lab.advance(ms(1));
-    }
-    panic!("the loop is not over");
+    assert_eq!(tick(&mut interval), Some(start + ms(23)));
 }
 
 #[test]
 fn dropped_interval_frees_its_timer() {
     let mut lab = Lab::<u8>::new(builder(1));
     let mut interval = lab.timers().interval(ms(10)).unwrap();
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(interval.poll_tick(&mut context).is_ready());
+    assert!(tick(&mut interval).is_some());
     assert_eq!(lab.timers().len(), 0, "it takes a timer when there is something to wait for");
-    assert!(interval.poll_tick(&mut context).is_pending());
+    assert_eq!(tick(&mut interval), None);
     assert_eq!(lab.timers().len(), 1);
     drop(interval);
     assert_eq!(lab.timers().len(), 0);
@@ -247,9 +177,7 @@ fn dropped_interval_frees_its_timer() {
 
 #[test]
 fn ticks_come_on_every_executor_and_end_with_the_shard() {
-    for host in Host::executors() {
-        let handler = |_| |_: Fired<u8>, _: &Timers<u8>| {};
-        let running = Running::start(host, builder(1), handler);
+    for (host, running) in Running::<u8>::each(Host::executors(), 1) {
         let ticks = running.service.spawn_on(SHARD, |timers| async move {
             let start = timers.now();
             let mut interval = timers.interval(ms(3)).unwrap();
@@ -265,7 +193,7 @@ fn ticks_come_on_every_executor_and_end_with_the_shard() {
             assert_eq!(interval.tick().await, Err(RefusedKind::Closed));
         });
         let waiting = waiting.unwrap();
-        let _ = running.end(ShutdownPolicy::Drop);
+        running.end(ShutdownPolicy::Drop);
         // The future has seen it, or was dropped with its executor.
         let _ = waiting.wait();
     }
