@@ -1,11 +1,12 @@
 //! Commands from other threads: many threads at once, cancels of firing timers, and cancels and
 //! resets that come before their timer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use corewheel::sim::Thread;
 use corewheel::{CancelOutcome, Fired, Refused, ResetOutcome, ShutdownPolicy, Timers};
 
 use corewheel_test_support::{
@@ -29,27 +30,17 @@ fn timers_from_several_threads_fire_exactly_once() {
     const THREADS: u64 = 4;
     const EACH: u64 = 500;
     for host in Host::all() {
-        let (sender, fired) = mpsc::channel();
-        let running = Running::start(host, builder(1), move |_| {
-            let sender = sender.clone();
-            move |one: Fired<u64>, timers: &Timers<u64>| {
-                assert!(timers.now() >= one.deadline, "timer {} is early", one.payload);
-                sender.send(one.payload).unwrap();
-            }
-        });
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| {
+        let (running, fired) = Running::<u64>::sending(host, builder(1));
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
                 let client = running.client();
-                thread::spawn(move || {
+                scope.spawn(move || {
                     for n in thread * EACH..(thread + 1) * EACH {
                         retry(n, |n| client.on(SHARD).schedule(ms(n % 10), n));
                     }
-                })
-            })
-            .collect();
-        for thread in threads {
-            thread.join().unwrap();
-        }
+                });
+            }
+        });
         let mut all: Vec<_> =
             (0..THREADS * EACH).map(|_| fired.recv_timeout(PATIENCE).unwrap()).collect();
         all.sort_unstable();
@@ -57,8 +48,7 @@ fn timers_from_several_threads_fire_exactly_once() {
         let report = running.end(ShutdownPolicy::Return);
         assert!(fired.try_recv().is_err(), "{host:?}: no timer fires twice");
         let counts = report.shards[0].counts;
-        assert_eq!(counts.fired, THREADS * EACH, "{host:?}");
-        assert_eq!(counts.panicked, 0, "{host:?}: no timer is early");
+        assert_eq!((counts.fired, counts.panicked), (THREADS * EACH, 0), "{host:?}");
         check_law(&counts);
     }
 }
@@ -83,22 +73,17 @@ fn cancel_racing_with_a_firing_timer_reports_its_only_outcome() {
                 if n % 3 == 0 {
                     thread::sleep(delay);
                 }
-                match client.cancel(timer).wait().unwrap() {
-                    CancelOutcome::Cancelled { payload, .. } => {
-                        assert_eq!(
-                            payload.into_value(),
-                            Some(n),
-                            "{host:?}: the payload comes back"
-                        );
-                        true
-                    }
-                    CancelOutcome::AlreadyFired | CancelOutcome::Stale => {
-                        let count = fired[n].load(Ordering::SeqCst);
-                        assert_eq!(count, 1, "{host:?}: the cancel reports that timer {n} fired");
-                        false
-                    }
-                    other => panic!("{host:?}: {other:?}"),
+                let outcome = client.cancel(timer).wait().unwrap();
+                let has_fired =
+                    matches!(outcome, CancelOutcome::AlreadyFired | CancelOutcome::Stale);
+                assert_eq!(outcome.won(), !has_fired, "{host:?}: timer {n}");
+                if has_fired {
+                    assert_eq!(fired[n].load(Ordering::SeqCst), 1, "{host:?}: timer {n}");
+                } else {
+                    let payload = outcome.payload().unwrap();
+                    assert_eq!(payload.into_value(), Some(n), "{host:?}: the payload comes back");
                 }
+                !has_fired
             })
             .collect();
         let report = running.end(ShutdownPolicy::Return);
@@ -112,9 +97,7 @@ fn cancel_racing_with_a_firing_timer_reports_its_only_outcome() {
 }
 
 /// Two clients of a shard, which receives the requests of the first before those of the second.
-fn overtaker<V: Send + 'static>(
-    lab: &mut Lab<V>,
-) -> (corewheel::sim::Thread<V>, corewheel::sim::Thread<V>) {
+fn overtaker<V: Send + 'static>(lab: &mut Lab<V>) -> (Thread<V>, Thread<V>) {
     let clients = (lab.client(), lab.client());
     for client in [&clients.0, &clients.1] {
         let timer = client.on(SHARD).schedule_fn(FAR, |_| {}).unwrap();
@@ -132,13 +115,9 @@ fn detached_cancel_before_its_timer_drops_the_payload() {
     let (guard, dropped) = Guard::new();
     let timer = sender.on(SHARD).schedule(ms(5), guard).unwrap();
     canceller.cancel_detached(timer);
-    let mut second = canceller.cancel(timer).into_future();
+    let second = canceller.cancel(timer);
     assert_eq!(dropped.load(Ordering::SeqCst), 0);
-    lab.settle();
-    assert!(
-        matches!(look(&mut second), Some(Ok(CancelOutcome::Stale))),
-        "the first cancel has won"
-    );
+    assert!(matches!(lab.reply(second), Ok(CancelOutcome::Stale)), "the first cancel has won");
     lab.advance(ms(10));
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
     assert!(lab.fired().is_empty());
@@ -152,10 +131,9 @@ fn cancel_before_its_timer_returns_the_payload_when_the_timer_comes() {
     let mut lab = Lab::new(builder(1));
     let (canceller, sender) = overtaker(&mut lab);
     let timer = sender.on(SHARD).schedule(ms(7), "payload").unwrap();
-    let mut reply = canceller.cancel(timer).into_future();
+    let reply = canceller.cancel(timer);
     lab.clock.advance(ms(3));
-    lab.settle();
-    match look(&mut reply).expect("the timer has come").unwrap() {
+    match lab.reply(reply).unwrap() {
         CancelOutcome::Cancelled { remaining, payload } => {
             assert_eq!(remaining, ms(4));
             assert_eq!(payload.into_value(), Some("payload"));
@@ -173,12 +151,8 @@ fn reset_before_its_timer_decides_the_deadline() {
         let mut lab = Lab::new(builder(1));
         let (resetter, sender) = overtaker(&mut lab);
         let timer = sender.on(SHARD).schedule(ms(first), ()).unwrap();
-        let mut reply = resetter.reset(timer, ms(second)).into_future();
-        lab.settle();
-        assert_eq!(look(&mut reply), Some(Ok(ResetOutcome::Overtook)));
-        for _ in 0..30 {
-            lab.advance(ms(1));
-        }
+        assert_eq!(lab.reply(resetter.reset(timer, ms(second))), Ok(ResetOutcome::Overtook));
+        lab.advance_ticks(30);
         assert_eq!(lab.fired(), [((), second)], "from {first} ms to {second} ms");
         check_law(&lab.counts());
     }
@@ -191,9 +165,8 @@ fn reset_and_cancel_before_their_timer_cancel_it() {
     let timer = sender.on(SHARD).schedule(ms(5), ()).unwrap();
     other.reset_detached(timer, ms(1));
     let mut cancel = other.cancel(timer).into_future();
-    let mut reset = other.reset(timer, ms(1)).into_future();
-    lab.settle();
-    assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Stale)), "the timer is cancelled already");
+    let reset = lab.reply(other.reset(timer, ms(1)));
+    assert_eq!(reset, Ok(ResetOutcome::Stale), "the timer is cancelled already");
     lab.advance(ms(10));
     assert!(matches!(look(&mut cancel), Some(Ok(CancelOutcome::Cancelled { .. }))));
     assert!(lab.fired().is_empty());
@@ -202,11 +175,7 @@ fn reset_and_cancel_before_their_timer_cancel_it() {
 #[test]
 fn sleeping_shard_and_waiting_thread_wake_each_other() {
     for host in Host::all() {
-        let (sender, fired) = mpsc::channel();
-        let running = Running::start(host, builder(2), move |_| {
-            let sender = sender.clone();
-            move |one: Fired<&'static str>, _: &_| sender.send(one.payload).unwrap()
-        });
+        let (running, fired) = Running::<&str>::sending(host, builder(2));
         let client = running.client();
         // The shard sleeps for ever, then for an hour; a request ends each sleep.
         thread::sleep(ms(20));
@@ -222,21 +191,6 @@ fn sleeping_shard_and_waiting_thread_wake_each_other() {
         assert_eq!(fired.recv_timeout(PATIENCE), Ok("later"), "{host:?}");
         assert_eq!(running.end(ShutdownPolicy::Return).returned.len(), 1, "{host:?}");
     }
-}
-
-#[test]
-fn client_of_a_shard_not_yet_driven_is_refused_and_served_later() {
-    let service = builder(1).start_attached_with::<u8>().unwrap();
-    let client = corewheel::sim::Thread::of(&service);
-    assert!(matches!(client.on(SHARD).schedule(ms(1), 7), Err(Refused::NotAttached(7))));
-    let mut reply = client.on(SHARD).keep(|_| ()).unwrap();
-    assert!(look(&mut reply).is_none());
-    let mut shard = service.attach(SHARD).unwrap().into_loop(|_: Fired<u8>, _: &_| {}).unwrap();
-    let _ = shard.turn();
-    assert!(matches!(look(&mut reply), Some(Ok(_kept))));
-    client.on(SHARD).schedule(FAR, 7).unwrap();
-    let _ = shard.turn();
-    assert_eq!(shard.timers().len(), 1);
 }
 
 #[test]

@@ -46,10 +46,9 @@ fn refusal_of_any_value_converts_by_its_kind_with_a_question_mark() {
 #[test]
 fn refusal_of_a_schedule_converts_with_a_question_mark_by_its_kind() {
     fn fill(lab: &Lab<u32>) -> Result<(), AnyError> {
-        for n in 0.. {
-            lab.timers().schedule(FAR, n)?;
+        loop {
+            lab.timers().schedule(FAR, 0)?;
         }
-        Ok(())
     }
     let lab = Lab::<u32>::new(builder(1).capacity(4));
     let error = fill(&lab).unwrap_err();
@@ -58,9 +57,6 @@ fn refusal_of_a_schedule_converts_with_a_question_mark_by_its_kind() {
     let refused = lab.timers().schedule_fn(ms(1), |timers| assert_eq!(timers.len(), 4));
     let Err(Refused::Full(call)) = refused else { panic!("the shard is full") };
     call(lab.timers());
-    let sent = lab.client().on(SHARD).schedule_fn(ms(1), |_| {}).unwrap_err();
-    let error: AnyError = sent.kind().into();
-    assert!(error.is::<RefusedKind>());
 }
 
 #[test]
@@ -69,13 +65,11 @@ fn timeout_error_converts_into_an_io_error_of_a_fitting_kind() {
         Ok(result?)
     }
     assert_eq!(read(Ok(7)).unwrap(), 7);
+    let reserved = RefusedKind::Reserved { keys: 9, threads: 3 };
     for (error, kind) in [
         (TimeoutError::Elapsed, io::ErrorKind::TimedOut),
         (TimeoutError::NoTimer(RefusedKind::Full), io::ErrorKind::OutOfMemory),
-        (
-            TimeoutError::NoTimer(RefusedKind::Reserved { keys: 9, threads: 3 }),
-            io::ErrorKind::OutOfMemory,
-        ),
+        (TimeoutError::NoTimer(reserved), io::ErrorKind::OutOfMemory),
         (TimeoutError::NoTimer(RefusedKind::Busy), io::ErrorKind::WouldBlock),
         (TimeoutError::NoTimer(RefusedKind::NotAttached), io::ErrorKind::WouldBlock),
         (TimeoutError::NoTimer(RefusedKind::Closed), io::ErrorKind::NotConnected),

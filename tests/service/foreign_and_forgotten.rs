@@ -1,15 +1,12 @@
 //! Handles of another service, and guards and futures that are forgotten: none of them
 //! affects another timer.
 
-use std::future::{Future, IntoFuture};
 use std::mem::forget;
-use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::thread;
 
-use corewheel::sim::Thread;
 use corewheel::{
-    CancelOutcome, ConnLimits, Fired, Payload, ResetOutcome, ShutdownPolicy, TimerId, Timers,
+    CancelOutcome, ConnLimits, ConnTimers, Payload, ResetOutcome, ShutdownPolicy, TimerId,
 };
 use corewheel_glommio::Runtime;
 use corewheel_kit::queue::DelayQueue;
@@ -54,7 +51,7 @@ fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
 #[test]
 fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
     let [(_lab, foreign), (mut other, own)] = two_labs();
-    let (client, handle) = (other.client(), other.service.handle());
+    let (client, handle) = (other.client(), other.handle());
     // The client replies itself: no shard takes a turn meanwhile.
     let client = thread::spawn(move || {
         assert!(matches!(client.cancel(foreign).wait(), Ok(CancelOutcome::Foreign)));
@@ -71,41 +68,11 @@ fn handle_of_another_service_given_to_a_client_is_foreign_without_a_turn() {
     });
     let client = client.join().unwrap();
     // The outcomes are in the order of the handles.
-    let mut mixed = client.cancel_many(&[foreign, own, foreign]).into_future();
-    other.settle();
-    let outcomes = look(&mut mixed).unwrap().unwrap();
-    assert!(matches!(outcomes[0], Ok(CancelOutcome::Foreign)));
-    assert!(matches!(outcomes[1], Ok(CancelOutcome::Cancelled { .. })));
-    assert!(matches!(outcomes[2], Ok(CancelOutcome::Foreign)));
-}
-
-/// Schedules timers by a client.
-fn schedule_by(client: &Thread<u64>, count: u64) -> Vec<TimerId> {
-    (0..count).map(|n| client.on(SHARD).schedule(ms(5), n).unwrap()).collect()
-}
-
-#[test]
-fn handles_of_another_service_cancel_no_timer_whose_key_is_granted_in_advance() {
-    let mut labs = [(); 2].map(|()| Lab::new(builder(1)));
-    let clients = labs.each_ref().map(Lab::client);
-    // With the next turn each service has granted the same keys to its client.
-    let handles = clients.each_ref().map(|client| schedule_by(client, 1));
-    labs.iter_mut().for_each(Lab::settle);
-    let guessed = schedule_by(&clients[0], 8);
-    for guess in &guessed {
-        let mut outcome = clients[1].cancel(*guess).into_future();
-        assert!(matches!(look(&mut outcome), Some(Ok(CancelOutcome::Foreign))));
-        assert!(matches!(labs[1].timers().cancel(*guess), CancelOutcome::Foreign));
-        labs[1].settle();
-    }
-    let own = schedule_by(&clients[1], 8);
-    let keys = |handles: &[TimerId]| handles.iter().map(|one| key_of(*one)).collect::<Vec<_>>();
-    assert_eq!(keys(&own), keys(&guessed), "both services granted the same keys");
-    assert_eq!(keys(&handles[0]), keys(&handles[1]));
-    labs[1].settle();
-    labs[1].advance(ms(5));
-    assert_eq!(labs[1].fired().len(), 9);
-    check_law(&labs[1].counts());
+    let outcomes = other.reply(client.cancel_many(&[foreign, own, foreign])).unwrap();
+    let [Ok(CancelOutcome::Foreign), Ok(ended), Ok(CancelOutcome::Foreign)] = &outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    assert!(ended.won());
 }
 
 #[test]
@@ -113,9 +80,7 @@ fn cancel_of_a_handle_of_a_dropped_service_is_foreign() {
     let ended = Lab::<u64>::new(builder(1));
     let foreign = ended.timers().schedule(FAR, 1).unwrap();
     drop(ended);
-    let running = Running::start(Host::Own(Runtime::Thread), builder(1), |_| {
-        |_: Fired<u64>, _: &Timers<u64>| {}
-    });
+    let running = Running::<u64>::idle(Host::Own(Runtime::Thread), builder(1));
     let outcome = running.client().cancel(foreign).wait();
     assert!(matches!(outcome, Ok(CancelOutcome::Foreign)));
     running.end(ShutdownPolicy::Drop);
@@ -124,8 +89,7 @@ fn cancel_of_a_handle_of_a_dropped_service_is_foreign() {
 /// Polls a future once and forgets it.
 fn poll_and_forget<F: Future>(future: F) {
     let mut future = Box::pin(future);
-    let mut cx = Context::from_waker(Waker::noop());
-    assert!(Pin::as_mut(&mut future).poll(&mut cx).is_pending());
+    assert!(look(&mut future).is_none());
     forget(future);
 }
 
@@ -139,7 +103,7 @@ fn forgotten_futures_and_replies_do_not_change_later_timers() {
         let timer = timers.schedule(ms(1), round).unwrap();
         poll_and_forget(timers.sleep(ms(1)));
         poll_and_forget(timers.timeout(ms(2), std::future::pending::<()>()));
-        poll_and_forget(lab.service.handle().on(SHARD).sleep(ms(1)));
+        poll_and_forget(lab.handle().on(SHARD).sleep(ms(1)));
         forget(client.reset(timer, ms(2)));
         forget(client.cancel_many(&[timer]));
         let key = queue.insert(1, ms(9)).unwrap();
@@ -164,6 +128,8 @@ fn forgotten_futures_and_replies_do_not_change_later_timers() {
 fn forgotten_read_and_write_guards_do_not_change_the_next_connection() {
     let mut lab = Lab::<u64>::new(builder(1));
     let limits = ConnLimits { read_idle: ms(50), write_timeout: ms(20), ..ConnLimits::default() };
+    let is_over =
+        |conn: &ConnTimers| conn.poll_next(&mut Context::from_waker(Waker::noop())).is_ready();
     for _ in 0..20 {
         let conn = lab.timers().connection(limits).unwrap();
         forget(conn.begin_read());
@@ -174,16 +140,11 @@ fn forgotten_read_and_write_guards_do_not_change_the_next_connection() {
         let write = next.begin_write();
         lab.advance(ms(10));
         assert!(write.finish(), "the write is in time");
-        let event = |conn: &corewheel::ConnTimers| {
-            let mut cx = Context::from_waker(Waker::noop());
-            conn.poll_next(&mut cx)
-        };
         lab.advance(ms(30));
-        assert!(event(&next).is_pending());
+        assert!(!is_over(&next));
         lab.advance(ms(10));
-        assert!(event(&next).is_ready(), "the read timeout has passed");
+        assert!(is_over(&next), "the read timeout has passed");
     }
-    lab.settle();
-    assert_eq!(lab.counts().connections, 0);
+    assert_eq!(lab.settled().connections, 0);
     check_law(&lab.counts());
 }

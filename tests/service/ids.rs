@@ -2,7 +2,7 @@
 
 use corewheel::{CancelOutcome, ResetOutcome, ShardId};
 
-use corewheel_test_support::{FAR, Lab, OTHER, builder, check_law, look, ms, slot_of};
+use corewheel_test_support::{FAR, Lab, OTHER, builder, check_law, ms, slot_of};
 
 #[test]
 fn id_of_another_shard_is_reported_as_elsewhere_and_its_timer_stays() {
@@ -15,28 +15,23 @@ fn id_of_another_shard_is_reported_as_elsewhere_and_its_timer_stays() {
     assert_eq!(timers.reset(elsewhere, timers.now()), ResetOutcome::Elsewhere(OTHER));
     lab.advance(ms(5));
     assert!(lab.fired().is_empty());
-    let mut reply = timers.handle().cancel(elsewhere).into_future();
-    lab.settle();
-    assert!(look(&mut reply).unwrap().unwrap().won(), "a handle reaches the other shard");
+    let reply = lab.reply(timers.handle().cancel(elsewhere));
+    assert!(reply.unwrap().won(), "a handle reaches the other shard");
 }
 
 #[test]
 fn id_of_a_reused_slot_is_stale() {
     let mut lab = Lab::<()>::new(builder(1));
     let client = lab.client();
-    let timers: Vec<_> = (0..10)
-        .map(|_| {
-            let timer = lab.timers().schedule(FAR, ()).unwrap();
-            assert!(lab.timers().cancel(timer).won());
-            timer
-        })
-        .collect();
+    let timers = [(); 10].map(|()| {
+        let timer = lab.timers().schedule(FAR, ()).unwrap();
+        assert!(lab.timers().cancel(timer).won());
+        timer
+    });
     assert!(timers.iter().all(|timer| slot_of(*timer) == slot_of(timers[0])));
     for timer in timers {
         assert!(matches!(lab.timers().cancel(timer), CancelOutcome::Stale));
-        let mut reset = client.reset(timer, ms(1)).into_future();
-        lab.settle();
-        assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Stale)), "{timer:?}");
+        assert_eq!(lab.reply(client.reset(timer, ms(1))), Ok(ResetOutcome::Stale), "{timer:?}");
     }
     assert!(client.on(ShardId::new(999)).schedule(ms(1), ()).is_err());
     assert!(client.on(ShardId::new(1)).schedule(ms(1), ()).is_err());

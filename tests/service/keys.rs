@@ -56,13 +56,10 @@ fn fresh_client_beside_320_idle_clients_is_served_at_its_second_try() {
         lab.advance(ms(1));
         assert_eq!(lab.counts().pending, 0);
         let fresh = lab.client();
-        match fresh.on(SHARD).schedule(FAR, 1) {
-            Ok(_) => {}
-            Err(refused) => {
-                assert_eq!(refused.kind(), RefusedKind::Busy, "{:?}", lab.counts());
-                lab.settle();
-                fresh.on(SHARD).schedule(FAR, 1).expect("the shard is empty");
-            }
+        if let Err(refused) = fresh.on(SHARD).schedule(FAR, 1) {
+            assert_eq!(refused.kind(), RefusedKind::Busy, "{:?}", lab.counts());
+            lab.settle();
+            fresh.on(SHARD).schedule(FAR, 1).expect("the shard is empty");
         }
         drop(idle);
         lab.settle();
@@ -88,13 +85,11 @@ fn keys_of_an_idle_client_come_back_for_a_client_that_needs_them() {
         lab.settle();
     }
     assert!(accepted > 0);
-    let counts = lab.counts();
-    assert_eq!((counts.pending, counts.granted), (64, 0), "no slot is left");
-    assert!(matches!(other.on(SHARD).schedule(FAR, 2), Err(Refused::Full(2))));
+    assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0), "no slot is left");
+    assert_eq!(other.on(SHARD).schedule(FAR, 2), Err(Refused::Full(2)));
     // The idle client has another lane, and its timer is as it was.
     idle.cancel_detached(timer);
-    lab.settle();
-    assert_eq!(lab.counts().cancelled, 1);
+    assert_eq!(lab.settled().cancelled, 1);
     // Its slot is a key of the idle client, until that is idle again.
     for _ in 0..3 {
         let _accepted_once = other.on(SHARD).schedule(FAR, 3);
@@ -108,21 +103,21 @@ fn keys_of_an_idle_client_come_back_for_a_client_that_needs_them() {
 fn keys_of_an_idle_client_come_back_for_the_shards_own_timers() {
     let mut lab = Lab::new(builder(1).capacity(64));
     let idle = lab.client();
-    idle.on(SHARD).schedule(FAR, 1).unwrap();
+    idle.on(SHARD).schedule(ms(5), 1).unwrap();
     lab.settle();
     lab.advance(ms(1));
-    let left = 64 - lab.counts().pending as u32;
-    for n in 0..left {
+    for n in lab.counts().pending as u32..64 {
         lab.timers().schedule(FAR, n).expect("a key that is only granted comes back");
     }
-    assert!(matches!(lab.timers().schedule(FAR, 0), Err(Refused::Full(0))));
-    lab.settle();
-    assert_eq!((lab.counts().pending, lab.counts().granted), (64, 0));
-    assert_eq!(lab.counts().lanes, 0, "the idle client has lost its lane");
-    check_law(&lab.counts());
+    assert_eq!(lab.timers().schedule(FAR, 0), Err(Refused::Full(0)));
+    let counts = lab.settled();
+    assert_eq!((counts.pending, counts.granted), (64, 0));
+    assert_eq!(counts.lanes, 0, "the idle client has lost its lane");
+    check_law(&counts);
     let _busy = idle.on(SHARD).schedule(FAR, 1);
-    lab.settle();
-    assert_eq!(lab.counts().lanes, 1, "the client opens another lane");
+    assert_eq!(lab.settled().lanes, 1, "the client opens another lane");
+    lab.advance(ms(5));
+    assert_eq!(lab.fired(), [(1, 6)], "a timer outlives its lane");
 }
 
 #[test]
@@ -200,24 +195,9 @@ fn short_lived_clients_leave_no_key_and_no_lane() {
             let _ = lab.turn();
         }
     }
-    lab.settle();
-    let counts = lab.counts();
+    let counts = lab.settled();
     assert_eq!((counts.granted, counts.lanes), (before.granted, 0));
     assert_eq!((counts.pending, accepted), (CLIENTS, CLIENTS), "each client finds a key");
     lab.advance(Duration::from_secs(1));
     assert_eq!(lab.fired().len() as u64, CLIENTS);
-}
-
-#[test]
-fn timer_of_a_lane_closed_for_its_keys_is_delivered() {
-    let mut lab = Lab::new(builder(1).capacity(64));
-    let idle = lab.client();
-    idle.on(SHARD).schedule(ms(5), 1).unwrap();
-    lab.settle();
-    lab.advance(ms(1));
-    while lab.timers().schedule(FAR, 0).is_ok() {}
-    lab.settle();
-    assert_eq!(lab.counts().lanes, 0);
-    lab.advance(ms(5));
-    assert_eq!(lab.fired(), [(1, 6)]);
 }

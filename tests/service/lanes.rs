@@ -26,8 +26,7 @@ fn dropped_client_leaves_its_timers_running() {
     assert_eq!((counts.pending, counts.lanes), (9, 0));
     assert_eq!(counts.granted, key_pool, "the keys of the client are back");
     lab.advance(ms(5));
-    let fired: Vec<_> = lab.fired().into_iter().map(|(n, _)| n).collect();
-    assert_eq!(fired, [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(lab.values(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
 }
 
 #[test]
@@ -44,16 +43,11 @@ fn overflow_of_a_dropped_or_leaked_client_is_executed_in_order() {
             client.reset_detached(reset, ms(delay));
         }
         client.cancel_detached(cancelled);
-        if forget {
-            std::mem::forget(client);
-        } else {
-            drop(client);
-        }
+        let end = if forget { std::mem::forget } else { drop::<Thread<_>> };
+        end(client);
         lab.settle();
         assert_eq!((lab.counts().pending, lab.counts().cancelled), (1, 1));
-        for _ in 0..50 {
-            lab.advance(ms(1));
-        }
+        lab.advance_ticks(50);
         assert_eq!(lab.fired(), [("reset", 20)], "the last reset decides");
         assert_eq!(lab.counts().lanes, u64::from(forget));
         check_law(&lab.counts());
@@ -77,13 +71,16 @@ fn burst_of_lane_capacity_from_a_fresh_client_is_accepted_whole_and_in_order() {
         for n in burst..burst + capacity as u64 {
             client.on(SHARD).schedule(ms(5), n).unwrap();
         }
-        let refused = client.on(SHARD).schedule(ms(5), 0);
-        assert_eq!(refused, Err(Refused::Busy(0)), "the lane is full");
+        assert_eq!(client.on(SHARD).schedule(ms(5), 0), Err(Refused::Busy(0)), "it is full");
         lab.advance(ms(5));
-        let fired = lab.fired().into_iter().map(|(n, _)| n);
-        assert!(fired.eq(0..burst + capacity as u64), "{capacity}");
+        assert!(lab.values().into_iter().eq(0..burst + capacity as u64), "{capacity}");
         check_law(&lab.counts());
     }
+}
+
+/// Leaves each client alone for longer than a shard keeps an idle lane.
+fn idle<T: Send + 'static>(lab: &mut Lab<T>) {
+    lab.advance_steps(3, Duration::from_secs(59));
 }
 
 /// Schedules, resets and cancels `count` timers in a row, and returns those to fire, in order.
@@ -121,7 +118,7 @@ fn order_of_requests_is_kept_while_the_ring_grows() {
     let counts = lab.counts();
     assert_eq!((counts.lane_depth, counts.lane_depth_max), (0, depth), "it was as deep just now");
     lab.advance(ms(5));
-    assert!(lab.fired().into_iter().map(|(n, _)| n).eq(expected));
+    assert_eq!(lab.values(), expected);
     lab.advance(Duration::from_secs(11));
     assert_eq!(lab.counts().lane_depth_max, 0, "the lane was not deep in the last ten seconds");
     assert_eq!((lab.counts().pending, lab.counts().overtaken), (0, 0));
@@ -147,10 +144,8 @@ fn requests_beside_a_ring_that_grows_survive_the_end_of_the_lane() {
             assert_eq!(lab.counts().lanes, 0);
         } else {
             let report = lab.end(ShutdownPolicy::Return);
-            let values = report.returned.into_iter().map(|timer| timer.payload);
-            assert_eq!(values.count(), end as usize + left.len());
-            let refused = client.on(SHARD).schedule(FAR, 1);
-            assert_eq!(refused, Err(Refused::Closed(1)));
+            assert_eq!(report.returned.len(), end as usize + left.len());
+            assert_eq!(client.on(SHARD).schedule(FAR, 1), Err(Refused::Closed(1)));
         }
     }
 }
@@ -178,9 +173,7 @@ fn keys_of_a_leaked_client_come_back_after_a_minute() {
     lab.settle();
     assert!(lab.counts().granted > key_pool);
     std::mem::forget(client);
-    for _ in 0..3 {
-        lab.advance(Duration::from_secs(59));
-    }
+    idle(&mut lab);
     let counts = lab.counts();
     assert_eq!((counts.granted, counts.lanes), (key_pool, 0));
     assert_eq!(counts.pending, 1, "the timer of the client is still pending");
@@ -204,25 +197,21 @@ fn client_that_was_idle_for_a_minute_opens_another_lane() {
     for capacity in [1, 64] {
         let mut lab = Lab::new(builder(1).lane_capacity(capacity));
         let client = lab.client();
+        let idle = |lab: &mut Lab<_>| {
+            lab.settle();
+            idle(lab);
+            assert_eq!(lab.counts().lanes, 0);
+        };
         let first = client.on(SHARD).schedule(FAR, 1).unwrap();
         lab.settle();
         let second = client.on(SHARD).schedule(FAR, 2).unwrap();
-        lab.settle();
-        let idle = |lab: &mut Lab<_>| {
-            for _ in 0..3 {
-                lab.advance(Duration::from_secs(59));
-            }
-            assert_eq!(lab.counts().lanes, 0);
-        };
         idle(&mut lab);
-        let mut reply = client.cancel(first).into_future();
-        let mut reset = client.reset(second, FAR).into_future();
-        lab.settle();
-        assert_eq!(look(&mut reply).unwrap().unwrap().payload().unwrap().into_value(), Some(1));
-        assert_eq!(look(&mut reset), Some(Ok(ResetOutcome::Reset)));
+        let reply = client.cancel(first);
+        let reset = client.reset(second, FAR);
+        assert_eq!(lab.reply(reply).unwrap().payload().unwrap().into_value(), Some(1));
+        assert_eq!(lab.reply(reset), Ok(ResetOutcome::Reset));
         idle(&mut lab);
         client.on(SHARD).schedule(ms(5), 3).unwrap();
-        lab.settle();
         idle(&mut lab);
         client.cancel_detached(second);
         let refused = client.on(SHARD).schedule(ms(5), 4).is_err();
@@ -237,8 +226,7 @@ fn client_that_was_idle_for_a_minute_opens_another_lane() {
 #[test]
 fn waiting_thread_gets_its_reply_over_a_full_lane_of_one_request() {
     for host in Host::all() {
-        let running =
-            Running::start(host, builder(1).lane_capacity(1), |_| |_: Fired<usize>, _: &_| {});
+        let running = Running::<usize>::idle(host, builder(1).lane_capacity(1));
         let client = running.client();
         let mut cancelled = 0;
         for n in 0..300 {
@@ -249,10 +237,8 @@ fn waiting_thread_gets_its_reply_over_a_full_lane_of_one_request() {
             };
             client.reset_detached(timer, FAR);
             client.reset_detached(timer, FAR * 2);
-            assert_eq!(
-                client.cancel(timer).wait().unwrap().payload().unwrap().into_value(),
-                Some(n)
-            );
+            let payload = client.cancel(timer).wait().unwrap().payload();
+            assert_eq!(payload.unwrap().into_value(), Some(n));
             cancelled += 1;
         }
         assert!(cancelled > 0, "{host:?}");
@@ -343,8 +329,6 @@ fn overflow_is_executed_within_the_budget_and_in_order() {
         client.reset_detached(timer, ms(100));
         assert!(turns < 100, "the shard always has more to do");
     }
-    lab.advance(ms(99));
-    assert!(lab.fired().is_empty());
-    lab.advance(ms(1));
+    lab.advance_ticks(100);
     assert_eq!(lab.fired(), [((), 100)]);
 }
