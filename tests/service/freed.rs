@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use corewheel::attach::Turn;
 use corewheel::sim::Thread;
-use corewheel::{CancelOutcome, Fired, Handle, ShutdownPolicy, TimerId, Timers};
+use corewheel::{CancelOutcome, Handle, ShutdownPolicy, TimerId};
 
 use corewheel_test_support::{
-    Alarm, FAR, Guard, Host, Lab, Running, SHARD, builder, check_law, ms, wait_until,
+    Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, ms, wait_until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -48,9 +48,14 @@ impl Asleep {
     /// Takes turns until the shard sleeps for more than a second, and fails if it takes them at a
     /// moment of its own before.
     fn sleeps_long(&mut self) {
-        let slept = self.lab.fall_asleep(&self.waker);
+        let slept = self.fall_asleep();
         let long = self.lab.clock.now() + 10 * SECOND;
         assert!(matches!(slept, Turn::Next(at) if at > long), "{slept:?}");
+    }
+
+    /// Takes turns until the shard falls asleep, and returns until when.
+    fn fall_asleep(&mut self) -> Turn {
+        self.lab.fall_asleep(&self.waker)
     }
 
     fn count(&self) -> usize {
@@ -62,63 +67,47 @@ fn count(dropped: &AtomicUsize) -> usize {
     dropped.load(Ordering::SeqCst)
 }
 
-/// Each way to cancel without a reply wakes a shard that sleeps for an hour, which drops the
-/// payload at once and then takes one more turn, a second later.
-#[track_caller]
-fn check(what: &str, cancel: impl FnOnce(Handle<Option<Guard>>, TimerId)) {
+/// Schedules a timer, and tells how often its payload was dropped.
+fn schedule(client: Handle<Option<Guard>>) -> (TimerId, Arc<AtomicUsize>) {
     let (guard, dropped) = Guard::new();
-    let (mut asleep, timer) =
-        Asleep::after(|_, client| client.on(SHARD).schedule(LATER, Some(guard)).unwrap());
-    let begin = asleep.lab.clock.now();
-    cancel(*asleep.client, timer);
-    assert_eq!((asleep.count(), count(&dropped)), (1, 0), "{what}");
-    let waker = asleep.waker.clone();
-    assert_eq!(asleep.lab.fall_asleep(&waker), Turn::Next(begin + SECOND), "{what}");
-    assert_eq!(count(&dropped), 1, "{what}");
-    asleep.lab.clock.advance(SECOND);
-    asleep.sleeps_long();
-    assert_eq!((asleep.count(), asleep.lab.counts().pending), (1, 2), "{what}");
-    check_law(&asleep.lab.counts());
+    (client.on(SHARD).schedule(LATER, Some(guard)).unwrap(), dropped)
 }
 
+/// A cancel without a reply wakes a shard that sleeps for an hour, which drops the payload at once
+/// and then takes one more turn, a second later.
 #[test]
 fn cancel_without_a_reply_frees_the_payload_of_a_sleeping_shard() {
-    check("a cancel", |client, timer| client.cancel_detached(timer));
-}
-
-#[test]
-fn timer_cancelled_in_its_lane_is_freed_by_a_sleeping_shard() {
-    let (guard, dropped) = Guard::new();
-    let (mut asleep, ()) = Asleep::after(|_, _| ());
-    let timer = asleep.client.on(SHARD).schedule(LATER, Some(guard)).unwrap();
-    assert_eq!(asleep.count(), 0, "the timer may wait");
-    asleep.client.cancel_detached(timer);
-    assert_eq!((asleep.count(), count(&dropped)), (1, 0));
-    let waker = asleep.waker.clone();
-    let begin = asleep.lab.clock.now();
-    assert_eq!(asleep.lab.fall_asleep(&waker), Turn::Next(begin + SECOND));
-    assert_eq!(count(&dropped), 1);
-    assert_eq!(asleep.lab.counts().requests, 2, "the cancel is no message");
+    for is_in_lane in [false, true] {
+        let (mut asleep, received) =
+            Asleep::after(|_, client| (!is_in_lane).then(|| schedule(client)));
+        let (timer, dropped) = received.unwrap_or_else(|| schedule(*asleep.client));
+        assert_eq!(asleep.count(), 0, "the timer may wait");
+        let begin = asleep.lab.clock.now();
+        asleep.client.cancel_detached(timer);
+        assert_eq!((asleep.count(), count(&dropped)), (1, 0), "in its lane: {is_in_lane}");
+        assert_eq!(asleep.fall_asleep(), Turn::Next(begin + SECOND), "in its lane: {is_in_lane}");
+        assert_eq!(count(&dropped), 1, "in its lane: {is_in_lane}");
+        let requests = if is_in_lane { 2 } else { 3 };
+        assert_eq!(asleep.lab.counts().requests, requests, "a cancel in the lane is no message");
+        asleep.lab.clock.advance(SECOND);
+        asleep.sleeps_long();
+        assert_eq!((asleep.count(), asleep.lab.counts().pending), (1, 2));
+        check_law(&asleep.lab.counts());
+    }
 }
 
 #[test]
 fn cancel_between_a_turn_and_the_sleep_frees_the_payload() {
-    for is_marked in [false, true] {
-        let (guard, dropped) = Guard::new();
-        let mut guard = Some(guard);
-        let (mut asleep, early) = Asleep::after(|_, client| {
-            let mut schedule = || client.on(SHARD).schedule(LATER, guard.take()).unwrap();
-            (!is_marked).then(&mut schedule)
-        });
+    for is_in_lane in [false, true] {
+        let (mut asleep, received) =
+            Asleep::after(|_, client| (!is_in_lane).then(|| schedule(client)));
         let after = asleep.lab.turn();
-        let late = || asleep.client.on(SHARD).schedule(LATER, guard.take()).unwrap();
-        asleep.client.cancel_detached(early.unwrap_or_else(late));
-        let waker = asleep.waker.clone();
-        let sleep = asleep.lab.shards[0].prepare_to_sleep(after, &waker);
-        assert_eq!(sleep, Turn::More, "marked: {is_marked}");
-        assert_eq!(count(&dropped), 0);
-        let _next = asleep.lab.fall_asleep(&waker);
-        assert_eq!((count(&dropped), asleep.count()), (1, 0), "marked: {is_marked}");
+        let (timer, dropped) = received.unwrap_or_else(|| schedule(*asleep.client));
+        asleep.client.cancel_detached(timer);
+        let sleep = asleep.lab.shards[0].prepare_to_sleep(after, &asleep.waker);
+        assert_eq!((sleep, count(&dropped)), (Turn::More, 0), "in its lane: {is_in_lane}");
+        let _next = asleep.fall_asleep();
+        assert_eq!((count(&dropped), asleep.count()), (1, 0), "in its lane: {is_in_lane}");
     }
 }
 
@@ -126,18 +115,16 @@ fn cancel_between_a_turn_and_the_sleep_frees_the_payload() {
 #[test]
 fn timer_in_its_lane_that_its_shard_cancels_is_freed_within_a_second() {
     for is_asleep in [false, true] {
-        let (guard, dropped) = Guard::new();
         let (mut asleep, ()) = Asleep::after(|_, _| ());
-        let waker = asleep.waker.clone();
         let after = if is_asleep { Turn::Idle } else { asleep.lab.turn() };
-        let timer = asleep.client.on(SHARD).schedule(LATER, Some(guard)).unwrap();
+        let (timer, dropped) = schedule(*asleep.client);
         let outcome = asleep.lab.timers().cancel(timer);
         assert!(matches!(outcome, CancelOutcome::Overtook));
         let end = asleep.lab.clock.now() + SECOND;
         if is_asleep {
             assert_eq!(asleep.count(), 1);
         } else {
-            let sleep = asleep.lab.shards[0].prepare_to_sleep(after, &waker);
+            let sleep = asleep.lab.shards[0].prepare_to_sleep(after, &asleep.waker);
             assert_eq!(sleep, Turn::Next(end));
             asleep.lab.clock.advance(SECOND);
         }
@@ -149,34 +136,27 @@ fn timer_in_its_lane_that_its_shard_cancels_is_freed_within_a_second() {
 /// Cancels, one in each millisecond, against a driver that sleeps as it is told to. Returns how
 /// often the shard was woken, and how many turns it took.
 fn cancel_one_by_one(number: usize) -> (usize, usize) {
-    let (mut asleep, (timers, dropped)) = Asleep::after(|lab, client| {
-        let mut all = (Vec::new(), Vec::new());
-        for _ in 0..number {
-            let (guard, dropped) = Guard::new();
-            all.0.push(client.on(SHARD).schedule(LATER, Some(guard)).unwrap());
-            all.1.push(dropped);
+    let (mut asleep, timers) = Asleep::after(|lab, client| {
+        let schedule = |_| {
             lab.settle();
-        }
-        all
+            schedule(client)
+        };
+        (0..number).map(schedule).collect::<Vec<_>>()
     });
-    let waker = asleep.waker.clone();
-    let (mut woken, mut turns) = (0, 0);
-    let mut until = None;
+    let (mut woken, mut turns, mut until) = (0, 0, None);
     for sent in 0..number + 2_000 {
-        if let Some(timer) = timers.get(sent) {
+        if let Some((timer, _)) = timers.get(sent) {
             asleep.client.cancel_detached(*timer);
         }
         let now = asleep.lab.clock.now();
         if asleep.count() > woken || until.is_some_and(|at| at <= now) {
             woken = asleep.count();
             turns += 1;
-            until = match asleep.lab.fall_asleep(&waker) {
-                Turn::Next(at) => Some(at),
-                turn => panic!("{turn:?}"),
-            };
+            let Turn::Next(at) = asleep.fall_asleep() else { panic!("it sleeps for ever") };
+            until = Some(at);
         }
         if let Some(past) = sent.checked_sub(1_000).filter(|past| *past < number) {
-            assert_eq!(count(&dropped[past]), 1, "timer {past} is not freed within a second");
+            assert_eq!(count(&timers[past].1), 1, "timer {past} is not freed within a second");
         }
         asleep.lab.clock.advance(ms(1));
     }
@@ -198,60 +178,40 @@ fn cancels_of_a_second_share_a_wake_up() {
 
 #[test]
 fn sleeping_shards_of_all_hosts_free_what_is_cancelled() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<Guard>, _: &Timers<Guard>| {});
+    for (_, running) in Running::<Guard>::each(Host::all(), 1) {
         let shard = running.service.handle().on(SHARD);
-        let schedule = |guard: Guard| {
-            let mut guard = guard;
-            loop {
-                match shard.schedule(LATER, guard) {
-                    Ok(timer) => break timer,
-                    Err(refused) => guard = refused.into_value(),
-                }
-                std::thread::yield_now();
+        for is_marked in [false, true] {
+            let (guard, dropped) = Guard::new();
+            let timer = block_on(shard.schedule_when_room(LATER, guard)).unwrap();
+            if !is_marked {
+                // The shard has received the timer, and sleeps.
+                assert!(block_on(shard.remaining(timer)).unwrap().is_some());
             }
-        };
-        let (guard, dropped) = Guard::new();
-        let timer = schedule(guard);
-        // The shard has received the timer, and sleeps.
-        assert!(corewheel_test_support::block_on(shard.remaining(timer)).unwrap().is_some());
-        shard.cancel_detached(timer);
-        wait_until("the payload of a cancelled timer is dropped", || count(&dropped) == 1);
-        let (guard, dropped) = Guard::new();
-        shard.cancel_detached(schedule(guard));
-        wait_until("the payload of a marked timer is dropped", || count(&dropped) == 1);
+            shard.cancel_detached(timer);
+            wait_until("the payload is dropped", || count(&dropped) == 1);
+        }
         running.end(ShutdownPolicy::Drop);
     }
 }
 
 #[test]
 fn thousand_cancels_of_real_threads_make_few_wake_ups() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(1).capacity(1 << 16), |_| {
-            |_: Fired<Guard>, _: &Timers<Guard>| {}
-        });
+    for (host, running) in Running::<Guard>::each(Host::all(), 1) {
         let shard = running.service.handle().on(SHARD);
-        let (mut timers, mut all) = (Vec::new(), Vec::new());
-        while timers.len() < 1_000 {
+        let schedule = |_| {
             let (guard, dropped) = Guard::new();
-            match shard.schedule(LATER, guard) {
-                Ok(timer) => {
-                    timers.push(timer);
-                    all.push(dropped);
-                }
-                Err(_) => std::thread::yield_now(),
-            }
-        }
-        let last = *timers.last().unwrap();
-        assert!(corewheel_test_support::block_on(shard.remaining(last)).unwrap().is_some());
-        let made = || running.service.stats().shards[0].counts.wakeups_made;
-        let (before, begin) = (made(), Instant::now());
+            (block_on(shard.schedule_when_room(LATER, guard)).unwrap(), dropped)
+        };
+        let (timers, all): (Vec<_>, Vec<_>) = (0..1_000).map(schedule).unzip();
+        assert!(block_on(shard.remaining(timers[999])).unwrap().is_some());
+        let (before, begin) = (running.counts().wakeups_made, Instant::now());
         for timer in timers {
             shard.cancel_detached(timer);
             std::thread::sleep(Duration::from_micros(100));
         }
         wait_until("all payloads are dropped", || all.iter().all(|dropped| count(dropped) == 1));
-        let (made, seconds) = (made() - before, begin.elapsed().as_secs());
+        let made = running.counts().wakeups_made - before;
+        let seconds = begin.elapsed().as_secs();
         // Three times the lane is full, and grows.
         assert!(made <= 4 + seconds, "{host:?}: {made} wake-ups in {seconds} s");
         running.end(ShutdownPolicy::Drop);

@@ -1,87 +1,38 @@
 //! Handlers that hand values on, to channels that fill up, and callbacks in other task queues.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Sender, TrySendError, channel, sync_channel};
 
-use corewheel::attach::{ShardLoop, Turn};
-use corewheel::clock::ManualClock;
-use corewheel::{Fired, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, ShutdownPolicy, Timers};
 
-use corewheel_test_support::{FAR, Host, PATIENCE, Running, SHARD, builder, check_law, ms, seeds};
-
-/// A handler that sends into a channel, and schedules again what finds no room.
-fn to_channel(
-    sender: SyncSender<u32>,
-    again: u64,
-) -> impl FnMut(Fired<u32>, &Timers<u32>) + 'static {
-    move |fired: Fired<u32>, timers: &Timers<u32>| {
-        if let Err(TrySendError::Full(value)) = sender.try_send(fired.payload) {
-            timers.schedule(ms(again), value).unwrap();
-        }
-    }
-}
-
-type BoxedHandler = Box<dyn FnMut(Fired<u32>, &Timers<u32>)>;
-
-/// A shard in a loop, whose handler sends into a channel with room for two.
-struct Bench {
-    clock: ManualClock,
-    service: TimerService<u32>,
-    shard: ShardLoop<u32, BoxedHandler>,
-    taken: Receiver<u32>,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let clock = seeds::clock();
-        let service = builder(1).clock(&clock).start_attached_with().unwrap();
-        let (sender, taken) = sync_channel(2);
-        let handler: BoxedHandler = Box::new(to_channel(sender, 10));
-        let shard = service.attach(SHARD).unwrap().into_loop(handler).unwrap();
-        Self { clock, service, shard, taken }
-    }
-
-    fn advance(&mut self, by: u64) -> Vec<u32> {
-        self.clock.advance(ms(by));
-        while self.shard.turn() == Turn::More {}
-        check_law(&self.service.stats().shards[0].counts);
-        self.taken.try_iter().collect()
-    }
-}
+use corewheel_test_support::{
+    FAR, Host, Lab, PATIENCE, POLICIES, Running, SHARD, builder, check_law, ms,
+};
 
 #[test]
 fn handler_of_a_full_channel_sends_its_values_after_the_delay() {
-    let mut bench = Bench::new();
-    for value in 0..5 {
-        bench.shard.timers().schedule(ms(1), value).unwrap();
-    }
-    assert_eq!(bench.advance(1), [0, 1]);
-    assert_eq!(bench.shard.timers().len(), 3);
-    assert!(bench.advance(9).is_empty(), "not before the delay is over");
-    assert_eq!(bench.advance(1), [2, 3]);
-    assert_eq!(bench.advance(10), [4]);
-    assert!(bench.shard.timers().is_empty());
-}
-
-#[test]
-fn small_channel_gets_every_value_on_every_runtime() {
-    for host in Host::all() {
-        let (sender, taken) = sync_channel::<u32>(4);
-        let running = Running::start(host, builder(2), move |_| to_channel(sender.clone(), 1));
-        let client = running.client();
-        for value in 0..100 {
-            let shard = ShardId::new(value as u16 % 2);
-            client.on(shard).schedule(ms(u64::from(value) % 5), value).unwrap();
+    let (sender, taken) = sync_channel(2);
+    let mut lab = Lab::with_handler(builder(1), |_| {
+        let sender = sender.clone();
+        move |fired: Fired<u32>, timers: &Timers<u32>| {
+            if let Err(TrySendError::Full(value)) = sender.try_send(fired.payload) {
+                timers.schedule(ms(10), value).unwrap();
+            }
         }
-        let take = || taken.recv_timeout(PATIENCE).expect("all of them come");
-        let mut values: Vec<_> = (0..100).map(|_| take()).collect();
-        values.sort_unstable();
-        assert_eq!(values, (0..100).collect::<Vec<_>>(), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
+    });
+    for value in 0..5 {
+        lab.timers().schedule(ms(1), value).unwrap();
+    }
+    // The second is not before the delay is over.
+    for (by, expected, left) in [(1, &[0, 1][..], 3), (9, &[], 3), (1, &[2, 3], 1), (10, &[4], 0)] {
+        lab.advance(ms(by));
+        assert_eq!(taken.try_iter().collect::<Vec<_>>(), expected, "after {by} more");
+        assert_eq!(lab.timers().len(), left, "after {by} more");
+        check_law(&lab.counts());
     }
 }
 
 /// Sends when it is dropped.
-struct Noted(std::sync::mpsc::Sender<Option<u32>>);
+struct Noted(Sender<Option<u32>>);
 
 impl Drop for Noted {
     fn drop(&mut self) {
@@ -91,7 +42,7 @@ impl Drop for Noted {
 
 #[test]
 fn shutdown_drops_handler_after_last_timer_before_the_report() {
-    for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
+    for policy in POLICIES {
         for host in Host::all() {
             let (sender, seen) = channel();
             let running = Running::start(host, builder(1), move |_| {
@@ -132,10 +83,9 @@ mod in_task_queues {
 
     const LEASE: TimerClass = TimerClass::new("lease");
 
-    const HOSTS: [Host; 2] = [Host::Own(Runtime::Glommio), Host::GlommioAttached];
-
     fn hosts() -> impl Iterator<Item = Host> {
-        HOSTS.into_iter().filter(|_| glommio_works())
+        let hosts = [Host::Own(Runtime::Glommio), Host::GlommioAttached];
+        hosts.into_iter().filter(|_| glommio_works())
     }
 
     thread_local! {
@@ -172,7 +122,7 @@ mod in_task_queues {
     }
 
     #[test]
-    fn values_handed_to_a_queue_are_worked_on_there_in_order() {
+    fn values_handed_to_a_queue_are_worked_on_in_order_there_or_by_the_shutdown() {
         for host in hosts() {
             let (sender, ran) = channel();
             let running = Running::start(host, builder(1), move |_| {
@@ -183,32 +133,20 @@ mod in_task_queues {
                 })
             });
             let client = running.client();
-            for value in 0..20 {
-                client.on(SHARD).schedule(ms(2), value).unwrap();
-            }
-            let expected: Vec<_> = (0..20).filter(|n| *n != 7).collect();
-            for value in expected {
+            let schedule_all = |delay| {
+                for value in 0..20 {
+                    client.on(SHARD).schedule(delay, value).unwrap();
+                }
+            };
+            let expected = || (0..20).filter(|n| *n != 7);
+            schedule_all(ms(2));
+            for value in expected() {
                 assert_eq!(ran.recv_timeout(PATIENCE), Ok((value, true)), "{host:?}");
             }
-            let counts = || running.service.stats().shards[0].counts;
-            wait_until("the panic is counted", || counts().panicked == 1);
-            running.end(ShutdownPolicy::Drop);
-        }
-    }
-
-    #[test]
-    fn shutdown_that_fires_runs_values_that_are_handed_to_a_queue() {
-        for host in hosts() {
-            let (sender, ran) = channel();
-            let running = Running::start(host, builder(1), move |_| {
-                let sender = sender.clone();
-                in_background(move |value, _| sender.send(value).unwrap())
-            });
-            for value in 0..5 {
-                running.client().on(SHARD).schedule(FAR, value).unwrap();
-            }
+            wait_until("the panic is counted", || running.counts().panicked == 1);
+            schedule_all(FAR);
             running.end(ShutdownPolicy::Fire);
-            assert_eq!(ran.try_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4], "{host:?}");
+            assert!(ran.try_iter().map(|(value, _)| value).eq(expected()), "{host:?}");
         }
     }
 
@@ -235,11 +173,8 @@ mod in_task_queues {
             running.client().on(SHARD).schedule_fn(ms(1), schedule_all).unwrap();
             assert_eq!(seen.recv_timeout(PATIENCE), Ok(Some(0)));
             // Its executor ends without a shutdown.
-            let Running { service, stops, threads } = running;
-            drop(stops);
-            for thread in threads {
-                thread.join().unwrap();
-            }
+            let service = Arc::clone(&running.service);
+            running.stop();
             let (ran, dropped): (Vec<_>, Vec<_>) = seen.try_iter().partition(Option::is_some);
             assert!(ran.len() < 200, "{}", ran.len());
             assert_eq!(dropped.len(), 200, "all callbacks are dropped");
@@ -249,22 +184,18 @@ mod in_task_queues {
 
     #[test]
     fn callback_runs_in_its_queue() {
-        for host in hosts() {
+        for (host, running) in Running::<u32>::each(hosts(), 1) {
             let (sender, ran) = channel();
-            let running = Running::<u32>::start(host, builder(1), |_| |_: Fired<u32>, _: &_| {});
             let task = running.service.spawn_on(SHARD, move |timers| async move {
-                let start = timers.now();
-                let first = sender.clone();
-                schedule_fn_into(&timers, background(), ms(2), move |timers| {
+                let (start, second) = (timers.now(), sender.clone());
+                let first = move |timers: &Timers<u32>| {
                     let early = timers.now() < start + ms(2);
-                    first.send((1, is_in_background() && !early)).unwrap();
-                })
-                .unwrap();
-                let second = sender.clone();
-                schedule_fn_into(&timers, background(), FAR, move |timers| {
-                    second.send((2, timers.now() >= start)).unwrap();
-                })
-                .unwrap();
+                    sender.send((1, is_in_background() && !early)).unwrap();
+                };
+                schedule_fn_into(&timers, background(), ms(2), first).unwrap();
+                let second =
+                    move |timers: &Timers<u32>| second.send((2, timers.now() >= start)).unwrap();
+                schedule_fn_into(&timers, background(), FAR, second).unwrap();
                 let panics = |_: &Timers<u32>| panic!("it harms nobody");
                 schedule_fn_into(&timers, background(), ms(1), panics).unwrap();
                 let cancelled = schedule_fn_into(&timers, background(), FAR, |_| {}).unwrap();
@@ -272,8 +203,7 @@ mod in_task_queues {
             });
             task.unwrap().wait().unwrap();
             assert_eq!(ran.recv_timeout(PATIENCE), Ok((1, true)), "{host:?}");
-            let counts = || running.service.stats().shards[0].counts;
-            wait_until("the panic is counted", || counts().panicked == 1);
+            wait_until("the panic is counted", || running.counts().panicked == 1);
             running.end(ShutdownPolicy::Fire);
             // It is run by the shutdown itself.
             assert_eq!(ran.try_recv(), Ok((2, true)), "{host:?}");
@@ -282,29 +212,26 @@ mod in_task_queues {
 
     #[test]
     fn shutdown_runs_waiting_callbacks_in_order() {
-        for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Fire, ShutdownPolicy::Return] {
+        for policy in POLICIES {
             for host in hosts() {
                 let (sender, ran) = channel();
-                let handler = |_| |_: Fired<u32>, _: &Timers<u32>| {};
-                let running = Running::<u32>::start(host, builder(1).class(LEASE), handler);
+                let running = Running::<u32>::idle(host, builder(1).class(LEASE));
                 let task = running.service.spawn_on(SHARD, move |timers| async move {
                     let lease = timers.of_class(LEASE).unwrap();
                     for n in 0..150 {
                         let sender = sender.clone();
                         let call = move |_: &Timers<u32>| {
                             sender.send(n).unwrap();
-                            std::thread::sleep(Duration::from_millis(1));
+                            std::thread::sleep(ms(1));
                         };
                         schedule_fn_into(&lease, background(), ms(1), call).unwrap();
                     }
                 });
                 task.unwrap().wait().unwrap();
-                wait_until("some have fired", || {
-                    running.service.stats().shards[0].counts.fired > 0
-                });
+                wait_until("some have fired", || running.counts().fired > 0);
                 let report = running.end(policy);
-                let ran: Vec<_> = ran.try_iter().collect();
-                let fired = report.shards[0].classes[0].fired;
+                let (ran, fired): (Vec<_>, _) =
+                    (ran.try_iter().collect(), report.shards[0].classes[0].fired);
                 assert_eq!(ran.len() as u64, fired, "{host:?}, {policy:?}");
                 assert!(ran.is_sorted(), "{host:?}, {policy:?}: {ran:?}");
             }
@@ -319,7 +246,7 @@ mod in_task_queues {
             let running = Running::start(host, builder(1), move |_| {
                 let counted = Arc::clone(&counted);
                 in_background(move |_, _| {
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(ms(1));
                     counted.fetch_add(1, Ordering::SeqCst);
                 })
             });

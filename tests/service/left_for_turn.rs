@@ -3,16 +3,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
+use std::thread;
 
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::conn::ConnLimits;
 use corewheel::kept::Kept;
 use corewheel::settings::Scale;
-use corewheel::{Fired, ShutdownPolicy, Timers};
+use corewheel::{ShutdownPolicy, Timers};
 use corewheel_kit::scaled::ScaledTimeouts;
 
 use corewheel_test_support::{
@@ -56,21 +57,22 @@ fn keep<C: 'static>(lab: &Lab<u32>, value: C) -> Kept<C> {
     lab.timers().keep(value).unwrap_or_else(|_| panic!("the shard is open"))
 }
 
-fn seen(flag: &Rc<Cell<bool>>) -> IsDone {
+/// Whether a flag is set, while something is kept.
+fn is_set<K: 'static>(flag: &Rc<Cell<bool>>, kept: K) -> IsDone {
     let flag = Rc::clone(flag);
-    Box::new(move || flag.get())
+    Box::new(move || {
+        let _kept = &kept;
+        flag.get()
+    })
 }
 
-#[test]
-fn command_to_a_kept_value() {
-    check(
-        "a command",
-        |lab| keep(lab, Cell::new(7)),
-        |_, kept| {
-            let mut reply = kept.try_run(Cell::get).unwrap();
-            Box::new(move || look(&mut reply) == Some(Ok(7)))
-        },
-    );
+/// Whether a reply has come that is as it should be.
+fn comes<R: IntoFuture<IntoFuture: 'static>>(
+    reply: R,
+    is_right: impl Fn(R::Output) -> bool + 'static,
+) -> IsDone {
+    let mut reply = Box::pin(reply.into_future());
+    Box::new(move || look(&mut reply).is_some_and(&is_right))
 }
 
 #[test]
@@ -94,20 +96,13 @@ fn orders_to_connections() {
         conn.on_event(move |_, _| noted.set(true));
         (conn, told)
     };
-    let keeping = |conn, told: &Rc<Cell<bool>>| -> IsDone {
-        let mut is_told = seen(told);
-        Box::new(move || {
-            let _conn = &conn;
-            is_told()
-        })
-    };
     check("drain", prepare, |lab, (conn, told)| {
-        lab.timers().handle().on(SHARD).drain(FAR).unwrap();
-        keeping(conn, &told)
+        lab.handle().on(SHARD).drain(FAR).unwrap();
+        is_set(&told, conn)
     });
     check("idlest", prepare, |lab, (conn, told)| {
-        lab.timers().handle().on(SHARD).close_idlest(1).unwrap();
-        keeping(conn, &told)
+        lab.handle().on(SHARD).close_idlest(1).unwrap();
+        is_set(&told, conn)
     });
 }
 
@@ -120,57 +115,34 @@ fn scale_that_makes_timeouts_due() {
             ScaledTimeouts::new(lab.timers(), ms(5), FAR, move |(), _| noted.set(true)).unwrap();
         let timeout = timeouts.start(()).unwrap();
         lab.advance(ms(50));
-        (timeouts, timeout, ended)
+        (ended, (timeouts, timeout))
     };
-    check("a scale", prepare, |lab, (timeouts, timeout, ended)| {
+    check("a scale", prepare, |lab, (ended, timeouts)| {
         lab.timers().set_scale(Scale::new(0.0).unwrap());
-        let mut is_over = seen(&ended);
-        Box::new(move || {
-            let _timeouts = (&timeouts, &timeout);
-            is_over()
-        })
+        is_set(&ended, timeouts)
     });
 }
 
 #[test]
 fn requests_to_the_shard_itself() {
-    check(
-        "a cancel",
-        |lab| lab.timers().schedule(FAR, 1).unwrap(),
-        |lab, timer| {
-            let mut reply = lab.timers().handle().cancel(timer);
-            Box::new(move || look(&mut reply).is_some_and(|outcome| outcome.unwrap().won()))
-        },
-    );
-    check(
-        "a reset",
-        |lab| lab.timers().schedule(FAR, 1).unwrap(),
-        |lab, timer| {
-            let mut reply = lab.timers().handle().reset(timer, FAR * 2);
-            Box::new(move || look(&mut reply).is_some())
-        },
-    );
-    check(
-        "a new value",
-        |_| (),
-        |lab, ()| {
-            let mut reply = lab.service.handle().on(SHARD).keep(|_| ()).unwrap();
-            Box::new(move || look(&mut reply).is_some())
-        },
-    );
-}
-
-#[test]
-fn shutdown_of_the_service() {
-    check(
-        "a shutdown",
-        |_| (),
-        |lab, ()| {
-            let report = lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap();
-            let mut report = Box::pin(report);
-            Box::new(move || look(&mut report).is_some())
-        },
-    );
+    let prepare = |lab: &mut Lab<u32>| keep(lab, Cell::new(7));
+    check("a command", prepare, |_, kept| {
+        comes(kept.try_run(Cell::get).unwrap(), |value| value == Ok(7))
+    });
+    let schedule = |lab: &mut Lab<u32>| lab.timers().schedule(FAR, 1).unwrap();
+    check("a cancel", schedule, |lab, timer| {
+        comes(lab.timers().handle().cancel(timer), |outcome| outcome.unwrap().won())
+    });
+    check("a reset", schedule, |lab, timer| {
+        comes(lab.timers().handle().reset(timer, FAR * 2), |_| true)
+    });
+    let nothing = |_: &mut Lab<u32>| ();
+    check("a new value", nothing, |lab, ()| {
+        comes(lab.handle().on(SHARD).keep(|_| ()).unwrap(), |_| true)
+    });
+    check("a shutdown", nothing, |lab, ()| {
+        comes(lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap(), |_| true)
+    });
 }
 
 #[test]
@@ -212,10 +184,9 @@ fn timer_of_a_waker_that_is_dropped_as_the_loop_falls_asleep_is_on_time() {
     let mut lab = Lab::new(builder(1));
     TIMERS.set(Some(lab.timers().clone()));
     let after = lab.turn();
-    assert_eq!(
-        lab.shards[0].prepare_to_sleep(after, &Waker::from(Arc::new(Schedules))),
-        Turn::Idle
-    );
+    let schedules = Waker::from(Arc::new(Schedules));
+    assert_eq!(lab.shards[0].prepare_to_sleep(after, &schedules), Turn::Idle);
+    drop(schedules);
     let after = lab.turn();
     let (alarm, waker) = Alarm::new();
     assert_eq!(lab.shards[0].prepare_to_sleep(after, &waker), Turn::More);
@@ -250,23 +221,22 @@ fn tasks_of_a_manual_clock_wait_for_commands_at_the_present_moment() {
     }
 }
 
+/// A service of one shard, and a value that is kept there.
+fn keeping_seven(host: Host) -> (Running<u32>, Kept<Cell<usize>>) {
+    let running = Running::idle(host, builder(1));
+    let kept = running.service.handle().on(SHARD).keep(|_| Cell::new(7)).unwrap();
+    (running, kept.wait().unwrap())
+}
+
 #[test]
 fn command_of_a_callback_runs_on_every_host() {
     for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let kept =
-            running.service.handle().on(SHARD).keep(|_| Cell::new(7)).unwrap().wait().unwrap();
-        let (sender, reply) = std::sync::mpsc::channel();
+        let (running, kept) = keeping_seven(host);
+        let (sender, reply) = mpsc::channel();
         let call = move |_: &_| sender.send(kept.try_run(Cell::get).unwrap()).unwrap();
-        let shard = running.service.handle().on(SHARD);
-        block_on(async {
-            loop {
-                match shard.schedule_fn(ms(1), call.clone()) {
-                    Ok(_) => break,
-                    Err(_) => std::thread::yield_now(),
-                }
-            }
-        });
+        while running.service.handle().on(SHARD).schedule_fn(ms(1), call.clone()).is_err() {
+            thread::yield_now();
+        }
         let reply = reply.recv_timeout(PATIENCE).unwrap();
         assert_eq!(block_on(reply), Ok(7), "{host:?}");
         running.end(ShutdownPolicy::Drop);
@@ -276,9 +246,7 @@ fn command_of_a_callback_runs_on_every_host() {
 #[test]
 fn command_of_a_closure_that_makes_a_future_runs_on_every_executor() {
     for host in Host::executors() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let kept =
-            running.service.handle().on(SHARD).keep(|_| Cell::new(7)).unwrap().wait().unwrap();
+        let (running, kept) = keeping_seven(host);
         // The future waits for nothing of the shard, so that only the command causes a turn.
         let make = move |_| kept.try_run(Cell::get).unwrap();
         let spawned = running.service.spawn_on(SHARD, make);
@@ -290,20 +258,19 @@ fn command_of_a_closure_that_makes_a_future_runs_on_every_executor() {
 /// On the thread of the driver itself there is no client, and no timer that would cause a turn.
 #[test]
 fn command_of_a_task_runs_on_every_executor() {
-    for host in Host::executors() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let ran = Arc::new((AtomicBool::new(false), AtomicUsize::new(0)));
-        let noted = Arc::clone(&ran);
+    for (host, running) in Running::<u32>::each(Host::executors(), 1) {
+        let last = Arc::new(AtomicUsize::new(0));
+        let noted = Arc::clone(&last);
         let spawned = running.service.spawn_on(SHARD, move |timers| async move {
             let kept = timers.keep(Cell::new(0)).unwrap();
             for _ in 0..50 {
                 let add = kept.run(|value: &Cell<usize>| value.replace(value.get() + 1));
-                noted.1.store(add.await.unwrap(), Ordering::SeqCst);
+                noted.store(add.await.unwrap(), Ordering::SeqCst);
             }
-            noted.0.store(true, Ordering::SeqCst);
+            noted.fetch_add(1_000, Ordering::SeqCst);
         });
         assert_eq!(block_on(spawned.unwrap()), Ok(()), "{host:?}");
-        assert_eq!((ran.0.load(Ordering::SeqCst), ran.1.load(Ordering::SeqCst)), (true, 49));
+        assert_eq!(last.load(Ordering::SeqCst), 1_049, "{host:?}: it ran to its end");
         running.end(ShutdownPolicy::Drop);
     }
 }
