@@ -1,15 +1,17 @@
 //! Dead shards, and starts that fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 
+use corewheel::sim::Thread;
 use corewheel::stats::ShardState;
 use corewheel::{
     CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerId,
     TimerService, Timers,
 };
-use corewheel_glommio::attach;
+use corewheel_glommio::{Runtime, attach};
 
 use corewheel_test_support::{
     FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on_tokio, builder, check_law,
@@ -18,18 +20,17 @@ use corewheel_test_support::{
 
 /// Checks each command on a dead shard, and that the other shard works on.
 fn check_dead(service: &TimerService<u32>, dead: TimerId) {
-    let client = corewheel::sim::Thread::of(service);
-    wait_until("the state of the shard is dead", || {
-        service.stats().shards[0].state == ShardState::Dead
-    });
+    let client = Thread::of(service);
+    let stats = || service.stats().shards.swap_remove(0);
+    wait_until("the state of the shard is dead", || stats().state == ShardState::Dead);
     assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
     assert!(matches!(client.on(SHARD).schedule_fn(FAR, |_| {}), Err(Refused::Closed(_))));
     let alive = client.on(OTHER).schedule(FAR, 8).unwrap();
     assert_eq!(client.cancel(dead).wait().map(drop), Err(ReplyError::Closed));
     assert_eq!(client.reset(dead, FAR).wait(), Err(ReplyError::Closed));
     assert!(matches!(service.spawn_on(SHARD, |_| async {}), Err(ShardError::Closed)));
-    check_law(&service.stats().shards[0].counts);
-    assert_eq!(service.stats().shards[0].counts.pending, 0);
+    check_law(&stats().counts);
+    assert_eq!(stats().counts.pending, 0);
     let cancelled = client.cancel(alive).wait().unwrap();
     assert_eq!(cancelled.payload().unwrap().into_value(), Some(8), "the other shard works on");
 }
@@ -41,12 +42,12 @@ fn dropped_loop_closes_its_shard_and_no_other() {
     let (guard, dropped) = Guard::new();
     let pending = client.on(SHARD).schedule_fn(FAR, move |_| drop(guard)).unwrap();
     lab.settle();
-    let mut unseen = client.cancel(pending).into_future();
+    let unseen = client.cancel(pending);
     let local = lab.timers().clone();
     drop(lab.shards.remove(0));
-    assert!(look(&mut unseen).unwrap().unwrap().won(), "a cancel in the lane still gets its reply");
-    assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 1);
-    assert!(look(&mut client.cancel(pending).into_future()).unwrap().is_err());
+    assert!(lab.reply(unseen).unwrap().won(), "a cancel in the lane still gets its reply");
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+    assert!(lab.reply(client.cancel(pending)).is_err());
     assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
     assert!(matches!(local.schedule(FAR, 9), Err(Refused::Closed(9))));
     assert_eq!(lab.service.stats().shards[0].state, ShardState::Dead);
@@ -62,46 +63,26 @@ fn dropped_loop_closes_its_shard_and_no_other() {
 }
 
 #[test]
-fn timers_of_a_dead_shard_are_dropped_and_counted() {
-    let mut lab = Lab::new(builder(1));
-    let (guard, dropped) = Guard::new();
-    for _ in 0..5 {
-        lab.timers().schedule(FAR, guard.clone()).unwrap();
-    }
-    drop(guard);
-    drop(lab.shards.remove(0));
-    assert_eq!(dropped.load(std::sync::atomic::Ordering::SeqCst), 6);
-    let counts = lab.counts();
-    assert_eq!((counts.dropped, counts.returned, counts.pending), (5, 0, 0));
-    check_law(&counts);
-}
-
-#[test]
 fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
-    for host in
-        Host::executors().filter(|host| *host == Host::Own(corewheel_glommio::Runtime::Glommio))
-    {
-        let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &_| {});
+    let hosts = Host::executors().filter(|host| *host == Host::Own(Runtime::Glommio));
+    for (_, running) in Running::<u32>::each(hosts, 2) {
         let client = running.client();
         let pending = client.on(SHARD).schedule(FAR, 1).unwrap();
-        let spawned = running
-            .service
-            .spawn_on(SHARD, |timers| async move {
-                glommio::spawn_local(async move {
-                    timers.sleep(ms(1)).await.unwrap();
-                    panic!("this task ends its executor");
-                })
-                .detach();
-                std::future::pending::<()>().await;
-            })
-            .unwrap();
+        let spawned = running.service.spawn_on(SHARD, |timers| async move {
+            let dies = async move {
+                timers.sleep(ms(1)).await.unwrap();
+                panic!("this task ends its executor");
+            };
+            glommio::spawn_local(dies).detach();
+            std::future::pending::<()>().await;
+        });
         // Cancels come before, during and after the death of the executor.
         wait_until("the shard is closed", || match client.cancel(pending).wait() {
             Ok(CancelOutcome::Cancelled { .. } | CancelOutcome::Stale) => false,
             Ok(other) => panic!("{other:?}"),
             Err(error) => error == ReplyError::Closed,
         });
-        assert_eq!(spawned.wait(), Err(ReplyError::Closed));
+        assert_eq!(spawned.unwrap().wait(), Err(ReplyError::Closed));
         check_dead(&running.service, pending);
         assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
     }
@@ -109,32 +90,29 @@ fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
 
 #[test]
 fn death_of_an_attached_executor_fails_its_callers() {
-    for host in [Host::GlommioAttached, Host::TokioAttached, Host::LocalRuntimeAttached] {
-        if !Host::all().any(|works| works == host) {
-            continue;
-        }
+    let attached = [Host::GlommioAttached, Host::TokioAttached, Host::LocalRuntimeAttached];
+    for host in Host::all().filter(|host| attached.contains(host)) {
         let service = builder(2).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
         let other = service.attach(OTHER).unwrap();
         let (ready, attached) = mpsc::channel();
         let dying = thread::spawn(move || {
             let handler = |_: Fired<u32>, _: &Timers<u32>| {};
+            let live = async |timers: Timers<u32>| {
+                timers.sleep(ms(5)).await.unwrap();
+                ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
+                timers.sleep(ms(20)).await.unwrap();
+            };
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 if host == Host::GlommioAttached {
                     let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
-                    executor.run(async move {
-                        let timers = attach(attachment, handler).unwrap();
-                        timers.sleep(ms(5)).await.unwrap();
-                        ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
-                        timers.sleep(ms(20)).await.unwrap();
+                    executor.run(async {
+                        live(attach(attachment, handler).unwrap()).await;
                         panic!("the executor dies");
                     });
                 } else {
-                    block_on_tokio(host, async move {
-                        let timers = attachment.attach_tokio(handler).unwrap();
-                        timers.sleep(ms(5)).await.unwrap();
-                        ready.send(timers.schedule(FAR, 9).unwrap()).unwrap();
-                        timers.sleep(ms(20)).await.unwrap();
+                    block_on_tokio(host, async {
+                        live(attachment.attach_tokio(handler).unwrap()).await;
                     });
                 }
             }));
@@ -147,7 +125,7 @@ fn death_of_an_attached_executor_fails_its_callers() {
             }
         });
         let pending = attached.recv_timeout(PATIENCE).unwrap();
-        let client = corewheel::sim::Thread::of(&service);
+        let client = Thread::of(&service);
         wait_until("the shard is closed", || {
             let Ok(timer) = client.on(SHARD).schedule(FAR, 1) else { return true };
             client.cancel(timer).wait().is_err()
@@ -167,13 +145,9 @@ fn executor_that_ends_before_the_driver_has_run_leaves_a_dead_shard() {
     for host in [Host::TokioAttached, Host::LocalRuntimeAttached] {
         let service = builder(1).start_attached_with::<u32>().unwrap();
         let attachment = service.attach(SHARD).unwrap();
-        thread::spawn(move || {
-            block_on_tokio(host, async move {
-                drop(attachment.attach_tokio(|_: Fired<u32>, _: &Timers<u32>| {}).unwrap());
-            });
-        })
-        .join()
-        .unwrap();
+        let handler = |_: Fired<u32>, _: &Timers<u32>| {};
+        let run = async move { drop(attachment.attach_tokio(handler).unwrap()) };
+        thread::spawn(move || block_on_tokio(host, run)).join().unwrap();
         assert_eq!(service.stats().shards[0].state, ShardState::Dead, "{host:?}");
         let report = service.shutdown(ShutdownPolicy::Return).unwrap();
         assert_eq!(report.dead, [SHARD], "{host:?}");
@@ -213,23 +187,16 @@ fn handler_that_cannot_be_made_fails_the_whole_start() {
 type Huge = [u8; 1 << 18];
 
 #[test]
-fn capacity_that_cannot_be_reserved_fails_the_attachment() {
-    let service = builder(1).capacity(1 << 30).start_attached_with::<Huge>().unwrap();
-    let refused = service.attach(SHARD).unwrap().into_loop(|_: Fired<Huge>, _: &Timers<Huge>| {});
-    let error = refused.map(drop).unwrap_err();
+fn capacity_that_cannot_be_reserved_fails_the_attachment_or_the_whole_start() {
+    let handler = |_: Fired<Huge>, _: &Timers<Huge>| {};
+    let huge = |shards| builder(shards).name("unroomy").capacity(1 << 30);
+    let service = huge(1).start_attached_with::<Huge>().unwrap();
+    let error = service.attach(SHARD).unwrap().into_loop(handler).map(drop).unwrap_err();
     assert!(matches!(error, StartError::Shard { shard: SHARD, .. }), "{error}");
     assert!(error.to_string().contains("capacity"), "{error}");
     drop(service.shutdown(ShutdownPolicy::Drop).unwrap());
-}
-
-#[test]
-fn capacity_that_cannot_be_reserved_fails_the_whole_start() {
     for runtime in runtimes() {
-        let started = builder(2)
-            .name("unroomy")
-            .capacity(1 << 30)
-            .runtime(runtime)
-            .start_with(|_| |_: Fired<Huge>, _: &Timers<Huge>| {});
+        let started = huge(2).runtime(runtime).start_with(move |_| handler);
         let error = started.map(drop).unwrap_err();
         assert!(matches!(error, StartError::Shard { .. }), "{runtime:?}: {error}");
         wait_until("no thread is left", || threads_named("unroomy") == 0);

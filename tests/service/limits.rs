@@ -9,9 +9,9 @@
 use std::env;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, mpsc};
 use std::thread;
@@ -19,22 +19,23 @@ use std::time::Duration;
 
 use corewheel::{ShutdownPolicy, StartError, TimerService};
 use corewheel_glommio::Runtime;
-use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, getuid, kill_process, setrlimit};
 
-use corewheel_test_support::{PATIENCE, SHARD, glommio_works, ms};
+use corewheel_test_support::child::this_test;
+use corewheel_test_support::{PATIENCE, SHARD, glommio_works, ms, runtimes, wait_until};
 
 const LIMIT: &str = "COREWHEEL_TEST_LIMIT";
 const MIB: u64 = 1 << 20;
 
-/// A limit of a child process.
-#[derive(Clone, Copy, Debug)]
+/// What a child process has little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limit {
     /// Open files, with those of the test program.
-    Files(u64),
+    Files,
     /// Processes and threads, with the two of the test program.
-    Threads(u64),
+    Threads,
     /// Address space beyond that of the process before the start, in MiB.
-    Memory(u64),
+    Memory,
 }
 
 /// How a start ended: `started` and the runtime, or `refused` and the error.
@@ -45,60 +46,49 @@ struct End {
 }
 
 /// Starts a service in a child and checks that the child neither panics nor is aborted nor hangs.
-fn start(limit: Limit, runtime: Runtime, shards: usize) -> End {
-    start_with_capacity(limit, runtime, shards, 1 << 10)
+fn start(limit: Limit, value: u64, runtime: Runtime, shards: usize) -> End {
+    start_with_capacity(limit, value, runtime, shards, 1 << 10)
 }
 
-fn start_with_capacity(limit: Limit, runtime: Runtime, shards: usize, capacity: u32) -> End {
-    let (name, value) = match limit {
-        Limit::Files(count) => ("files", count),
-        Limit::Threads(count) => ("threads", count),
-        Limit::Memory(mib) => ("memory", mib),
-    };
-    let mut command = Command::new(env::current_exe().unwrap());
+fn start_with_capacity(
+    limit: Limit,
+    value: u64,
+    runtime: Runtime,
+    shards: usize,
+    capacity: u32,
+) -> End {
+    let task = format!("{limit:?} {value} {runtime:?} {shards} {capacity}");
+    let mut command = this_test("limits::child_with_low_limits_starts_a_service");
     command
-        .args(["--exact", "limits::child_with_low_limits_starts_a_service", "--nocapture"])
         .args(["--test-threads", "1"])
-        .env(LIMIT, format!("{name} {value} {runtime:?} {shards} {capacity}"))
+        .env(LIMIT, &task)
         .env("RUST_BACKTRACE", "0")
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    if matches!(limit, Limit::Threads(_)) {
+    if limit == Limit::Threads {
         // The limit counts the processes of a user, and does not hold for root.
         command.uid(user_without_processes());
     }
-    let mut child = command.spawn().unwrap();
-    let mut stderr = child.stderr.take().unwrap();
-    let errors = thread::spawn(move || {
-        let mut text = String::new();
-        stderr.read_to_string(&mut text).map(|_| text)
-    });
+    let child = command.spawn().unwrap();
     let (sender, ended) = mpsc::channel();
-    let id = rustix::process::Pid::from_child(&child);
+    let id = Pid::from_child(&child);
     thread::spawn(move || sender.send(child.wait_with_output()));
     let Ok(output) = ended.recv_timeout(PATIENCE) else {
-        let _killed = rustix::process::kill_process(id, rustix::process::Signal::KILL);
-        panic!("{limit:?}, {runtime:?}, {shards} shards: the child hangs");
+        let _killed = kill_process(id, Signal::KILL);
+        panic!("{task}: the child hangs");
     };
     let output = output.unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = errors.join().unwrap().unwrap();
-    let context = format!("{limit:?}, {runtime:?}, {shards} shards:\n{printed}\n{errors}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let context = format!("{task}:\n{printed}\n{errors}");
     assert!(output.status.success(), "{:?}, {context}", output.status);
     assert!(!errors.contains("panicked at"), "{context}");
-    let end = printed.lines().find_map(|line| {
-        let (_, end) = line.split_once("END ")?;
-        Some(match end.split_once(' ')? {
-            ("started", text) => {
-                let runtime = text.split(':').next().unwrap_or_default().to_owned();
-                End { started: Some(runtime), text: text.to_owned() }
-            }
-            (_, text) => End { started: None, text: text.to_owned() },
-        })
-    });
-    end.unwrap_or_else(|| panic!("the child does not print how its start ended: {context}"))
+    let end = printed.lines().find_map(|line| line.split_once("END ")?.1.split_once(' '));
+    let (how, text) = end.expect(&context);
+    let started = (how == "started").then(|| text.split(':').next().unwrap_or_default().to_owned());
+    End { started, text: text.to_owned() }
 }
 
 #[test]
@@ -107,16 +97,13 @@ fn child_with_low_limits_starts_a_service() {
     let limit: Vec<&str> = limit.split(' ').collect();
     let value: u64 = limit[1].parse().unwrap();
     let (resource, value) = match limit[0] {
-        "files" => (Resource::Nofile, value),
-        "threads" => (Resource::Nproc, value),
+        "Files" => (Resource::Nofile, value),
+        "Threads" => (Resource::Nproc, value),
         _ => (Resource::As, address_space() + value * MIB),
     };
-    let runtime = match limit[2] {
-        "Glommio" => Runtime::Glommio,
-        "Tokio" => Runtime::Tokio,
-        "Thread" => Runtime::Thread,
-        _ => Runtime::Auto,
-    };
+    let named = |runtime: &Runtime| format!("{runtime:?}") == limit[2];
+    let runtime = [Runtime::Auto, Runtime::Glommio, Runtime::Tokio, Runtime::Thread];
+    let runtime = runtime.into_iter().find(named).unwrap();
     let (shards, capacity) = (limit[3].parse().unwrap(), limit[4].parse().unwrap());
     let builder = TimerService::builder().shards(shards).capacity(capacity);
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).unwrap();
@@ -132,20 +119,17 @@ fn child_with_low_limits_starts_a_service() {
             let opened = descriptors();
             let (sender, fired) = mpsc::channel();
             let call = move |_: &_| sender.send(()).unwrap();
-            corewheel::sim::Thread::of(&service).on(SHARD).schedule_fn(ms(1), call).unwrap();
+            service.handle().on(SHARD).schedule_fn(ms(1), call).unwrap();
             fired.recv_timeout(Duration::from_secs(20)).unwrap();
-            let is_tokio = service.runtime() == Some("tokio");
-            assert!(
-                !is_tokio || opened.is_none() || descriptors() <= opened,
-                "the start returned too early"
-            );
+            let may_open = service.runtime() != Some("tokio") || opened.is_none();
+            assert!(may_open || descriptors() <= opened, "the start returned too early");
             println!("END started {}: {}", service.runtime().unwrap(), service.runtime_reason());
             service.shutdown(ShutdownPolicy::Drop).unwrap();
         }
     }
     // The threads of a refused start have ended, or end soon.
     let threads = || fs::read_dir("/proc/self/task").map_or(2, Iterator::count);
-    corewheel_test_support::wait_until("the service has no thread", || threads() <= 2);
+    wait_until("the service has no thread", || threads() <= 2);
 }
 
 /// How many descriptors this process has; `None` if there is none left to count them.
@@ -184,7 +168,7 @@ fn auto_start_with_few_files_falls_back_and_reports_the_reason() {
     // The test program has some files open.
     for shards in [1, 2, 4] {
         for files in [8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40] {
-            let end = start(Limit::Files(files), Runtime::Auto, shards);
+            let end = start(Limit::Files, files, Runtime::Auto, shards);
             assert!(end.started.is_some(), "{files} files, {shards} shards: {}", end.text);
             let fell_back = end.started.as_deref() != Some("glommio");
             assert!(!fell_back || !glommio_works() || end.text.contains("ulimit -n"), "{end:?}");
@@ -195,21 +179,18 @@ fn auto_start_with_few_files_falls_back_and_reports_the_reason() {
 
 #[test]
 fn start_with_few_files_on_a_runtime_that_needs_more_reports_the_limit() {
-    for runtime in [Runtime::Glommio, Runtime::Tokio] {
-        if runtime == Runtime::Glommio && !glommio_works() {
-            continue;
-        }
+    for runtime in runtimes().filter(|runtime| *runtime != Runtime::Thread) {
         for (files, shards) in [(4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 4), (12, 4), (16, 8)] {
-            let end = start(Limit::Files(files), runtime, shards);
-            let names_limit =
-                end.text.contains("ulimit -n") && end.text.contains(&files.to_string());
+            let end = start(Limit::Files, files, runtime, shards);
+            let count = files.to_string();
+            let names_limit = end.text.contains("ulimit -n") && end.text.contains(&count);
             assert!(end.started.is_some() || names_limit, "{runtime:?}, {files} files: {end:?}");
             assert!(end.started.is_none() || (files, shards) != (8, 4), "{end:?}");
         }
-        let end = start(Limit::Files(200), runtime, 4);
+        let end = start(Limit::Files, 200, runtime, 4);
         assert!(end.started.is_some(), "{end:?}");
     }
-    assert!(start(Limit::Files(6), Runtime::Thread, 4).started.is_some());
+    assert!(start(Limit::Files, 6, Runtime::Thread, 4).started.is_some());
 }
 
 #[test]
@@ -226,19 +207,16 @@ fn auto_start_with_few_threads_falls_back_or_is_refused_with_the_limit() {
         (4, 3, None),
         (8, 8, None),
     ] {
-        let end = start(Limit::Threads(threads), Runtime::Auto, shards);
+        let end = start(Limit::Threads, threads, Runtime::Auto, shards);
         assert_eq!(end.started.as_deref(), expected, "{threads} threads: {end:?}");
-        match expected {
-            Some("glommio") => {}
+        let count = threads.to_string();
+        let reasons: &[&str] = match expected {
+            Some("glommio") => &[],
             // The threads suffice for glommio, and io_uring is missing.
-            Some(_) if (threads, shards) == (4, 1) => {
-                assert!(end.text.contains("io_uring"), "{end:?}");
-            }
-            _ => {
-                assert!(end.text.contains("ulimit -u"), "{end:?}");
-                assert!(end.text.contains(&threads.to_string()), "{end:?}");
-            }
-        }
+            Some(_) if (threads, shards) == (4, 1) => &["io_uring"],
+            _ => &["ulimit -u", &count],
+        };
+        assert!(reasons.iter().all(|reason| end.text.contains(reason)), "{end:?}");
     }
 }
 
@@ -247,14 +225,11 @@ fn start_with_few_threads_is_refused_with_the_limit() {
     if !can_be_another_user() {
         return;
     }
-    for runtime in [Runtime::Glommio, Runtime::Tokio, Runtime::Thread] {
-        if runtime == Runtime::Glommio && !glommio_works() {
-            continue;
-        }
+    for runtime in runtimes() {
         for (threads, shards) in [(2, 1), (2, 4), (4, 4)] {
-            let end = start(Limit::Threads(threads), runtime, shards);
-            assert!(end.started.is_none(), "{runtime:?}, {threads} threads: {end:?}");
-            assert!(end.text.contains("ulimit -u"), "{runtime:?}: {end:?}");
+            let end = start(Limit::Threads, threads, runtime, shards);
+            let names_limit = end.text.contains("ulimit -u");
+            assert!(end.started.is_none() && names_limit, "{runtime:?}, {threads}: {end:?}");
         }
     }
 }
@@ -264,7 +239,7 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
     for runtime in [Runtime::Auto, Runtime::Glommio, Runtime::Tokio, Runtime::Thread] {
         for shards in [1, 4] {
             for mib in [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96] {
-                let end = start(Limit::Memory(mib), runtime, shards);
+                let end = start(Limit::Memory, mib, runtime, shards);
                 let names_limit = end.text.contains("ulimit -v");
                 let cannot_run = runtime == Runtime::Glommio && !glommio_works();
                 assert!(end.started.is_some() || names_limit || cannot_run, "{mib} MiB: {end:?}");
@@ -276,11 +251,11 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
         // Some limit suffices for threads and not for executors of glommio. Which one it is depends
         // on the memory that the allocator takes for each thread.
         let falls_back = |mib| {
-            let end = start(Limit::Memory(mib), Runtime::Auto, 4);
+            let end = start(Limit::Memory, mib, Runtime::Auto, 4);
             end.started.as_deref() == Some("tokio") && end.text.contains("ulimit -v")
         };
         assert!((12..64).step_by(2).any(falls_back), "the start falls back at no limit");
-        let end = start(Limit::Memory(2_048), Runtime::Auto, 4);
+        let end = start(Limit::Memory, 2_048, Runtime::Auto, 4);
         assert_eq!(end.started.as_deref(), Some("glommio"), "{end:?}");
     }
     assert!(getrlimit(Resource::As).current.is_none(), "only children have limits");
@@ -288,15 +263,12 @@ fn start_with_little_address_space_works_or_is_refused_with_the_limit() {
 
 #[test]
 fn start_without_address_space_for_its_capacity_names_that_limit_and_no_other() {
-    for runtime in [Runtime::Glommio, Runtime::Tokio, Runtime::Thread] {
-        if runtime == Runtime::Glommio && !glommio_works() {
-            continue;
-        }
+    for runtime in runtimes() {
         for mib in [50, 100, 150, 300] {
-            let end = start_with_capacity(Limit::Memory(mib), runtime, 2, 1 << 22);
+            let end = start_with_capacity(Limit::Memory, mib, runtime, 2, 1 << 22);
             assert!(end.started.is_none(), "{runtime:?}, {mib} MiB: {end:?}");
-            assert!(end.text.contains("ulimit -v"), "{runtime:?}, {mib} MiB: {end:?}");
-            assert!(!end.text.contains("ulimit -u"), "{runtime:?}, {mib} MiB: {end:?}");
+            let named = ["ulimit -v", "ulimit -u"].map(|limit| end.text.contains(limit));
+            assert_eq!(named, [true, false], "{runtime:?}, {mib} MiB: {end:?}");
         }
     }
 }

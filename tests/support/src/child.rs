@@ -119,7 +119,7 @@ pub fn in_own_process(name: &str, test: impl FnOnce() + Send + 'static) {
 }
 
 /// A process that runs one test of this binary.
-fn this_test(name: &str) -> Command {
+pub fn this_test(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);
     command
