@@ -23,8 +23,7 @@ fn shards_of_a_new_thread(handle: Handle<u32>) -> [ShardId; 2] {
 
 #[test]
 fn timer_of_a_handle_without_a_shard_is_on_that_of_its_thread_or_a_given_one() {
-    for host in Host::executors() {
-        let running = Running::start(host, builder(2), |_| |_: Fired<u32>, _: &Timers<u32>| {});
+    for (host, running) in Running::each(Host::executors(), 2) {
         let handle = running.service.handle();
         for shard in [SHARD, OTHER] {
             let schedule = move |_| async move { handle.schedule_when_room(FAR, 1).await };
@@ -53,8 +52,7 @@ impl Drop for Last {
         let (timer, detached) = (schedule(7).unwrap(), schedule(8).unwrap());
         self.handle.cancel_detached(detached);
         let payload = block_on(self.handle.cancel(timer)).unwrap().payload();
-        let value = payload.and_then(Payload::into_value);
-        self.told.send((value, detached)).unwrap();
+        self.told.send((payload.and_then(Payload::into_value), detached)).unwrap();
     }
 }
 
@@ -64,8 +62,7 @@ fn handle_is_used_by_the_last_destructors_of_a_thread() {
         // Made before the table of services of its thread, so it is dropped after that.
         static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
     }
-    for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u32>, _: &Timers<u32>| {});
+    for (host, running) in Running::each(Host::all(), 1) {
         let (handle, (told, what)) = (running.service.handle(), mpsc::channel());
         let thread = thread::spawn(move || {
             LAST.set(Some(Last { handle, told }));
@@ -93,8 +90,7 @@ fn untyped_handle_of_a_service_of_any_values_is_taken_for_timeouts() {
     let builder = || builder(1).runtime(Runtime::Thread);
     let callbacks = builder().start().unwrap();
     let strings = builder().start_with(|_| |_: Fired<String>, _: &Timers<String>| {}).unwrap();
-    let handles = [callbacks.handle().untyped(), strings.handle().untyped()];
-    for timers in handles {
+    for timers in [callbacks.handle().untyped(), strings.handle().untyped()] {
         assert_eq!(block_on(time_out(timers)), TimeoutError::Elapsed);
         assert_eq!(timers.untyped(), timers);
     }

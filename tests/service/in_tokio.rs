@@ -2,10 +2,9 @@
 //! `#[tokio::main]`.
 
 use std::future::{Future, pending, poll_fn};
-use std::sync::Arc;
 use std::task::Poll;
 
-use corewheel::{Reply, ReplyError, ShutdownPolicy, TimeoutError, TimerService};
+use corewheel::{ReplyError, ShutdownPolicy, TimeoutError, TimerService};
 use corewheel_glommio::Runtime;
 use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_blocking};
@@ -34,11 +33,8 @@ where
 /// A service with two shards, one timer that has fired and one that is pending.
 async fn started(runtime: Runtime) -> TimerService {
     let service = builder(2).runtime(runtime).start().unwrap();
-    let (_, fired): (_, Reply<u8>) = {
-        let client = service.handle();
-        client.on(SHARD).schedule_fn(FAR, |_| ()).unwrap();
-        client.on(OTHER).schedule_task(ms(1), |_| 7).unwrap()
-    };
+    service.handle().on(SHARD).schedule_fn(FAR, |_| ()).unwrap();
+    let (_, fired) = service.handle().on(OTHER).schedule_task(ms(1), |_| 7).unwrap();
     assert_eq!(fired.await, Ok(7), "{runtime:?}");
     service
 }
@@ -48,6 +44,9 @@ fn service_starts_and_shuts_down_inside_block_on_of_both_flavours() {
     for runtime in settings() {
         in_each_flavour(move || async move {
             let service = started(runtime).await;
+            // A reply is waited for on a worker, too.
+            let timer = service.handle().on(service.shard_for(0)).schedule_fn(FAR, |_| ()).unwrap();
+            assert!(service.handle().cancel(timer).wait().unwrap().won(), "{runtime:?}");
             let report = service.shutdown(ShutdownPolicy::Return).unwrap();
             assert_eq!(report.returned.len(), 1, "{runtime:?}");
         });
@@ -70,24 +69,9 @@ fn shutdown_that_blocks_no_worker_ends_every_shard() {
             assert_eq!((report.shards.len(), report.dead.len()), (2, 0), "{runtime:?}");
             assert_eq!(report.returned.len(), 1, "{runtime:?}");
 
-            let service = Arc::new(started(runtime).await);
-            let blocking = spawn_blocking({
-                let service = Arc::clone(&service);
-                move || service.shutdown(ShutdownPolicy::Drop).unwrap().shards.len()
-            });
-            assert_eq!(blocking.await.unwrap(), 2, "{runtime:?}");
-        });
-    }
-}
-
-#[test]
-fn reply_is_waited_for_on_a_worker() {
-    for runtime in settings() {
-        in_each_flavour(move || async move {
             let service = started(runtime).await;
-            let (client, shard) = (service.handle(), service.shard_for(0));
-            let timer = client.on(shard).schedule_fn(FAR, |_| ()).unwrap();
-            assert!(client.cancel(timer).wait().unwrap().won(), "{runtime:?}");
+            let blocking = spawn_blocking(move || service.shutdown(ShutdownPolicy::Drop).unwrap());
+            assert_eq!(blocking.await.unwrap().shards.len(), 2, "{runtime:?}");
         });
     }
 }
@@ -105,8 +89,7 @@ fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn(
         assert!(refused.to_string().contains("begin_shutdown"), "{refused}");
         let client = service.handle();
         let client = std::thread::scope(|scope| scope.spawn(move || client).join().unwrap());
-        let reply = client.remaining(timers.schedule(FAR, 2).unwrap());
-        let refused = reply.wait().unwrap_err();
+        let refused = client.remaining(timers.schedule(FAR, 2).unwrap()).wait().unwrap_err();
         assert_eq!(refused, ReplyError::OnShard);
         assert!(refused.to_string().contains("await"), "{refused}");
         let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap().await;

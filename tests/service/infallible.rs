@@ -10,10 +10,27 @@ use corewheel::{ShutdownPolicy, TimerService};
 
 use corewheel_test_support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
 
+/// A runtime of tokio whose clock is paused.
+fn paused() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap()
+}
+
+/// Waits for a sleep, whose task has to be woken before each poll but the first.
+fn wait_for_wakes(sleep: &mut InfallibleSleep, alarm: &Alarm, waker: &Waker) {
+    let mut woken = alarm.count();
+    while poll(sleep, waker).is_pending() {
+        wait_until("the task is woken", || alarm.count() > woken);
+        woken = alarm.count();
+    }
+    let now = Instant::now();
+    assert!(now >= sleep.deadline(), "it is {:?} early", sleep.deadline() - now);
+}
+
 #[test]
 fn infallible_sleep_is_done_within_a_tick_after_its_deadline_and_not_before() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.handle();
     let (alarm, waker) = Alarm::new();
     let deadline = handle.now() + ms(10) + ms(1) / 4;
     let mut sleep = InfallibleSleep::until(handle, deadline);
@@ -25,17 +42,15 @@ fn infallible_sleep_is_done_within_a_tick_after_its_deadline_and_not_before() {
     lab.advance(ms(2));
     assert_eq!(alarm.count(), 1);
     // A poll after the end finds it done.
-    for _ in 0..2 {
-        assert_eq!(look(&mut sleep), Some(()));
-    }
+    assert_eq!([look(&mut sleep), look(&mut sleep)], [Some(()); 2]);
     assert!(!sleep.is_kept());
 }
 
 #[test]
 fn infallible_sleep_that_is_reset_waits_for_its_new_deadline() {
     let mut lab = Lab::<()>::new(builder(1));
-    let begin = lab.service.handle().now();
-    let mut sleep = InfallibleSleep::after(lab.service.handle(), FAR);
+    let begin = lab.handle().now();
+    let mut sleep = InfallibleSleep::after(lab.handle(), FAR);
     assert_eq!(look(&mut sleep), None);
     // To earlier, to later, and to later again after it was done.
     sleep.reset(begin + ms(20));
@@ -53,7 +68,7 @@ fn infallible_sleep_that_is_reset_waits_for_its_new_deadline() {
 #[test]
 fn delay_that_does_not_fit_is_never_done() {
     let mut lab = Lab::<()>::new(builder(1));
-    let mut never = InfallibleSleep::after(lab.service.handle(), Duration::MAX);
+    let mut never = InfallibleSleep::after(lab.handle(), Duration::MAX);
     assert_eq!(look(&mut never), None);
     lab.advance(1_000 * FAR);
     assert_eq!(look(&mut never), None);
@@ -64,9 +79,8 @@ fn delay_that_does_not_fit_is_never_done() {
 #[test]
 fn following_sleep_of_a_manual_clock_goes_by_it_in_a_paused_runtime() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let handle = lab.handle();
+    let runtime = paused();
     let _entered = runtime.enter();
     assert_eq!(InfallibleSleep::now(handle), lab.clock.now());
     let mut sleep = InfallibleSleep::after(handle, ms(10));
@@ -87,8 +101,7 @@ fn following_sleep_of_a_manual_clock_goes_by_it_in_a_paused_runtime() {
 fn following_sleep_of_a_running_service_follows_a_clock_that_is_paused() {
     let service = TimerService::beside_runtime().shards(1).start().unwrap();
     let handle = service.handle();
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let runtime = paused();
     runtime.block_on(async {
         let begin = InfallibleSleep::now(handle);
         assert_eq!(begin, tokio::time::Instant::now().into_std());
@@ -106,11 +119,7 @@ fn following_sleep_of_a_running_service_follows_a_clock_that_is_paused() {
     let begin = Instant::now();
     assert!(sleep.needs_pass() && InfallibleSleep::now(handle) >= begin);
     let (alarm, waker) = Alarm::new();
-    while poll(&mut sleep, &waker).is_pending() {
-        let woken = alarm.count();
-        wait_until("the task is woken", || alarm.count() > woken);
-    }
-    assert!(Instant::now() >= sleep.deadline());
+    wait_for_wakes(&mut sleep, &alarm, &waker);
 }
 
 /// Waits for a sleep that its service refuses.
@@ -125,12 +134,7 @@ fn check_kept(mut sleep: InfallibleSleep) {
     let deadline = Instant::now() + ms(20);
     sleep.reset(deadline);
     assert_eq!(sleep.deadline(), deadline);
-    let mut woken = alarm.count();
-    while poll(&mut sleep, &waker).is_pending() {
-        wait_until("the task is woken", || alarm.count() > woken);
-        woken = alarm.count();
-    }
-    assert!(Instant::now() >= deadline, "it is {:?} early", deadline - Instant::now());
+    wait_for_wakes(&mut sleep, &alarm, &waker);
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn infallible_sleep_of_an_ended_service_is_done_at_its_deadline() {
 #[test]
 fn deadline_is_rounded_up_to_the_tick_with_which_its_timer_fires() {
     let mut lab = Lab::<()>::new(builder(1));
-    let handle = lab.service.handle();
+    let handle = lab.handle();
     for micros in [9_999, 10_000, 10_001] {
         let deadline = lab.clock.now() + Duration::from_micros(micros);
         let due = handle.round_up(deadline);
@@ -188,7 +192,7 @@ fn deadline_is_rounded_up_to_the_tick_with_which_its_timer_fires() {
 #[test]
 fn clock_of_a_handle_outlives_its_service() {
     let lab = Lab::<()>::new(builder(1));
-    let (manual, clock) = (lab.clock.clone(), lab.service.handle().clock());
+    let (manual, clock) = (lab.clock.clone(), lab.handle().clock());
     assert!(clock.is_manual());
     drop(lab);
     manual.advance(ms(7));
