@@ -118,9 +118,7 @@ fn drop_of_a_value_may_use_the_queue() {
     WOKEN.set(0);
     let key = queue.insert(Nosy, ms(1)).unwrap();
     drop(queue.remove(key));
-    for _ in 0..3 {
-        queue.insert(Nosy, ms(1)).unwrap();
-    }
+    (0..3).for_each(|_| assert!(queue.insert(Nosy, ms(1)).is_ok()));
     drop(queue.drain());
     assert_eq!(WOKEN.get(), 4);
     queue.insert(Nosy, ms(1)).unwrap();

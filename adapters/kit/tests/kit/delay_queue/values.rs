@@ -12,9 +12,7 @@ fn late_inserts_of_two_ticks_expire_before_values_of_the_next_tick() {
     let queue = queue(&lab);
     let epoch = lab.clock.now();
     // More values than one advance of the queue looks at.
-    for value in 0..3_000 {
-        queue.insert(value, ms(1)).unwrap();
-    }
+    (0..3_000).for_each(|value| assert!(queue.insert(value, ms(1)).is_ok()));
     queue.insert(6_000, ms(2)).unwrap();
     lab.clock.advance(ms(1));
     let mut taken = Vec::new();
@@ -62,9 +60,7 @@ fn insert_without_room_returns_the_value_and_changes_nothing() {
 fn drain_expired_stops_at_its_maximum_and_drain_takes_all() {
     let mut lab = lab();
     let queue = queue(&lab);
-    for n in 0..10 {
-        queue.insert(n, ms(1 + n / 5)).unwrap();
-    }
+    (0..10).for_each(|n| assert!(queue.insert(n, ms(1 + n / 5)).is_ok()));
     let mut buffer = Vec::new();
     assert_eq!(queue.drain_expired_into(&mut buffer, 100), 0);
     for (ticks, max, drained) in [(1, 3, 3), (0, 3, 2), (1, 0, 0), (0, 2, 2)] {

@@ -144,9 +144,7 @@ fn dropped_future_is_not_woken() {
 #[test]
 fn task_that_is_always_behind_yields_after_512_values() {
     let (_lab, queue, alarm, waker) = scene();
-    for n in 0..1_200 {
-        queue.insert(n, Duration::ZERO).unwrap();
-    }
+    (0..1_200).for_each(|n| assert!(queue.insert(n, Duration::ZERO).is_ok()));
     let mut task = pin!(async {
         for n in 0..1_200 {
             assert_eq!(queue.next().await.unwrap().value, n);
@@ -172,9 +170,7 @@ fn long_advance_is_spread_over_several_polls() {
     const COUNT: u64 = 20_000;
     let (mut lab, queue, alarm, waker) = scene();
     // The values share a slot, which is sorted before the first value can be taken.
-    for n in 0..COUNT {
-        queue.insert(n, Duration::from_mins(5) + ms(n % 50)).unwrap();
-    }
+    (0..COUNT).for_each(|n| assert!(queue.insert(n, Duration::from_mins(5) + ms(n % 50)).is_ok()));
     lab.clock.advance(Duration::from_mins(6));
     let mut next = Box::pin(queue.next());
     let mut polls = 1;

@@ -58,9 +58,7 @@ fn handler_that_panics_is_counted_and_called_for_the_next_key() {
         count.set(count.get() + 1);
     };
     let timers = KeyedTimers::in_groups(lab.timers(), handler);
-    for key in 0..10 {
-        assert_eq!(timers.insert(key, key, ms(1)), Ok(None));
-    }
+    (0..10).for_each(|key| assert_eq!(timers.insert(key, key, ms(1)), Ok(None)));
     lab.advance(ms(1));
     assert_eq!((calm.get(), lab.counts().panicked, timers.len()), (5, 5, 0));
     check_law(&lab.counts());
