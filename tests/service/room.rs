@@ -7,22 +7,32 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use corewheel::{RefusedKind, Runtime, ShardId, ShutdownPolicy, Sleep, TimerService};
+use corewheel::{RefusedKind, Runtime, ShardId, ShutdownPolicy, TimerService};
+use tokio::runtime::Builder;
 
-use crate::thread_timers::Elsewhere;
-use corewheel_test_support::{Alarm, FAR, Lab, block_on, check_law, look, ms, poll};
+use corewheel_test_support::{
+    Alarm, Elsewhere, FAR, Lab, block_on, builder, check_law, look, ms, poll,
+};
 
-fn lab(capacity: u32) -> Lab<()> {
-    Lab::new(TimerService::builder().shards(1).capacity(capacity))
+/// A shard of this capacity, and a thread that it lends room to.
+fn lab(capacity: u32) -> (Lab<()>, Elsewhere) {
+    Lab::with_thread(builder(1).capacity(capacity))
+}
+
+/// A service beside a runtime of so many workers, with room for a thousand timers.
+fn beside(workers: usize) -> (TimerService, tokio::runtime::Runtime) {
+    let service = TimerService::beside_runtime().shards(1).capacity(1_000).start().unwrap();
+    let runtime = Builder::new_multi_thread().worker_threads(workers).build().unwrap();
+    (service, runtime)
 }
 
 #[test]
 fn thread_has_the_room_that_a_parked_thread_was_lent() {
     for capacity in [64, 1_000, 5_000, 20_000] {
-        let builder = TimerService::builder().shards(1).capacity(capacity);
-        let service = builder.runtime(Runtime::Thread).start().unwrap();
-        let (handle, first, second) =
-            (service.handle().untyped(), Elsewhere::new(), Elsewhere::new());
+        let service: TimerService =
+            builder(1).capacity(capacity).runtime(Runtime::Thread).start().unwrap();
+        let handle = service.handle().untyped();
+        let [first, second] = [(); 2].map(|()| Elsewhere::new(handle));
         first.run(move || {
             let mut sleeps: Vec<_> = (0..capacity).map(|_| handle.sleep(FAR)).collect();
             assert!(sleeps.iter_mut().all(|sleep| look(sleep).is_none()));
@@ -39,14 +49,13 @@ fn thread_has_the_room_that_a_parked_thread_was_lent() {
 #[test]
 fn timers_of_all_threads_fill_the_capacity_whichever_thread_was_lent_it() {
     for (capacity, kept) in [(64, 0), (64, 10), (1_000, 3), (5_000, 0)] {
-        let mut lab = lab(capacity);
-        let (handle, first, second) =
-            (lab.service.handle().untyped(), Elsewhere::new(), Elsewhere::new());
-        let mut armed = first.fill(&mut lab, handle);
+        let (mut lab, first) = lab(capacity);
+        let second = Elsewhere::new(first.handle);
+        let mut armed = first.fill(&mut lab);
         assert_eq!(armed.len(), capacity as usize);
         let ended = armed.split_off(kept);
         first.run(move || drop(ended));
-        let others = second.fill(&mut lab, handle);
+        let others = second.fill(&mut lab);
         assert_eq!(others.len() + kept, capacity as usize, "a capacity of {capacity}");
         drop((armed, others));
         lab.advance(ms(2_000));
@@ -58,10 +67,9 @@ fn timers_of_all_threads_fill_the_capacity_whichever_thread_was_lent_it() {
 fn timers_that_have_ended_make_room_after_one_turn_wherever_they_ended() {
     for is_old in [false, true] {
         for ends_elsewhere in [false, true] {
-            let mut lab = lab(100);
-            let (handle, first, second) =
-                (lab.service.handle().untyped(), Elsewhere::new(), Elsewhere::new());
-            let armed = first.fill(&mut lab, handle);
+            let (mut lab, first) = lab(100);
+            let second = Elsewhere::new(first.handle);
+            let armed = first.fill(&mut lab);
             if is_old {
                 lab.advance(Duration::from_secs(15));
                 assert_eq!(lab.counts().ended_young, 0);
@@ -72,7 +80,7 @@ fn timers_that_have_ended_make_room_after_one_turn_wherever_they_ended() {
                 first.run(move || drop(armed));
             }
             for _ in 0..100 {
-                let sleep = second.settle(&mut lab, handle.sleep(FAR)).map(drop);
+                let sleep = second.settle(&mut lab, second.handle.sleep(FAR)).map(drop);
                 assert_eq!(sleep, Ok(()), "old: {is_old}, ended elsewhere: {ends_elsewhere}");
             }
             assert_eq!(lab.counts().refused, 1, "only the one past the capacity");
@@ -83,11 +91,8 @@ fn timers_that_have_ended_make_room_after_one_turn_wherever_they_ended() {
 #[test]
 fn tasks_of_four_workers_with_a_quarter_of_the_capacity_are_never_refused() {
     const TASKS: usize = 125;
-    let builder = TimerService::beside_runtime().shards(1).capacity(1_000);
-    let service = builder.start().unwrap();
-    let (handle, most) = (service.handle().untyped(), Arc::new(AtomicU64::new(0)));
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(4).build().unwrap();
+    let (service, runtime) = beside(4);
+    let (handle, most) = (service.handle().untyped(), AtomicU64::new(0));
     runtime.block_on(async {
         let run = move |number: usize| async move {
             let mut refused = 0;
@@ -121,57 +126,42 @@ fn tasks_of_four_workers_with_a_quarter_of_the_capacity_are_never_refused() {
 #[test]
 fn workers_that_hold_a_quarter_of_the_capacity_in_turn_are_never_refused() {
     const WORKERS: usize = 8;
-    let builder = TimerService::beside_runtime().shards(1).capacity(1_000);
-    let service = builder.start().unwrap();
+    let (service, runtime) = beside(WORKERS);
     let handle = service.handle().untyped();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(WORKERS).build().unwrap();
     let (all, turn) = (Arc::new(Barrier::new(WORKERS)), Arc::new(Mutex::new(())));
     let hold = move || {
         // Each task has a worker of its own, as all of them wait here.
         all.wait();
         let _turn = turn.lock().unwrap();
-        let mut sleeps: Vec<_> = (0..250).map(|_| Some(handle.sleep(ms(20)))).collect();
+        let mut sleeps: Vec<_> = (0..250).map(|_| handle.sleep(ms(20))).collect();
+        // A sleep that is done is polled no more.
         block_on(poll_fn(move |cx| {
-            for sleep in &mut sleeps {
-                let slept = sleep.as_mut().map(|one| Pin::new(one).poll(cx));
-                if let Some(Poll::Ready(slept)) = slept {
-                    assert_eq!(slept, Ok(()));
-                    *sleep = None;
-                }
-            }
-            if sleeps.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+            sleeps.retain_mut(|sleep| {
+                let slept = Pin::new(sleep).poll(cx);
+                assert!(!matches!(slept, Poll::Ready(Err(_))), "{slept:?}");
+                slept.is_pending()
+            });
+            if sleeps.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         }));
     };
-    let tasks: Vec<_> = (0..WORKERS)
-        .map(|_| {
-            let hold = hold.clone();
-            runtime.spawn(async move { hold() })
-        })
-        .collect();
+    let hold_on = |_| {
+        let hold = hold.clone();
+        runtime.spawn(async move { hold() })
+    };
+    let tasks: Vec<_> = (0..WORKERS).map(hold_on).collect();
     let ended: Vec<_> = tasks.into_iter().map(|task| runtime.block_on(task)).collect();
     assert!(ended.iter().all(Result::is_ok), "sleeps are refused: {ended:?}");
     let report = service.shutdown(ShutdownPolicy::Return).unwrap();
     assert_eq!(report.shards[0].counts.refused, 0);
 }
 
-/// A sleep that was polled on a thread, which asked its shard for room.
-fn asks(there: &Elsewhere, mut sleep: Sleep, waker: &Waker) -> Sleep {
-    let waker = waker.clone();
-    there.run(move || {
-        assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
-        sleep
-    })
-}
-
 #[test]
 fn shard_that_ends_wakes_the_sleeps_that_wait_for_room() {
     for policy in [ShutdownPolicy::Drop, ShutdownPolicy::Return] {
-        let mut lab = lab(16);
-        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-        let _armed = there.fill(&mut lab, handle);
+        let (mut lab, there) = lab(16);
+        let _armed = there.fill(&mut lab);
         let (alarm, waker) = Alarm::new();
-        let mut sleep = asks(&there, handle.sleep(FAR), &waker);
+        let mut sleep = there.poll(there.handle.sleep(FAR), &waker);
         let before = alarm.count();
         lab.end(policy);
         assert!(alarm.count() > before, "{policy:?} leaves a sleep asleep");
@@ -181,15 +171,14 @@ fn shard_that_ends_wakes_the_sleeps_that_wait_for_room() {
 
 #[test]
 fn sleep_polled_on_a_thread_of_another_shard_takes_no_others_place() {
-    let mut lab = Lab::<()>::new(TimerService::builder().shards(2).capacity(16));
-    let (handle, threads) = (lab.service.handle().untyped(), [(); 2].map(|()| Elsewhere::new()));
-    let [_first, _second] = [0, 1].map(|shard| {
-        let there = Elsewhere::new();
-        there.fill(&mut lab, handle.on(ShardId::new(shard)))
-    });
+    let mut lab = Lab::<()>::new(builder(2).capacity(16));
+    let handle = lab.handle().untyped();
+    let threads = [(); 2].map(|()| Elsewhere::new(handle));
+    let [_first, _second] =
+        [0, 1].map(|shard| Elsewhere::new(handle.on(ShardId::new(shard))).fill(&mut lab));
     let alarms = [(); 2].map(|()| Alarm::new());
-    let [moved, _other] = [0, 1].map(|at| asks(&threads[at], handle.sleep(FAR), &alarms[at].1));
-    let _moved = asks(&threads[1], moved, &alarms[0].1);
+    let [moved, _other] = [0, 1].map(|at| threads[at].poll(handle.sleep(FAR), &alarms[at].1));
+    let _moved = threads[1].poll(moved, &alarms[0].1);
     lab.settle();
     let counts = alarms.map(|(alarm, _)| alarm.count());
     assert_eq!(counts, [2, 1], "the sleep that asked twice, and the other one");
@@ -197,11 +186,10 @@ fn sleep_polled_on_a_thread_of_another_shard_takes_no_others_place() {
 
 #[test]
 fn sleep_that_waits_for_room_is_done_at_its_deadline_and_takes_a_later_one() {
-    let mut lab = lab(16);
-    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-    let armed = there.fill(&mut lab, handle);
-    let [mut sleep, mut reset] = [5, 5].map(|delay| handle.sleep(ms(delay)));
-    (sleep, reset) = (asks(&there, sleep, Waker::noop()), asks(&there, reset, Waker::noop()));
+    let (mut lab, there) = lab(16);
+    let armed = there.fill(&mut lab);
+    let [mut sleep, mut reset] =
+        [5, 5].map(|delay| there.poll(there.handle.sleep(ms(delay)), Waker::noop()));
     reset.reset(ms(20));
     lab.clock.advance(ms(5));
     let (done, mut reset) = there.run(move || (look(&mut sleep), reset));
@@ -217,9 +205,8 @@ fn sleep_that_waits_for_room_is_done_at_its_deadline_and_takes_a_later_one() {
 
 #[test]
 fn sleeps_of_a_shards_own_thread_have_the_room_of_all_that_ended_elsewhere() {
-    let mut lab = lab(300);
-    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-    let armed = there.fill(&mut lab, handle);
+    let (mut lab, there) = lab(300);
+    let armed = there.fill(&mut lab);
     assert_eq!(armed.len(), 300);
     drop(armed);
     let mut sleeps: Vec<_> = (0..300).map(|_| lab.timers().sleep(FAR)).collect();

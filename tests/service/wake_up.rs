@@ -1,17 +1,33 @@
 //! Wake-ups: which requests and commands wake a sleeping shard.
 
-use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Wake, Waker};
+use std::sync::{Arc, mpsc};
+use std::task::Waker;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::sim::Thread;
-use corewheel::{AnyHandle, Fired, ResetOutcome, ShutdownPolicy, Sleep};
+use corewheel::{ResetOutcome, ShutdownPolicy, TimerServiceBuilder};
 
-use crate::thread_timers::Elsewhere;
 use corewheel_test_support::{
-    Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next,
+    Alarm, Elsewhere, FAR, Host, Lab, OnDrop, PATIENCE, Running, SHARD, block_on, builder, look,
+    ms, next, waker_that,
 };
+
+/// A shard with a timer of a client that it knows.
+fn connected(builder: TimerServiceBuilder) -> (Lab<u32>, Thread<u32>) {
+    let mut lab = Lab::new(builder);
+    let client = lab.client();
+    client.on(SHARD).schedule(FAR, 0).unwrap();
+    lab.settle();
+    (lab, client)
+}
+
+/// Lets the driver of a shard fall asleep.
+fn fall_asleep<T: Send + 'static>(lab: &mut Lab<T>) -> (Arc<Alarm>, Waker) {
+    let (alarm, waker) = Alarm::new();
+    let _ = lab.fall_asleep(&waker);
+    (alarm, waker)
+}
 
 /// A shard that sleeps until a local timer at `ms(1_000)`, or for ever without one, and a connected
 /// client.
@@ -23,8 +39,7 @@ fn asleep(has_timer: bool) -> (Lab<u32>, Thread<u32>, Arc<Alarm>, Waker) {
     if has_timer {
         lab.timers().schedule(ms(1_000), 0).unwrap();
     }
-    let (alarm, waker) = Alarm::new();
-    let _ = lab.fall_asleep(&waker);
+    let (alarm, waker) = fall_asleep(&mut lab);
     (lab, client, alarm, waker)
 }
 
@@ -61,11 +76,10 @@ fn earlier_timers_wake_a_sleeping_shard_once() {
 
 #[test]
 fn detached_cancel_does_not_wake_a_shard_that_sleeps_for_a_second() {
-    let (mut lab, client, alarm, waker) = asleep(true);
+    let (mut lab, client, alarm, _) = asleep(true);
     let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     client.cancel_detached(timer);
     assert_eq!(alarm.count(), 0);
-    let _ = waker;
     lab.advance(ms(1_000));
     assert_eq!(lab.fired(), [(0, 1_000)]);
     assert_eq!(lab.counts().pending, 0);
@@ -87,24 +101,19 @@ fn cancel_and_reset_with_a_reply_wake_the_shard() {
 
 #[test]
 fn detached_reset_wakes_the_shard_only_for_an_earlier_deadline() {
-    let (lab, client, alarm, _) = asleep(true);
+    let (_lab, client, alarm, _) = asleep(true);
     let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     client.reset_detached(timer, FAR * 2);
     assert_eq!(alarm.count(), 0);
     client.reset_detached(timer, ms(3));
     assert_eq!(alarm.count(), 1);
-    drop(lab);
 }
 
 #[test]
 fn client_with_few_keys_left_wakes_the_shard() {
     // 32 keys of 1,024 are the most that a client is granted.
-    let mut lab = Lab::new(builder(1).capacity(1_024));
-    let client = lab.client();
-    let _ = client.on(SHARD).schedule(FAR, 0);
-    lab.settle();
-    let (alarm, waker) = Alarm::new();
-    let _ = lab.fall_asleep(&waker);
+    let (mut lab, client) = connected(builder(1).capacity(1_024));
+    let (alarm, waker) = fall_asleep(&mut lab);
     let mut sent = 0;
     while alarm.count() == 0 {
         client.on(SHARD).schedule(FAR, 1).expect("the client wakes the shard in time");
@@ -123,13 +132,9 @@ fn client_with_few_keys_left_wakes_the_shard() {
 
 #[test]
 fn client_of_a_long_lane_wakes_the_shard_after_8192_timers() {
-    let mut lab = Lab::new(builder(1).capacity(1 << 20).lane_capacity(1 << 16));
-    let client = lab.client();
-    let _ = client.on(SHARD).schedule(FAR, 0);
-    lab.settle();
+    let (mut lab, client) = connected(builder(1).capacity(1 << 20).lane_capacity(1 << 16));
     let (alarm, waker) = Alarm::new();
-    let (mut sent, mut most) = (0, 0);
-    let mut alarms = 0;
+    let (mut sent, mut most, mut alarms) = (0, 0, 0);
     for n in 0..100_000 {
         if alarm.count() > alarms || n == 0 {
             alarms = alarm.count();
@@ -148,8 +153,7 @@ fn refused_client_wakes_the_shard() {
     let keep = lab.timers().schedule(FAR, 0).unwrap();
     lab.timers().schedule(FAR, 0).unwrap();
     let client = lab.client();
-    let (alarm, waker) = Alarm::new();
-    let _ = lab.fall_asleep(&waker);
+    let (alarm, waker) = fall_asleep(&mut lab);
     assert!(client.on(SHARD).schedule(FAR, 1).is_err());
     assert!(alarm.count() >= 1);
     assert!(lab.timers().cancel(keep).won());
@@ -178,17 +182,10 @@ fn shard_with_requests_or_mail_does_not_fall_asleep() {
 #[test]
 fn shard_beside_a_half_full_lane_does_not_fall_asleep() {
     // 32 keys of 1,024 are the most that a client is granted.
-    let mut lab = Lab::new(builder(1).capacity(1_024));
-    let client = lab.client();
-    let _ = client.on(SHARD).schedule(FAR, 0);
-    lab.settle();
+    let (mut lab, client) = connected(builder(1).capacity(1_024));
     let (alarm, waker) = Alarm::new();
     let turn = lab.turn();
-    let send = |count| {
-        for n in 0..count {
-            client.on(SHARD).schedule(FAR, n).unwrap();
-        }
-    };
+    let send = |count| assert!((0..count).all(|n| client.on(SHARD).schedule(FAR, n).is_ok()));
     send(15);
     assert!(matches!(lab.shards[0].prepare_to_sleep(turn, &waker), Turn::Next(_)));
     let turn = lab.turn();
@@ -224,8 +221,7 @@ fn overflow_of_a_full_lane_wakes_the_shard() {
     lab.settle();
     // The shard sleeps for a second, so that a cancel does not wake it.
     lab.timers().schedule(ms(1_000), 0).unwrap();
-    let (alarm, waker) = Alarm::new();
-    let _ = lab.fall_asleep(&waker);
+    let (alarm, waker) = fall_asleep(&mut lab);
     client.cancel_detached(timer);
     assert_eq!(alarm.count(), 0, "the cancel fits into the ring");
     client.cancel_detached(timer);
@@ -262,26 +258,17 @@ fn loop_sleep_lasts_until_the_next_deadline() {
 #[test]
 fn reset_to_an_earlier_deadline_wakes_a_sleeping_shard_on_every_runtime() {
     for host in Host::all() {
-        let (sender, fired) = mpsc::channel();
-        let running = Running::start(host, builder(1), move |_| {
-            let sender = sender.clone();
-            move |one: Fired<u8>, _: &_| sender.send(one.payload).unwrap()
-        });
+        let (running, fired) = Running::<u8>::sending(host, builder(1));
         let client = running.client();
         for (n, way) in [(1, "reset"), (2, "detached"), (3, "instant"), (4, "cancel")] {
-            let timer = loop {
-                match client.on(SHARD).schedule(FAR, n) {
-                    Ok(timer) => break timer,
-                    Err(_) => std::thread::yield_now(),
-                }
-            };
+            let timer = block_on(client.on(SHARD).schedule_when_room(FAR, n)).unwrap();
             std::thread::sleep(ms(20));
             match way {
                 "reset" => assert_eq!(client.reset(timer, ms(5)).wait(), Ok(ResetOutcome::Reset)),
                 "detached" => client.reset_detached(timer, ms(5)),
                 "instant" => {
-                    let at = client.now() + ms(5);
-                    assert_eq!(client.reset(timer, at).wait(), Ok(ResetOutcome::Reset));
+                    let reset = client.reset(timer, client.now() + ms(5));
+                    assert_eq!(reset.wait(), Ok(ResetOutcome::Reset));
                 }
                 _ => {
                     assert!(client.cancel(timer).wait().unwrap().won());
@@ -296,8 +283,7 @@ fn reset_to_an_earlier_deadline_wakes_a_sleeping_shard_on_every_runtime() {
 
 #[test]
 fn local_reset_to_an_earlier_deadline_wakes_the_driver() {
-    for host in Host::executors() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
+    for (host, running) in Running::<u8>::each(Host::executors(), 1) {
         let spawned = running.service.spawn_on(SHARD, |timers| async move {
             let (sender, fired) = oneshot::async_channel();
             let timer = timers.schedule_fn(FAR, move |_| sender.send(()).unwrap()).unwrap();
@@ -325,45 +311,26 @@ fn reset_on_the_shard_of_a_timer_that_has_not_come_wakes_the_shard() {
 
 #[test]
 fn reset_on_the_shard_of_a_sleep_that_has_not_come_wakes_the_shard() {
-    let (mut lab, _client, _first, _waker) = asleep(true);
-    let handle = lab.service.handle();
-    std::thread::scope(|scope| {
-        let (polled, was_polled) = mpsc::channel();
-        let (go_on, may_go_on) = mpsc::channel::<()>();
-        scope.spawn(move || {
-            // The lane is there and has keys when the second sleep is polled.
-            for _ in 0..2 {
-                let mut sleep = handle.sleep(FAR);
-                assert_eq!(look(&mut sleep), None);
-                polled.send(sleep).unwrap();
-                may_go_on.recv().unwrap();
-            }
-        });
-        let _first = was_polled.recv().unwrap();
-        lab.settle();
-        let (alarm, waker) = Alarm::new();
-        assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
-        go_on.send(()).unwrap();
-        let mut sleep = was_polled.recv().unwrap();
-        assert_eq!(alarm.count(), 0);
-        sleep.reset(ms(5));
-        assert_eq!(alarm.count(), 1, "the shard sleeps past the deadline");
-        go_on.send(()).unwrap();
-        lab.settle();
-        lab.advance(ms(5));
-        assert_eq!(look(&mut sleep), Some(Ok(())));
-    });
+    let (mut lab, ..) = asleep(true);
+    let there = Elsewhere::new(lab.handle().untyped());
+    // The lane is there and has keys when the second sleep is polled.
+    let _first = there.sleep(FAR);
+    lab.settle();
+    let (alarm, waker) = Alarm::new();
+    assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
+    let mut sleep = there.sleep(FAR);
+    assert_eq!(alarm.count(), 0);
+    sleep.reset(ms(5));
+    assert_eq!(alarm.count(), 1, "the shard sleeps past the deadline");
+    lab.settle();
+    lab.advance(ms(5));
+    assert_eq!(look(&mut sleep), Some(Ok(())));
 }
 
 #[test]
 fn sleep_dropped_on_another_thread_wakes_a_shard_that_sleeps_for_long() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-    let sleep = there.run(move || {
-        let mut sleep = handle.sleep(FAR);
-        assert_eq!(look(&mut sleep), None);
-        sleep
-    });
+    let (mut lab, there) = Lab::<()>::with_thread(builder(1));
+    let sleep = there.sleep(FAR);
     lab.settle();
     let (alarm, waker) = Alarm::new();
     assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
@@ -371,49 +338,23 @@ fn sleep_dropped_on_another_thread_wakes_a_shard_that_sleeps_for_long() {
     assert_eq!(alarm.count(), 1, "the shard would keep the waker until its look at the timers");
 }
 
-/// A waker that has a thread arm a sleep where it is dropped.
-struct Arms {
-    handle: AnyHandle,
-    there: Arc<Mutex<Elsewhere>>,
-    armed: mpsc::Sender<Sleep>,
-}
-
-impl Wake for Arms {
-    fn wake(self: Arc<Self>) {}
-}
-
-impl Drop for Arms {
-    fn drop(&mut self) {
-        let (handle, armed) = (self.handle, self.armed.clone());
-        self.there.lock().unwrap().run(move || {
-            let mut sleep = handle.sleep(ms(10));
-            assert_eq!(look(&mut sleep), None);
-            armed.send(sleep).unwrap();
-        });
-    }
-}
-
 #[test]
 fn timer_armed_after_a_shard_has_chosen_until_when_it_sleeps_is_not_slept_past() {
     for is_new in [true, false] {
-        let mut lab = Lab::<()>::new(builder(1));
-        let (handle, there) = (lab.service.handle().untyped(), Elsewhere::new());
-        let before = (!is_new).then(|| {
-            there.run(move || {
-                let mut sleep = handle.sleep(FAR);
-                assert_eq!(look(&mut sleep), None);
-                sleep
-            })
-        });
+        let (mut lab, there) = Lab::<()>::with_thread(builder(1));
+        let _before = (!is_new).then(|| there.sleep(FAR));
         let (armed, all_armed) = mpsc::channel();
-        let there = Arc::new(Mutex::new(there));
-        let arms = Arms { handle, there: Arc::clone(&there), armed };
-        let _ = lab.fall_asleep(&Waker::from(Arc::new(arms)));
+        let there = Arc::new(there);
+        // The thread arms a sleep where the waker is dropped.
+        let arming = Arc::clone(&there);
+        let arms = OnDrop(move || armed.send(arming.sleep(ms(10))).unwrap());
+        let _ = lab.fall_asleep(&waker_that(move || {
+            let _kept = &arms;
+        }));
         let turn = lab.turn();
         // The shard drops the other waker when it knows until when it sleeps, before it sleeps.
         let next = lab.shards[0].prepare_to_sleep(turn, &Alarm::new().1);
-        let sleep = all_armed.try_recv().expect("the waker was dropped meanwhile");
+        let _sleep = all_armed.try_recv().expect("the waker was dropped meanwhile");
         assert_eq!(next, Turn::More, "the shard sleeps past the timer of a new thread: {is_new}");
-        drop((before, sleep));
     }
 }

@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::LocalSet;
 
 use crate::wakers::Unpark;
-use crate::{BoxedHandler, builder};
+use crate::{BoxedHandler, builder, check_law};
 
 /// The host of a service's shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,9 +166,12 @@ impl<T: Send + 'static> Running<T> {
         sim::Thread::of(&self.service)
     }
 
-    /// The counts of the first shard.
+    /// The counts of the first shard, which obey the law.
+    #[track_caller]
     pub fn counts(&self) -> ShardCounts {
-        self.service.stats().shards[0].counts
+        let counts = self.service.stats().shards[0].counts;
+        check_law(&counts);
+        counts
     }
 
     /// Shuts the service down and ends the threads of the test that drove its shards.

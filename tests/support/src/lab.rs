@@ -257,14 +257,18 @@ impl<T: Send + 'static> Lab<T> {
         look(&mut reply).expect("the reply has come")
     }
 
-    /// The counts of the first shard.
+    /// The counts of the first shard, which obey the law.
+    #[track_caller]
     pub fn counts(&self) -> ShardCounts {
         self.counts_of(SHARD)
     }
 
-    /// The counts of a shard.
+    /// The counts of a shard, which obey the law.
+    #[track_caller]
     pub fn counts_of(&self, shard: ShardId) -> ShardCounts {
-        self.service.stats().shards[usize::from(shard.number())].counts
+        let counts = self.service.stats().shards[usize::from(shard.number())].counts;
+        check_law(&counts);
+        counts
     }
 
     /// Shuts the first shard down alone.
