@@ -54,6 +54,8 @@ struct Ledger {
     earliest: Vec<AtomicU64>,
     /// Handles that any thread may cancel and reset, with their ids.
     shared: Vec<Mutex<Option<(TimerId, u32)>>>,
+    /// Whether a shutdown fires timers before their deadlines.
+    fires_at_end: bool,
     seed: u64,
 }
 
@@ -71,12 +73,14 @@ impl Job {
     }
 
     fn fire(self, now: Instant) {
-        let earliest = self.ledger.earliest[self.id as usize].load(Ordering::SeqCst);
-        let earliest = self.ledger.base + Duration::from_nanos(earliest);
+        let ledger = Arc::clone(&self.ledger);
+        let earliest = ledger.earliest[self.id as usize].load(Ordering::SeqCst);
+        let earliest = ledger.base + Duration::from_nanos(earliest);
         // Recorded first, so that a panic is not recorded as a drop.
         let id = self.id;
         self.end(End::Fired);
-        assert!(now >= earliest, "timer {id} is early by {:?}", earliest - now);
+        let may_fire = now >= earliest || ledger.fires_at_end;
+        assert!(may_fire, "timer {id} is early by {:?}", earliest - now);
     }
 }
 
@@ -89,7 +93,7 @@ impl Drop for Job {
 }
 
 impl Ledger {
-    fn new(commands: u64, base: Instant, seed: u64) -> Arc<Self> {
+    fn new(commands: u64, base: Instant, seed: u64, fires_at_end: bool) -> Arc<Self> {
         // Each command makes at most one timer, and the shards make some more.
         let size = commands as usize * 2;
         Arc::new(Self {
@@ -98,6 +102,7 @@ impl Ledger {
             ends: (0..size).map(|_| AtomicU8::new(0)).collect(),
             earliest: (0..size).map(|_| AtomicU64::new(u64::MAX)).collect(),
             shared: (0..SHARED_MAX).map(|_| Mutex::new(None)).collect(),
+            fires_at_end,
             seed,
         })
     }
@@ -151,7 +156,7 @@ fn handler(ledger: Arc<Ledger>, shard: ShardId) -> impl FnMut(Fired<Job>, &Timer
     let mut rng = Rng::with_seed(ledger.seed ^ (u64::from(shard.number()) << 32));
     move |fired, timers| {
         let now = timers.now();
-        assert!(fired.deadline <= now, "a timer is early");
+        assert!(fired.deadline <= now || ledger.fires_at_end, "a timer is early");
         fired.payload.fire(now);
         if rng.u8(..8) > 0 {
             return;
@@ -320,16 +325,18 @@ fn setting(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
 }
 
-/// Runs random commands on several threads. The service is shut down when they are done, or while
-/// they run.
-fn check(host: Host, commands: u64, shuts_down_early: bool) {
+/// Runs random commands on several threads. The service is shut down when they are done, or by
+/// `early` while they run.
+fn check(host: Host, commands: u64, early: Option<ShutdownPolicy>) {
+    let shuts_down_early = early.is_some();
     let seed = seeds::of_process();
     seeds::note(seed);
     // The limits are so low that the threads reach each of them.
     let lane_capacity = if shuts_down_early { 2 } else { 256 };
     let builder = corewheel_test_support::builder(usize::from(SHARDS)).capacity(1 << 14);
     let builder = builder.lane_capacity(lane_capacity);
-    let ledger = Ledger::new(commands, Instant::now(), seed);
+    let fires_at_end = early == Some(ShutdownPolicy::Fire);
+    let ledger = Ledger::new(commands, Instant::now(), seed, fires_at_end);
     let known = Arc::clone(&ledger);
     let running = Running::start(host, builder, move |shard| handler(Arc::clone(&known), shard));
     let threads: Vec<_> = (0..THREADS)
@@ -367,13 +374,13 @@ fn check(host: Host, commands: u64, shuts_down_early: bool) {
     let join = |threads: Vec<thread::JoinHandle<Outcomes>>| -> Vec<Outcomes> {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     };
-    let (outcomes, report) = if shuts_down_early {
+    let (outcomes, report) = if let Some(policy) = early {
         let third = (commands / 3) as u32;
         corewheel_test_support::wait_until("a third of the commands is executed", || {
             ledger.next.load(Ordering::SeqCst) > third
                 || threads.iter().all(thread::JoinHandle::is_finished)
         });
-        let report = running.service.shutdown(ShutdownPolicy::Return).unwrap();
+        let report = running.service.shutdown(policy).unwrap();
         (join(threads), report)
     } else {
         let outcomes = join(threads);
@@ -448,13 +455,15 @@ fn commands() -> u64 {
 #[test]
 fn every_timer_has_one_outcome_under_random_commands() {
     for host in Host::all() {
-        check(host, commands(), false);
+        check(host, commands(), None);
     }
 }
 
 #[test]
 fn every_timer_has_one_outcome_when_a_shutdown_interrupts_random_commands() {
     for host in Host::all() {
-        check(host, commands() / 4, true);
+        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire] {
+            check(host, commands() / 8, Some(policy));
+        }
     }
 }
