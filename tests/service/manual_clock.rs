@@ -9,48 +9,48 @@ use std::time::Duration;
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
 use corewheel::settings::TurnBudget;
-use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
 use corewheel_kit::repeat::Repeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::task::{LocalSet, yield_now};
 
 use corewheel_test_support::{FAR, OTHER, builder, ms, seeds};
 
-/// Loops of all shards of a service with one handler.
-fn loops<T: Send + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static>(
-    service: &TimerService<T>,
+/// Starts a service, whose clock has run for a random time, and loops of its shards with one
+/// handler.
+fn start<T: Send + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static>(
+    builder: TimerServiceBuilder,
     make_handler: impl Fn() -> H,
-) -> Vec<ShardLoop<T, H>> {
+) -> (ManualClock, TimerService<T>, Vec<ShardLoop<T, H>>) {
+    let clock = seeds::clock();
+    let service: TimerService<T> = builder.clock(&clock).start_attached_with().unwrap();
     let attach = |shard| service.attach(shard).unwrap().into_loop(make_handler()).unwrap();
-    service.shards().map(attach).collect()
+    let loops = service.shards().map(attach).collect();
+    (clock, service, loops)
 }
 
-/// A service without values, its loops and its clock.
+/// A service without values.
 fn bare(shards: usize) -> (ManualClock, TimerService, Vec<ShardLoop<Infallible>>) {
-    let clock = seeds::clock();
-    let service = builder(shards).clock(&clock).start_attached_with().unwrap();
     let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};
-    let loops = loops(&service, || handler);
-    (clock, service, loops)
+    start(builder(shards), || handler)
 }
 
 #[test]
 fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last() {
     // The budget makes a shard take many turns at one moment.
     for budget in [TurnBudget::default(), TurnBudget { expired_max: 1, ..TurnBudget::default() }] {
-        let (clock, fired) = (seeds::clock(), Rc::new(RefCell::new(Vec::new())));
-        let service = builder(2).budget(budget).clock(&clock).start_attached_with().unwrap();
-        let begin = clock.now();
-        let mut shards = loops(&service, || {
+        let fired = Rc::new(RefCell::new(Vec::new()));
+        let (clock, service, mut shards) = start(builder(2).budget(budget), || {
             let fired = Rc::clone(&fired);
             move |one: Fired<u32>, timers: &Timers<u32>| {
                 assert_eq!(one.lateness, Duration::ZERO);
-                fired.borrow_mut().push((one.payload, timers.now() - begin));
+                fired.borrow_mut().push((one.payload, timers.now()));
                 if one.payload < 5 {
                     timers.schedule(FAR, one.payload + 1).unwrap();
                 }
             }
         });
+        let begin = clock.now();
         shards[0].timers().schedule(ms(7), 0).unwrap();
         for _ in 0..20 {
             shards[1].timers().schedule(ms(3), 9).unwrap();
@@ -62,9 +62,9 @@ fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last(
         });
         assert_eq!(clock.run_until_idle(&mut shards, 20 * FAR, std::future::pending()), Turn::Idle);
         assert_eq!(clock.now() - begin, 10 * FAR);
-        let mut expected = vec![(9, ms(3)); 20];
-        expected.extend((0..=5).map(|payload| (payload, ms(7) + FAR * payload)));
-        expected.push((8, 10 * FAR));
+        let mut expected = vec![(9, begin + ms(3)); 20];
+        expected.extend((0..=5).map(|payload| (payload, begin + ms(7) + FAR * payload)));
+        expected.push((8, begin + 10 * FAR));
         assert_eq!(fired.take(), expected);
     }
 }
@@ -93,9 +93,7 @@ fn run_until_idle_stops_at_its_limit_and_goes_on_from_there() {
 
 #[test]
 fn run_until_idle_is_idle_with_timers_that_never_fire_and_closed_after_the_end() {
-    let clock = seeds::clock();
-    let service = builder(1).clock(&clock).start_attached_with::<u8>().unwrap();
-    let mut shards = loops(&service, || |_: Fired<u8>, _: &Timers<u8>| {});
+    let (clock, service, mut shards) = start(builder(1), || |_: Fired<u8>, _: &Timers<u8>| {});
     let begin = clock.now();
     shards[0].timers().schedule(Duration::MAX, 1).unwrap();
     assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
@@ -169,9 +167,7 @@ fn tasks_of_a_local_set_go_on_in_the_next_run() {
 #[test]
 #[should_panic(expected = "always has work, and the clock stands still")]
 fn run_until_idle_panics_if_a_handler_always_schedules_at_once() {
-    let clock = seeds::clock();
-    let service = builder(1).clock(&clock).start_attached_with().unwrap();
-    let mut shards = loops(&service, || {
+    let (clock, _service, mut shards) = start(builder(1), || {
         |one: Fired<u8>, timers: &Timers<u8>| {
             timers.schedule(Duration::ZERO, one.payload).unwrap();
         }

@@ -1,22 +1,25 @@
 //! Cancels of many timers: `cancel_many`.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use corewheel::settings::TurnBudget;
+use corewheel::stats::ShardStats;
 use corewheel::{CancelOutcome, Fired, Payload, ReplyError, ShutdownPolicy, Timers};
 
 use corewheel_test_support::{
-    FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
-    unfired,
+    Elsewhere, FAR, Guard, Host, Lab, OTHER, OnDrop, PATIENCE, POLICIES, Running, SHARD, block_on,
+    builder, check_law, look, ms, unfired, values_of,
 };
 
 type SendCall<T> = Box<dyn FnOnce(&Timers<T>) + Send>;
 
-/// The value of a cancelled timer.
-fn value<T>(outcome: Result<CancelOutcome<Payload<T, SendCall<T>>>, ReplyError>) -> Option<T> {
-    outcome.unwrap().payload().and_then(Payload::into_value)
+type Outcome<T> = Result<CancelOutcome<Payload<T, SendCall<T>>>, ReplyError>;
+
+/// The values of cancelled timers.
+fn values<T>(outcomes: Vec<Outcome<T>>) -> Vec<Option<T>> {
+    let payloads = outcomes.into_iter().map(|outcome| outcome.unwrap().payload());
+    payloads.map(|payload| payload.and_then(Payload::into_value)).collect()
 }
 
 #[test]
@@ -33,8 +36,7 @@ fn cancel_many_sends_a_request_per_timer_and_returns_outcomes_in_order() {
     let before = lab.service.stats();
     let mut replies = client.cancel_many(&[b, a, c, stale, d]).into_future();
     assert!(look(&mut replies).is_none(), "no shard has replied yet");
-    lab.settle();
-    let outcomes = look(&mut replies).expect("both shards have replied").unwrap();
+    let outcomes = lab.reply(replies).unwrap();
     let CancelOutcome::Cancelled { remaining, payload: Payload::Value(20) } =
         outcomes[0].as_ref().unwrap()
     else {
@@ -43,14 +45,13 @@ fn cancel_many_sends_a_request_per_timer_and_returns_outcomes_in_order() {
     assert_eq!(*remaining, ms(18));
     assert!(matches!(outcomes[2], Ok(CancelOutcome::AlreadyFired)), "{outcomes:?}");
     assert!(matches!(outcomes[3], Ok(CancelOutcome::Stale)), "{outcomes:?}");
-    let values: Vec<_> = outcomes.into_iter().map(value).collect();
-    assert_eq!(values, [Some(20), Some(10), None, None, Some(40)]);
+    assert_eq!(values(outcomes), [Some(20), Some(10), None, None, Some(40)]);
     // Each shard got a request for each of its timers, and the client has checked its doorbell.
-    for ((shard, before), count) in lab.service.stats().shards.iter().zip(before.shards).zip([3, 2])
+    let sends = |shard: &ShardStats| shard.counts.wakeups_made + shard.counts.wakeups_saved;
+    for ((shard, before), count) in
+        lab.service.stats().shards.iter().zip(&before.shards).zip([3, 2])
     {
-        let sends =
-            |counts: &corewheel::stats::ShardCounts| counts.wakeups_made + counts.wakeups_saved;
-        assert_eq!(sends(&shard.counts), sends(&before.counts) + count);
+        assert_eq!(sends(shard), sends(before) + count);
         check_law(&shard.counts);
     }
     lab.advance(FAR);
@@ -86,12 +87,9 @@ fn cancels_of_more_timers_than_the_budget_are_executed_in_order_by_several_turns
         assert!(look(&mut replies).is_none(), "the cancels are not finished");
         assert!(look(&mut last).is_none(), "a later request is not executed earlier");
     }
-    lab.settle();
-    let values: Vec<_> = look(&mut replies).unwrap().unwrap().into_iter().map(value).collect();
-    assert!(values.into_iter().eq((0..17).map(Some)));
+    assert!(values(lab.reply(replies).unwrap()).into_iter().eq((0..17).map(Some)));
     assert!(look(&mut last).unwrap().unwrap().won());
     assert_eq!(lab.counts().requests, 36, "each command counts as one request");
-    check_law(&lab.counts());
 }
 
 #[test]
@@ -106,13 +104,10 @@ fn cancels_that_are_executed_in_part_are_finished_when_the_shard_ends() {
     let _ = lab.turn();
     assert_eq!(lab.counts().pending, 6, "four of six are cancelled");
     let report = lab.end(ShutdownPolicy::Return);
-    let values: Vec<_> = look(&mut replies).unwrap().unwrap().into_iter().map(value).collect();
-    assert!(values.into_iter().eq((0..6).map(Some)));
-    let mut returned: Vec<_> =
-        report.returned.into_iter().filter_map(|one| one.payload.into_value()).collect();
-    returned.sort_unstable();
-    assert_eq!(returned, [6, 7, 8, 9]);
+    let outcomes = look(&mut replies).unwrap().unwrap();
+    assert!(values(outcomes).into_iter().eq((0..6).map(Some)));
     check_law(&report.shards[0].counts);
+    assert_eq!(values_of(report), [6, 7, 8, 9]);
     let mut late = client.cancel_many(&timers).into_future();
     let outcomes = look(&mut late).expect("a closed shard does not reply").unwrap();
     assert!(outcomes.len() == 10 && outcomes.iter().all(Result::is_err));
@@ -122,12 +117,7 @@ fn cancels_that_are_executed_in_part_are_finished_when_the_shard_ends() {
 /// shutdown and after a drop, on a thread that has used the service and on one that has not.
 #[test]
 fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
-    for (is_dropped, policy) in [
-        (false, ShutdownPolicy::Return),
-        (false, ShutdownPolicy::Fire),
-        (false, ShutdownPolicy::Drop),
-        (true, ShutdownPolicy::Drop),
-    ] {
+    for policy in POLICIES.map(Some).into_iter().chain([None]) {
         let mut lab = Lab::with_handler(builder(2), |_| |_: Fired<u64>, _: &Timers<u64>| {});
         let foreign = Lab::<u64>::new(builder(1)).timers().schedule(FAR, 0).unwrap();
         let local = lab.timers().clone();
@@ -136,7 +126,7 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
         let sent = [SHARD, OTHER].map(|shard| handle.on(shard).schedule(FAR, 2).unwrap());
         lab.settle();
         let timers = [own, foreign, sent[0], sent[1]];
-        let what = format!("dropped: {is_dropped}, {policy:?}");
+        let what = format!("shut down by {policy:?}");
         let check = move || {
             let many = handle.cancel_many(&timers).wait().unwrap();
             let [Err(a), Ok(CancelOutcome::Foreign), Err(b), Err(c)] = &many[..] else {
@@ -149,40 +139,27 @@ fn cancels_after_the_end_of_a_service_say_that_each_shard_has_ended() {
             handle.cancel_detached(own);
             handle.cancel_many(&timers).detach();
         };
-        let (lane_open, was_opened) = mpsc::channel();
-        let (end, has_ended) = mpsc::channel();
-        let check_later = check.clone();
-        let user = std::thread::spawn(move || {
-            let _ = handle.on(SHARD).schedule(FAR, 3);
-            lane_open.send(()).unwrap();
-            has_ended.recv().unwrap();
-            check_later();
-        });
-        was_opened.recv().unwrap();
-        let lab = if is_dropped {
-            drop(lab);
-            None
-        } else {
+        let (user, check_later) = (Elsewhere::new(handle.untyped()), check.clone());
+        let _opens_a_lane = user.run(move || handle.on(SHARD).schedule(FAR, 3).is_ok());
+        // Without a policy, the lab is dropped.
+        let lab = policy.map(|policy| {
             let report = lab.service.begin_shutdown(policy).unwrap();
             lab.settle_closed();
             block_on(report);
-            Some(lab)
-        };
-        end.send(()).unwrap();
-        user.join().unwrap();
+            lab
+        });
+        user.run(check_later);
         std::thread::spawn(check).join().unwrap();
         // On the thread of the shard, which knows how its timers have ended.
-        let fired = policy == ShutdownPolicy::Fire;
+        let fired = policy == Some(ShutdownPolicy::Fire);
         let ended = |outcome: &CancelOutcome<Payload<u64>>| match outcome {
             CancelOutcome::AlreadyFired => fired,
             CancelOutcome::Stale => !fired,
             _ => false,
         };
         let outcomes = timers.map(|timer| local.cancel(timer));
-        assert!(
-            ended(&outcomes[0]) && ended(&outcomes[2]),
-            "{is_dropped}, {policy:?}: {outcomes:?}"
-        );
+        let is_right = ended(&outcomes[0]) && ended(&outcomes[2]);
+        assert!(is_right, "{policy:?}: {outcomes:?}");
         assert!(matches!(outcomes[1], CancelOutcome::Foreign));
         assert!(matches!(outcomes[3], CancelOutcome::Elsewhere(OTHER)));
         drop(lab);
@@ -198,49 +175,30 @@ fn cancel_many_before_its_timer_returns_its_payload_and_fires_nothing() {
     canceller.cancel_many(&[lab.timers().schedule(FAR, Guard::new().0).unwrap()]).detach();
     lab.settle();
     let timer = sender.on(SHARD).schedule(ms(5), guard).unwrap();
-    let mut replies = canceller.cancel_many(&[timer]).into_future();
-    lab.settle();
-    let outcomes = look(&mut replies).unwrap().unwrap();
+    let outcomes = lab.reply(canceller.cancel_many(&[timer])).unwrap();
     assert!(matches!(outcomes[..], [Ok(CancelOutcome::Cancelled { .. })]));
     drop(outcomes);
     lab.advance(ms(10));
     assert_eq!((dropped.load(Ordering::SeqCst), lab.fired().len()), (1, 0));
 }
 
-/// Panics when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        panic!("a payload that panics when it is dropped");
-    }
-}
-
 #[test]
 fn payloads_of_cancel_many_that_panic_when_dropped_are_counted() {
-    let mut lab: Lab<Bomb> = Lab::new(builder(1));
-    let timers: Timers<Bomb> = lab.timers().clone();
-    let client = lab.client();
-    let three = || [(); 3].map(|()| timers.schedule(FAR, Bomb).unwrap());
+    let mut lab: Lab<OnDrop<fn()>> = Lab::new(builder(1));
+    let (timers, client) = (lab.timers().clone(), lab.client());
+    let panics: fn() = || panic!("a payload that panics when it is dropped");
+    let three = || [(); 3].map(|()| timers.schedule(FAR, OnDrop(panics)).unwrap());
     // The caller does not wait for the reply, so the payloads are dropped on the core.
     drop(client.cancel_many(&three()));
     client.cancel_many(&three()).detach();
     lab.settle();
     assert_eq!((lab.counts().cancelled, lab.counts().panicked), (6, 6));
-    check_law(&lab.counts());
 }
 
 #[test]
 fn cancel_many_works_on_every_runtime() {
     for host in Host::all() {
-        let (sender, fired) = mpsc::channel();
-        let running = Running::start(host, builder(2), move |_| {
-            let sender = sender.clone();
-            move |one: Fired<u64>, timers: &Timers<u64>| {
-                assert!(timers.now() >= one.deadline, "timer {} is early", one.payload);
-                sender.send(one.payload).unwrap();
-            }
-        });
+        let (running, fired) = Running::sending(host, builder(2));
         let client = running.client();
         let schedule = |shard, delay: Duration, values: std::ops::Range<u64>| {
             let one = |n| block_on(client.on(shard).schedule_when_room(delay, n)).unwrap();
@@ -250,10 +208,10 @@ fn cancel_many_works_on_every_runtime() {
         group.extend(schedule(OTHER, FAR, 100..200));
         schedule(SHARD, ms(1), 200..300);
         let closed = client.cancel_many(&group).wait().unwrap();
-        assert!(closed.into_iter().map(value).eq((0..200).map(Some)), "{host:?}");
+        assert!(values(closed).into_iter().eq((0..200).map(Some)), "{host:?}");
         let gone = schedule(OTHER, FAR, 300..310);
         let awaited = block_on(client.cancel_many(&gone)).unwrap();
-        assert!(awaited.into_iter().map(value).eq((300..310).map(Some)), "{host:?}");
+        assert!(values(awaited).into_iter().eq((300..310).map(Some)), "{host:?}");
         let mut seen: Vec<_> = (0..100).map(|_| fired.recv_timeout(PATIENCE).unwrap()).collect();
         seen.sort_unstable();
         assert!(seen.into_iter().eq(200..300), "{host:?}");

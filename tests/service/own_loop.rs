@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use corewheel::attach::{ShardLoop, Turn};
 use corewheel::clock::ManualClock;
-use corewheel::{Fired, ShardError, ShutdownPolicy, TimerService, Timers};
+use corewheel::{Fired, ShutdownPolicy, TimerService, Timers};
 
 use corewheel_test_support::{FAR, SHARD, builder, check_law, ms, seeds};
 
@@ -61,11 +61,4 @@ fn wait_ends_at_earliest_deadline_even_of_a_timer_scheduled_after_the_turn() {
     assert_eq!(shard.prepare_to_sleep(after, Waker::noop()), Turn::Next(start + ms(4)));
     assert_eq!(shard.prepare_to_sleep(Turn::More, Waker::noop()), Turn::More);
     assert_eq!(shard.prepare_to_sleep(Turn::Closed, Waker::noop()), Turn::Closed);
-}
-
-#[test]
-fn loop_has_no_executor() {
-    let (service, _shard) = bare_loop(&seeds::clock());
-    let spawned = service.spawn_on(SHARD, |_| async {});
-    assert_eq!(spawned.map(drop), Err(ShardError::NoExecutor));
 }

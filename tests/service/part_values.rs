@@ -11,7 +11,7 @@ use corewheel::settings::Scale;
 use corewheel::stats::ClassStats;
 use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
 
-use corewheel_test_support::{Alarm, FAR, Lab, builder, check_law, ms};
+use corewheel_test_support::{Alarm, FAR, Lab, OnDrop, builder, check_law, ms};
 
 const LEASE: TimerClass = TimerClass::new("lease");
 
@@ -26,10 +26,6 @@ struct Leases {
 impl Leases {
     fn make(timers: &Timers<()>) -> Rc<Self> {
         timers.add_part(|shard| Self { shard, taken: RefCell::default(), due: Cell::new(0) })
-    }
-
-    fn of_class(lab: &Lab<()>) -> Rc<Self> {
-        Self::make(&lab.timers().of_class(LEASE).unwrap())
     }
 
     fn take(&self) {
@@ -76,6 +72,20 @@ impl Part for Leases {
     }
 }
 
+/// A shard, and a part without a class.
+fn lab() -> (Lab<()>, Rc<Leases>) {
+    let lab = Lab::new(builder(1).class(LEASE));
+    let leases = Leases::make(lab.timers());
+    (lab, leases)
+}
+
+/// A shard, and a part of the class.
+fn lab_of_class() -> (Lab<()>, Rc<Leases>) {
+    let lab: Lab<()> = Lab::new(builder(1).class(LEASE));
+    let leases = Leases::make(&lab.timers().of_class(LEASE).unwrap());
+    (lab, leases)
+}
+
 fn class(lab: &Lab<()>) -> ClassStats {
     lab.service.stats().classes().swap_remove(0)
 }
@@ -86,8 +96,7 @@ fn gauge(lab: &Lab<()>) -> Option<u64> {
 
 #[test]
 fn values_of_a_part_count_for_its_class_and_their_timer_does_not() {
-    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
-    let leases = Leases::of_class(&lab);
+    let (mut lab, leases) = lab_of_class();
     assert!(leases.shard.has_class());
     (0..3).for_each(|_| leases.take());
     lab.settle();
@@ -105,8 +114,7 @@ fn values_of_a_part_count_for_its_class_and_their_timer_does_not() {
 
 #[test]
 fn oldest_value_of_a_part_is_as_old_as_the_part_says() {
-    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
-    let leases = Leases::of_class(&lab);
+    let (mut lab, leases) = lab_of_class();
     assert_eq!(class(&lab).oldest, None);
     leases.take();
     lab.advance(ms(4));
@@ -123,8 +131,7 @@ fn oldest_value_of_a_part_is_as_old_as_the_part_says() {
 
 #[test]
 fn part_without_a_class_counts_for_none() {
-    let mut lab: Lab<()> = Lab::new(builder(1).class(LEASE));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     assert!(!leases.shard.has_class());
     leases.take();
     lab.advance(ms(30));
@@ -135,8 +142,7 @@ fn part_without_a_class_counts_for_none() {
 
 #[test]
 fn gauge_that_changes_while_the_shard_sleeps_is_published_on_demand() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     let (alarm, waker) = Alarm::new();
     leases.take();
     let _until = lab.fall_asleep(&waker);
@@ -148,8 +154,7 @@ fn gauge_that_changes_while_the_shard_sleeps_is_published_on_demand() {
 
 #[test]
 fn driver_is_woken_if_it_sleeps_past_the_time_that_a_part_names() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     let (alarm, waker) = Alarm::new();
     lab.timers().schedule(ms(20), ()).unwrap();
     // By the beginning of a window of the wheel, the driver sleeps for less than 20 ms.
@@ -165,8 +170,7 @@ fn driver_is_woken_if_it_sleeps_past_the_time_that_a_part_names() {
 
 #[test]
 fn compound_command_wakes_the_driver_once_when_it_is_complete() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     let (alarm, waker) = Alarm::new();
     let _until = lab.fall_asleep(&waker);
     let compound = leases.shard.compound();
@@ -180,8 +184,7 @@ fn compound_command_wakes_the_driver_once_when_it_is_complete() {
 
 #[test]
 fn deadline_of_a_timer_of_a_part_is_known_while_it_is_pending() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     let due = leases.shard.deadline(ms(5));
     let timer = leases.shard.schedule(due, 0).unwrap();
     assert_eq!(leases.shard.deadline_of(timer), Some(due));
@@ -195,8 +198,7 @@ fn deadline_of_a_timer_of_a_part_is_known_while_it_is_pending() {
 
 #[test]
 fn part_knows_the_scale_and_that_its_shard_is_closed() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     assert_eq!(leases.shard.scale(), Scale::ONE);
     let half = Scale::new(0.5).unwrap();
     lab.timers().set_scale(half);
@@ -208,26 +210,24 @@ fn part_knows_the_scale_and_that_its_shard_is_closed() {
 
 #[test]
 fn values_that_a_part_drops_may_panic_one_by_one() {
-    struct Panics(Rc<Cell<u32>>);
-    impl Drop for Panics {
-        fn drop(&mut self) {
-            self.0.set(self.0.get() + 1);
-            panic!("the test asks for this panic");
-        }
-    }
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (mut lab, leases) = lab();
     let dropped = Rc::new(Cell::new(0));
-    leases.shard.drop_each([0, 1, 2].map(|_| Panics(Rc::clone(&dropped))));
-    assert!(!leases.shard.contain(|| drop(Panics(Rc::clone(&dropped)))));
+    let panics = || {
+        let dropped = Rc::clone(&dropped);
+        OnDrop(move || {
+            dropped.set(dropped.get() + 1);
+            panic!("the test asks for this panic");
+        })
+    };
+    leases.shard.drop_each([(); 3].map(|()| panics()));
+    assert!(!leases.shard.contain(|| drop(panics())));
     lab.settle();
     assert_eq!((dropped.get(), lab.counts().panicked), (4, 4));
 }
 
 #[test]
 fn wheel_of_a_part_counts_in_the_ticks_of_its_service() {
-    let lab: Lab<()> = Lab::new(builder(1));
-    let leases = Leases::make(lab.timers());
+    let (lab, leases) = lab();
     let (shard, now) = (&leases.shard, lab.clock.now());
     let soon = shard.deadline(ms(5));
     let mut wheel = corewheel_shard::Shard::new(corewheel_shard::ShardConfig::default()).unwrap();

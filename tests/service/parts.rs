@@ -1,7 +1,8 @@
 //! Parts of a shard that are made by the public interface.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -11,12 +12,14 @@ use corewheel::part::{Gauges, Part, PartHandle, PartTimer, Wants};
 use corewheel::settings::TurnBudget;
 use corewheel::{Deadline, Refused, RefusedKind, ShutdownPolicy, Timers};
 
-use corewheel_test_support::{FAR, Lab, SHARD, builder, check_law, ms};
+use corewheel_test_support::{FAR, Guard, Lab, OnDrop, SHARD, builder, check_law, ms};
 
 /// What a shard has called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {
     TurnBegins,
+    Wants,
+    Postpones,
     Delivers,
     Expires(u32),
     Receives(u32),
@@ -24,7 +27,16 @@ enum Call {
     Closed { is_dead: bool },
 }
 
-/// Notes each call. Panics in the calls of one kind if it is told so.
+impl Call {
+    /// Whether the shard asks the part something, which it may do in each turn.
+    fn asks(self) -> bool {
+        matches!(self, Self::Wants | Self::Postpones)
+    }
+}
+
+type Run = Box<dyn Fn(Call)>;
+
+/// Notes each call, and runs code of the test in it.
 struct Notes {
     shard: PartHandle,
     takes_turns: bool,
@@ -34,7 +46,7 @@ struct Notes {
     items: Cell<u32>,
     postponed: Cell<Option<Deadline>>,
     gauge: Cell<u64>,
-    panics: Cell<bool>,
+    run: RefCell<Option<Run>>,
 }
 
 impl Notes {
@@ -47,18 +59,27 @@ impl Notes {
             items: Cell::new(0),
             postponed: Cell::new(None),
             gauge: Cell::new(0),
-            panics: Cell::new(false),
+            run: RefCell::default(),
         })
     }
 
     fn note(&self, call: Call) {
         self.calls.borrow_mut().push(call);
-        assert!(!self.panics.get(), "the test asks for this panic");
+        if let Some(run) = &*self.run.borrow() {
+            run(call);
+        }
     }
 
-    /// The calls but those at the beginning of a turn.
+    /// From now on runs code in each call.
+    fn run_in_calls(&self, run: impl Fn(Call) + 'static) {
+        *self.run.borrow_mut() = Some(Box::new(run));
+    }
+
+    /// The calls but those that come in each turn.
     fn take(&self) -> Vec<Call> {
-        self.calls.take().into_iter().filter(|call| *call != Call::TurnBegins).collect()
+        let mut calls = self.calls.take();
+        calls.retain(|call| *call != Call::TurnBegins && !call.asks());
+        calls
     }
 
     /// Receives a message.
@@ -66,8 +87,8 @@ impl Notes {
         self.note(Call::Receives(number));
     }
 
-    fn schedule(&self, delay: u64, index: u32) -> PartTimer {
-        self.shard.schedule(ms(delay), index).unwrap()
+    fn schedule(&self, delay: Duration, index: u32) -> PartTimer {
+        self.shard.schedule(delay, index).unwrap()
     }
 }
 
@@ -81,6 +102,7 @@ impl Part for Notes {
     }
 
     fn wants(&self) -> Wants {
+        self.note(Call::Wants);
         if self.items.get() > 0 { Wants::Delivery } else { self.wants.get() }
     }
 
@@ -90,6 +112,7 @@ impl Part for Notes {
     }
 
     fn postpone(&self, _index: u32) -> Option<Deadline> {
+        self.note(Call::Postpones);
         self.postponed.take()
     }
 
@@ -110,21 +133,26 @@ impl Part for Notes {
     }
 }
 
+/// A shard, and a part of it.
+fn lab(takes_turns: bool) -> (Lab<()>, Rc<Notes>) {
+    let lab = Lab::new(builder(1));
+    let part = Notes::make(lab.timers(), takes_turns);
+    (lab, part)
+}
+
 fn gauge(lab: &Lab<()>) -> Option<u64> {
     lab.service.stats().shards[0].gauges.get("noted").copied()
 }
 
 #[test]
 fn timers_of_a_part_expire_in_order_unless_they_are_cancelled_or_reset() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), false);
+    let (mut lab, part) = lab(false);
     let now = lab.clock.now();
-    let [first, second, third] = [3, 5, 7].map(|delay| part.schedule(delay, delay as u32));
+    let [first, second, third] = [3, 5, 7].map(|delay| part.schedule(ms(delay), delay as u32));
     assert!(part.shard.cancel(second) && !part.shard.cancel(second));
     assert!(part.shard.reset(first, ms(9)));
-    assert!(
-        part.shard.deadline_of(third).is_some_and(|at| part.shard.instant_of(at) >= now + ms(7))
-    );
+    let due = part.shard.deadline_of(third).map(|at| part.shard.instant_of(at));
+    assert!(due.is_some_and(|due| due >= now + ms(7)));
     lab.advance(ms(8));
     assert_eq!(part.take(), [Call::Expires(7)]);
     assert!(!part.shard.reset(third, ms(1)) && part.shard.deadline_of(third).is_none());
@@ -135,15 +163,14 @@ fn timers_of_a_part_expire_in_order_unless_they_are_cancelled_or_reset() {
 
 #[test]
 fn timer_of_a_part_is_postponed_while_the_shard_is_open() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), true);
-    part.schedule(3, 1);
+    let (mut lab, part) = lab(true);
+    part.schedule(ms(3), 1);
     part.postponed.set(Some(part.shard.deadline(ms(10))));
     lab.advance(ms(4));
     assert_eq!(part.take(), []);
     lab.advance(ms(7));
     assert_eq!(part.take(), [Call::Expires(1)]);
-    part.schedule(3, 2);
+    part.schedule(ms(3), 2);
     part.postponed.set(Some(part.shard.deadline(FAR)));
     let _report = lab.end(ShutdownPolicy::Fire);
     assert_eq!(part.take()[..2], [Call::Closing, Call::Expires(2)]);
@@ -154,12 +181,12 @@ fn timers_of_a_part_that_has_left_call_no_part_that_comes_later() {
     let mut lab: Lab<()> = Lab::new(builder(1));
     let left = Notes::make(lab.timers(), false);
     for index in 0..3 {
-        left.schedule(5, index);
+        left.schedule(ms(5), index);
     }
     drop(left);
     assert_eq!(lab.timers().len(), 3, "a part that leaves has to cancel its timers");
     let later: Vec<_> = (0..4).map(|_| Notes::make(lab.timers(), false)).collect();
-    later[3].schedule(5, 9);
+    later[3].schedule(ms(5), 9);
     lab.advance(ms(6));
     let called: Vec<_> = later.iter().flat_map(|part| part.take()).collect();
     assert_eq!((called, lab.timers().len()), (vec![Call::Expires(9)], 0));
@@ -168,8 +195,7 @@ fn timers_of_a_part_that_has_left_call_no_part_that_comes_later() {
 
 #[test]
 fn messages_reach_a_part_in_order_and_come_back_after_the_end() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), false);
+    let (mut lab, part) = lab(false);
     let sender = part.shard.sender::<Notes>();
     assert_eq!(sender.shard_id(), SHARD);
     let send = move |numbers: &[u32]| {
@@ -190,8 +216,7 @@ fn messages_reach_a_part_in_order_and_come_back_after_the_end() {
 
 #[test]
 fn message_to_a_part_that_has_left_reaches_no_other_part() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), false);
+    let (mut lab, part) = lab(false);
     let sender = part.shard.sender::<Notes>();
     drop(part);
     let other = Notes::make(lab.timers(), false);
@@ -205,15 +230,13 @@ fn message_to_a_part_that_has_left_reaches_no_other_part() {
 fn sender_of_another_type_than_the_part_is_refused() {
     struct Other;
     impl Part for Other {}
-    let lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), false);
+    let (_lab, part) = lab(false);
     let _sender = part.shard.sender::<Other>();
 }
 
 #[test]
 fn turn_is_taken_when_a_part_wants_one_and_no_timer_is_pending() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), true);
+    let (mut lab, part) = lab(true);
     assert_eq!(lab.turn(), Turn::Idle);
     let by = lab.timers().now() + ms(5);
     part.wants.set(Wants::TurnBy(part.shard.deadline(by)));
@@ -230,7 +253,7 @@ fn deliveries_of_a_part_and_of_timers_alternate_within_the_budget() {
     let mut lab: Lab<()> = Lab::new(builder(1).budget(budget));
     let part = Notes::make(lab.timers(), true);
     for index in 0..4 {
-        part.schedule(1, index);
+        part.schedule(ms(1), index);
     }
     part.items.set(4);
     lab.clock.advance(ms(2));
@@ -244,8 +267,7 @@ fn deliveries_of_a_part_and_of_timers_alternate_within_the_budget() {
 
 #[test]
 fn driver_does_not_fall_asleep_beside_the_work_of_a_part() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), true);
+    let (mut lab, part) = lab(true);
     let idle = lab.turn();
     assert_eq!(idle, Turn::Idle);
     part.items.set(1);
@@ -280,9 +302,9 @@ fn gauges_of_parts_add_up_until_a_part_leaves() {
 fn panic_of_a_part_ends_only_that_call() {
     let mut lab: Lab<()> = Lab::new(builder(1));
     let (part, calm) = (Notes::make(lab.timers(), true), Notes::make(lab.timers(), true));
-    part.panics.set(true);
-    part.schedule(2, 1);
-    calm.schedule(2, 2);
+    part.run_in_calls(|call| assert!(call.asks(), "the test asks for this panic"));
+    part.schedule(ms(2), 1);
+    calm.schedule(ms(2), 2);
     let _ = part.shard.sender::<Notes>().send(3, Notes::receive);
     part.items.set(1);
     lab.advance(ms(3));
@@ -295,9 +317,8 @@ fn panic_of_a_part_ends_only_that_call() {
 
 #[test]
 fn part_is_told_when_its_shard_dies() {
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Notes::make(lab.timers(), false);
-    part.schedule(5, 1);
+    let (mut lab, part) = lab(false);
+    part.schedule(ms(5), 1);
     drop(lab.shards.remove(0));
     assert_eq!(part.take(), [Call::Closed { is_dead: true }]);
     assert!(part.shard.is_closed());
@@ -305,177 +326,108 @@ fn part_is_told_when_its_shard_dies() {
 
 #[test]
 fn shared_part_is_made_once_and_lives_until_its_shard_ends() {
-    struct Counts(Rc<Cell<u32>>);
-    impl Part for Counts {}
-    impl Drop for Counts {
-        fn drop(&mut self) {
-            self.0.set(self.0.get() + 1);
-        }
+    struct Counts {
+        _guard: Guard,
     }
-    let dropped = Rc::new(Cell::new(0));
+    impl Part for Counts {}
+    let (guard, dropped) = Guard::new();
     let mut lab: Lab<()> = Lab::new(builder(1));
-    let make = |_| Counts(Rc::clone(&dropped));
+    let make = |_| Counts { _guard: guard.clone() };
     let first = lab.timers().shared_part(make);
     assert!(Rc::ptr_eq(&first, &lab.timers().shared_part(make)));
     drop(first);
-    assert_eq!(dropped.get(), 0);
+    assert_eq!(dropped.load(Ordering::SeqCst), 0);
     let _report = lab.end(ShutdownPolicy::Drop);
-    assert_eq!(dropped.get(), 1);
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn part_may_use_its_shard_and_make_parts_in_each_call() {
-    /// Schedules a timer, and makes a part, in each call.
-    struct Uses {
-        shard: PartHandle,
-        timers: Timers<()>,
-        made: RefCell<Vec<Rc<Notes>>>,
-        items: Cell<u32>,
-    }
-    impl Uses {
-        fn act(&self) {
-            let timer = self.shard.schedule(FAR, 1).unwrap();
-            assert!(self.shard.reset(timer, FAR) && self.shard.cancel(timer));
-            self.made.borrow_mut().push(Notes::make(&self.timers, true));
-            self.shard.wake();
-        }
-    }
-    impl Part for Uses {
-        fn takes_turns(&self) -> bool {
-            true
-        }
-        fn turn_begins(&self, _now: Duration) {
-            self.act();
-        }
-        fn wants(&self) -> Wants {
-            if self.items.get() > 0 { Wants::Delivery } else { Wants::Nothing }
-        }
-        fn deliver(self: Rc<Self>, _now: Duration) {
-            self.items.set(self.items.get() - 1);
-            self.act();
-        }
-        fn expired(self: Rc<Self>, _index: u32) {
-            self.act();
-        }
-    }
-    let mut lab: Lab<()> = Lab::new(builder(1));
-    let timers = lab.timers().clone();
-    let part = lab.timers().add_part(|shard| {
-        let (made, items) = (RefCell::default(), Cell::new(1));
-        Uses { shard, timers, made, items }
+    let (mut lab, part) = lab(true);
+    let (timers, made) = (lab.timers().clone(), Rc::new(RefCell::new(Vec::new())));
+    let (shard, known) = (Rc::downgrade(&part), Rc::clone(&made));
+    part.run_in_calls(move |call| {
+        let Some(part) = shard.upgrade().filter(|_| !call.asks()) else { return };
+        let timer = part.schedule(FAR, 1);
+        assert!(part.shard.reset(timer, FAR) && part.shard.cancel(timer));
+        known.borrow_mut().push(Notes::make(&timers, true));
+        part.shard.wake();
     });
-    part.shard.schedule(ms(1), 0).unwrap();
+    part.items.set(1);
+    part.schedule(ms(1), 0);
     lab.clock.advance(ms(2));
     let _next = lab.turn();
-    assert_eq!(part.made.borrow().len(), 3);
-    assert_eq!(lab.counts().panicked, 0);
-    part.made.take();
+    assert_eq!((made.take().len(), lab.counts().panicked), (3, 0));
     // The part holds the timers, and the timers hold the shard.
-    drop(part);
+    part.run.take();
     check_law(&lab.counts());
-}
-
-/// Takes the room of its own timer again, which no code took before its call.
-struct Refills {
-    shard: PartHandle,
-    has_room: Cell<Option<bool>>,
-}
-
-impl Part for Refills {
-    fn expired(self: Rc<Self>, index: u32) {
-        self.has_room.set(Some(self.shard.schedule(FAR, index).is_ok()));
-    }
-}
-
-/// Counts how often it is asked, and does to its shard what it is told.
-struct Asked {
-    shard: PartHandle,
-    timers: Timers<()>,
-    count: Cell<u32>,
-    panics: bool,
-    postponed: Cell<Option<Deadline>>,
-    /// The last owner, which `postpone` drops.
-    owner: Rc<RefCell<Option<Rc<Self>>>>,
-}
-
-impl Asked {
-    fn make(timers: &Timers<()>, panics: bool) -> Rc<Self> {
-        let (count, postponed, owner) = (Cell::new(0), Cell::new(None), Rc::default());
-        let timers = timers.clone();
-        let make = |shard| Self { shard, timers: timers.clone(), count, panics, postponed, owner };
-        timers.add_part(make)
-    }
-}
-
-impl Part for Asked {
-    fn takes_turns(&self) -> bool {
-        true
-    }
-
-    fn wants(&self) -> Wants {
-        self.count.set(self.count.get() + 1);
-        assert!(!self.panics, "the test asks for this panic");
-        Wants::Nothing
-    }
-
-    fn postpone(&self, _index: u32) -> Option<Deadline> {
-        let owner = self.owner.take();
-        assert!(owner.is_some());
-        self.postponed.take()
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        if !thread::panicking() && !self.panics && self.count.get() < 1_000 {
-            let _full = self.timers.schedule(FAR, ());
-        }
-    }
 }
 
 #[test]
 fn parts_are_asked_a_few_times_a_turn_however_many_timers_are_delivered() {
     for panics in [false, true] {
-        let mut lab: Lab<()> = Lab::new(builder(1));
-        let part = Asked::make(lab.timers(), panics);
+        let (mut lab, part) = lab(true);
+        part.run_in_calls(move |call| assert!(!panics || call != Call::Wants, "on purpose"));
         lab.settle();
         for _ in 0..100 {
             lab.timers().schedule(ms(3), ()).unwrap();
         }
         lab.settle();
         lab.clock.advance(ms(4));
-        part.count.set(0);
+        part.calls.take();
         let _next = lab.turn();
         assert_eq!(lab.timers().len(), 0);
-        assert!((1..=6).contains(&part.count.get()), "{}, {panics}", part.count.get());
-        part.count.set(1_000);
+        let asked = part.calls.take().into_iter().filter(|call| *call == Call::Wants).count();
+        assert!((1..=6).contains(&asked), "{asked}, {panics}");
     }
+}
+
+/// A part whose timer calls it in 3 ms: the call drops its last owner. Its drop schedules a timer.
+fn dropped_in_a_call(timers: &Timers<()>) -> Weak<Notes> {
+    let part = Notes::make(timers, true);
+    part.schedule(ms(3), 1);
+    let (dropped, owner) = (Rc::downgrade(&part), Cell::new(Some(Rc::clone(&part))));
+    let timers = timers.clone();
+    let at_drop = OnDrop(move || {
+        let _full = timers.schedule(FAR, ());
+    });
+    part.run_in_calls(move |call| {
+        let _kept = &at_drop;
+        if call == Call::Postpones {
+            assert!(owner.take().is_some());
+        }
+    });
+    dropped
 }
 
 #[test]
 fn drop_of_a_part_in_a_turn_takes_no_room_of_a_timer_whose_part_is_called_next() {
     let mut lab: Lab<()> = Lab::new(builder(1).capacity(2));
-    let refills = lab.timers().add_part(|shard| Refills { shard, has_room: Cell::new(None) });
-    let part = Asked::make(lab.timers(), false);
+    let refills = Notes::make(lab.timers(), false);
+    let part = dropped_in_a_call(lab.timers());
     // Its timer comes first and is postponed, and its drop takes any slot that is free then.
-    part.shard.schedule(ms(3), 1).unwrap();
-    part.postponed.set(Some(part.shard.deadline(FAR)));
-    refills.shard.schedule(ms(3), 2).unwrap();
-    let owner = Rc::clone(&part.owner);
-    *owner.borrow_mut() = Some(part);
+    let postpones = part.upgrade().expect("it owns itself");
+    postpones.postponed.set(Some(postpones.shard.deadline(FAR)));
+    drop(postpones);
+    // The other part takes the room of its own timer again, which no code took before its call.
+    refills.schedule(ms(3), 2);
+    let (shard, has_room) = (Rc::downgrade(&refills), Rc::new(Cell::new(None)));
+    let found = Rc::clone(&has_room);
+    refills.run_in_calls(move |call| {
+        if let (Call::Expires(index), Some(part)) = (call, shard.upgrade()) {
+            found.set(Some(part.shard.schedule(FAR, index).is_ok()));
+        }
+    });
     lab.advance(ms(4));
-    assert_eq!(refills.has_room.get(), Some(true));
-    assert!(owner.borrow().is_none());
+    assert_eq!(has_room.get(), Some(true));
+    assert!(part.upgrade().is_none());
 }
 
 #[test]
 fn part_that_drops_its_last_owner_in_a_call_is_dropped_when_nothing_is_borrowed() {
     let mut lab: Lab<()> = Lab::new(builder(1));
-    let part = Asked::make(lab.timers(), false);
-    part.shard.schedule(ms(3), 1).unwrap();
-    let owner = Rc::clone(&part.owner);
-    *owner.borrow_mut() = Some(part);
+    let part = dropped_in_a_call(lab.timers());
     lab.advance(ms(4));
-    assert!(owner.borrow().is_none());
+    assert!(part.upgrade().is_none());
     assert_eq!(lab.timers().len(), 1, "its drop has scheduled a timer");
 }

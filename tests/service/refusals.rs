@@ -3,11 +3,10 @@
 use std::sync::mpsc;
 
 use corewheel::attach::Turn;
-use corewheel::{Fired, Refused, RefusedKind, ReplyError, ShardError, ShutdownPolicy, Timers};
+use corewheel::{Refused, RefusedKind, ReplyError, ShutdownPolicy, Timers};
 
 use corewheel_test_support::{
-    FAR, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, runtimes,
-    wait_until,
+    FAR, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
 };
 
 #[test]
@@ -41,19 +40,9 @@ fn full_shard_refuses_a_schedule_and_returns_its_payload() {
 }
 
 #[test]
-fn attach_to_a_service_with_its_own_threads_is_refused() {
-    for runtime in runtimes() {
-        let service = builder(1).runtime(runtime).start().unwrap();
-        assert!(matches!(service.attach(SHARD), Err(ShardError::NotAttachable)));
-        service.shutdown(ShutdownPolicy::Drop).unwrap();
-    }
-}
-
-#[test]
 fn wait_on_a_shards_own_thread_returns_an_error() {
-    for host in Host::all() {
+    for (host, running) in Running::<u8>::each(Host::all(), 1) {
         let (sender, replies) = mpsc::channel();
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
         let client = running.service.handle();
         let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
         let call = move |timers: &Timers<u8>| {
@@ -63,7 +52,7 @@ fn wait_on_a_shards_own_thread_returns_an_error() {
         let reply = replies.recv_timeout(PATIENCE).unwrap();
         assert_eq!(reply, Err(ReplyError::OnShard), "{host:?}");
         wait_until("the shard has executed the cancel all the same", || {
-            running.service.stats().shards[0].counts.cancelled == 1
+            running.counts().cancelled == 1
         });
         running.end(ShutdownPolicy::Drop);
     }

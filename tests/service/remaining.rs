@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use corewheel::ShutdownPolicy;
 
-use corewheel_test_support::{FAR, Host, Lab, Running, SHARD, builder, look, ms};
+use corewheel_test_support::{FAR, Host, Lab, Running, SHARD, block_on, builder, look, ms};
 
 #[test]
 fn remaining_from_another_thread_is_the_time_to_the_deadline() {
@@ -17,14 +17,9 @@ fn remaining_from_another_thread_is_the_time_to_the_deadline() {
     let mut due = client.remaining(timer);
     lab.clock.advance(ms(20));
     let _ = lab.turn();
-    assert_eq!(
-        look(&mut due),
-        Some(Ok(Some(Duration::ZERO))),
-        "the timer is due but not delivered"
-    );
-    let mut fired = client.remaining(timer);
-    lab.settle();
-    assert_eq!(look(&mut fired), Some(Ok(None)));
+    let zero = Some(Ok(Some(Duration::ZERO)));
+    assert_eq!(look(&mut due), zero, "the timer is due but not delivered");
+    assert_eq!(lab.reply(client.remaining(timer)), Ok(None));
 }
 
 #[test]
@@ -37,14 +32,9 @@ fn remaining_of_a_timer_of_another_service_is_none_at_once() {
 
 #[test]
 fn remaining_works_on_every_runtime_and_is_refused_after_shutdown() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: corewheel::Fired<u32>, _: &_| {});
-        let client = corewheel::sim::Thread::of(&running.service);
-        let timer = loop {
-            if let Ok(timer) = client.on(SHARD).schedule(FAR, 1) {
-                break timer;
-            }
-        };
+    for (host, running) in Running::<u32>::each(Host::all(), 1) {
+        let client = running.client();
+        let timer = block_on(client.on(SHARD).schedule_when_room(FAR, 1)).unwrap();
         let remaining = client.remaining(timer).wait().unwrap().expect("the timer is pending");
         // The deadline is rounded up to a tick.
         assert!(remaining <= FAR + ms(1) && remaining > FAR / 2, "{host:?}: {remaining:?}");

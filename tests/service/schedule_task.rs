@@ -1,28 +1,23 @@
 //! Callbacks whose result is awaited: the reply, whatever becomes of the callback.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use corewheel::{
-    CancelOutcome, Fired, Payload, Refused, ReplyError, ShutdownPolicy, TimerId, TimerService,
-    Timers,
-};
+use corewheel::{CancelOutcome, Payload, Refused, ReplyError, ShutdownPolicy, TimerId, Timers};
 
 use corewheel_test_support::{
-    Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, ms, poll,
-    wait_until,
+    Alarm, FAR, Guard, Host, Lab, OnDrop, POLICIES, Running, SHARD, block_on, builder, check_law,
+    look, ms, poll, wait_until, waker_of, waker_that,
 };
 
 fn lab() -> Lab<u8> {
     Lab::new(builder(1))
 }
 
-/// Polls a reply, whose task is to be woken by this waker.
 #[test]
 fn result_comes_when_the_callback_has_run_and_wakes_the_task() {
     let mut lab = lab();
@@ -86,9 +81,7 @@ fn cancelled_callback_that_is_run_by_hand_replies_its_result() {
     lab.settle();
     assert_eq!(look(&mut reply), Some(Err(ReplyError::Cancelled)));
     let (timer, mut reply) = client.on(SHARD).schedule_task(FAR, |_| 8).unwrap();
-    let mut cancelled = client.cancel(timer);
-    lab.settle();
-    let payload = look(&mut cancelled).unwrap().unwrap().payload();
+    let payload = lab.reply(client.cancel(timer)).unwrap().payload();
     let Some(Payload::Callback(call)) = payload else { panic!("it is a callback") };
     assert_eq!(look(&mut reply), None, "the callback is on its way");
     call(lab.timers());
@@ -124,14 +117,8 @@ fn callback_that_panics_replies_panicked_and_is_counted_once() {
 
 #[test]
 fn waker_that_panics_is_contained_and_the_reply_has_its_result() {
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("it is woken");
-        }
-    }
     let mut lab = lab();
-    let waker = Waker::from(Arc::new(Panics));
+    let waker = waker_that(|| panic!("it is woken"));
     let (_, mut runs) = lab.timers().schedule_task(ms(1), |_| 1).unwrap();
     let (timer, mut ends) = lab.timers().schedule_task(ms(1), |_| 2).unwrap();
     assert!(poll(&mut runs, &waker).is_pending() && poll(&mut ends, &waker).is_pending());
@@ -158,7 +145,7 @@ fn dropped_reply_detaches_its_callback() {
 
 #[test]
 fn shutdown_replies_closed_or_runs_the_callback() {
-    for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop] {
+    for policy in POLICIES {
         let mut lab = lab();
         let client = lab.service.handle();
         let (_, mut local) = lab.timers().schedule_task(FAR, |_| 1).unwrap();
@@ -209,8 +196,7 @@ fn refused_callback_comes_back_and_can_be_run() {
 
 #[test]
 fn remote_callback_replies_on_every_host() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+    for (host, running) in Running::<u8>::each(Host::all(), 1) {
         let client = running.service.handle();
         let shard = client.on(SHARD);
         let at = client.now() + ms(2);
@@ -222,7 +208,7 @@ fn remote_callback_replies_on_every_host() {
         let panics = |_: &Timers<u8>| -> () { panic!("no result") };
         let (_, reply) = shard.schedule_task(ms(1), panics).unwrap();
         assert_eq!(reply.wait(), Err(ReplyError::Panicked), "{host:?}");
-        wait_until("it is counted", || running.service.stats().shards[0].counts.panicked == 1);
+        wait_until("it is counted", || running.counts().panicked == 1);
         let (timer, reply) = shard.schedule_task(FAR, |_| 1).unwrap();
         assert!(client.cancel(timer).wait().unwrap().won(), "{host:?}");
         assert_eq!(reply.wait(), Err(ReplyError::Cancelled), "{host:?}");
@@ -235,8 +221,7 @@ fn remote_callback_replies_on_every_host() {
 
 #[test]
 fn reply_is_awaited_on_every_executor_and_wait_there_is_refused() {
-    for host in Host::executors() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+    for (host, running) in Running::<u8>::each(Host::executors(), 1) {
         let awaits = running.service.spawn_on(SHARD, |timers| async move {
             let at = timers.now() + ms(3);
             let call = move |timers: &Timers<u8>| timers.now() >= at;
@@ -255,40 +240,27 @@ fn reply_is_awaited_on_every_executor_and_wait_there_is_refused() {
 #[test]
 fn reply_of_a_remote_callback_is_send() {
     fn check<S: Send>(_: &S) {}
-    let service: TimerService<u8> =
-        TimerService::builder().shards(1).start_attached_with().unwrap();
-    let scheduled = service.handle().on(SHARD).schedule_task(FAR, |_| 1);
-    if let Ok((_, reply)) = scheduled {
-        check(&reply);
-    }
+    let (_, reply) = lab().handle().on(SHARD).schedule_task(FAR, |_| 1).unwrap();
+    check(&reply);
 }
 
 #[test]
 fn waker_that_cancels_the_callback_when_dropped_loses_no_wake_up() {
-    thread_local! {
-        static TIMERS: RefCell<Option<(Timers<u8>, TimerId)>> = const { RefCell::new(None) };
-    }
-    struct Cancels;
-    impl Wake for Cancels {
-        fn wake(self: Arc<Self>) {}
-    }
-    impl Drop for Cancels {
-        fn drop(&mut self) {
-            if let Some((timers, timer)) = TIMERS.take() {
-                assert!(timers.cancel(timer).won());
-            }
-        }
-    }
     let lab = lab();
     let (timer, mut reply) = lab.timers().schedule_task(FAR, |_| 1).unwrap();
-    let cancels = Waker::from(Arc::new(Cancels));
+    let (timers, is_cancelled) = (lab.timers().clone(), Rc::new(Cell::new(false)));
+    let won = Rc::clone(&is_cancelled);
+    let cancels = OnDrop(move || won.set(timers.cancel(timer).won()));
+    let cancels = waker_of(move || {
+        let _kept = &cancels;
+    });
     assert!(poll(&mut reply, &cancels).is_pending());
-    TIMERS.set(Some((lab.timers().clone(), timer)));
     // The last of it is in the channel, and is dropped when another waker takes its place.
     drop(cancels);
+    assert!(!is_cancelled.get());
     let (alarm, waker) = Alarm::new();
     let polled = poll(&mut reply, &waker);
-    assert!(TIMERS.with_borrow(Option::is_none), "it is cancelled");
+    assert!(is_cancelled.get());
     match polled {
         Poll::Ready(result) => assert_eq!(result, Err(ReplyError::Cancelled)),
         Poll::Pending => assert_eq!(alarm.count(), 1, "the task is woken"),
@@ -332,15 +304,10 @@ fn death_of_the_shard_replies_closed() {
 
 #[test]
 fn callback_that_panics_when_dropped_still_replies() {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            panic!("it is dropped");
-        }
-    }
+    let bomb = || OnDrop(|| panic!("it is dropped"));
     let mut lab = lab();
     let begin = |lab: &Lab<u8>| {
-        let bomb = Bomb;
+        let bomb = bomb();
         lab.timers().schedule_task(FAR, move |_| drop(bomb)).unwrap()
     };
     let ((timer, mut remote), (own, mut here), (_, mut left)) =
@@ -353,7 +320,7 @@ fn callback_that_panics_when_dropped_still_replies() {
     assert!(catch_unwind(cancels).is_err(), "the caller of `cancel` drops it");
     assert_eq!(look(&mut here), Some(Err(ReplyError::Cancelled)));
     // A result whose drop panics, and no caller that takes it.
-    drop(lab.timers().schedule_task(ms(1), |_| Bomb).unwrap());
+    drop(lab.timers().schedule_task(ms(1), move |_| bomb()).unwrap());
     lab.advance(ms(1));
     assert_eq!(lab.counts().panicked, 2);
     let _ = lab.end(ShutdownPolicy::Drop);

@@ -3,66 +3,56 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use corewheel::attach::Turn;
 use corewheel::shutdown::ShutdownReport;
+use corewheel::sim::Thread;
 use corewheel::stats::ShardState;
 use corewheel::{
     Fired, Refused, RefusedKind, ReplyError, ShardError, ShutdownPolicy, TimerService, Timers,
 };
 
 use corewheel_test_support::{
-    FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
-    unfired, wait_until,
+    FAR, Guard, Host, Lab, OTHER, OnDrop, PATIENCE, POLICIES, Running, SHARD, block_on, builder,
+    check_law, look, ms, unfired, values_of, wait_until,
 };
-
-const POLICIES: [ShutdownPolicy; 3] =
-    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
 
 #[test]
 fn shutdown_gives_each_pending_timer_one_outcome() {
-    for host in Host::all() {
-        for policy in POLICIES {
-            let fired = Arc::new(AtomicUsize::new(0));
-            let noted = Arc::clone(&fired);
-            let running = Running::start(host, builder(2), move |_| {
-                let noted = Arc::clone(&noted);
-                move |_: Fired<Guard>, _: &_| {
-                    noted.fetch_add(1, Ordering::SeqCst);
-                }
-            });
-            let client = running.client();
-            let (guard, dropped) = Guard::new();
-            for n in 0..40 {
-                let shard = if n % 2 == 0 { SHARD } else { OTHER };
-                client.on(shard).schedule(FAR, guard.clone()).unwrap();
-                let (guard, noted) = (guard.clone(), Arc::clone(&fired));
-                let call = move |_: &Timers<Guard>| {
-                    noted.fetch_add(1, Ordering::SeqCst);
-                    drop(guard);
-                };
-                client.on(shard).schedule_fn(FAR, call).unwrap();
-            }
-            drop(guard);
-            let report = running.end(policy);
-            assert!(report.dead.is_empty());
-            let left: u64 = report.shards.iter().map(|shard| unfired(&shard.counts)).sum();
-            report.shards.iter().for_each(|shard| check_law(&shard.counts));
-            assert!(report.shards.iter().all(|shard| shard.counts.pending == 0));
-            let returned = report.returned.len();
-            drop(report);
-            let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
-            let expected = match policy {
-                ShutdownPolicy::Return => (80, 80, 0),
-                ShutdownPolicy::Drop => (80, 0, 0),
-                ShutdownPolicy::Fire => (0, 0, 80),
+    for (host, policy) in Host::all().flat_map(|host| POLICIES.map(|policy| (host, policy))) {
+        let (running, fired) = Running::sending(host, builder(2));
+        let client = running.client();
+        let (guard, dropped) = Guard::new();
+        let (sender, called) = mpsc::channel();
+        for shard in [SHARD, OTHER].repeat(20) {
+            client.on(shard).schedule(FAR, guard.clone()).unwrap();
+            let (guard, sender) = (guard.clone(), sender.clone());
+            let call = move |_: &Timers<Guard>| {
+                drop(guard);
+                sender.send(()).unwrap();
             };
-            assert_eq!((left, returned, count(&fired)), expected, "{host:?}, {policy:?}");
-            assert_eq!(count(&dropped), 81, "{host:?}, {policy:?}: nothing is kept");
+            client.on(shard).schedule_fn(FAR, call).unwrap();
         }
+        drop(guard);
+        let report = running.end(policy);
+        assert!(report.dead.is_empty());
+        let left: u64 = report.shards.iter().map(|shard| unfired(&shard.counts)).sum();
+        report.shards.iter().for_each(|shard| check_law(&shard.counts));
+        assert!(report.shards.iter().all(|shard| shard.counts.pending == 0));
+        let returned = report.returned.len();
+        drop(report);
+        let fired = fired.try_iter().count() + called.try_iter().count();
+        let expected = match policy {
+            ShutdownPolicy::Return => (80, 80, 0),
+            ShutdownPolicy::Drop => (80, 0, 0),
+            ShutdownPolicy::Fire => (0, 0, 80),
+        };
+        assert_eq!((left, returned, fired), expected, "{host:?}, {policy:?}");
+        let dropped = dropped.load(Ordering::SeqCst);
+        assert_eq!(dropped, 81, "{host:?}, {policy:?}: nothing is kept");
     }
 }
 
@@ -95,14 +85,10 @@ fn shutdown_counts_requests_that_are_on_the_way() {
         let counts = report.shards[0].counts;
         assert_eq!((counts.scheduled_remote, counts.cancelled), (5, 3));
         check_law(&counts);
-        let fired = fired.take();
-        let returned: Vec<_> =
-            report.returned.into_iter().map(|one| one.payload.into_value().unwrap()).collect();
-        match policy {
-            ShutdownPolicy::Return => assert_eq!((fired, returned), (vec![], vec![1, 3])),
-            ShutdownPolicy::Fire => assert_eq!((fired, returned), (vec![1, 3], vec![])),
-            ShutdownPolicy::Drop => assert_eq!((fired, returned), (vec![], vec![])),
-        }
+        let returned = report.returned.into_iter().map(|one| one.payload.into_value().unwrap());
+        let both_if = |policy_is| if policy == policy_is { vec![1, 3] } else { vec![] };
+        assert_eq!(returned.collect::<Vec<_>>(), both_if(ShutdownPolicy::Return));
+        assert_eq!(fired.take(), both_if(ShutdownPolicy::Fire));
         assert!(look(&mut client.cancel(first).into_future()).unwrap().is_err());
     }
 }
@@ -113,12 +99,11 @@ fn fire_goes_in_the_order_of_deadlines() {
         let mut last = None;
         move |one: Fired<u64>, timers: &Timers<u64>| {
             // Near the end of the range of time, timers of different delays have one deadline.
-            if let Some((deadline, delay)) = last {
-                assert!(one.deadline >= deadline, "{} comes after {delay}", one.payload);
-                let is_in_order = one.payload >= delay || one.deadline == deadline;
+            if let Some((deadline, delay)) = last.replace((one.deadline, one.payload)) {
+                let is_later = one.deadline > deadline && one.payload >= delay;
+                let is_in_order = is_later || one.deadline == deadline;
                 assert!(is_in_order, "{} comes after {delay}", one.payload);
             }
-            last = Some((one.deadline, one.payload));
             let refused = timers.schedule(Duration::ZERO, 0);
             assert!(matches!(refused, Err(Refused::Closed(0))));
             assert!(timers.schedule_fn(Duration::ZERO, |_| {}).is_err());
@@ -131,14 +116,13 @@ fn fire_goes_in_the_order_of_deadlines() {
     }
     lab.timers().schedule(Duration::MAX, u64::MAX).unwrap();
     let report = lab.end(ShutdownPolicy::Fire);
-    assert_eq!((report.shards[0].counts.fired, report.shards[0].counts.panicked), (1_001, 0));
-    assert_eq!(unfired(&report.shards[0].counts), 0);
+    let counts = report.shards[0].counts;
+    assert_eq!((counts.fired, counts.panicked, unfired(&counts)), (1_001, 0, 0));
 }
 
 #[test]
 fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
+    for (host, running) in Running::<u8>::each(Host::all(), 2) {
         let (sender, told) = mpsc::channel();
         let service = Arc::downgrade(&running.service);
         let call = move |timers: &Timers<u8>| {
@@ -154,13 +138,7 @@ fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
         client.on(SHARD).schedule_fn(ms(1), call).unwrap();
         let (blocked, begun) = told.recv_timeout(PATIENCE).unwrap();
         assert_eq!(blocked, Err(ReplyError::OnShard), "{host:?}");
-        let mut returned: Vec<_> = block_on(begun)
-            .returned
-            .into_iter()
-            .map(|one| one.payload.into_value().unwrap())
-            .collect();
-        returned.sort_unstable();
-        assert_eq!(returned, [1, 2], "{host:?}");
+        assert_eq!(values_of(block_on(begun)), [1, 2], "{host:?}");
         let again = running.service.shutdown(ShutdownPolicy::Drop).map(drop);
         assert_eq!(again, Err(ReplyError::Closed), "{host:?}");
         running.stop();
@@ -169,91 +147,71 @@ fn shutdown_from_callback_is_refused_and_begin_shutdown_works() {
 
 #[test]
 fn concurrent_shutdowns_give_one_report() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(2), |_| |_: Fired<u8>, _: &_| {});
+    for (host, running) in Running::<u8>::each(Host::all(), 2) {
         running.client().on(SHARD).schedule(FAR, 1).unwrap();
-        let threads: Vec<_> = (0..4)
-            .map(|_| {
-                let service = Arc::clone(&running.service);
-                thread::spawn(move || {
-                    service.shutdown(ShutdownPolicy::Return).map(|all| all.returned.len())
-                })
-            })
-            .collect();
-        let answers: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let threads = [(); 4].map(|()| {
+            let service = Arc::clone(&running.service);
+            thread::spawn(move || service.shutdown(ShutdownPolicy::Return).map(values_of))
+        });
+        let answers = threads.map(|thread| thread.join().unwrap());
         let won: Vec<_> = answers.iter().flatten().collect();
-        assert_eq!(won, [&1], "{host:?}: {answers:?}");
+        assert_eq!(won, [&vec![1_u8]], "{host:?}: {answers:?}");
         running.stop();
     }
 }
 
 #[test]
 fn schedule_that_races_with_shutdown_is_counted_or_refused() {
-    for host in Host::all() {
-        for policy in [ShutdownPolicy::Return, ShutdownPolicy::Fire] {
-            let fired = Arc::new(Mutex::new(Vec::new()));
-            let noted = Arc::clone(&fired);
-            let running = Running::start(host, builder(1).lane_capacity(64), move |_| {
-                let noted = Arc::clone(&noted);
-                move |one: Fired<u64>, _: &_| noted.lock().unwrap().push(one.payload)
-            });
-            let started = Arc::new(AtomicUsize::new(0));
-            let threads: Vec<_> = (0..3_u64)
-                .map(|thread| {
-                    let (client, started) = (running.client(), Arc::clone(&started));
-                    thread::spawn(move || {
-                        let mut accepted = Vec::new();
-                        for n in thread << 32.. {
-                            match client.on(SHARD).schedule(FAR, n) {
-                                Ok(_) => accepted.push(n),
-                                Err(refused) => {
-                                    let kind = refused.kind();
-                                    assert_eq!(refused.into_value(), n);
-                                    if kind == RefusedKind::Closed {
-                                        break;
-                                    }
-                                    assert!(matches!(kind, RefusedKind::Full | RefusedKind::Busy));
-                                    thread::yield_now();
-                                }
-                            }
-                            started.fetch_add(1, Ordering::SeqCst);
-                        }
-                        accepted
-                    })
-                })
-                .collect();
-            wait_until("they are all at it", || started.load(Ordering::SeqCst) > 300);
-            let report = running.end(policy);
-            let mut accepted: Vec<_> =
-                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-            check_law(&report.shards[0].counts);
-            let mut ended: Vec<_> =
-                report.returned.into_iter().filter_map(|r| r.payload.into_value()).collect();
-            ended.append(&mut fired.lock().unwrap());
-            accepted.sort_unstable();
-            ended.sort_unstable();
-            assert_eq!(accepted.len(), ended.len(), "{host:?}, {policy:?}");
-            assert!(accepted == ended, "{host:?}, {policy:?}");
-        }
+    let policies = [ShutdownPolicy::Return, ShutdownPolicy::Fire];
+    for (host, policy) in Host::all().flat_map(|host| policies.map(|policy| (host, policy))) {
+        let (running, fired) = Running::sending(host, builder(1).lane_capacity(64));
+        let tried = Arc::new(AtomicUsize::new(0));
+        let threads = [0, 1, 2].map(|thread: u64| {
+            let (client, tried) = (running.client(), Arc::clone(&tried));
+            thread::spawn(move || {
+                let mut accepted = Vec::new();
+                for n in thread << 32.. {
+                    let scheduled = client.on(SHARD).schedule(FAR, n);
+                    tried.fetch_add(1, Ordering::SeqCst);
+                    let Err(refused) = scheduled else {
+                        accepted.push(n);
+                        continue;
+                    };
+                    let kind = refused.kind();
+                    assert_eq!(refused.into_value(), n);
+                    if kind == RefusedKind::Closed {
+                        break;
+                    }
+                    assert!(matches!(kind, RefusedKind::Full | RefusedKind::Busy));
+                    thread::yield_now();
+                }
+                accepted
+            })
+        });
+        wait_until("they are all at it", || tried.load(Ordering::SeqCst) > 300);
+        let report = running.end(policy);
+        let mut accepted = threads.map(|thread| thread.join().unwrap()).concat();
+        check_law(&report.shards[0].counts);
+        let mut ended = values_of(report);
+        ended.extend(fired.try_iter());
+        accepted.sort_unstable();
+        ended.sort_unstable();
+        assert_eq!(accepted.len(), ended.len(), "{host:?}, {policy:?}");
+        assert!(accepted == ended, "{host:?}, {policy:?}");
     }
 }
 
 #[test]
 fn command_after_shutdown_is_refused_with_its_value() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &_| {});
-        let mut client = running.client();
+    for (host, running) in Running::<u8>::each(Host::all(), 1) {
+        let client = running.client();
         let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
         let service = Arc::clone(&running.service);
         running.end(ShutdownPolicy::Drop);
         // A client that knows the shard, and one that does not.
-        for client in [
-            corewheel::sim::Thread::of(&service),
-            std::mem::replace(&mut client, corewheel::sim::Thread::of(&service)),
-        ] {
+        for client in [Thread::of(&service), client] {
             assert!(matches!(client.on(SHARD).schedule(FAR, 7), Err(Refused::Closed(7))));
-            let call = client.on(SHARD).schedule_fn(FAR, |_| {});
-            assert!(matches!(call, Err(Refused::Closed(_))));
+            assert!(matches!(client.on(SHARD).schedule_fn(FAR, |_| {}), Err(Refused::Closed(_))));
             assert!(client.cancel(timer).wait().is_err());
             assert!(client.reset(timer, FAR).wait().is_err());
             client.cancel_detached(timer);
@@ -282,20 +240,15 @@ fn shutdown_waits_for_slow_callback() {
         client.on(SHARD).schedule_fn(ms(1), call).unwrap();
         client.on(SHARD).schedule(FAR, 1).unwrap();
         started.recv_timeout(PATIENCE).unwrap();
-        let report = running.end(ShutdownPolicy::Return);
+        let counts = running.end(ShutdownPolicy::Return).shards[0].counts;
         assert!(done.load(Ordering::SeqCst), "{host:?}");
-        assert_eq!(
-            (report.shards[0].counts.fired, unfired(&report.shards[0].counts)),
-            (1, 1),
-            "{host:?}"
-        );
+        assert_eq!((counts.fired, unfired(&counts)), (1, 1), "{host:?}");
     }
 }
 
 #[test]
 fn dropped_service_ends_its_shards() {
-    for host in Host::all() {
-        let running = Running::start(host, builder(2), |_| |_: Fired<Guard>, _: &_| {});
+    for (_, running) in Running::<Guard>::each(Host::all(), 2) {
         let (guard, dropped) = Guard::new();
         let client = running.client();
         client.on(SHARD).schedule(FAR, guard).unwrap();
@@ -319,7 +272,7 @@ fn attached() -> TimerService<u8> {
 #[test]
 fn attachment_dropped_unused_closes_its_shard() {
     let service = attached();
-    let client = corewheel::sim::Thread::of(&service);
+    let client = Thread::of(&service);
     let mut waiting = client.on(SHARD).keep(|_| ()).unwrap();
     assert!(look(&mut waiting).is_none());
     drop(service.attach(SHARD).unwrap());
@@ -357,21 +310,16 @@ fn loop_that_ends_its_shard_is_reported_dead() {
     assert_eq!(look(&mut report).expect("nobody is waited for").dead, [SHARD]);
 }
 
-/// Looks into its shard when it is dropped, and panics.
-struct Nosy(Timers<u8>);
-
-impl Drop for Nosy {
-    fn drop(&mut self) {
-        assert_eq!(self.0.len(), 0, "the shard can be asked");
-        panic!("so it must be contained");
-    }
-}
-
 #[test]
 fn callback_that_cannot_travel_is_dropped_while_nothing_is_borrowed() {
     let mut lab = Lab::<u8>::new(builder(1));
     for _ in 0..2 {
-        let nosy = Nosy(lab.timers().clone());
+        // It looks into its shard when it is dropped, and panics.
+        let timers = lab.timers().clone();
+        let nosy = OnDrop(move || {
+            assert_eq!(timers.len(), 0, "the shard can be asked");
+            panic!("so it must be contained");
+        });
         lab.timers().schedule_fn(FAR, move |_| drop(nosy)).unwrap();
     }
     lab.timers().schedule(FAR, 1).unwrap();
@@ -384,18 +332,9 @@ fn callback_that_cannot_travel_is_dropped_while_nothing_is_borrowed() {
 fn report_without_receiver_is_dropped() {
     let mut lab = Lab::<u8>::new(builder(1));
     let client = lab.client();
-    let timers = std::panic::AssertUnwindSafe(Bomb);
-    client.on(SHARD).schedule_fn(FAR, move |_| drop(timers)).unwrap();
+    let bomb = OnDrop(|| panic!("it is dropped"));
+    client.on(SHARD).schedule_fn(FAR, move |_| drop(bomb)).unwrap();
     drop(lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap());
     assert_eq!(lab.turn(), Turn::Closed);
     check_law(&lab.counts());
-}
-
-/// Panics when it is dropped.
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        panic!("it is dropped");
-    }
 }

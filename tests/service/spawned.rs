@@ -6,23 +6,36 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 
 use corewheel::{
-    Fired, Refused, Reply, ReplyError, ShardError, ShutdownPolicy, TimerService, Timers,
+    Refused, Reply, ReplyError, ShardError, ShardId, ShutdownPolicy, TimerService, Timers,
 };
 
 use corewheel_test_support::{
-    FAR, Guard, Host, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, ms, wait_until,
+    FAR, Guard, Host, OTHER, OnDrop, PATIENCE, POLICIES, Running, SHARD, block_on, builder,
+    check_law, ms, wait_until,
 };
-
-const POLICIES: [ShutdownPolicy; 3] =
-    [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
 
 /// Each kind of executor with each policy.
 fn cases() -> impl Iterator<Item = (Host, ShutdownPolicy)> {
     Host::executors().flat_map(|host| POLICIES.map(|policy| (host, policy)))
 }
 
-fn start<T: Send + 'static>(host: Host, shards: usize) -> Running<T> {
-    Running::start(host, builder(shards), |_| |_: Fired<T>, _: &Timers<T>| {})
+fn start(host: Host, shards: usize) -> Running<u8> {
+    Running::idle(host, builder(shards))
+}
+
+/// Spawns a future that holds a value, says when it is polled, and never ends.
+fn spawn_pending<G: Send + 'static>(
+    running: &Running<u8>,
+    shard: ShardId,
+    guard: G,
+) -> (Reply<()>, mpsc::Receiver<()>) {
+    let (sender, polled) = mpsc::channel();
+    let start = move |_| async move {
+        let _guard = guard;
+        sender.send(()).unwrap();
+        pending::<()>().await;
+    };
+    (running.service.spawn_on(shard, start).unwrap(), polled)
 }
 
 /// The result of `Reply::wait`. The test fails if the reply does not come.
@@ -40,23 +53,14 @@ fn count(counter: &AtomicUsize) -> usize {
 #[test]
 fn pending_future_at_shutdown_is_dropped_and_its_caller_gets_an_error() {
     for (host, policy) in cases() {
-        let running = start::<u8>(host, 2);
+        let running = start(host, 2);
         let (guard, dropped) = Guard::new();
-        let (sender, polled) = mpsc::channel();
-        let mut spawned = Vec::new();
-        for shard in [SHARD, OTHER, SHARD, OTHER] {
-            let (guard, sender) = (guard.clone(), sender.clone());
-            let start = move |_| async move {
-                let _guard = guard;
-                sender.send(()).unwrap();
-                pending::<()>().await;
-            };
-            spawned.push(running.service.spawn_on(shard, start).unwrap());
-        }
-        drop(guard);
-        for _ in 0..4 {
+        let spawned = [SHARD, OTHER, SHARD, OTHER].map(|shard| {
+            let (spawned, polled) = spawn_pending(&running, shard, guard.clone());
             polled.recv_timeout(PATIENCE).unwrap();
-        }
+            spawned
+        });
+        drop(guard);
         let report = running.service.shutdown(policy).unwrap();
         assert_eq!(count(&dropped), 5, "{host:?}, {policy:?}: dropped before the report");
         for spawned in spawned {
@@ -70,7 +74,7 @@ fn pending_future_at_shutdown_is_dropped_and_its_caller_gets_an_error() {
 #[test]
 fn future_not_yet_started_at_shutdown_is_dropped_and_its_caller_gets_an_error() {
     for (host, policy) in cases() {
-        let running = start::<u8>(host, 1);
+        let running = start(host, 1);
         let (guard, dropped) = Guard::new();
         let (sender, blocks) = mpsc::channel();
         let (go, held) = mpsc::channel::<()>();
@@ -81,11 +85,7 @@ fn future_not_yet_started_at_shutdown_is_dropped_and_its_caller_gets_an_error() 
         running.client().on(SHARD).schedule_fn(ms(1), call).unwrap();
         blocks.recv_timeout(PATIENCE).unwrap();
         // The shard gets the future and the shutdown order in one turn.
-        let start = move |_| async move {
-            let _guard = guard;
-            pending::<()>().await;
-        };
-        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        let (spawned, _polled) = spawn_pending(&running, SHARD, guard);
         let report = running.service.begin_shutdown(policy).unwrap();
         go.send(()).unwrap();
         assert!(block_on(report).dead.is_empty());
@@ -98,7 +98,7 @@ fn future_not_yet_started_at_shutdown_is_dropped_and_its_caller_gets_an_error() 
 #[test]
 fn future_that_begins_the_shutdown_is_dropped_and_its_caller_gets_an_error() {
     for (host, policy) in cases() {
-        let running = start::<u8>(host, 2);
+        let running = start(host, 2);
         let (guard, dropped) = Guard::new();
         let weak: Weak<TimerService<u8>> = Arc::downgrade(&running.service);
         let start = move |_| async move {
@@ -114,40 +114,29 @@ fn future_that_begins_the_shutdown_is_dropped_and_its_caller_gets_an_error() {
     }
 }
 
-/// Calls the shard and the service when it is dropped, and then panics.
-struct CallsThenPanics {
-    timers: Timers<u8>,
-    service: Weak<TimerService<u8>>,
-    dropped: Arc<AtomicUsize>,
-}
-
-impl Drop for CallsThenPanics {
-    fn drop(&mut self) {
-        let refused = self.timers.schedule(FAR, 1);
-        assert!(matches!(refused, Err(Refused::Closed(1))));
-        assert!(self.timers.schedule_fn(FAR, |_| {}).is_err());
-        assert!(self.timers.is_empty());
-        if let Some(service) = self.service.upgrade() {
-            let spawned = service.spawn_on(SHARD, |_| pending::<()>());
-            assert_eq!(spawned.map(drop), Err(ShardError::Closed));
-        }
-        self.dropped.fetch_add(1, Ordering::SeqCst);
-        panic!("a future that panics when it is dropped");
-    }
-}
-
 #[test]
 fn future_that_schedules_spawns_and_panics_when_dropped_harms_no_other_future() {
     for (host, policy) in cases() {
-        let running = start::<u8>(host, 1);
+        let running = start(host, 1);
         let dropped = Arc::new(AtomicUsize::new(0));
         let (sender, polled) = mpsc::channel();
         let spawn = || {
             let (dropped, sender) = (Arc::clone(&dropped), sender.clone());
             let service = Arc::downgrade(&running.service);
             let start = move |timers: Timers<u8>| async move {
-                let _guard = CallsThenPanics { timers: timers.clone(), service, dropped };
                 let _sleep = timers.schedule(FAR, 7).unwrap();
+                // It calls the shard and the service when it is dropped, and then panics.
+                let _guard = OnDrop(move || {
+                    assert!(matches!(timers.schedule(FAR, 1), Err(Refused::Closed(1))));
+                    assert!(timers.schedule_fn(FAR, |_| {}).is_err());
+                    assert!(timers.is_empty());
+                    if let Some(service) = service.upgrade() {
+                        let spawned = service.spawn_on(SHARD, |_| pending::<()>());
+                        assert_eq!(spawned.map(drop), Err(ShardError::Closed));
+                    }
+                    dropped.fetch_add(1, Ordering::SeqCst);
+                    panic!("a future that panics when it is dropped");
+                });
                 sender.send(()).unwrap();
                 pending::<()>().await;
             };
@@ -171,11 +160,10 @@ fn future_that_schedules_spawns_and_panics_when_dropped_harms_no_other_future() 
 
 #[test]
 fn finished_future_that_panics_when_dropped_is_counted() {
-    for host in Host::executors() {
-        let running = start::<u8>(host, 1);
+    for (host, running) in Running::<u8>::each(Host::executors(), 1) {
         let spawn = || {
             let start = |timers: Timers<u8>| {
-                let bomb = Bomb;
+                let bomb = OnDrop(|| panic!("a value that panics when it is dropped"));
                 std::future::poll_fn(move |_| {
                     let _bomb = &bomb;
                     std::task::Poll::Ready(timers.shard_id())
@@ -192,24 +180,11 @@ fn finished_future_that_panics_when_dropped_is_counted() {
     }
 }
 
-struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        panic!("a value that panics when it is dropped");
-    }
-}
-
 #[test]
 fn pending_futures_of_a_service_that_is_dropped_are_dropped() {
-    for host in Host::executors() {
-        let running = start::<u8>(host, 1);
+    for (host, running) in Running::<u8>::each(Host::executors(), 1) {
         let (guard, dropped) = Guard::new();
-        let start = move |_| async move {
-            let _guard = guard;
-            pending::<()>().await;
-        };
-        let spawned = running.service.spawn_on(SHARD, start).unwrap();
+        let (spawned, _polled) = spawn_pending(&running, SHARD, guard);
         let Running { service, stops, threads } = running;
         drop(service);
         assert_eq!(reply_of(spawned), Err(ReplyError::Closed), "{host:?}");
@@ -225,7 +200,7 @@ fn pending_futures_of_a_service_that_is_dropped_are_dropped() {
 fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_caller_fails() {
     use corewheel_glommio::Runtime;
     for host in Host::executors().filter(|host| *host == Host::Own(Runtime::Glommio)) {
-        let running = start::<u8>(host, 2);
+        let running = start(host, 2);
         let (guard, dropped) = Guard::new();
         let start = |timers: Timers<u8>| async move {
             let _guard = guard;
@@ -246,13 +221,13 @@ fn pending_future_of_a_dead_glommio_executor_is_dropped_and_its_caller_fails() {
 #[test]
 fn future_at_shutdown_sees_that_its_sleep_has_ended() {
     for (host, policy) in cases() {
-        let running = start::<u8>(host, 1);
+        let running = start(host, 1);
         let start = |timers: Timers<u8>| async move {
             let slept = timers.sleep(FAR).await;
             (slept.is_err(), timers.schedule(FAR, 1).is_err())
         };
         let spawned = running.service.spawn_on(SHARD, start).unwrap();
-        wait_until("the future sleeps", || running.service.stats().shards[0].counts.pending == 1);
+        wait_until("the future sleeps", || running.counts().pending == 1);
         let report = running.end(policy);
         assert_eq!(reply_of(spawned), Ok((true, true)), "{host:?}, {policy:?}");
         check_law(&report.shards[0].counts);

@@ -8,6 +8,7 @@ use std::{env, fs, thread};
 use corewheel::TimerService;
 use futures_lite::future::block_on;
 
+use corewheel_test_support::child::this_test;
 use corewheel_test_support::{SHARD, ms};
 
 const NAME: &str = "suspend::no_sleep_is_early_after_a_suspend_that_the_first_readings_lie_around";
@@ -26,8 +27,8 @@ fn no_sleep_is_early_after_a_suspend_that_the_first_readings_lie_around() {
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).args([source, "-ldl"]);
     assert!(compiler.status().unwrap().success(), "{compiler:?}");
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args([NAME, "--exact", "--nocapture"]).env("LD_PRELOAD", &library);
+    let mut command = this_test(NAME);
+    command.env("LD_PRELOAD", &library);
     let [after, suspended] = SUSPEND.map(|ms| ms.to_string());
     let output = command.env("SUSPEND_AFTER_MS", after).env("SUSPEND_FOR_MS", suspended).output();
     fs::remove_dir_all(folder).unwrap();

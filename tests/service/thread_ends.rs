@@ -13,21 +13,13 @@ use corewheel::{
     AnyHandle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimeoutError, TimerService,
 };
 
-use corewheel_test_support::{Alarm, FAR, block_on, builder, ms, poll, wait_until};
+use corewheel_test_support::{Alarm, FAR, OnDrop, block_on, builder, ms, poll, wait_until};
 
-/// Runs code when the thread ends.
-struct Last(RefCell<Option<Box<dyn FnOnce()>>>);
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        if let Some(code) = self.0.get_mut().take() {
-            code();
-        }
-    }
-}
+type Last = OnDrop<Box<dyn FnMut()>>;
 
 thread_local! {
-    static LAST: Last = const { Last(RefCell::new(None)) };
+    /// Runs code when the thread ends.
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
 /// Runs code on a thread whose table of services is gone, with a sleep that it has polled before.
@@ -38,13 +30,13 @@ fn at_the_end<O: Send + 'static>(
     let (sender, output) = mpsc::channel();
     let thread = thread::spawn(move || {
         // It is made before the table, so it is dropped after that.
-        LAST.with(|last| assert!(last.0.borrow().is_none()));
+        assert!(LAST.with_borrow(Option::is_none));
         let (alarm, waker) = Alarm::new();
         let mut sleep = handle.sleep(FAR);
         assert_eq!(poll(&mut sleep, &waker), Poll::Pending);
         drop(alarm);
-        let code = move || sender.send(code(sleep)).unwrap();
-        LAST.with(|last| *last.0.borrow_mut() = Some(Box::new(code)));
+        let mut code = Some(move || sender.send(code(sleep)).unwrap());
+        LAST.set(Some(OnDrop(Box::new(move || code.take().unwrap()()))));
     });
     let output = output.recv().unwrap();
     thread.join().unwrap();

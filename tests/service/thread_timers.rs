@@ -269,7 +269,9 @@ fn timers_of_several_threads_and_values_that_are_due_together_all_fire() {
     let woken = || threads.iter().map(Elsewhere::woken).sum::<usize>();
     let mut sleeps = Vec::new();
     for round in 0..50 {
-        threads.iter().for_each(|there| sleeps.extend(there.sleeps(vec![ms(40); 3])));
+        for there in &threads {
+            sleeps.extend(there.sleeps(vec![ms(40); 3]));
+        }
         lab.timers().schedule(ms(40), round).unwrap();
     }
     // Some are reset to later while they are young, and once they are old.

@@ -8,10 +8,12 @@ use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use corewheel::attach::Attachment;
 use corewheel::conn::Raced;
 use corewheel::stats::ShardState;
 use corewheel::{CancelOutcome, ConnLimits, ShutdownPolicy, TimerService, Timers};
 use tokio::io::AsyncReadExt;
+use tokio::runtime::Builder;
 
 use corewheel_test_support::{FAR, Host, SHARD, block_on_tokio, builder, ms};
 
@@ -21,13 +23,18 @@ const CONNECTIONS: usize = 150;
 /// The idle time that a test begins with. A machine that is too busy gets twice as much.
 const READ_IDLE: Duration = ms(400);
 
+fn attached() -> (TimerService<u32>, Attachment<u32>) {
+    let service = builder(1).start_attached_with().unwrap();
+    let attachment = service.attach(SHARD).unwrap();
+    (service, attachment)
+}
+
 fn ignore(_: corewheel::Fired<u32>, _: &Timers<u32>) {}
 
 #[test]
 fn shard_is_used_directly_by_tasks_of_its_runtime() {
     for host in HOSTS {
-        let service = builder(1).start_attached_with::<u32>().unwrap();
-        let attachment = service.attach(SHARD).unwrap();
+        let (service, attachment) = attached();
         block_on_tokio(host, async {
             let timers = attachment.attach_tokio(ignore).unwrap();
             // By the shard, and by a handle in a task of this thread and in one that may migrate.
@@ -49,9 +56,8 @@ fn shard_is_used_directly_by_tasks_of_its_runtime() {
 
 #[test]
 fn attach_outside_of_both_runtimes_panics_and_leaves_a_dead_shard() {
-    let service = builder(1).start_attached_with::<u32>().unwrap();
-    let attachment = service.attach(SHARD).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (service, attachment) = attached();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let attached = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async { attachment.attach_tokio(ignore).map(drop) })
     }));
@@ -61,9 +67,8 @@ fn attach_outside_of_both_runtimes_panics_and_leaves_a_dead_shard() {
 }
 
 /// Sleeps by a shard on a runtime of this builder.
-fn sleep_on(builder_of_runtime: &mut tokio::runtime::Builder) {
-    let service = builder(1).start_attached_with::<u32>().unwrap();
-    let attachment = service.attach(SHARD).unwrap();
+fn sleep_on(builder_of_runtime: &mut Builder) {
+    let (service, attachment) = attached();
     let runtime = builder_of_runtime.build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let timers = attachment.attach_tokio(ignore).unwrap();
@@ -78,19 +83,11 @@ fn sleep_on(builder_of_runtime: &mut tokio::runtime::Builder) {
 }
 
 #[test]
-fn shard_sleeps_on_a_runtime_without_io() {
-    sleep_on(tokio::runtime::Builder::new_current_thread().enable_time());
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn shard_sleeps_on_a_runtime_without_time() {
-    sleep_on(tokio::runtime::Builder::new_current_thread().enable_io());
-}
-
-#[test]
-fn shard_sleeps_on_a_runtime_whose_clock_is_paused() {
-    sleep_on(tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true));
+fn shard_sleeps_on_a_runtime_without_io_or_time_or_whose_clock_is_paused() {
+    sleep_on(Builder::new_current_thread().enable_time());
+    #[cfg(target_os = "linux")]
+    sleep_on(Builder::new_current_thread().enable_io());
+    sleep_on(Builder::new_current_thread().enable_all().start_paused(true));
 }
 
 /// Blocks the thread of a shard past the idle time of its connections, whose data has come before.

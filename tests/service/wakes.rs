@@ -145,7 +145,7 @@ fn timer_due_after_futures_is_pending_until_they_are_woken() {
     let mut lab = lab(TurnBudget::default());
     let noted = Noted::default();
     // A timer that the waker cancels, and whether the cancel has prevented it from firing.
-    let cancelled: Rc<Cell<Option<(Timers<u32>, TimerId)>>> = Rc::default();
+    let cancelled = Rc::new(Cell::new(None::<(Timers<u32>, TimerId)>));
     let won = Rc::new(Cell::new(None));
     let (known, noted_won) = (Rc::clone(&cancelled), Rc::clone(&won));
     let cancel = move || {

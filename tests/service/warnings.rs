@@ -1,6 +1,6 @@
 //! The warnings: each occurs in its scenario, and no other does.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
 use corewheel::settings::{TurnBudget, WarningLimits};
 use corewheel::stats::{ShardStats, Warning, WarningKind};
-use corewheel::{Fired, Runtime, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
+use corewheel::{Fired, Runtime, ShutdownPolicy, TimerServiceBuilder, Timers};
 use corewheel_stats::watchdog::watch;
 
 use corewheel_test_support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
@@ -31,18 +31,12 @@ fn limited(limits: WarningLimits) -> TimerServiceBuilder {
     builder(1).class(REQUEST).warning_limits(limits)
 }
 
-/// A lab whose handler takes as long as the payload says, in milliseconds.
-fn slow_lab(builder: TimerServiceBuilder) -> Lab<u64> {
-    let (sender, receiver) = mpsc::channel::<ManualClock>();
-    let mut clock = None;
-    let mut receiver = Some(receiver);
-    let handler = std::cell::RefCell::new(Some(move |fired: Fired<u64>, _: &Timers<u64>| {
-        let clock = clock.get_or_insert_with(|| receiver.take().unwrap().recv().unwrap());
-        clock.advance(ms(fired.payload));
-    }));
-    let lab = Lab::with_handler(builder, move |_| handler.take().expect("there is one shard"));
-    sender.send(lab.clock.clone()).unwrap();
-    lab
+/// Schedules so many timers, which the shard then knows.
+fn schedule(lab: &mut Lab<u64>, count: usize, delay: Duration) {
+    for _ in 0..count {
+        lab.timers().schedule(delay, 1).unwrap();
+    }
+    lab.settle();
 }
 
 #[test]
@@ -74,17 +68,13 @@ fn turn_due(lab: &mut Lab<u64>) -> u64 {
 #[test]
 fn turn_that_begins_long_after_it_was_due_warns_of_the_executor() {
     let mut lab = Lab::new(limited(WarningLimits::default()));
-    for _ in 0..3 {
-        lab.timers().schedule(ms(5), 1).unwrap();
-    }
-    lab.settle();
+    schedule(&mut lab, 3, ms(5));
     let due = turn_due(&mut lab);
     lab.advance(Duration::from_nanos(due - lab.nanos()) + ms(50));
     assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
     lab.advance(ms(5));
     assert_eq!(lab.counts().late, 3);
-    lab.timers().schedule(ms(5), 1).unwrap();
-    lab.settle();
+    schedule(&mut lab, 1, ms(5));
     let due = turn_due(&mut lab);
     assert!(due <= lab.nanos() + 5_000_000, "a turn is due with the timer at the latest");
     lab.advance(Duration::from_nanos(due - lab.nanos()) + ms(214));
@@ -110,8 +100,10 @@ fn sleep_without_timers_is_no_stall() {
 
 #[test]
 fn slow_handler_is_warned_of_with_its_class() {
-    let mut lab = slow_lab(limited(WarningLimits::default()));
-    lab.timers().of_class(REQUEST).unwrap().schedule(ms(5), 12).unwrap();
+    let mut lab = Lab::<u64>::new(limited(WarningLimits::default()));
+    let clock = lab.clock.clone();
+    let slow = move |_: &Timers<u64>| clock.advance(ms(12));
+    lab.timers().of_class(REQUEST).unwrap().schedule_fn(ms(5), slow).unwrap();
     lab.timers().schedule(ms(5), 1).unwrap();
     lab.settle();
     lab.advance(ms(5));
@@ -126,17 +118,11 @@ fn turns_in_a_row_without_budget_are_warned_of() {
     let mut lab = Lab::new(limited(WarningLimits::default()).budget(budget));
     // A turn that has enough lies between two rows.
     for _ in 0..2 {
-        for _ in 0..19 {
-            lab.timers().schedule(ms(5), 1).unwrap();
-        }
-        lab.settle();
+        schedule(&mut lab, 19, ms(5));
         lab.advance(ms(5));
         assert_eq!(lab.service.stats().warnings, [], "nine turns used their budget up");
     }
-    for _ in 0..21 {
-        lab.timers().schedule(ms(5), 1).unwrap();
-    }
-    lab.settle();
+    schedule(&mut lab, 21, ms(5));
     lab.advance(ms(5));
     only(&lab, WarningKind::BudgetExhausted, 1);
 }
@@ -164,8 +150,7 @@ fn lane_that_stays_full_is_warned_of() {
 #[test]
 fn shard_that_takes_no_turn_is_stuck_until_it_does() {
     let mut lab = Lab::new(limited(WarningLimits::default()));
-    lab.timers().schedule(ms(5), 1).unwrap();
-    lab.settle();
+    schedule(&mut lab, 1, ms(5));
     lab.clock.advance(ms(5 + 1_000));
     assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
     lab.clock.advance(ms(1));
@@ -179,13 +164,9 @@ fn shard_that_takes_no_turn_is_stuck_until_it_does() {
 #[test]
 fn shard_that_is_nearly_full_is_warned_of() {
     let mut lab = Lab::new(limited(WarningLimits::default()).capacity(100));
-    for _ in 0..90 {
-        lab.timers().schedule(FAR, 1).unwrap();
-    }
-    lab.settle();
+    schedule(&mut lab, 90, FAR);
     assert_eq!(lab.service.stats().warnings, [], "the limit is not passed");
-    lab.timers().schedule(FAR, 1).unwrap();
-    lab.settle();
+    schedule(&mut lab, 1, FAR);
     let warning = only(&lab, WarningKind::ShardNearCapacity, 1);
     assert_eq!(warning.text, "shard 0: 91 timers are pending, 91 % of 100");
 }
@@ -212,39 +193,26 @@ fn shard_whose_loop_was_dropped_is_dead() {
     assert!(warning.text.contains("1 timers were dropped"), "{}", warning.text);
 }
 
-/// A service on a plain thread whose handler blocks until it is released, with a watchdog.
-fn watched(
-    stuck: Duration,
-    hung: Duration,
-) -> (TimerService<u64>, mpsc::Receiver<(ShardStats, bool)>, mpsc::Sender<()>) {
+#[test]
+fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
     let (sender, seen) = mpsc::channel();
     let tell = move |stuck: &ShardStats, is_hung| {
         // The test may have ended.
         let _ = sender.send((stuck.clone(), is_hung));
     };
     let (release, released) = mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(Some(released));
-    let limits = WarningLimits { stuck, hung, ..WarningLimits::default() };
-    let builder = TimerService::builder().shards(1).class(REQUEST).warning_limits(limits);
-    let builder = builder.runtime(Runtime::Thread).unpinned();
-    let service = builder
-        .start_with(move |_| {
-            let released = released.lock().unwrap().take().expect("there is one shard");
-            move |fired: Fired<u64>, _: &Timers<u64>| {
-                if fired.payload > 0 {
-                    let _ = released.recv();
-                }
-            }
-        })
-        .unwrap();
+    let released = Mutex::new(Some(released));
+    let limits = WarningLimits { stuck: ms(100), hung: ms(400), ..WarningLimits::default() };
+    let builder = limited(limits).runtime(Runtime::Thread).unpinned();
+    let service = builder.start_with(move |_| {
+        let released = released.lock().unwrap().take().expect("there is one shard");
+        move |_: Fired<u64>, _: &Timers<u64>| {
+            let _ = released.recv();
+        }
+    });
+    let service = service.unwrap();
     let source = service.stats_source();
     thread::spawn(move || watch(source, tell));
-    (service, seen, release)
-}
-
-#[test]
-fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
-    let (service, seen, release) = watched(ms(100), ms(400));
     let timers = corewheel::sim::Thread::of(&service);
     timers.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
     let (first, first_is_hung) = seen.recv_timeout(PATIENCE).unwrap();
@@ -280,12 +248,7 @@ fn watchdog_ends_with_its_shards_and_survives_a_hook_that_panics() {
         panic!("the hook panics");
     };
     let limits = WarningLimits { stuck: ms(10), hung: ms(50), ..WarningLimits::default() };
-    let service = TimerService::builder()
-        .shards(1)
-        .warning_limits(limits)
-        .clock(&clock)
-        .start_attached_with::<u64>()
-        .unwrap();
+    let service = limited(limits).clock(&clock).start_attached_with::<u64>().unwrap();
     let source = service.stats_source();
     thread::spawn(move || watch(source, tell));
     let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
