@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 
 use super::TimedIo;
-use crate::conn::{Direction, Side};
+use crate::conn::Side;
 
 impl<S: Read, M: Side> Read for TimedIo<S, M> {
     fn poll_read(
@@ -18,7 +18,7 @@ impl<S: Read, M: Side> Read for TimedIo<S, M> {
     ) -> Poll<io::Result<()>> {
         self.judged(|deadlines, io| {
             let is_measured = deadlines.is_read_measured();
-            let read = deadlines.transfer(Direction::Read, cx, |cx| {
+            let read = deadlines.read(cx, |cx| {
                 if is_measured {
                     return read_counted(io, cx, buf);
                 }

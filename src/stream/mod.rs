@@ -112,19 +112,11 @@ macro_rules! timed_writes {
                 cx: &mut Context<'_>,
                 buf: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.judged(|deadlines, io| {
-                    let write = |cx: &mut Context<'_>| io.poll_write(cx, buf);
-                    let written = deadlines.transfer(Direction::Write, cx, write);
-                    deadlines.note_written(&written, [buf]);
-                    written
-                })
+                self.judged(|deadlines, io| deadlines.write([buf], cx, |cx| io.poll_write(cx, buf)))
             }
 
             fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.judged(|deadlines, io| {
-                    deadlines.does_not_read(cx);
-                    deadlines.flush(cx, |cx| io.poll_flush(cx))
-                })
+                self.judged(|deadlines, io| deadlines.flush(cx, |cx| io.poll_flush(cx)))
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -137,10 +129,8 @@ macro_rules! timed_writes {
                 bufs: &[IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
                 self.judged(|deadlines, io| {
-                    let write = |cx: &mut Context<'_>| io.poll_write_vectored(cx, bufs);
-                    let written = deadlines.transfer(Direction::Write, cx, write);
-                    deadlines.note_written(&written, bufs.iter().map(|buf| &**buf));
-                    written
+                    let bytes = bufs.iter().map(|buf| &**buf);
+                    deadlines.write(bytes, cx, |cx| io.poll_write_vectored(cx, bufs))
                 })
             }
 
@@ -440,7 +430,7 @@ impl<S, M: Side> TimedIo<S, M> {
     ///
     /// The stream takes the events. No other task may poll for them.
     pub fn timers(&self) -> &ConnTimers<M> {
-        self.deadlines.timers()
+        &self.deadlines.timers
     }
 
     /// The next byte that is read is the first of a protocol. Before the first read, nothing need

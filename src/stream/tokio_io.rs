@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::TimedIo;
-use crate::conn::{Direction, Side};
+use crate::conn::Side;
 
 impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
     fn poll_read(
@@ -17,9 +17,8 @@ impl<S: AsyncRead, M: Side> AsyncRead for TimedIo<S, M> {
     ) -> Poll<io::Result<()>> {
         self.judged(|deadlines, io| {
             let before = buf.filled().len();
-            let read = deadlines.transfer(Direction::Read, cx, |cx| {
-                io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before)
-            });
+            let read = deadlines
+                .read(cx, |cx| io.poll_read(cx, buf).map_ok(|()| buf.filled().len() - before));
             if read.is_ready() {
                 deadlines.note_read(&buf.filled()[before..]);
             }

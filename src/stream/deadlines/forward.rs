@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 #[cfg(feature = "hyper")]
 use super::super::notes::MEASURED;
-use super::{Deadlines, UNSTAMPED_MAX};
+use super::Deadlines;
 use crate::conn::{Direction, Side};
 
 /// What a stream watches.
@@ -33,41 +33,48 @@ impl<M: Side> Deadlines<M> {
         self.watched == Watched::Nothing && !self.shared.is_woken()
     }
 
-    /// Reads or writes by `call`, and leaves the stamps from which limits count that are set later.
+    /// Reads by `call`, and leaves the stamps from which limits count that are set later.
     #[inline]
-    pub(super) fn forward(
+    pub(super) fn forward_read(
         &mut self,
-        direction: Direction,
         cx: &mut Context<'_>,
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let polled = call(cx);
-        let has_moved = matches!(polled, Poll::Ready(Ok(1..)));
-        if direction == Direction::Write {
-            if has_moved {
-                self.shared.set_moved(self.timers.stamp_write());
-            } else if polled.is_pending() {
-                self.watch();
-                return self.wait(direction, cx).map(Err);
-            }
-            return polled;
-        }
-        let waits = polled.is_pending();
-        let has_waited = std::mem::replace(&mut self.reads.waits, waits);
+        let (waits, has_moved) = (polled.is_pending(), matches!(polled, Poll::Ready(Ok(1..))));
+        let has_waited = std::mem::replace(&mut self.reads.way.waits, waits);
         if waits != has_waited {
             self.shared.reads.set_waits(waits);
         }
-        self.unstamped += u8::from(has_moved);
-        let is_stamped = waits != has_waited && (waits || has_moved);
-        if is_stamped || self.unstamped == UNSTAMPED_MAX {
+        let is_due = has_moved && self.reads.is_stamped();
+        if is_due || waits != has_waited && (waits || has_moved) {
             let at = self.stamp_read(None);
             self.shared.set_moved(at);
         }
         if waits {
-            self.register(direction, cx);
+            self.register(Direction::Read, cx);
             if self.shared.is_woken() {
                 // Before it was registered. The next poll looks.
                 cx.waker().wake_by_ref();
+            }
+        }
+        polled
+    }
+
+    /// Writes by `call`, and leaves such a stamp.
+    #[inline]
+    pub(super) fn forward_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let polled = call(cx);
+        match polled {
+            Poll::Ready(Ok(1..)) => self.shared.set_moved(self.timers.stamp_write()),
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                self.watch();
+                return self.wait_to_write(cx).map(Err);
             }
         }
         polled
@@ -77,7 +84,7 @@ impl<M: Side> Deadlines<M> {
     #[cold]
     pub(super) fn watch(&mut self) {
         self.watched = Watched::All;
-        if self.acknowledged.is_some() {
+        if self.writes.acknowledged.is_some() {
             self.leave_unacknowledged();
         }
     }
@@ -86,7 +93,7 @@ impl<M: Side> Deadlines<M> {
     #[inline]
     pub(super) fn decide_watched(&mut self) {
         if self.watched == Watched::Undecided {
-            let is_watched = self.question.is_some() || !self.timers.leave_unwatched();
+            let is_watched = self.reads.question.is_some() || !self.timers.leave_unwatched();
             self.watched = if is_watched { Watched::All } else { Watched::Nothing };
         }
     }
@@ -94,6 +101,7 @@ impl<M: Side> Deadlines<M> {
     /// Whether the next bytes that are read are counted.
     #[cfg(feature = "hyper")]
     pub(in crate::stream) fn is_read_measured(&self) -> bool {
-        self.watched == Watched::All && (self.message.is_some() || self.shared.notes.has(MEASURED))
+        self.watched == Watched::All
+            && (self.reads.message.is_some() || self.shared.notes.has(MEASURED))
     }
 }

@@ -18,27 +18,31 @@ use std::task::{Context, Poll};
 use super::super::StreamTimeout::{WriteRate, WriteStall};
 use super::super::limits::{ends, no_timer};
 use super::super::socket::{ACK_DELAY, Acknowledged, Doubt};
-use super::{Deadlines, is_idle};
-use crate::conn::{DeadlineKind, Direction, Ends, LUMP_MAX, Moment, Sent, Side, Wakes};
+use super::Deadlines;
+use crate::conn::DeadlineKind::{self, AllIdle, ReadIdle, WriteIdle};
+use crate::conn::{Direction, Ends, LUMP_MAX, Moment, Sent, Side, Wakes};
 
 /// What the peer has acknowledged, of a stream with a socket.
 impl<M: Side> Deadlines<M> {
     /// The stream has a socket, of which the system says this.
     #[cfg(unix)]
     pub(in crate::stream) fn set_sent(&mut self, sent: Sent) {
-        self.acknowledged = Some(Acknowledged::new(sent, self.timers.limits().unsent_max));
+        self.writes.acknowledged = Some(Acknowledged::new(sent, self.timers.limits().unsent_max));
     }
 
     /// Takes the bound that is to be set at the socket.
     #[inline]
     pub(in crate::stream) fn take_bound(&mut self) -> Option<u32> {
-        self.acknowledged.as_mut()?.take_bound()
+        self.writes.acknowledged.as_mut()?.take_bound()
     }
 
     /// A read, write, flush or shutdown is polled: looks at the socket if a deadline has asked.
     #[inline]
     pub(in crate::stream) fn look_at_socket(&mut self, sent: impl FnOnce() -> Option<Sent>) {
-        if self.acknowledged.is_some() && self.shared.is_woken() && self.shared.looks.take_asked() {
+        if self.writes.acknowledged.is_some()
+            && self.shared.is_woken()
+            && self.shared.looks.take_asked()
+        {
             // The system has said it before, so it does now.
             if let Some(sent) = sent() {
                 self.look_at(sent);
@@ -48,38 +52,38 @@ impl<M: Side> Deadlines<M> {
 
     #[cold]
     fn look_at(&mut self, sent: Sent) {
-        let (is_windowed, is_stalled) = (self.is_windowed(), self.is_stalled());
-        let Some(known) = &mut self.acknowledged else { return };
+        let (is_windowed, is_stalled) = (self.writes.is_windowed(), self.writes.is_stalled());
+        let Some(known) = &mut self.writes.acknowledged else { return };
         let now = self.timers.now();
         let look = known.look(sent, now);
         let counted_at = std::mem::replace(&mut known.counted_at, now);
-        if self.writes.waits && !is_windowed {
+        if self.writes.way.waits && !is_windowed {
             known.look_at_write(now);
         }
         let waits = is_stalled || known.has_left;
-        if let Some(transfer) = &mut self.writes.transfer {
-            transfer.count(look.bytes);
+        if let Some(rate) = &mut self.writes.rate {
+            rate.count(look.bytes);
             if !is_windowed {
                 // In the rest of the time, the peer had nothing to take.
-                transfer.pause_at(now.min(counted_at.saturating_add(look.busy)));
+                rate.pause_at(now.min(counted_at.saturating_add(look.busy)));
             }
-            let _is_filed = transfer.resume_at(now, Wakes::Nothing);
-            transfer.bound(now, LUMP_MAX);
+            let _is_filed = rate.resume_at(now, Wakes::Nothing);
+            rate.bound(now, LUMP_MAX);
             if !is_windowed {
-                match known.doubt(transfer.is_due(now)) {
-                    Doubt::Begins => transfer.extend(ACK_DELAY, now),
-                    Doubt::Refuted => transfer.begin_again(now, Wakes::Nothing),
+                match known.doubt(rate.is_due(now)) {
+                    Doubt::Begins => rate.extend(ACK_DELAY, now),
+                    Doubt::Refuted => rate.begin_again(now, Wakes::Nothing),
                     Doubt::Stays => {}
                 }
             }
             if !waits {
-                transfer.pause_at(now);
+                rate.pause_at(now);
             }
         }
         self.timers.look_at_writes(sent.acknowledged, now);
-        (self.reads.has_looked, self.writes.has_looked) = (true, true);
+        (self.reads.way.has_looked, self.writes.way.has_looked) = (true, true);
         if !waits {
-            self.stall.take_if(|(stall, _)| stall.stop());
+            self.writes.stall.take_if(|stall| stall.time.stop());
         }
         if self.timers.bounds_writes() {
             self.timers.was_busy(look.busy, look.busy_until);
@@ -96,10 +100,10 @@ impl<M: Side> Deadlines<M> {
     pub(super) fn leave_unacknowledged(&mut self) {
         let now = self.timers.now();
         self.shared.looks.set_needed(true);
-        if let Some(known) = &mut self.acknowledged {
+        if let Some(known) = &mut self.writes.acknowledged {
             known.has_left = true;
         }
-        if self.is_stalled() {
+        if self.writes.is_stalled() {
             // The write that has waited has not waited for the peer, which had all.
             return self.judge_writes(now);
         }
@@ -112,23 +116,14 @@ impl<M: Side> Deadlines<M> {
         let _ = self.timers.poll_kinds(cx, None, |_, _| false);
     }
 
-    /// Whether bytes are left that the peer may not have acknowledged.
-    pub(super) fn has_left(&self) -> bool {
-        self.acknowledged.as_ref().is_some_and(|known| known.has_left)
-    }
-
-    /// Whether bytes are left, and no write waits.
-    pub(super) fn has_only_left(&self) -> bool {
-        self.has_left() && !self.is_stalled() && !self.writes.waits
-    }
-
     /// Whether nothing is to be asked of the socket before an event is judged that came at a time.
     fn is_known(&self, direction: Direction, kind: DeadlineKind, came_at: Option<Moment>) -> bool {
-        let Some(known) = &self.acknowledged else { return true };
-        let has_looked = [&self.reads, &self.writes][direction as usize].has_looked;
-        let is_asked = known.has_left || self.is_stalled();
-        let is_of_window = kind == DeadlineKind::WriteTimeout && self.is_windowed();
-        let is_about_peer = ends(kind) == Ends::Writes || is_idle(kind);
+        let Some(known) = &self.writes.acknowledged else { return true };
+        let has_looked = [&self.reads.way, &self.writes.way][direction as usize].has_looked;
+        let is_asked = known.has_left || self.writes.is_stalled();
+        let is_of_window = kind == DeadlineKind::WriteTimeout && self.writes.is_windowed();
+        let is_idle = matches!(kind, ReadIdle | WriteIdle | AllIdle);
+        let is_about_peer = ends(kind) == Ends::Writes || is_idle;
         // An earlier look, of a direction that was not polled since, says nothing of the event.
         let has_looked = has_looked && self.shared.looks.has_looked_since(came_at);
         has_looked || !is_asked || is_of_window || !is_about_peer
@@ -137,15 +132,16 @@ impl<M: Side> Deadlines<M> {
     /// The time of a write counts from `now` on, by what the peer acknowledges, unless it waits for
     /// a window.
     pub(super) fn judge_writes(&self, now: u64) {
-        if let Some(known) = &self.acknowledged {
-            self.timers.judge_writes(known.bytes().0, !self.is_windowed(), now);
+        if let Some(known) = &self.writes.acknowledged {
+            self.timers.judge_writes(known.bytes().0, !self.writes.is_windowed(), now);
         }
     }
 
     /// Whether the close is to reset the connection: a limit of writing has ended it.
     #[inline]
     pub(in crate::stream) fn is_reset_by<V>(&self, polled: &Poll<io::Result<V>>) -> bool {
-        let has_failed = self.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_)));
+        let has_failed =
+            self.writes.acknowledged.is_some() && matches!(polled, Poll::Ready(Err(_)));
         has_failed && matches!(self.shared.timeout.get(), Some(WriteStall(_) | WriteRate(_)))
     }
 
@@ -155,15 +151,17 @@ impl<M: Side> Deadlines<M> {
         if let Some(refused) = self.refused.take() {
             return Poll::Ready(no_timer(refused));
         }
-        if self.rated.is_some() && self.timers.is_off(DeadlineKind::WriteRate) {
+        if let Some(sending) = &mut self.writes.sending {
             // The event of a write that is not polled again stays, and bounds nothing.
-            self.rated = None;
+            sending.rated.take_if(|_| self.timers.is_off(DeadlineKind::WriteRate));
         }
         // After the pass, a write that waits may go on, and its peer is not idle then. A read may
         // bring the window that a write waits for.
         let (may_refute, other) = match direction {
-            Direction::Read => (self.writes.waits || self.is_stalled(), self.writes.looks),
-            Direction::Write => (self.is_windowed(), self.reads.looks),
+            Direction::Read => {
+                (self.writes.way.waits || self.writes.is_stalled(), self.writes.way.looks)
+            }
+            Direction::Write => (self.writes.is_windowed(), self.reads.way.looks),
         };
         let looks = if may_refute { self.looks.min(other) } else { self.looks };
         let asks = Cell::new(false);

@@ -13,43 +13,196 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use super::{Deadlines, Sending};
-use crate::conn::{DeadlineKind, Direction, Side, Transfer};
+use super::super::socket::Acknowledged;
+use super::super::unsent::Unsent;
+use super::{Deadlines, Way};
+use crate::conn::{DeadlineKind, Direction, InProgress, Moment, Side, Transfer, Wakes};
 use crate::pass;
 
-/// Writes.
-impl<M: Side> Deadlines<M> {
-    #[inline]
-    pub(super) fn was_written(&mut self, count: u64, has_waited: bool) {
-        if self.acknowledged.as_ref().is_some_and(|known| !known.has_left) {
-            self.leave_unacknowledged();
-        }
-        let is_of_response = self.shared.unsent.accept(count, self.is_windowed());
-        let counts = !self.is_stalled() || self.ends_stall(count, is_of_response);
-        if !has_waited {
-            self.written = Some(self.timers.stamp_write());
-            return;
-        }
-        if let Some(known) = &mut self.acknowledged {
-            known.end_write(|| self.timers.now());
-        }
-        // The peer has taken what was in the way.
-        self.shared.set_moved(self.timers.stamp_waited_write());
-        if counts && self.acknowledged.is_none() {
-            if let Some(transfer) = &self.writes.transfer {
-                transfer.count(count);
-            }
+/// A write, a flush or a shutdown that waits, which is a stall.
+pub(super) struct Sending<M: Side> {
+    /// How many bytes of pieces were taken when the wait for a window began: the stream has
+    /// accepted all, and pieces of responses wait. `None` in a wait for the stream.
+    taken: Option<u64>,
+    /// Where only its rate bounds the write, it holds the idle times back.
+    pub(super) rated: Option<InProgress<M>>,
+}
+
+/// The time of a wait, which is stopped unless something waits.
+pub(super) struct Stall<M: Side> {
+    pub(super) time: Transfer<M>,
+    /// Whether it is that of a wait for a window, of which no socket says anything.
+    is_of_window: bool,
+}
+
+pub(super) struct Writes<M: Side> {
+    pub(super) way: Way,
+    /// Whether the last write was put off so that other tasks of the shard run. What it was given
+    /// is not accepted, though nothing waits.
+    is_put_off: bool,
+    /// When the stream last accepted bytes at once; `None` if something has waited since. A
+    /// response whose flush follows has ended then.
+    pub(super) written: Option<Moment>,
+    /// `None` if nothing waits.
+    pub(super) sending: Option<Sending<M>>,
+    /// `None` if nothing has waited yet, or if the event of the last wait may have come.
+    pub(super) stall: Option<Stall<M>>,
+    /// The bytes that are accepted or acknowledged. It is paused unless a write waits; `None` if
+    /// none has waited.
+    pub(super) rate: Option<Transfer<M>>,
+    /// What the peer has acknowledged; `None` of a stream without a socket.
+    pub(super) acknowledged: Option<Acknowledged>,
+}
+
+impl<M: Side> Writes<M> {
+    pub(super) fn new() -> Self {
+        Self {
+            way: Way::default(),
+            is_put_off: false,
+            written: None,
+            sending: None,
+            stall: None,
+            rate: None,
+            acknowledged: None,
         }
     }
 
-    /// Of these bytes the stream has accepted as many as it says.
+    /// What waits afterwards has a time of its own.
+    pub(super) fn forget(&mut self) {
+        (self.sending, self.stall, self.rate) = (None, None, None);
+        if let Some(known) = &mut self.acknowledged {
+            known.has_left = false;
+        }
+    }
+
+    /// Something waits, for the stream if it has not waited before.
+    fn sending(&mut self) -> &mut Sending<M> {
+        self.sending.get_or_insert(Sending { taken: None, rated: None })
+    }
+
+    /// How many bytes of responses were taken in the wait for a window; `None` if there is none.
+    fn newly_taken(&self, unsent: &Unsent) -> Option<u64> {
+        Some(unsent.taken() - self.sending.as_ref()?.taken?)
+    }
+
+    /// Bytes that are left hold no idle time back by themselves.
+    fn presume(&self) {
+        if let Some(stall) = &self.stall {
+            stall.time.presume(!self.is_stalled());
+        }
+    }
+
     #[inline]
-    pub(in crate::stream) fn note_written<'a>(
+    pub(super) fn is_stalled(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    #[inline]
+    pub(super) fn is_windowed(&self) -> bool {
+        self.sending.as_ref().is_some_and(|sending| sending.taken.is_some())
+    }
+
+    /// Whether the stream has accepted all that it was given.
+    pub(super) fn has_accepted(&self) -> bool {
+        !self.is_stalled() && !self.is_put_off
+    }
+
+    /// Whether bytes are left that the peer may not have acknowledged.
+    pub(super) fn has_left(&self) -> bool {
+        self.acknowledged.as_ref().is_some_and(|known| known.has_left)
+    }
+
+    /// Whether bytes are left, and no write waits.
+    pub(super) fn has_only_left(&self) -> bool {
+        self.has_left() && !self.is_stalled() && !self.way.waits
+    }
+}
+
+impl<M: Side> Deadlines<M> {
+    /// Writes some of these bytes by `call`, which says how many it has written.
+    #[inline]
+    pub(in crate::stream) fn write<'a>(
         &mut self,
-        written: &Poll<io::Result<usize>>,
         bytes: impl IntoIterator<Item = &'a [u8]>,
-    ) {
-        let Poll::Ready(Ok(mut left)) = *written else { return };
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let written = if self.forwards() {
+            self.forward_write(cx, call)
+        } else {
+            self.write_watched(cx, call)
+        };
+        if let Poll::Ready(Ok(count)) = written {
+            self.note_written(count, bytes);
+        }
+        written
+    }
+
+    #[inline]
+    fn write_watched(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        self.check()?;
+        self.writes.way.looks = self.looks;
+        let is_first = !self.writes.way.waits;
+        let begins = self.timers.begin_poll(is_first, cx);
+        self.writes.is_put_off = begins.is_pending();
+        ready!(begins);
+        self.does_not_read(cx);
+        let polled = call(cx);
+        self.timers.note_ready(is_first, polled.is_ready());
+        let Poll::Ready(result) = polled else { return self.wait_to_write(cx).map(Err) };
+        let has_waited = self.writes.way.end_wait();
+        // The time of a write to a socket is counted when the socket is looked at.
+        let is_counted = has_waited && self.writes.acknowledged.is_none();
+        let rate = self.writes.rate.as_ref().filter(|_| is_counted);
+        let counted_until = rate.and_then(Transfer::counted_until);
+        if let Ok(count @ 1..) = result {
+            self.was_written(count as u64, has_waited);
+        }
+        // A wait for a window goes on.
+        if let (Some(at), Some(rate), false) =
+            (counted_until, &self.writes.rate, self.writes.is_windowed())
+        {
+            rate.pause_at(at);
+        }
+        Poll::Ready(result)
+    }
+
+    pub(super) fn wait_to_write(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
+        self.register(Direction::Write, cx);
+        if !std::mem::replace(&mut self.writes.way.waits, true) {
+            self.write_waits();
+        }
+        self.writes.written = None;
+        self.poll(Direction::Write)
+    }
+
+    #[inline]
+    fn was_written(&mut self, count: u64, has_waited: bool) {
+        if self.writes.acknowledged.as_ref().is_some_and(|known| !known.has_left) {
+            self.leave_unacknowledged();
+        }
+        let is_of_response = self.shared.unsent.accept(count, self.writes.is_windowed());
+        let counts = !self.writes.is_stalled() || self.ends_stall(count, is_of_response);
+        if !has_waited {
+            self.writes.written = Some(self.timers.stamp_write());
+            return;
+        }
+        if let Some(known) = &mut self.writes.acknowledged {
+            known.end_write(|| self.timers.now());
+        } else if let Some(rate) = self.writes.rate.as_ref().filter(|_| counts) {
+            rate.count(count);
+        }
+        // The peer has taken what was in the way.
+        self.shared.set_moved(self.timers.stamp_waited_write());
+    }
+
+    /// Of these bytes, so many were accepted.
+    #[inline]
+    fn note_written<'a>(&mut self, mut left: usize, bytes: impl IntoIterator<Item = &'a [u8]>) {
         let mut moves = false;
         for part in bytes {
             let accepted = &part[..part.len().min(left)];
@@ -64,29 +217,27 @@ impl<M: Side> Deadlines<M> {
     /// The stream has accepted bytes in a wait, which ends if they may be bytes of responses. True
     /// if they are to be counted.
     fn ends_stall(&mut self, count: u64, is_of_response: bool) -> bool {
-        if self.is_windowed() {
+        if self.writes.is_windowed() {
             if is_of_response {
                 self.window_comes(count);
             }
             // They are counted by that, or where the framework takes them.
             return false;
         }
-        if !is_of_response {
-            let taken = self.shared.unsent.taken();
-            let is_windowed = self.shared.unsent.await_window();
-            self.sending = if is_windowed { Sending::Window { taken } } else { Sending::Stream };
+        let taken = self.shared.unsent.taken();
+        if !is_of_response && self.shared.unsent.await_window() {
+            self.writes.sending().taken = Some(taken);
+            return false;
         }
-        if !self.is_windowed() {
-            self.stall_ends();
-        }
-        !self.is_windowed()
+        self.stall_ends();
+        true
     }
 
     /// A write begins to wait.
-    pub(super) fn write_waits(&mut self) {
+    fn write_waits(&mut self) {
         self.shared.unsent.begin_sending();
         // A peer without a window that lets other frames fill the socket begins no other wait.
-        match self.newly_taken() {
+        match self.writes.newly_taken(&self.shared.unsent) {
             Some(0) => return,
             Some(taken) => self.window_comes(taken),
             None => {}
@@ -97,7 +248,7 @@ impl<M: Side> Deadlines<M> {
     /// The time for which writes wait counts.
     fn measure_writes(&mut self) {
         let now = self.timers.now();
-        if let Some(known) = &mut self.acknowledged {
+        if let Some(known) = &mut self.writes.acknowledged {
             known.begin_write(now);
         }
         self.resume_rate(now);
@@ -105,10 +256,15 @@ impl<M: Side> Deadlines<M> {
     }
 
     pub(super) fn resume_rate(&mut self, now: u64) {
-        if let Some(known) = &mut self.acknowledged {
-            known.counted_at = if known.has_left { known.counted_at } else { now };
+        if let Some(known) = self.writes.acknowledged.as_mut().filter(|known| !known.has_left) {
+            known.counted_at = now;
         }
-        let is_filed = self.writes.resume(&self.timers, DeadlineKind::WriteRate, 0, now);
+        let is_filed = if let Some(rate) = &self.writes.rate {
+            rate.resume_at(now, Wakes::Nothing)
+        } else {
+            self.writes.rate = Some(self.timers.measure(DeadlineKind::WriteRate, now));
+            true
+        };
         self.unwatch(is_filed);
     }
 
@@ -118,6 +274,7 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         flush: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
+        self.does_not_read(cx);
         if self.forwards() {
             let polled = flush(cx);
             if polled.is_ready() {
@@ -128,7 +285,7 @@ impl<M: Side> Deadlines<M> {
         }
         self.check()?;
         ready!(self.shutdown(cx, flush))?;
-        if self.shared.unsent.has_any() && !self.writes.waits {
+        if self.shared.unsent.has_any() && !self.writes.way.waits {
             return self.all_accepted(cx);
         }
         Poll::Ready(Ok(()))
@@ -138,7 +295,7 @@ impl<M: Side> Deadlines<M> {
     /// are left wait for a window.
     fn all_accepted(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let (ends, has_pieces) = self.shared.unsent.take_ends();
-        self.timers.end_requests(ends, self.written);
+        self.timers.end_requests(ends, self.writes.written);
         // A piece that is dropped from here on wakes the task.
         if has_pieces && self.shared.unsent.await_window() {
             return match self.wait_for_window(cx) {
@@ -146,7 +303,7 @@ impl<M: Side> Deadlines<M> {
                 Poll::Pending => Poll::Ready(Ok(())),
             };
         }
-        if let Some(taken) = self.newly_taken() {
+        if let Some(taken) = self.writes.newly_taken(&self.shared.unsent) {
             self.window_comes(taken);
             self.timers.touch();
         }
@@ -158,11 +315,11 @@ impl<M: Side> Deadlines<M> {
     fn wait_for_window(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
         self.register(Direction::Write, cx);
         let taken = self.shared.unsent.taken();
-        if let Some(newly @ 1..) = self.newly_taken() {
+        if let Some(newly @ 1..) = self.writes.newly_taken(&self.shared.unsent) {
             self.window_comes(newly);
         }
-        if !self.is_windowed() {
-            self.sending = Sending::Window { taken };
+        if !self.writes.is_windowed() {
+            self.writes.sending().taken = Some(taken);
             self.measure_writes();
         }
         self.poll(Direction::Write)
@@ -176,27 +333,21 @@ impl<M: Side> Deadlines<M> {
         self.unwatch(is_filed);
     }
 
-    /// How many bytes of responses were taken in the wait for a window; `None` if there is none.
-    fn newly_taken(&self) -> Option<u64> {
-        let Sending::Window { taken } = self.sending else { return None };
-        Some(self.shared.unsent.taken() - taken)
-    }
-
     /// The wait for a window is over: the peer has taken so many bytes of responses, or none is
     /// left.
     fn window_comes(&mut self, taken: u64) {
         self.stall_ends();
-        let has_left = self.has_left();
-        let Some(transfer) = &self.writes.transfer else { return };
-        let counted_until = transfer.counted_until();
-        if let Some(known) = &mut self.acknowledged {
+        let has_left = self.writes.has_left();
+        let Some(rate) = &self.writes.rate else { return };
+        let counted_until = rate.counted_until();
+        if let Some(known) = &mut self.writes.acknowledged {
             // The bytes are counted when the peer acknowledges them.
             known.counted_at = counted_until.unwrap_or(known.counted_at);
         } else {
-            transfer.count(taken);
+            rate.count(taken);
         }
         if let (Some(at), false) = (counted_until, has_left) {
-            transfer.pause_at(at);
+            rate.pause_at(at);
         }
     }
 
@@ -209,22 +360,22 @@ impl<M: Side> Deadlines<M> {
         // No look comes before a shutdown, which goes on after a limit was reached. The flag stays,
         // as what is read or written after a limit returns its error.
         if self.shared.is_woken() {
-            self.writes.registered = None;
+            self.writes.way.registered = None;
             self.looks = pass::looks();
         }
-        self.writes.looks = self.looks;
+        self.writes.way.looks = self.looks;
         let Poll::Ready(done) = shutdown(cx) else {
             self.register(Direction::Write, cx);
-            if !self.is_stalled() || self.is_windowed() {
+            if !self.writes.is_stalled() || self.writes.is_windowed() {
                 self.shared.unsent.begin_sending();
             }
-            if !self.is_stalled() {
+            if !self.writes.is_stalled() {
                 self.stall(self.timers.now());
             }
             return self.poll(Direction::Write).map(Err);
         };
         // A flush may be done while a write waits.
-        if self.is_stalled() && !self.writes.waits && !self.is_windowed() {
+        if self.writes.is_stalled() && !self.writes.way.waits && !self.writes.is_windowed() {
             self.stall_ends();
             // What comes after a limit was reached is no activity.
             if self.shared.timeout.get().is_none() {
@@ -238,23 +389,20 @@ impl<M: Side> Deadlines<M> {
     fn stall(&mut self, now: u64) {
         // No idle time counts from before the last read, of which no time is known if it was not
         // stamped. Where a read waits, all were. What comes after a limit is no activity.
-        if !self.reads.waits && self.shared.timeout.get().is_none() {
+        if !self.reads.way.waits && self.shared.timeout.get().is_none() {
             self.stamp_read(None);
         }
-        if !self.is_windowed() {
-            self.sending = Sending::Stream;
-        }
-        let is_filed = if self.has_left() && !self.is_windowed() {
+        self.writes.sending();
+        let is_filed = if self.writes.has_left() && !self.writes.is_windowed() {
             // Its time goes on.
-            self.presume();
+            self.writes.presume();
             false
         } else {
             self.measure_stall(now)
         };
-        let is_timed = self.stall.as_ref().is_some_and(|(stall, _)| stall.is_limited());
-        let is_rated = self.writes.transfer.as_ref().is_some_and(Transfer::is_limited);
-        if self.rated.is_none() && !is_timed && is_rated {
-            self.rated = Some(self.timers.begin_read());
+        let is_timed = self.writes.stall.as_ref().is_some_and(|stall| stall.time.is_limited());
+        if !is_timed && self.writes.rate.as_ref().is_some_and(Transfer::is_limited) {
+            self.writes.sending().rated.get_or_insert_with(|| self.timers.begin_read());
         }
         self.unwatch(is_filed);
     }
@@ -262,38 +410,30 @@ impl<M: Side> Deadlines<M> {
     /// The time of the wait begins at `now`. True if it is to be filed.
     pub(super) fn measure_stall(&mut self, now: u64) -> bool {
         // What was judged by the socket is measured anew for a window, which says nothing of it.
-        let is_windowed = self.is_windowed();
-        let is_filed = match &mut self.stall {
-            Some((stall, was_windowed)) if *was_windowed == is_windowed => stall.restart(now),
+        let is_of_window = self.writes.is_windowed();
+        let is_filed = match &mut self.writes.stall {
+            Some(stall) if stall.is_of_window == is_of_window => stall.time.restart(now),
             stall => {
-                let begun = self.timers.measure(DeadlineKind::WriteTimeout, now);
-                *stall = Some((begun, is_windowed));
+                let time = self.timers.measure(DeadlineKind::WriteTimeout, now);
+                *stall = Some(Stall { time, is_of_window });
                 true
             }
         };
         self.judge_writes(now);
-        self.presume();
+        self.writes.presume();
         is_filed
-    }
-
-    /// Bytes that are left hold no idle time back by themselves.
-    fn presume(&self) {
-        if let Some((stall, _)) = &self.stall {
-            stall.presume(!self.is_stalled());
-        }
     }
 
     /// A byte was accepted, or a flush is done.
     fn stall_ends(&mut self) {
-        self.sending = Sending::Nothing;
-        self.rated = None;
-        if !self.has_left() {
-            self.stall.take_if(|(stall, _)| stall.stop());
-        } else if matches!(self.stall, Some((_, true))) {
+        self.writes.sending = None;
+        if !self.writes.has_left() {
+            self.writes.stall.take_if(|stall| stall.time.stop());
+        } else if self.writes.stall.as_ref().is_some_and(|stall| stall.is_of_window) {
             let is_filed = self.measure_stall(self.timers.now());
             self.unwatch(is_filed);
         } else {
-            self.presume();
+            self.writes.presume();
         }
     }
 }
