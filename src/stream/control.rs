@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::behind::Behind;
 use super::http2::Streams;
 use super::limits::{StreamTimeout, no_timer};
-use super::notes::{CONNECTION, MESSAGE, Notes};
+use super::notes::{CONNECTION, MESSAGE, Notes, UNTIMED};
 use super::proof::Deadline;
 use super::socket::Looks;
 use super::unsent::Unsent;
@@ -216,7 +216,7 @@ impl<M: Side> StreamControl<M> {
     pub fn begin_message(&self) {
         let is_armed = self.shared.notes.begin_message(!self.shared.head.is_zero());
         self.disarm_head(is_armed);
-        if self.shared.notes.is_untimed() {
+        if self.shared.notes.has(UNTIMED) {
             // A read that waits already arms the deadline of the head that came ahead.
             self.shared.wake_waiting(Direction::Read);
         }
@@ -334,13 +334,8 @@ impl<M: Side> StreamControl<M> {
     ///
     /// The stream has reached a limit or is dropped, or there is no timer: see
     /// [`TimedIo`](super::TimedIo#when-there-is-no-timer).
-    pub async fn heartbeat(&self) -> io::Result<()> {
-        let waiter = &self.shared.heartbeat;
-        poll_fn(|cx| {
-            waiter.register(cx.waker());
-            self.look(waiter, DeadlineKind::Heartbeat)
-        })
-        .await
+    pub fn heartbeat(&self) -> impl Future<Output = io::Result<()>> {
+        self.event(&self.shared.heartbeat, DeadlineKind::Heartbeat)
     }
 
     /// Waits until no request was in flight for
@@ -380,43 +375,45 @@ impl<M: Side> StreamControl<M> {
         let mut registered = None;
         poll_fn(move |cx| {
             let may_have_come = waiter.register_once(&mut registered, cx.waker());
-            if may_have_come { self.look(waiter, wanted) } else { Poll::Pending }
+            // A poll finds a heartbeat that is due before its timer expires.
+            if !may_have_come && wanted != DeadlineKind::Heartbeat {
+                return Poll::Pending;
+            }
+            let event = self.poll_event(wanted);
+            if event.is_ready() {
+                waiter.look_again();
+            }
+            event
         })
     }
 
     /// Polls for an event that the owner is told of.
-    fn look(&self, waiter: &Waiter, wanted: DeadlineKind) -> Poll<io::Result<()>> {
-        let event = if let Some(timeout) = self.limit_reached() {
-            Poll::Ready(Err(timeout.into()))
-        } else {
-            let waker = Waker::from(Arc::clone(&self.shared));
-            let cx = &mut Context::from_waker(&waker);
-            // The stream takes the event of the greatest age, which ends it if there is no grace.
-            let is_age = wanted == DeadlineKind::MaxAge;
-            // A client is not idle while it has something to take.
-            let is_idle = wanted == DeadlineKind::RequestIdle;
-            let asks = Cell::new(false);
-            let is_wanted = |kind, came_at| {
-                let is_wanted = !is_age && kind == wanted;
-                let is_known = !is_idle || self.shared.looks.may_judge(came_at);
-                asks.set(asks.get() || is_wanted && !is_known);
-                is_wanted && is_known
-            };
-            let event = self.timers.poll_kinds(cx, None, is_wanted);
-            if asks.get() {
-                self.shared.looks.ask();
-                self.shared.wake_waiting(Direction::Read);
-                self.shared.wake_waiting(Direction::Write);
-            }
-            match event {
-                Poll::Pending if is_age && self.timers.goes_on() => Poll::Ready(Ok(())),
-                event => event.map(|event| event.map(drop).map_err(no_timer)),
-            }
-        };
-        if event.is_ready() {
-            waiter.look_again();
+    fn poll_event(&self, wanted: DeadlineKind) -> Poll<io::Result<()>> {
+        if let Some(timeout) = self.limit_reached() {
+            return Poll::Ready(Err(timeout.into()));
         }
-        event
+        let waker = Waker::from(Arc::clone(&self.shared));
+        let cx = &mut Context::from_waker(&waker);
+        // The stream takes the event of the greatest age, which ends it if there is no grace.
+        let is_age = wanted == DeadlineKind::MaxAge;
+        // A client is not idle while it has something to take.
+        let is_idle = wanted == DeadlineKind::RequestIdle;
+        let asks = Cell::new(false);
+        let event = self.timers.poll_kinds(cx, None, |kind, came_at| {
+            let is_wanted = !is_age && kind == wanted;
+            let is_known = !is_idle || self.shared.looks.may_judge(came_at);
+            asks.set(asks.get() || is_wanted && !is_known);
+            is_wanted && is_known
+        });
+        if asks.get() {
+            self.shared.looks.ask();
+            self.shared.wake_waiting(Direction::Read);
+            self.shared.wake_waiting(Direction::Write);
+        }
+        match event {
+            Poll::Pending if is_age && self.timers.goes_on() => Poll::Ready(Ok(())),
+            event => event.map(|event| event.map(drop).map_err(no_timer)),
+        }
     }
 
     /// The limit that has ended the stream; `None` if it has reached none.

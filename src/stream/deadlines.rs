@@ -115,20 +115,15 @@ impl<M: Side> Deadlines<M> {
 
     #[inline]
     fn way(&mut self, direction: Direction) -> &mut Way {
-        match direction {
-            Direction::Read => &mut self.reads.way,
-            Direction::Write => &mut self.writes.way,
-        }
+        if direction == Direction::Read { &mut self.reads.way } else { &mut self.writes.way }
     }
 
     /// Registers the task of a read or write that waits.
     #[inline]
     fn register(&mut self, direction: Direction, cx: &Context<'_>) {
-        let way = match direction {
-            Direction::Read => &mut self.reads.way,
-            Direction::Write => &mut self.writes.way,
-        };
-        self.shared.waiting(direction).register_once(&mut way.registered, cx.waker());
+        let Self { shared, reads, writes, .. } = self;
+        let way = if direction == Direction::Read { &mut reads.way } else { &mut writes.way };
+        shared.waiting(direction).register_once(&mut way.registered, cx.waker());
     }
 
     /// A tunnel of HTTP/2 is as active as a request that ends now.

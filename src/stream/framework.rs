@@ -155,11 +155,7 @@ impl<M: Side> StreamControl<M> {
     /// What any thread uses of this control. Its decisions are made in the tokio runtime that the
     /// calling thread is in, so it is called in the task of the connection.
     pub fn shared(&self) -> SharedControl {
-        SharedControl {
-            stream: Arc::clone(&self.shared),
-            spawner: Spawner::present(),
-            is_manual: self.shared.handle.clock().is_manual(),
-        }
+        SharedControl { stream: Arc::clone(&self.shared), spawner: Spawner::present() }
     }
 }
 
@@ -170,7 +166,6 @@ impl<M: Side> StreamControl<M> {
 pub struct SharedControl {
     stream: Arc<Shared>,
     spawner: Spawner,
-    is_manual: bool,
 }
 
 impl SharedControl {
@@ -193,9 +188,9 @@ impl SharedControl {
     /// time share.
     pub fn decide(&self, due: Instant, decision: impl FnOnce() + Send + 'static) {
         let decision = Decision(Some(decision));
-        if !self.is_manual || self.spawner.is_simulated() {
-            let due = self.stream.handle.clock().nanos_at(due);
-            let mut proof = Proof::new(Arc::clone(&self.stream), due);
+        let clock = self.stream.handle.clock();
+        if !clock.is_manual() || self.spawner.is_simulated() {
+            let mut proof = Proof::new(Arc::clone(&self.stream), clock.nanos_at(due));
             self.spawner.spawn(async move {
                 let mut pass = Pass::NONE;
                 poll_fn(|cx| proof.poll(&mut pass, cx)).await;

@@ -17,6 +17,7 @@
 
 use std::mem;
 
+use crate::conn::Direction;
 use crate::link::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// With these bytes a connection of HTTP/2 begins.
@@ -196,18 +197,19 @@ impl Protocol {
         matches!(self, Self::Http2(connection) if connection.gives)
     }
 
-    /// These bytes were read. True if they are of a tunnel's connection and have data.
+    /// These bytes were read or written. True if they are of a tunnel's connection and have data.
     #[inline]
-    pub(super) fn was_read(
+    pub(super) fn moved(
         &mut self,
+        direction: Direction,
         bytes: &[u8],
         known: &Streams,
         now: impl Fn() -> u64,
     ) -> bool {
         match self {
-            Self::Other => false,
-            Self::Http2(connection) => connection.moved(bytes, BY_CLIENT, known, now),
-            Self::Begins(_) => self.begins(bytes, known, now),
+            Self::Http2(connection) => connection.moved(direction, bytes, known, now),
+            Self::Begins(_) if direction == Direction::Read => self.begins(bytes, known, now),
+            _ => false,
         }
     }
 
@@ -224,25 +226,20 @@ impl Protocol {
             let connection = Connection { window: WINDOW, ..Connection::default() };
             *self = Self::Http2(Box::new(connection));
         }
-        part < bytes.len() && self.was_read(&bytes[part..], streams, now)
-    }
-
-    /// These bytes were written. True if they are of a tunnel's connection and have data.
-    #[inline]
-    pub(super) fn was_written(
-        &mut self,
-        bytes: &[u8],
-        known: &Streams,
-        now: impl Fn() -> u64,
-    ) -> bool {
-        let Self::Http2(connection) = self else { return false };
-        connection.moved(bytes, BY_SERVER, known, now)
+        part < bytes.len() && self.moved(Direction::Read, &bytes[part..], streams, now)
     }
 }
 
 impl Connection {
     /// A side has sent these bytes. True if they are of a tunnel's connection and have data.
-    fn moved(&mut self, mut bytes: &[u8], by: u8, known: &Streams, now: impl Fn() -> u64) -> bool {
+    fn moved(
+        &mut self,
+        direction: Direction,
+        mut bytes: &[u8],
+        known: &Streams,
+        now: impl Fn() -> u64,
+    ) -> bool {
+        let by = if direction == Direction::Read { BY_CLIENT } else { BY_SERVER };
         let (was_shut, mut has_data) = (self.window <= 0, false);
         self.gives &= by == BY_SERVER;
         while !bytes.is_empty() {
@@ -257,7 +254,8 @@ impl Connection {
         }
         let is_shut = self.window <= 0;
         if is_shut != was_shut {
-            known.set_shut_until(if is_shut { SHUT } else { now() });
+            let until = if is_shut { SHUT } else { now() };
+            known.shut_until.store(until, Ordering::Relaxed);
         }
         known.set_open(self.streams.len()) && has_data
     }
@@ -297,10 +295,6 @@ impl Streams {
         has_tunnel
     }
 
-    fn set_shut_until(&self, until: u64) {
-        self.shut_until.store(until, Ordering::Relaxed);
-    }
-
     /// Until when the window was last shut, in nanoseconds, which is now if it is; `None` if it
     /// never was.
     pub(super) fn shut_until(&self, now: impl FnOnce() -> u64) -> Option<u64> {
@@ -330,11 +324,9 @@ mod tests {
         for (by, bytes) in sides {
             time += 10;
             for part in bytes.chunks(length) {
-                has_data |= if *by == BY_CLIENT {
-                    http2.was_read(part, streams, || time)
-                } else {
-                    http2.was_written(part, streams, || time)
-                };
+                let by_client = *by == BY_CLIENT;
+                let direction = if by_client { Direction::Read } else { Direction::Write };
+                has_data |= http2.moved(direction, part, streams, || time);
                 // In a connection, when the stream is open.
                 streams.begin_tunnel();
             }

@@ -20,10 +20,10 @@ const BETWEEN: u64 = 64;
 /// A byte has come in that time, which is the first of the next message.
 const AHEAD: u64 = 128;
 /// The head that has begun came ahead: its time begins when a read waits for the rest of it.
-const UNTIMED: u64 = 256;
+pub(super) const UNTIMED: u64 = 256;
 
 /// What the next byte takes.
-const TAKEN: u64 = CONNECTION | MESSAGE | MEASURED | ENDED | BETWEEN;
+pub(super) const TAKEN: u64 = CONNECTION | MESSAGE | MEASURED | ENDED | BETWEEN;
 
 /// Notes as bits. The owner adds and withdraws them on any thread, and a read takes them.
 pub(super) struct Notes(AtomicU64);
@@ -67,12 +67,6 @@ impl Notes {
 
 /// What a read does.
 impl Notes {
-    /// Whether the next byte has something to take.
-    #[inline]
-    pub(super) fn has_any_for_read(&self) -> bool {
-        self.has(TAKEN)
-    }
-
     /// Takes all notes for a byte that was read. The first byte of a message begins a head, if
     /// heads have a deadline. No other head has begun then, since each call that adds such notes
     /// ends the head before.
@@ -90,16 +84,10 @@ impl Notes {
         })
     }
 
-    /// Whether a head has begun whose time is to begin.
-    #[inline]
-    pub(super) fn is_untimed(&self) -> bool {
-        self.has(UNTIMED)
-    }
-
     /// Whether a head has begun whose time begins now. True once for each such head.
     #[inline]
     pub(super) fn take_untimed(&self) -> bool {
-        self.is_untimed() && self.exchange(|notes| notes & !UNTIMED) & UNTIMED != 0
+        self.has(UNTIMED) && self.exchange(|notes| notes & !UNTIMED) & UNTIMED != 0
     }
 
     /// Whether there is nothing of which a read that waits takes note.

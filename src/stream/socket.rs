@@ -142,7 +142,7 @@ pub(super) struct Acknowledged {
     /// and was given [`ACK_DELAY`]; `None` if it is not.
     doubted: Option<u64>,
     /// When a write last began to wait.
-    waits_since: u64,
+    pub(super) waits_since: u64,
     bound: UnsentBound,
     /// The bound that was set last.
     set_bound: u32,
@@ -182,11 +182,6 @@ impl Acknowledged {
     /// How many bytes the last look has found acknowledged, and how many left.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.bytes, self.left)
-    }
-
-    /// A write begins to wait.
-    pub(super) fn begin_write(&mut self, now: u64) {
-        self.waits_since = now;
     }
 
     /// The socket has accepted bytes of a write that has waited.
@@ -261,10 +256,10 @@ mod tests {
         let sent = Sent { acknowledged: 0, left: 0, busy: 0, quiet: 0 };
         let mut known = Acknowledged::new(sent, LEAST);
         assert_eq!(known.take_bound(), Some(LEAST));
-        known.begin_write(0);
+        known.waits_since = 0;
         known.end_write(|| QUICK);
         assert_eq!(known.take_bound(), Some(2 * LEAST));
-        known.begin_write(0);
+        known.waits_since = 0;
         known.look_at_write(QUICK + 1);
         known.end_write(|| QUICK + 1);
         assert_eq!(known.take_bound(), Some(LEAST));

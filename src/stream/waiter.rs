@@ -27,13 +27,6 @@ impl TaskWaker {
         mem::replace(&mut *self.lock(), waker)
     }
 
-    fn register(&self, waker: &Waker) {
-        // Most tasks wait with the waker that they had before.
-        if !is_same(self.lock().as_ref(), waker) {
-            drop(self.replace(Some(waker.clone())));
-        }
-    }
-
     /// Whether the task that is registered has this waker.
     pub(super) fn is_of(&self, waker: &Waker) -> bool {
         is_same(self.lock().as_ref(), waker)
@@ -44,7 +37,10 @@ impl TaskWaker {
     #[inline]
     pub(super) fn register_once(&self, registered: &mut Option<Waker>, waker: &Waker) {
         if !is_same(registered.as_ref(), waker) {
-            self.register(waker);
+            // Most tasks wait with the waker that they had before.
+            if !self.is_of(waker) {
+                drop(self.replace(Some(waker.clone())));
+            }
             *registered = Some(waker.clone());
         }
     }
@@ -82,27 +78,18 @@ impl Waiter {
         self.task.wake(|| self.look_again());
     }
 
-    /// Registers the task that waits. True if the timer may have expired.
-    #[inline]
-    pub(super) fn register(&self, waker: &Waker) -> bool {
-        let was_woken = self.is_woken();
-        if was_woken {
-            // The flag is lowered first: a wake-up that takes this waker raises it again.
-            self.is_woken.store(false, Ordering::Relaxed);
-        }
-        self.task.register(waker);
-        was_woken || self.is_woken()
-    }
-
     /// Registers the task that waits, unless it has registered this waker last and was not woken
     /// since. True if the timer may have expired.
     #[inline]
     pub(super) fn register_once(&self, registered: &mut Option<Waker>, waker: &Waker) -> bool {
-        if !self.is_woken() && is_same(registered.as_ref(), waker) {
-            return false;
+        let was_woken = self.is_woken();
+        if was_woken {
+            // The flag is lowered first: a wake-up that takes this waker raises it again.
+            self.is_woken.store(false, Ordering::Relaxed);
+            *registered = None;
         }
-        *registered = Some(waker.clone());
-        self.register(waker)
+        self.task.register_once(registered, waker);
+        was_woken || self.is_woken()
     }
 
     fn is_woken(&self) -> bool {
@@ -153,11 +140,11 @@ pub(super) mod loom_tests {
         check(|| {
             let waiter = Arc::new(Waiter::new());
             // The connection may be closed from the beginning; it is not.
-            assert!(waiter.register(Waker::noop()));
+            assert!(waiter.register_once(&mut None, Waker::noop()));
             let timer = Arc::clone(&waiter);
             let thread = thread::spawn(move || timer.wake());
             let (alarm, waker) = Alarm::new();
-            let is_seen = waiter.register(&waker);
+            let is_seen = waiter.register_once(&mut None, &waker);
             thread.join().unwrap();
             assert!(is_seen || alarm.count() > 0, "the task waits for ever");
         });

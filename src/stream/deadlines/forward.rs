@@ -69,13 +69,12 @@ impl<M: Side> Deadlines<M> {
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let polled = call(cx);
-        match polled {
-            Poll::Ready(Ok(1..)) => self.shared.set_moved(self.timers.stamp_write()),
-            Poll::Ready(_) => {}
-            Poll::Pending => {
-                self.watch();
-                return self.wait_to_write(cx).map(Err);
-            }
+        if polled.is_pending() {
+            self.watch();
+            return self.wait_to_write(cx).map(Err);
+        }
+        if let Poll::Ready(Ok(1..)) = polled {
+            self.shared.set_moved(self.timers.stamp_write());
         }
         polled
     }

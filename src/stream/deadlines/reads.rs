@@ -7,7 +7,7 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use super::super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE};
+use super::super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE, TAKEN};
 use super::{Deadlines, Way};
 use crate::clock::saturating_nanos;
 use crate::conn::{DeadlineKind, Direction, Moment, Side, Transfer, Wakes};
@@ -97,7 +97,7 @@ impl<M: Side> Deadlines<M> {
     #[inline]
     pub(in crate::stream) fn note_read(&mut self, read: &[u8]) {
         self.shared.behind.note_read(read);
-        if self.http2.was_read(read, &self.shared.streams, || self.timers.now()) {
+        if self.http2.moved(Direction::Read, read, &self.shared.streams, || self.timers.now()) {
             self.tunnel_moves();
         }
         if self.writes.is_windowed() && self.http2.gives_window() {
@@ -149,8 +149,7 @@ impl<M: Side> Deadlines<M> {
 
     #[inline]
     fn was_read(&mut self, count: u64, has_waited: bool) {
-        let any = self.shared.notes.has_any_for_read();
-        let now = if any { self.take_notes() } else { None };
+        let now = if self.shared.notes.has(TAKEN) { self.take_notes() } else { None };
         let is_of_head = self.shared.notes.has(HEAD);
         match &mut self.reads.message {
             Some(Measured::Awaited(transfer)) => transfer.count(count),
@@ -224,19 +223,20 @@ impl<M: Side> Deadlines<M> {
         if self.shared.notes.take_measured_rest() {
             self.reads.message = Some(Measured::Bytes(0));
         }
-        match &self.reads.message {
-            Some(message) if !self.shared.notes.has(HEAD) => {
-                let now = self.timers.now();
-                let bytes = match message {
-                    Measured::Awaited(transfer) => return transfer.resume_at(now, Wakes::Nothing),
-                    Measured::Bytes(bytes) => *bytes,
-                };
-                let transfer = self.timers.measure(DeadlineKind::ReadRate, now);
+        if self.shared.notes.has(HEAD) {
+            return false;
+        }
+        match self.reads.message {
+            Some(Measured::Awaited(ref transfer)) => {
+                transfer.resume_at(self.timers.now(), Wakes::Nothing)
+            }
+            Some(Measured::Bytes(bytes)) => {
+                let transfer = self.timers.measure(DeadlineKind::ReadRate, self.timers.now());
                 transfer.count(bytes);
                 self.reads.message = Some(Measured::Awaited(transfer));
                 true
             }
-            _ => false,
+            None => false,
         }
     }
 

@@ -127,23 +127,30 @@ impl<M: Side> Deadlines<M> {
         cx: &mut Context<'_>,
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let written = if self.forwards() {
-            self.forward_write(cx, call)
-        } else {
-            self.write_watched(cx, call)
-        };
-        if let Poll::Ready(Ok(count)) = written {
-            self.note_written(count, bytes);
+        let written = self.poll_write(cx, call);
+        let Poll::Ready(Ok(mut left)) = written else { return written };
+        let mut moves = false;
+        for part in bytes {
+            let part = &part[..part.len().min(left)];
+            let now = || self.timers.now();
+            moves |= self.http2.moved(Direction::Write, part, &self.shared.streams, now);
+            left -= part.len();
+        }
+        if moves {
+            self.tunnel_moves();
         }
         written
     }
 
     #[inline]
-    fn write_watched(
+    fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
         call: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
+        if self.forwards() {
+            return self.forward_write(cx, call);
+        }
         self.check()?;
         self.writes.way.looks = self.looks;
         let is_first = !self.writes.way.waits;
@@ -163,9 +170,8 @@ impl<M: Side> Deadlines<M> {
             self.was_written(count as u64, has_waited);
         }
         // A wait for a window goes on.
-        if let (Some(at), Some(rate), false) =
-            (counted_until, &self.writes.rate, self.writes.is_windowed())
-        {
+        let until = counted_until.filter(|_| !self.writes.is_windowed());
+        if let (Some(at), Some(rate)) = (until, &self.writes.rate) {
             rate.pause_at(at);
         }
         Poll::Ready(result)
@@ -198,20 +204,6 @@ impl<M: Side> Deadlines<M> {
         }
         // The peer has taken what was in the way.
         self.shared.set_moved(self.timers.stamp_waited_write());
-    }
-
-    /// Of these bytes, so many were accepted.
-    #[inline]
-    fn note_written<'a>(&mut self, mut left: usize, bytes: impl IntoIterator<Item = &'a [u8]>) {
-        let mut moves = false;
-        for part in bytes {
-            let accepted = &part[..part.len().min(left)];
-            moves |= self.http2.was_written(accepted, &self.shared.streams, || self.timers.now());
-            left -= accepted.len();
-        }
-        if moves {
-            self.tunnel_moves();
-        }
     }
 
     /// The stream has accepted bytes in a wait, which ends if they may be bytes of responses. True
@@ -249,7 +241,7 @@ impl<M: Side> Deadlines<M> {
     fn measure_writes(&mut self) {
         let now = self.timers.now();
         if let Some(known) = &mut self.writes.acknowledged {
-            known.begin_write(now);
+            known.waits_since = now;
         }
         self.resume_rate(now);
         self.stall(now);
@@ -286,33 +278,30 @@ impl<M: Side> Deadlines<M> {
         self.check()?;
         ready!(self.shutdown(cx, flush))?;
         if self.shared.unsent.has_any() && !self.writes.way.waits {
-            return self.all_accepted(cx);
+            return Poll::Ready(self.all_accepted(cx));
         }
         Poll::Ready(Ok(()))
     }
 
     /// The stream has accepted all that it was given: requests end, and pieces of responses that
     /// are left wait for a window.
-    fn all_accepted(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    fn all_accepted(&mut self, cx: &Context<'_>) -> io::Result<()> {
         let (ends, has_pieces) = self.shared.unsent.take_ends();
         self.timers.end_requests(ends, self.writes.written);
         // A piece that is dropped from here on wakes the task.
         if has_pieces && self.shared.unsent.await_window() {
-            return match self.wait_for_window(cx) {
-                Poll::Ready(error) => Poll::Ready(Err(error)),
-                Poll::Pending => Poll::Ready(Ok(())),
-            };
+            return self.wait_for_window(cx);
         }
         if let Some(taken) = self.writes.newly_taken(&self.shared.unsent) {
             self.window_comes(taken);
             self.timers.touch();
         }
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 
     /// The peer gives no window for a response: a write that waits, though not in the stream. Bytes
     /// that are no part of a response, such as those of a PING, do not end the wait.
-    fn wait_for_window(&mut self, cx: &Context<'_>) -> Poll<io::Error> {
+    fn wait_for_window(&mut self, cx: &Context<'_>) -> io::Result<()> {
         self.register(Direction::Write, cx);
         let taken = self.shared.unsent.taken();
         if let Some(newly @ 1..) = self.writes.newly_taken(&self.shared.unsent) {
@@ -322,15 +311,17 @@ impl<M: Side> Deadlines<M> {
             self.writes.sending().taken = Some(taken);
             self.measure_writes();
         }
-        self.poll(Direction::Write)
+        match self.poll(Direction::Write) {
+            Poll::Ready(error) => Err(error),
+            Poll::Pending => Ok(()),
+        }
     }
 
     /// The peer gives a window in a wait for one, which begins again: the window may be for another
     /// response, or too small for a byte, and the peer has given it.
     #[cold]
     pub(super) fn window_is_given(&mut self) {
-        let is_filed = self.measure_stall(self.timers.now());
-        self.unwatch(is_filed);
+        self.measure_stall(self.timers.now());
     }
 
     /// The wait for a window is over: the peer has taken so many bytes of responses, or none is
@@ -393,22 +384,20 @@ impl<M: Side> Deadlines<M> {
             self.stamp_read(None);
         }
         self.writes.sending();
-        let is_filed = if self.writes.has_left() && !self.writes.is_windowed() {
+        if self.writes.has_left() && !self.writes.is_windowed() {
             // Its time goes on.
             self.writes.presume();
-            false
         } else {
-            self.measure_stall(now)
-        };
+            self.measure_stall(now);
+        }
         let is_timed = self.writes.stall.as_ref().is_some_and(|stall| stall.time.is_limited());
         if !is_timed && self.writes.rate.as_ref().is_some_and(Transfer::is_limited) {
             self.writes.sending().rated.get_or_insert_with(|| self.timers.begin_read());
         }
-        self.unwatch(is_filed);
     }
 
-    /// The time of the wait begins at `now`. True if it is to be filed.
-    pub(super) fn measure_stall(&mut self, now: u64) -> bool {
+    /// The time of the wait begins at `now`.
+    pub(super) fn measure_stall(&mut self, now: u64) {
         // What was judged by the socket is measured anew for a window, which says nothing of it.
         let is_of_window = self.writes.is_windowed();
         let is_filed = match &mut self.writes.stall {
@@ -419,9 +408,9 @@ impl<M: Side> Deadlines<M> {
                 true
             }
         };
+        self.unwatch(is_filed);
         self.judge_writes(now);
         self.writes.presume();
-        is_filed
     }
 
     /// A byte was accepted, or a flush is done.
@@ -430,8 +419,7 @@ impl<M: Side> Deadlines<M> {
         if !self.writes.has_left() {
             self.writes.stall.take_if(|stall| stall.time.stop());
         } else if self.writes.stall.as_ref().is_some_and(|stall| stall.is_of_window) {
-            let is_filed = self.measure_stall(self.timers.now());
-            self.unwatch(is_filed);
+            self.measure_stall(self.timers.now());
         } else {
             self.writes.presume();
         }
