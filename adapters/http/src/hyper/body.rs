@@ -12,8 +12,8 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
@@ -22,8 +22,8 @@ use corewheel::conn::Side;
 use corewheel::stream::StreamControl;
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
-use super::cell::{BoxError, Cell, Limited, PolledFrame, poll_body};
-use super::exchange::{BodySide, Connection, Core, Exchange, Hold, Kind, Link};
+use super::cell::{BoxError, Cell, Limited, Polled, poll_body};
+use super::exchange::{BodySide, Connection, Core, Exchange, Flag, Hold, Kind};
 use super::limits::Awaited;
 
 /// The body of a request of a [`TimedHttp`](super::TimedHttp), whose waits have limits.
@@ -41,19 +41,28 @@ where
     B: Body,
     M: Side,
 {
-    /// `None` when the consumer has the end, or an error, and while a response holds its body.
-    cell: Option<Arc<Cell<B>>>,
+    body: Within<B>,
     exchange: Exchange,
     /// `None` when the connection knows that the body is over.
     control: Option<StreamControl<M>>,
     side: BodySide,
     /// Whether the data is handed over as pieces.
     has_pieces: bool,
-    /// Whether the consumer has all of the body.
-    is_complete: bool,
     /// Whether the consumer knows that the body has ended. A response that is dropped before is
     /// broken off.
-    is_known_to_end: AtomicBool,
+    is_known_to_end: Flag,
+}
+
+/// Where the body within is.
+enum Within<B: Body> {
+    /// Here, before its first poll: that of an HTTP/1 response, which hyper polls at once. The
+    /// mutex makes it `Sync`.
+    New(Mutex<B>),
+    Shared(Arc<Cell<B>>),
+    /// It has ended. The consumer has all of it, or an error.
+    Over {
+        is_complete: bool,
+    },
 }
 
 impl<B, M> TimedBody<B, M>
@@ -73,22 +82,45 @@ where
         let side = BodySide::Request;
         control.hold_request();
         let exchange = Exchange { core: Arc::new(Core::new(connection, kind, Hold::Held)) };
-        Link { exchange: &exchange, control }.begin();
+        exchange.core.begin(control);
         if !kind.has_body {
-            return Self::new(None, true, side, exchange, None);
+            return Self::new(Within::Over { is_complete: true }, side, exchange, None, false);
         }
         let left = body.size_hint();
-        let cell = Cell::share(&exchange, side, Some(body), left);
-        Self::new(Some(cell), false, side, exchange, Some(control.clone()))
+        let body = Within::Shared(Cell::share(&exchange.core, side, Some(body), left));
+        Self::new(body, side, exchange, Some(control.clone()), false)
     }
 
-    /// A poll has returned, and says whether the body is complete if it is over.
-    fn note(&mut self, polled: &PolledFrame<B::Data>, over: Option<bool>) {
-        let Some(is_complete) = over else { return self.tell(polled.is_pending()) };
-        (self.cell, self.is_complete) = (None, is_complete);
-        // hyper keeps the last frame of an HTTP/2 response until the client has a window.
-        if !(self.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))))) {
-            self.tell_over(is_complete);
+    /// Polls the body for the first time. One that is not over then is shared with its exchange,
+    /// which may have ended meanwhile.
+    fn poll_new(&mut self, cx: &mut Context<'_>) -> Polled<B::Data> {
+        let Within::New(body) = &mut self.body else { return (Poll::Ready(None), Some(false)) };
+        let (body, core) =
+            (body.get_mut().unwrap_or_else(PoisonError::into_inner), &self.exchange.core);
+        let polled = if core.has_ended() {
+            Poll::Ready(Some(Err(core.error_of(self.side).into())))
+        } else {
+            poll_body(body, cx)
+        };
+        let is_complete = match &polled {
+            Poll::Ready(Some(Ok(_))) => body.is_end_stream().then_some(true),
+            Poll::Ready(end) => Some(end.is_none()),
+            Poll::Pending => None,
+        };
+        if let Some(is_complete) = is_complete {
+            self.body = Within::Over { is_complete };
+            core.body_over(self.side, is_complete);
+            return (polled, Some(is_complete));
+        }
+        let cell = Cell::share(core, self.side, None, body.size_hint());
+        let Within::New(body) = mem::replace(&mut self.body, Within::Shared(Arc::clone(&cell)))
+        else {
+            unreachable!("it was there");
+        };
+        let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match polled {
+            Poll::Ready(frame) => cell.hand_over(body, frame, Awaited::Poll),
+            Poll::Pending => cell.wait(body, Awaited::Poll, false, cx),
         }
     }
 }
@@ -99,21 +131,17 @@ impl<B: Body, M: Side> TimedBody<B, M> {
         &self.exchange
     }
 
-    /// A body that goes on in `cell`, is complete, or is held by its response.
     #[inline]
     fn new(
-        cell: Option<Arc<Cell<B>>>,
-        is_complete: bool,
+        body: Within<B>,
         side: BodySide,
         exchange: Exchange,
         control: Option<StreamControl<M>>,
+        has_pieces: bool,
     ) -> Self {
-        let is_known_to_end = AtomicBool::new(is_complete);
-        Self { cell, exchange, control, side, has_pieces: false, is_complete, is_known_to_end }
-    }
-
-    fn link(&self) -> Option<Link<'_, M>> {
-        Some(Link { exchange: &self.exchange, control: self.control.as_ref()? })
+        let is_known_to_end = Flag::default();
+        is_known_to_end.set(matches!(body, Within::Over { is_complete: true }));
+        Self { body, exchange, control, side, has_pieces, is_known_to_end }
     }
 
     /// The limits for a wait of the consumer hold the idle times back, and without one they count.
@@ -124,21 +152,18 @@ impl<B: Body, M: Side> TimedBody<B, M> {
     /// The connection knows from now on that the body is over.
     fn tell_over(&mut self, is_complete: bool) {
         let Some(control) = self.control.take() else { return };
-        let link = Link { exchange: &self.exchange, control: &control };
+        let core = &self.exchange.core;
         match self.side {
-            BodySide::Request => {
-                link.request_over(is_complete, self.counts_as_idle());
-            }
-            BodySide::Response => link.response_over(is_complete),
+            BodySide::Request => core.request_over(&control, is_complete),
+            BodySide::Response => core.response_over(&control, is_complete),
         }
     }
 
     /// A poll has returned, and the body goes on.
     fn tell(&self, is_pending: bool) {
-        if self.counts_as_idle() {
-            if let Some(link) = self.link() {
-                if is_pending { link.body_waits() } else { link.body_came() }
-            }
+        if let Some(control) = self.control.as_ref().filter(|_| self.counts_as_idle()) {
+            let core = &self.exchange.core;
+            if is_pending { core.body_waits(control) } else { core.body_came(control) }
         }
     }
 }
@@ -154,35 +179,55 @@ impl<B: Limited, M: Side> Body for TimedBody<B, M> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let this = self.get_mut();
-        let Some(cell) = &this.cell else {
-            this.tell_over(this.is_complete);
-            return Poll::Ready(None);
+        let (polled, over) = match &this.body {
+            Within::New(_) => this.poll_new(cx),
+            Within::Shared(cell) => cell.poll(cx),
+            Within::Over { is_complete } => {
+                this.tell_over(*is_complete);
+                return Poll::Ready(None);
+            }
         };
-        let (polled, over) = cell.poll(cx);
-        this.note(&polled, over);
+        match over {
+            None => this.tell(polled.is_pending()),
+            Some(is_complete) => {
+                this.body = Within::Over { is_complete };
+                // hyper keeps the last frame of an HTTP/2 response until the client has a window.
+                if !(this.has_pieces && matches!(polled, Poll::Ready(Some(Ok(_))))) {
+                    this.tell_over(is_complete);
+                }
+            }
+        }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        let has_ended = self.cell.is_none();
+        let has_ended = matches!(self.body, Within::Over { .. });
         if has_ended {
-            // Relaxed: the drop follows, in the same task or after it.
-            self.is_known_to_end.store(true, Ordering::Relaxed);
+            // The drop follows, in the same task or after it.
+            self.is_known_to_end.set(true);
         }
         has_ended
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.cell.as_ref().map_or(SizeHint::with_exact(0), |cell| cell.left())
+        match &self.body {
+            Within::New(body) => body.lock().unwrap_or_else(PoisonError::into_inner).size_hint(),
+            Within::Shared(cell) => cell.left(),
+            Within::Over { .. } => SizeHint::with_exact(0),
+        }
     }
 }
 
 impl<B: Body, M: Side> Drop for TimedBody<B, M> {
     fn drop(&mut self) {
-        let is_complete = match &self.cell {
-            Some(cell) => cell.over(false),
-            // Relaxed: see `is_end_stream`.
-            None => self.is_complete && self.is_known_to_end.load(Ordering::Relaxed),
+        let is_complete = match mem::replace(&mut self.body, Within::Over { is_complete: false }) {
+            Within::New(body) => {
+                drop(body);
+                self.exchange.core.body_over(self.side, false);
+                false
+            }
+            Within::Shared(cell) => cell.over(false),
+            Within::Over { is_complete } => is_complete && self.is_known_to_end.get(),
         };
         self.tell_over(is_complete);
     }
@@ -201,9 +246,6 @@ where
     B: Body,
     M: Side,
 {
-    /// The body within, before its first poll: that of an HTTP/1 response, which hyper polls at
-    /// once. The mutex makes it `Sync`.
-    new: Option<Mutex<B>>,
     body: TimedBody<B, M>,
 }
 
@@ -219,61 +261,17 @@ where
         has_pieces: bool,
     ) -> Self {
         let exchange = exchange.of_response();
-        let (core, side, is_over) = (&exchange.core, BodySide::Response, body.is_end_stream());
-        let (mut new, mut cell) = (None, None);
-        if is_over {
+        let (core, side) = (&exchange.core, BodySide::Response);
+        let body = if body.is_end_stream() {
             core.body_over(side, true);
+            Within::Over { is_complete: true }
         } else if core.response_is_alone() {
-            new = Some(Mutex::new(body));
+            Within::New(Mutex::new(body))
         } else {
             let left = body.size_hint();
-            cell = Some(Cell::share(&exchange, side, Some(body), left));
-        }
-        let mut body = TimedBody::new(cell, is_over, side, exchange, Some(control));
-        body.has_pieces = has_pieces;
-        Self { new, body }
-    }
-
-    /// Polls the body for the first time. One that is not over then is shared with its exchange,
-    /// which may have ended meanwhile.
-    fn poll_new(&mut self, cx: &mut Context<'_>) -> PolledFrame<B::Data> {
-        let (TimedBody { exchange, side, .. }, core) = (&self.body, &self.body.exchange.core);
-        let body = self.new.as_mut().expect("it was not polled");
-        let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let polled = if core.has_ended() {
-            Poll::Ready(Some(Err(core.error_of(*side).into())))
-        } else {
-            poll_body(body, cx)
+            Within::Shared(Cell::share(core, side, Some(body), left))
         };
-        let is_complete = match &polled {
-            Poll::Ready(Some(Ok(_))) => body.is_end_stream().then_some(true),
-            Poll::Ready(end) => Some(end.is_none()),
-            Poll::Pending => None,
-        };
-        if let Some(is_complete) = is_complete {
-            self.new = None;
-            core.body_over(*side, is_complete);
-            self.body.note(&polled, Some(is_complete));
-            return polled;
-        }
-        let cell = Cell::share(exchange, *side, None, body.size_hint());
-        let body = self.new.take().expect("it is there");
-        let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (polled, over) = match polled {
-            Poll::Ready(frame) => cell.hand_over(body, frame, Awaited::Poll),
-            Poll::Pending => cell.wait(body, Awaited::Poll, false, cx),
-        };
-        self.body.cell = Some(cell);
-        self.body.note(&polled, over);
-        polled
-    }
-}
-
-impl<B: Body, M: Side> Drop for ResponseBody<B, M> {
-    fn drop(&mut self) {
-        if self.new.take().is_some() {
-            self.body.exchange.core.body_over(BodySide::Response, false);
-        }
+        Self { body: TimedBody::new(body, side, exchange, Some(control), has_pieces) }
     }
 }
 
@@ -287,15 +285,14 @@ impl<B: Limited, M: Side> Body for ResponseBody<B, M> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
-        let is_new = self.new.is_some();
-        let polled =
-            if is_new { self.poll_new(cx) } else { Pin::new(&mut self.body).poll_frame(cx) };
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
         polled.map_ok(|frame| {
             frame.map_data(|data| {
-                let (body, left) = (&self.body, data.remaining());
-                let link = if body.has_pieces && left > 0 { body.link() } else { None };
-                let piece = link.map(|Link { exchange, control }| {
-                    Link { exchange, control }.begin_piece();
+                let (TimedBody { exchange, control, has_pieces, .. }, left) =
+                    (&self.body, data.remaining());
+                let control = control.as_ref().filter(|_| *has_pieces && left > 0);
+                let piece = control.map(|control| {
+                    exchange.core.begin_piece(control);
                     Box::new(Piece { exchange: exchange.clone(), control: control.clone(), left })
                 });
                 BodyData { data, piece }
@@ -304,12 +301,11 @@ impl<B: Limited, M: Side> Body for ResponseBody<B, M> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.new.is_none() && self.body.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(body) = &self.new else { return self.body.size_hint() };
-        body.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
+        self.body.size_hint()
     }
 }
 
@@ -325,8 +321,7 @@ struct Piece<M: Side> {
 
 impl<M: Side> Drop for Piece<M> {
     fn drop(&mut self) {
-        let link = Link { exchange: &self.exchange, control: &self.control };
-        link.piece_over(self.left == 0);
+        self.exchange.core.piece_over(&self.control, self.left == 0);
     }
 }
 

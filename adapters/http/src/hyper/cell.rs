@@ -33,13 +33,13 @@ use corewheel::fallback::InfallibleSleep;
 use corewheel::pass::PATIENCE;
 use hyper::body::{Body, Buf, Frame, SizeHint};
 
-use super::exchange::{BodySide, Core, Exchange, Member};
+use super::exchange::{BodySide, Core, Member};
 use super::limits::{Awaited, BodyError, NEVER, allowance, saturating_nanos};
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type PolledFrame<D> = Poll<Option<Result<Frame<D>, BoxError>>>;
 /// What a poll returns, and whether the body is complete; `None` if it goes on.
-type Polled<D> = (PolledFrame<D>, Option<bool>);
+pub(super) type Polled<D> = (PolledFrame<D>, Option<bool>);
 
 /// Where the body within is.
 enum Place<B: Body> {
@@ -106,7 +106,7 @@ impl<B: Body> State<B> {
 
 /// A body where its exchange and its timer reach it.
 pub(super) struct Cell<B: Body> {
-    exchange: Exchange,
+    core: Arc<Core>,
     side: BodySide,
     state: Mutex<State<B>>,
 }
@@ -122,7 +122,7 @@ impl<B> Limited for B where B: Body<Data: Send, Error: Into<BoxError>> + Send + 
 impl<B: Limited> Member for Cell<B> {
     fn cut(&self) {
         if self.side == BodySide::Response {
-            self.core().response_cut();
+            self.core.response_cut();
         }
         let mut state = self.lock();
         if state.is_over() {
@@ -146,10 +146,6 @@ impl<B: Limited> Wake for Cell<B> {
 }
 
 impl<B: Body> Cell<B> {
-    fn core(&self) -> &Core {
-        &self.exchange.core
-    }
-
     fn lock(&self) -> MutexGuard<'_, State<B>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,7 +158,7 @@ impl<B: Body> Cell<B> {
 
     /// A wait begins now.
     fn begin_wait(&self, state: &mut State<B>, awaited: Awaited) {
-        (state.since, state.patience) = (self.core().begin_wait(self.side, awaited), None);
+        (state.since, state.patience) = (self.core.begin_wait(self.side, awaited), None);
     }
 
     /// Whether a wait is for what the client sends.
@@ -177,26 +173,16 @@ impl<B: Body> Cell<B> {
     /// Why not what the bodies have consumed: the client knows the window that was written to it.
     fn excuse(&self, state: &mut State<B>, awaited: Awaited) {
         let Some(since) = state.since.filter(|_| self.is_of_client(awaited)) else { return };
-        let Some(until) = self.core().connection.shared().window_shut_until() else { return };
+        let Some(until) = self.core.connection.shared().window_shut_until() else { return };
         let time = until.saturating_duration_since(since);
         let time = time.min(EXCUSE_MAX.saturating_sub(state.excused));
         (state.since, state.excused) = (since.checked_add(time), state.excused + time);
     }
 
-    /// When the present wait is over, and by which limit; `None` if it has no limit.
-    fn due_of(&self, state: &State<B>, awaited: Awaited) -> Option<(Instant, BodyError)> {
-        if self.is_of_client(awaited) && self.core().is_answered.get() {
-            return None;
-        }
-        let waited = state.waited[awaited as usize];
-        let due = self.core().limits(self.side).due(awaited, state.since?, waited, state.bytes);
-        due.map(|(due, timeout)| (state.patience.map_or(due, |until| until.max(due)), timeout))
-    }
-
     /// Whether the peer has given what the consumer of a response may need, since the wait was
     /// over. Then the consumer has a little more time, once.
     fn is_patient(&self, state: &mut State<B>, due: Instant) -> bool {
-        let connection = &self.core().connection;
+        let connection = &self.core.connection;
         let is_patient = self.side == BodySide::Response
             && matches!(state.place, Place::Here(_, Awaited::Poll))
             && state.patience.is_none()
@@ -207,24 +193,31 @@ impl<B: Body> Cell<B> {
         is_patient && state.patience.is_some()
     }
 
-    /// When the wait of a body that no poll has taken out is over.
+    /// When the wait of a body that no poll has taken out is over, and by which limit; `None` if it
+    /// has no limit.
     fn due(&self, state: &State<B>) -> Option<(Instant, BodyError)> {
-        match state.place {
-            Place::Here(_, awaited) => self.due_of(state, awaited),
-            Place::Found(..) => self.due_of(state, Awaited::Poll),
-            _ => None,
+        let awaited = match state.place {
+            Place::Here(_, awaited) => awaited,
+            Place::Found(..) => Awaited::Poll,
+            _ => return None,
+        };
+        if self.is_of_client(awaited) && self.core.is_answered.get() {
+            return None;
         }
+        let waited = state.waited[awaited as usize];
+        let due = self.core.limits(self.side).due(awaited, state.since?, waited, state.bytes);
+        due.map(|(due, timeout)| (state.patience.map_or(due, |until| until.max(due)), timeout))
     }
 
     /// The present wait has ended, or goes on with a poll.
     fn count_wait(&self, state: &mut State<B>, awaited: Awaited) {
-        let rate = self.core().limits(self.side).rate_of(awaited);
+        let rate = self.core.limits(self.side).rate_of(awaited);
         if rate.bytes_per_second == 0 {
             return;
         }
         self.excuse(state, awaited);
         if let Some(since) = state.since {
-            let connection = &self.core().connection;
+            let connection = &self.core.connection;
             let nanos_to = |at: Instant| saturating_nanos(at.saturating_duration_since(since));
             let passed = nanos_to(connection.clock.near());
             let waited = &mut state.waited[awaited as usize];
@@ -252,7 +245,7 @@ impl<B: Body> Cell<B> {
         drop(state);
         drop(dropped);
         if !was_cut {
-            self.core().body_over(self.side, is_complete);
+            self.core.body_over(self.side, is_complete);
         }
         is_complete
     }
@@ -262,12 +255,11 @@ impl<B: Limited> Cell<B> {
     /// Shares a body with its exchange, of which so much is `left`. `body` is `None` while its
     /// consumer polls it.
     pub(super) fn share(
-        exchange: &Exchange,
+        core: &Arc<Core>,
         side: BodySide,
         body: Option<B>,
         left: SizeHint,
     ) -> Arc<Self> {
-        let core = &exchange.core;
         let since = core.begin_wait(side, Awaited::Poll);
         let state = State {
             place: body.map_or(Place::Polled, |body| Place::Here(body, Awaited::Poll)),
@@ -281,7 +273,7 @@ impl<B: Limited> Cell<B> {
             waker: None,
             alarm: Alarm::Off,
         };
-        let cell = Arc::new(Self { exchange: exchange.clone(), side, state: Mutex::new(state) });
+        let cell = Arc::new(Self { core: Arc::clone(core), side, state: Mutex::new(state) });
         let weak: Weak<Self> = Arc::downgrade(&cell);
         if !core.add_body(side, weak) {
             cell.cut();
@@ -302,7 +294,7 @@ impl<B: Limited> Cell<B> {
         if comes {
             return;
         }
-        let mut sleep = InfallibleSleep::until(self.core().connection.handle, due);
+        let mut sleep = InfallibleSleep::until(self.core.connection.handle, due);
         let waker = Waker::from(Arc::clone(self));
         let is_over = Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_ready();
         state.alarm = Alarm::Armed { until: due, _sleep: sleep };
@@ -321,7 +313,7 @@ impl<B: Limited> Cell<B> {
         }
         state.alarm = Alarm::Off;
         // The near clock may be ahead, and a body never ends early.
-        let connection = &self.core().connection;
+        let connection = &self.core.connection;
         let is_over = |due: &Instant| *due <= connection.clock.now();
         let Some(due) = self.due(&state).map(|(due, _)| due).filter(is_over) else {
             return self.arm(state);
@@ -355,7 +347,7 @@ impl<B: Limited> Cell<B> {
             // It stays judged until its exchange has cut it, so its consumer takes no more of it.
             limited => {
                 drop(state);
-                self.core().reach(self.side, timeout);
+                self.core.reach(self.side, timeout);
                 drop(limited);
             }
         }
@@ -384,7 +376,7 @@ impl<B: Limited> Cell<B> {
             }
         } else {
             drop(state);
-            self.core().reach(self.side, timeout);
+            self.core.reach(self.side, timeout);
             drop(body);
         }
         if let Some(consumer) = consumer {
@@ -448,7 +440,7 @@ impl<B: Limited> Cell<B> {
     fn cut_off(&self, polled: impl Sized) -> Polled<B::Data> {
         self.lock().place = Place::Done;
         drop(polled);
-        let error = self.core().error_of(self.side);
+        let error = self.core.error_of(self.side);
         (Poll::Ready(Some(Err(error.into()))), Some(false))
     }
 
@@ -490,7 +482,7 @@ impl<B: Limited> Cell<B> {
             // A consumer of a response that has a limit asks for the end, which shows that it has
             // taken the last frame.
             let shows_end =
-                self.side == BodySide::Response && self.core().limits(self.side).has(Awaited::Poll);
+                self.side == BodySide::Response && self.core.limits(self.side).has(Awaited::Poll);
             let has_ended = body.is_end_stream();
             goes_on = shows_end || !has_ended;
             left = body.size_hint();

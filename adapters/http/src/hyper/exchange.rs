@@ -41,7 +41,7 @@ use corewheel::stream::{SharedControl, StreamControl};
 #[cfg(feature = "server")]
 use tokio::sync::SetOnce;
 
-pub(super) use self::link::{Kind, Link};
+pub(super) use self::link::Kind;
 use super::limits::{Awaited, BodyError, BodyLimits};
 
 /// What the exchanges of a connection share.
@@ -223,10 +223,6 @@ impl Progress {
             }
         }
     }
-
-    fn over(is_complete: bool) -> Self {
-        if is_complete { Self::Complete } else { Self::Broken }
-    }
 }
 
 /// Whether a request holds back the idle times of its connection.
@@ -264,10 +260,19 @@ impl State {
         matches!(self.bodies[0], Progress::Complete | Progress::None)
     }
 
-    /// A body has ended on the connection. Returns whether it was the last.
-    fn part_over(&mut self) -> bool {
+    /// A body has ended on the connection. Returns whether a tunnel follows, if it was the last.
+    fn part_over(&mut self) -> Option<bool> {
         self.parts -= 1;
-        self.parts == 0
+        (self.parts == 0).then_some(self.is_tunnel)
+    }
+
+    /// A read of the request's body waits no longer.
+    fn body_came(&mut self, control: &StreamControl<impl Side>) {
+        if self.hold == Hold::Waits {
+            // Under the lock: the response may end on another thread, which ends the request.
+            control.hold_request();
+            self.hold = Hold::Held;
+        }
     }
 
     /// Goes on from `Held`. True if the idle times are held back no more.
@@ -356,17 +361,23 @@ impl Core {
 
     /// `cuts` says that the bodies that have not ended are dropped.
     pub(super) fn end(&self, cuts: bool) {
-        let mut state = self.lock();
-        if self.has_ended() {
-            return;
+        let state = self.lock();
+        if !self.has_ended() {
+            self.finish(state, false, cuts);
         }
+    }
+
+    /// The exchange ends now, and both bodies are complete or not.
+    fn finish(&self, mut state: MutexGuard<'_, State>, is_complete: bool, cuts: bool) {
         self.has_ended.set(true);
         let cut = if cuts { state.bodies.each_mut().map(Progress::cut) } else { [None, None] };
         let (on_end, waits) = (mem::take(&mut state.on_end), state.waits > 0);
         drop(state);
         // Before the bodies, so that what consumes them does not mistake their end for its own.
-        for function in on_end {
-            function();
+        if !is_complete {
+            for function in on_end {
+                function();
+            }
         }
         for body in cut.into_iter().flatten().filter_map(|body| body.upgrade()) {
             body.cut();
@@ -409,22 +420,17 @@ impl Core {
     /// A body has ended by itself.
     pub(super) fn body_over(&self, side: BodySide, is_complete: bool) {
         let mut state = self.lock();
-        state.bodies[side as usize] = Progress::over(is_complete);
+        let progress = if is_complete { Progress::Complete } else { Progress::Broken };
+        state.bodies[side as usize] = progress;
         if side == BodySide::Request {
             state.complete_at = is_complete.then(|| self.connection.clock.near());
             return;
         }
-        if self.has_ended() || !is_complete || !state.is_request_complete() {
-            drop(state);
-            return self.end_with_response();
+        if !self.has_ended() && is_complete && state.is_request_complete() {
+            return self.finish(state, true, false);
         }
-        self.has_ended.set(true);
-        let (on_end, waits) = (mem::take(&mut state.on_end), state.waits > 0);
         drop(state);
-        drop(on_end);
-        if waits {
-            self.waiting.wake();
-        }
+        self.end_with_response();
     }
 
     /// The exchange that stands for the request on the connection.

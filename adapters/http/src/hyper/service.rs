@@ -21,7 +21,7 @@ use super::body::{ResponseBody, TimedBody};
 use super::cell::BoxError;
 #[cfg(feature = "server")]
 use super::exchange::Told;
-use super::exchange::{Connection, Exchange, Kind, Link};
+use super::exchange::{Connection, Exchange, Kind};
 use super::limits::BodyLimits;
 
 /// A service of hyper whose requests have limits.
@@ -233,7 +233,7 @@ impl<M: Side> Drop for Waiting<M> {
     fn drop(&mut self) {
         if let Some((exchange, control)) = &self.0 {
             exchange.core.end_with_response();
-            Link { exchange, control }.response_over(false);
+            exchange.core.response_over(control, false);
         }
     }
 }
@@ -265,7 +265,7 @@ where
         let mut waiting = mem::replace(this.waiting, Waiting(None));
         Poll::Ready(response.map(move |response| {
             let (exchange, control) = waiting.0.take().expect("no poll comes after the end");
-            let has_pieces = Link { exchange: &exchange, control: &control }.respond(&response);
+            let has_pieces = exchange.core.respond(&control, &response);
             response.map(|body| ResponseBody::new(body, exchange, control, has_pieces))
         }))
     }

@@ -1,15 +1,13 @@
 //! What a request is, by its head, and what its connection is told: when its idle times are held
 //! back, and where its messages begin and end.
 
-use std::sync::MutexGuard;
-
 use corewheel::conn::Side;
 use corewheel::stream::StreamControl;
 use hyper::body::Body;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Method, Request, Response, StatusCode, Version};
 
-use super::{Core, Exchange, Hold, State};
+use super::{Core, Hold};
 
 /// What a request is.
 #[derive(Clone, Copy)]
@@ -32,10 +30,7 @@ enum End {
 impl Kind {
     /// The kind of a request whose head has become complete at this moment.
     #[inline]
-    pub(in crate::hyper) fn of<B: Body, M: Side>(
-        request: &Request<B>,
-        control: &StreamControl<M>,
-    ) -> Self {
+    pub(crate) fn of<B: Body>(request: &Request<B>, control: &StreamControl<impl Side>) -> Self {
         let (head_end, body) = (control.take_head_end(), request.body());
         let has_body = !body.is_end_stream();
         let end = if !has_body || request.headers().contains_key(TRANSFER_ENCODING) {
@@ -69,162 +64,136 @@ impl Kind {
     }
 }
 
-/// A request on its connection.
-pub(in crate::hyper) struct Link<'a, M: Side> {
-    pub(in crate::hyper) exchange: &'a Exchange,
-    pub(in crate::hyper) control: &'a StreamControl<M>,
-}
-
-impl<M: Side> Link<'_, M> {
-    fn core(&self) -> &Core {
-        self.exchange.core.on_connection()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.core().lock()
-    }
-
-    pub(in crate::hyper) fn is_http1(&self) -> bool {
-        self.core().kind.is_http1()
-    }
-
+/// A request on its connection, whose stream has the control.
+impl Core {
     /// The head of a request has come.
-    pub(in crate::hyper) fn begin(&self) {
+    pub(crate) fn begin(&self, control: &StreamControl<impl Side>) {
         // No later than here: hyper reads on before it polls the future of the response, and such a
         // read would arm the deadline of the head.
-        let kind = self.core().kind;
-        match (kind.is_http1(), kind.has_body) {
-            (true, true) => self.control.head_complete(),
-            (true, false) => self.control.message_ends_with_line(),
-            (false, _) => self.control.message_complete(),
+        match (self.kind.is_http1(), self.kind.has_body) {
+            (true, true) => control.head_complete(),
+            (true, false) => control.message_ends_with_line(),
+            (false, _) => control.message_complete(),
         }
     }
 
     /// A read of the request's body begins to wait, or waits on.
-    pub(in crate::hyper) fn body_waits(&self) {
+    pub(crate) fn body_waits(&self, control: &StreamControl<impl Side>) {
         let mut state = self.lock();
         // Under the lock, as the response that begins meanwhile goes on from a wait.
-        let was_held = !self.core().is_answered.get() && state.end_hold(Hold::Waits);
+        let was_held = !self.is_answered.get() && state.end_hold(Hold::Waits);
         drop(state);
         if was_held {
-            self.control.release_request();
+            control.release_request();
         }
     }
 
     /// A read of the request's body waits no longer.
-    pub(in crate::hyper) fn body_came(&self) {
-        let mut state = self.lock();
-        if state.hold == Hold::Waits {
-            // Under the lock: the response may end on another thread, which ends the request.
-            self.control.hold_request();
-            state.hold = Hold::Held;
-        }
+    pub(crate) fn body_came(&self, control: &StreamControl<impl Side>) {
+        self.lock().body_came(control);
     }
 
     /// No more is read of the request's body, which was read to its end or not.
-    pub(in crate::hyper) fn request_over(&self, is_complete: bool, may_wait: bool) {
-        let kind = self.core().kind;
-        if kind.is_http1() {
-            match kind.end {
-                End::Line if is_complete => self.control.message_ends_with_line(),
-                End::At(end) if is_complete => self.control.message_ends_at(end),
-                _ => self.control.message_complete(),
+    pub(crate) fn request_over(&self, control: &StreamControl<impl Side>, is_complete: bool) {
+        if self.kind.is_http1() {
+            match self.kind.end {
+                End::Line if is_complete => control.message_ends_with_line(),
+                End::At(end) if is_complete => control.message_ends_at(end),
+                _ => control.message_complete(),
             }
         }
-        if may_wait {
-            self.body_came();
-        }
         let mut state = self.lock();
-        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
+        state.body_came(control);
+        let over = state.part_over();
         drop(state);
-        self.begin_next(is_last, is_tunnel);
+        self.begin_next(control, over);
     }
 
-    /// A body has ended on the connection. With the last, the next message begins.
-    fn begin_next(&self, is_last: bool, is_tunnel: bool) {
-        let is_over = is_last && self.is_http1();
-        if is_over {
-            self.core().connection.told.has_request.set(false);
-        }
-        match (is_over, is_tunnel) {
-            (true, false) => self.control.begin_message(),
-            (true, true) => self.control.message_complete(),
-            (false, _) => {}
+    /// With the last of the two bodies, the next message begins, unless a tunnel follows.
+    fn begin_next(&self, control: &StreamControl<impl Side>, over: Option<bool>) {
+        let Some(is_tunnel) = over.filter(|_| self.kind.is_http1()) else { return };
+        self.connection.told.has_request.set(false);
+        if is_tunnel {
+            control.message_complete();
+        } else {
+            control.begin_message();
         }
     }
 
     /// The head of the response is there. True if its data is handed over as pieces.
-    pub(in crate::hyper) fn respond<B: Body>(&self, response: &Response<B>) -> bool {
-        let (status, core) = (response.status(), self.core());
-        if core.kind.has_body {
-            let state = self.lock();
-            core.is_answered.set(true);
-            drop(state);
-            self.body_came();
+    pub(crate) fn respond<B: Body>(
+        &self,
+        control: &StreamControl<impl Side>,
+        response: &Response<B>,
+    ) -> bool {
+        let (status, told) = (response.status(), &self.connection.told);
+        if self.kind.has_body {
+            let mut state = self.lock();
+            self.is_answered.set(true);
+            state.body_came(control);
         }
         let is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
-            || (core.kind.is_connect && status.is_success());
+            || (self.kind.is_connect && status.is_success());
         if is_tunnel {
-            core.lock().is_tunnel = true;
-            if core.kind.is_http1() {
-                core.connection.told.is_tunnel.set(true);
+            self.lock().is_tunnel = true;
+            if self.kind.is_http1() {
+                told.is_tunnel.set(true);
             } else {
-                self.control.begin_tunnel();
+                control.begin_tunnel();
             }
         }
-        if core.kind.takes_chunks() && is_of_events(response) {
-            core.connection.told.has_events.set(true);
+        if self.kind.takes_chunks() && is_of_events(response) {
+            told.has_events.set(true);
         }
-        !core.kind.is_http1() && self.control.bounds_writes()
+        !self.kind.is_http1() && control.bounds_writes()
     }
 
     /// No more is taken of the response: all of it was, or it is broken off.
-    pub(in crate::hyper) fn response_over(&self, is_complete: bool) {
+    pub(crate) fn response_over(&self, control: &StreamControl<impl Side>, is_complete: bool) {
         // On HTTP/1, all that hyper has taken goes to the stream before anything else.
-        let is_http1 = self.is_http1();
+        let (core, is_http1) = (self.on_connection(), self.kind.is_http1());
         if is_http1 && is_complete {
-            self.core().connection.told.has_events.set(false);
+            core.connection.told.has_events.set(false);
         }
-        let mut state = self.lock();
+        let mut state = core.lock();
         state.is_body_over = true;
         let ends = !is_complete && !is_http1 || state.pieces == 0;
-        let was_held = ends && state.end_hold(Hold::Ended);
-        let (is_last, is_tunnel) = (state.part_over(), state.is_tunnel);
+        let (was_held, over) = (ends && state.end_hold(Hold::Ended), state.part_over());
         drop(state);
         if was_held {
-            self.end_request(is_http1);
+            end_request(control, is_http1);
         }
-        self.begin_next(is_last, is_tunnel);
-    }
-
-    /// hyper has taken the response to its end. `is_flushed` if it flushes in the same poll.
-    fn end_request(&self, is_flushed: bool) {
-        if is_flushed {
-            self.control.end_request_at_flush();
-        } else {
-            self.control.end_request_at_write();
-        }
+        core.begin_next(control, over);
     }
 
     /// A piece of the response is handed to hyper.
-    pub(in crate::hyper) fn begin_piece(&self) {
-        self.lock().pieces += 1;
-        self.control.begin_piece();
+    pub(crate) fn begin_piece(&self, control: &StreamControl<impl Side>) {
+        self.on_connection().lock().pieces += 1;
+        control.begin_piece();
     }
 
     /// hyper has written or copied data of the response, and flushes in the same poll, or has
     /// dropped the data.
-    pub(in crate::hyper) fn piece_over(&self, is_flushed: bool) {
-        let mut state = self.lock();
+    pub(crate) fn piece_over(&self, control: &StreamControl<impl Side>, is_flushed: bool) {
+        let mut state = self.on_connection().lock();
         state.pieces -= 1;
         let is_last = state.is_body_over && state.pieces == 0;
         let was_held = is_last && state.end_hold(Hold::Ended);
         drop(state);
         if was_held {
-            self.end_request(is_flushed);
+            end_request(control, is_flushed);
         }
         // Last, as the request ends with the pieces that are left.
-        self.control.end_piece(is_flushed);
+        control.end_piece(is_flushed);
+    }
+}
+
+/// hyper has taken the response to its end. `is_flushed` if it flushes in the same poll.
+fn end_request(control: &StreamControl<impl Side>, is_flushed: bool) {
+    if is_flushed {
+        control.end_request_at_flush();
+    } else {
+        control.end_request_at_write();
     }
 }
 
