@@ -37,16 +37,19 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use self::forward::Watched;
-use self::reads::Reads;
-use self::writes::Writes;
 use super::control::{Shared, StreamControl};
 use super::http2::Protocol;
 use super::limits::{StreamTimeout, ends};
 use super::notes::ENDED;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, Moment, Side};
+use super::socket::Acknowledged;
+use super::unsent::Unsent;
+use crate::conn::{ConnTimers, DeadlineKind, Direction, Ends, InProgress, Moment, Side, Transfer};
 use crate::face::handle::AnyHandle;
 use crate::pass;
 use crate::values::refused::RefusedKind;
+
+/// So many reads in a row that were ready stamp the connection once.
+const UNSTAMPED_MAX: u8 = 8;
 
 /// What there is of each direction.
 #[derive(Default)]
@@ -72,6 +75,145 @@ impl Way {
     fn end_wait(&mut self) -> bool {
         self.has_looked = false;
         std::mem::replace(&mut self.waits, false)
+    }
+}
+
+/// A message that is measured.
+enum Measured<M: Side> {
+    /// So many bytes of it have come, and no read has waited for a part of it that is measured.
+    Bytes(u64),
+    /// The transfer is paused unless a read waits.
+    Awaited(Transfer<M>),
+}
+
+struct Reads<M: Side> {
+    way: Way,
+    /// How many reads in a row have not stamped the connection.
+    unstamped: u8,
+    /// When the head that has begun must be complete; `None` if no head has begun.
+    head_due: Option<u64>,
+    /// `None` if no message is measured.
+    message: Option<Measured<M>>,
+    /// What the next read that waits answers; `None` if nothing is asked.
+    question: Option<u32>,
+}
+
+impl<M: Side> Reads<M> {
+    fn new() -> Self {
+        Self { way: Way::default(), unstamped: 0, head_due: None, message: None, question: None }
+    }
+
+    /// Counts a read that has brought bytes, and has not waited. True if it is to be stamped.
+    #[inline]
+    fn is_stamped(&mut self) -> bool {
+        self.unstamped += 1;
+        self.unstamped == UNSTAMPED_MAX
+    }
+
+    fn transfer(&self) -> Option<&Transfer<M>> {
+        match &self.message {
+            Some(Measured::Awaited(transfer)) => Some(transfer),
+            _ => None,
+        }
+    }
+}
+
+/// A write, a flush or a shutdown that waits, which is a stall.
+struct Sending<M: Side> {
+    /// How many bytes of pieces were taken when the wait for a window began: the stream has
+    /// accepted all, and pieces of responses wait. `None` in a wait for the stream.
+    taken: Option<u64>,
+    /// Where only its rate bounds the write, it holds the idle times back.
+    rated: Option<InProgress<M>>,
+}
+
+/// The time of a wait, which is stopped unless something waits.
+struct Stall<M: Side> {
+    time: Transfer<M>,
+    /// Whether it is that of a wait for a window, of which no socket says anything.
+    is_of_window: bool,
+}
+
+struct Writes<M: Side> {
+    way: Way,
+    /// Whether the last write was put off so that other tasks of the shard run. What it was given
+    /// is not accepted, though nothing waits.
+    is_put_off: bool,
+    /// When the stream last accepted bytes at once; `None` if something has waited since. A
+    /// response whose flush follows has ended then.
+    written: Option<Moment>,
+    /// `None` if nothing waits.
+    sending: Option<Sending<M>>,
+    /// `None` if nothing has waited yet, or if the event of the last wait may have come.
+    stall: Option<Stall<M>>,
+    /// The bytes that are accepted or acknowledged. It is paused unless a write waits; `None` if
+    /// none has waited.
+    rate: Option<Transfer<M>>,
+    /// What the peer has acknowledged; `None` of a stream without a socket.
+    acknowledged: Option<Acknowledged>,
+}
+
+impl<M: Side> Writes<M> {
+    fn new() -> Self {
+        Self {
+            way: Way::default(),
+            is_put_off: false,
+            written: None,
+            sending: None,
+            stall: None,
+            rate: None,
+            acknowledged: None,
+        }
+    }
+
+    /// What waits afterwards has a time of its own.
+    fn forget(&mut self) {
+        (self.sending, self.stall, self.rate) = (None, None, None);
+        if let Some(known) = &mut self.acknowledged {
+            known.has_left = false;
+        }
+    }
+
+    /// Something waits, for the stream if it has not waited before.
+    fn sending(&mut self) -> &mut Sending<M> {
+        self.sending.get_or_insert(Sending { taken: None, rated: None })
+    }
+
+    /// How many bytes of responses were taken in the wait for a window; `None` if there is none.
+    fn newly_taken(&self, unsent: &Unsent) -> Option<u64> {
+        Some(unsent.taken() - self.sending.as_ref()?.taken?)
+    }
+
+    /// Bytes that are left hold no idle time back by themselves.
+    fn presume(&self) {
+        if let Some(stall) = &self.stall {
+            stall.time.presume(!self.is_stalled());
+        }
+    }
+
+    #[inline]
+    fn is_stalled(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    #[inline]
+    fn is_windowed(&self) -> bool {
+        self.sending.as_ref().is_some_and(|sending| sending.taken.is_some())
+    }
+
+    /// Whether the stream has accepted all that it was given.
+    fn has_accepted(&self) -> bool {
+        !self.is_stalled() && !self.is_put_off
+    }
+
+    /// Whether bytes are left that the peer may not have acknowledged.
+    fn has_left(&self) -> bool {
+        self.acknowledged.as_ref().is_some_and(|known| known.has_left)
+    }
+
+    /// Whether bytes are left, and no write waits.
+    fn has_only_left(&self) -> bool {
+        self.has_left() && !self.is_stalled() && !self.way.waits
     }
 }
 

@@ -8,57 +8,14 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use super::super::notes::{CONNECTION, ENDED, HEAD, MEASURED, MESSAGE, TAKEN};
-use super::{Deadlines, Way};
+use super::{Deadlines, Measured};
 use crate::clock::saturating_nanos;
 use crate::conn::{DeadlineKind, Direction, Moment, Side, Transfer, Wakes};
 use crate::pass;
 
-/// So many reads in a row that were ready stamp the connection once.
-const UNSTAMPED_MAX: u8 = 8;
-
 /// So many writes and flushes after a question show that the task does not read. A poll of a
 /// connection reads before it flushes, or after a few writes.
 const WITHOUT_READ_MAX: u32 = 32;
-
-/// A message that is measured.
-pub(super) enum Measured<M: Side> {
-    /// So many bytes of it have come, and no read has waited for a part of it that is measured.
-    Bytes(u64),
-    /// The transfer is paused unless a read waits.
-    Awaited(Transfer<M>),
-}
-
-pub(super) struct Reads<M: Side> {
-    pub(super) way: Way,
-    /// How many reads in a row have not stamped the connection.
-    unstamped: u8,
-    /// When the head that has begun must be complete; `None` if no head has begun.
-    head_due: Option<u64>,
-    /// `None` if no message is measured.
-    pub(super) message: Option<Measured<M>>,
-    /// What the next read that waits answers; `None` if nothing is asked.
-    pub(super) question: Option<u32>,
-}
-
-impl<M: Side> Reads<M> {
-    pub(super) fn new() -> Self {
-        Self { way: Way::default(), unstamped: 0, head_due: None, message: None, question: None }
-    }
-
-    /// Counts a read that has brought bytes, and has not waited. True if it is to be stamped.
-    #[inline]
-    pub(super) fn is_stamped(&mut self) -> bool {
-        self.unstamped += 1;
-        self.unstamped == UNSTAMPED_MAX
-    }
-
-    fn transfer(&self) -> Option<&Transfer<M>> {
-        match &self.message {
-            Some(Measured::Awaited(transfer)) => Some(transfer),
-            _ => None,
-        }
-    }
-}
 
 impl<M: Side> Deadlines<M> {
     /// Reads by `call`, which says how many bytes it has read.
