@@ -2,7 +2,7 @@
 //! a name of its own. So a request is answered where it names an address, a name of loopback, or
 //! the name that the builder was given.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use arbtest::arbitrary::{Result, Unstructured};
 use corewheel::{Runtime, TimerService};
@@ -10,34 +10,11 @@ use corewheel_stats::{StatsEndpoint, StatsRoutes};
 
 use crate::session::{input, talk};
 
-const TOKENS: &[&[u8]] = &[
-    b"localhost",
-    b"LocalHost",
-    b".localhost",
-    b"stats.example",
-    b"evil.example",
-    b"127.0.0.1",
-    b"0x7f.1",
-    b"1",
-    b".",
-    b":",
-    b"80",
-    b"65536",
-    b"[",
-    b"]",
-    b"::1",
-    b"[::1]",
-    b"%25eth0",
-    b"@",
-    b"/",
-    b"#",
-    b"?",
-    b"\\",
-    b" ",
-    b"\t",
-    b",",
-    b"-",
-    b"_",
+const NAMES: &[&[u8]] =
+    &[b"localhost", b"LocalHost", b".localhost", b"stats.example", b"evil.example", b"127.0.0.1"];
+const SIGNS: &[&[u8]] = &[
+    b"0x7f.1", b"1", b".", b":", b"80", b"65536", b"[", b"]", b"::1", b"[::1]", b"%25eth0", b"@",
+    b"/", b"#", b"?", b"\\", b" ", b"\t", b",", b"-", b"_",
 ];
 
 pub(crate) struct Server {
@@ -55,12 +32,8 @@ impl Server {
         Self { endpoint: endpoint.expect("a port is free"), _service: service }
     }
 
-    fn address(&self) -> SocketAddr {
-        self.endpoint.local_addr()
-    }
-
     pub(crate) fn check(&self, bytes: &mut Unstructured) -> Result<()> {
-        let host = input(bytes, TOKENS, 6)?;
+        let host = input(bytes, [NAMES, SIGNS], 6)?;
         // A line of its own would be another header.
         let is_line = |byte: &u8| matches!(byte, b'\r' | b'\n');
         let host: Vec<u8> = host.into_iter().filter(|byte| !is_line(byte)).collect();
@@ -71,7 +44,7 @@ impl Server {
             (b"/live".to_vec(), host.clone())
         };
         let head = [b"GET ", &target[..], b" HTTP/1.1\r\nHost: ", &header, b"\r\n\r\n"].concat();
-        let reply = talk(self.address(), &[&head]);
+        let reply = talk(self.endpoint.local_addr(), &[&head]);
         let is_answered = reply.bytes.starts_with(b"HTTP/1.1 200 ");
         let text = String::from_utf8_lossy(&host).into_owned();
         if in_target {

@@ -19,7 +19,7 @@ pub(crate) struct Reply {
 
 impl Reply {
     /// Whether two connections have had the same reply, as far as resets have left it.
-    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
+    fn agrees_with(&self, other: &Self) -> bool {
         let is_begin = |of: &Self, whole: &Self| of.is_reset && whole.bytes.starts_with(&of.bytes);
         self.bytes == other.bytes || is_begin(self, other) || is_begin(other, self)
     }
@@ -43,14 +43,24 @@ pub(crate) fn talk(address: SocketAddr, pieces: &[&[u8]]) -> Reply {
     Reply { bytes, is_reset: end.is_err() }
 }
 
+/// A server gives the same reply to bytes that come whole and in pieces.
+pub(crate) fn check_agree(sent: &[u8], whole: &Reply, cut: &Reply) {
+    let [sent, in_one, in_pieces] =
+        [sent, &whole.bytes, &cut.bytes].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(whole.agrees_with(cut), "{sent:?} is answered {in_one:?}, and in pieces {in_pieces:?}");
+}
+
+/// Words and signs of a protocol.
+pub(crate) type Tokens = [&'static [&'static [u8]]; 2];
+
 /// Up to `most` tokens of a protocol, each of which may be a random byte in its place.
-pub(crate) fn input(bytes: &mut Unstructured, tokens: &[&[u8]], most: usize) -> Result<Vec<u8>> {
-    let mut input = Vec::new();
+pub(crate) fn input(bytes: &mut Unstructured, tokens: Tokens, most: usize) -> Result<Vec<u8>> {
+    let (mut input, tokens) = (Vec::new(), tokens.concat());
     for _ in 0..bytes.int_in_range(1..=most)? {
         if bytes.ratio(1, 12)? {
             input.push(bytes.arbitrary()?);
         } else {
-            input.extend_from_slice(bytes.choose(tokens)?);
+            input.extend_from_slice(bytes.choose(&tokens)?);
         }
     }
     Ok(input)
