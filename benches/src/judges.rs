@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
@@ -34,17 +33,15 @@ enum Told {
 /// Cargo cannot build it, or the judge fails.
 pub fn judge(
     script: &str,
-    (package, program): (&str, &str),
+    package: &str,
+    program: &str,
     arguments: &[String],
 ) -> Result<Report, Box<dyn Error>> {
     let program = Built::new(package, false)?.program(program)?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("judge").join(script);
-    let mut judge = Command::new("python3")
-        .arg(script)
-        .arg(program)
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let script = format!("{}/judge/{script}.py", env!("CARGO_MANIFEST_DIR"));
+    let mut judge = Command::new("python3");
+    let mut judge =
+        judge.arg(script).arg(program).args(arguments).stdout(Stdio::piped()).spawn()?;
     let mut report = Report::default();
     let mut pending = None;
     for line in BufReader::new(judge.stdout.take().ok_or("it is piped")?).lines() {

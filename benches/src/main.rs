@@ -127,14 +127,11 @@ enum What {
 
 fn main() -> ExitCode {
     let Options { command, how } = Options::parse();
-    match run(command, &how) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("corewheel-bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let holds = run(command, &how).unwrap_or_else(|error| {
+        eprintln!("corewheel-bench: {error}");
+        false
+    });
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Whether all that must hold does. A target of speed is no such thing: other load misses it.
@@ -180,12 +177,10 @@ fn run(command: Option<What>, how: &How) -> Result<bool, Box<dyn Error>> {
             ("broker", run.report)
         }
         Some(What::Proxy { arguments }) => {
-            let program = ("corewheel-proxy", "reverse_proxy");
-            ("proxy", judges::judge("proxy.py", program, &arguments)?)
+            ("proxy", judges::judge("proxy", "corewheel-proxy", "reverse_proxy", &arguments)?)
         }
         Some(What::Cache { arguments }) => {
-            let program = ("corewheel-resp-cache", "resp_cache");
-            ("cache", judges::judge("cache.py", program, &arguments)?)
+            ("cache", judges::judge("cache", "corewheel-resp-cache", "resp_cache", &arguments)?)
         }
         Some(What::Show { report }) => {
             let stored = serde_json::from_str(&std::fs::read_to_string(&report)?)?;
@@ -209,9 +204,8 @@ fn finish(name: &str, mut report: Report, how: &How) -> Result<bool, Box<dyn Err
     let holds = report.targets.iter().all(|verdict| verdict.met);
     report.targets.extend(judged);
     if report.text.is_empty() {
-        let cpus = available_parallelism()?;
-        report.text =
-            format!("{}; {cpus} cpus; {} rounds, in turns\n", cells::compiler()?, how.rounds);
+        let (compiler, cpus, rounds) = (cells::compiler()?, available_parallelism()?, how.rounds);
+        report.text = format!("{compiler}; {cpus} cpus; {rounds} rounds, in turns\n");
     }
     println!("{}", report.markdown());
     let out = how.out.clone().unwrap_or_else(|| PathBuf::from("target/bench"));

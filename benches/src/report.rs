@@ -82,12 +82,6 @@ pub struct Entrant {
 /// A value with the title of its table, and its row in it: `{}` stands for the row of the entrants.
 pub type Measured = ((String, String), f64);
 
-impl std::fmt::Debug for Entrant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Entrant").field(&self.contender).finish()
-    }
-}
-
 impl Entrant {
     /// An entrant whose rounds call `round`, which returns the value.
     pub fn new(contender: &str, mut round: impl FnMut() -> f64 + 'static) -> Self {

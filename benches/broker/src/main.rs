@@ -111,18 +111,13 @@ async fn round(options: &Options) -> Result<(), Failed> {
     tokio::time::sleep(Duration::from_secs(options.seconds)).await;
     let messages = received.load(Ordering::Relaxed) - before;
     let micros = (broker.processor_time()? - begin) as f64 * 10_000.0 / messages as f64;
-    let memory = broker.memory_kb()?;
-    for (at, (table, value)) in [
+    let measured = [
         ("a message of the broker, processor time, µs", micros),
-        ("the broker's memory, kB", memory as f64),
+        ("the broker's memory, kB", broker.memory_kb()? as f64),
         ("messages in a round", messages as f64),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        print!(r#"{}[["{table}", "{{}}"], {value}]"#, if at == 0 { "[" } else { ", " });
-    }
-    println!("]");
+    ];
+    let measured = measured.map(|(table, value)| format!(r#"[["{table}", "{{}}"], {value}]"#));
+    println!("[{}]", measured.join(", "));
     Ok(())
 }
 

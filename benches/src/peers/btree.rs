@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use crate::{Payload, Timers};
 
 /// Timers in an ordered map.
-#[derive(Debug)]
 pub struct BTree {
     timers: BTreeMap<(u64, u64), Payload>,
     sequence: u64,
@@ -30,11 +29,6 @@ impl Timers for BTree {
 
     fn cancel(&mut self, key: (u64, u64)) -> Payload {
         self.timers.remove(&key).expect("it is pending")
-    }
-
-    fn reset(&mut self, key: (u64, u64), deadline: u64) -> (u64, u64) {
-        let payload = self.cancel(key);
-        self.schedule(deadline, payload)
     }
 
     fn advance(&mut self, now: u64, mut fired: impl FnMut(Payload)) {

@@ -3,7 +3,6 @@
 //! It knows no clock but tokio's, so it lives in a runtime whose clock is paused and moved by hand.
 //! Each `advance` enters that runtime, which is part of its figures where time goes on.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::task::Poll;
@@ -31,12 +30,6 @@ thread_local! {
 pub struct TokioQueue {
     queue: DelayQueue<Payload>,
     epoch: Instant,
-}
-
-impl fmt::Debug for TokioQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokioQueue").field("pending", &self.queue.len()).finish_non_exhaustive()
-    }
 }
 
 impl TokioQueue {

@@ -4,7 +4,6 @@
 //! The handle holds a reference, as a caller must to get the payload back: the crate's cancel does
 //! not return it.
 
-use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -38,20 +37,6 @@ pub struct HashWheel {
     pending: usize,
 }
 
-impl fmt::Debug for HashWheel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HashWheel").field("pending", &self.pending).finish_non_exhaustive()
-    }
-}
-
-impl HashWheel {
-    fn insert(&mut self, entry: &Rc<Entry>, deadline: u64) {
-        let delay = Duration::from_millis(deadline - self.now);
-        let inserted = self.wheel.insert_ref_with_delay(Rc::clone(entry), delay);
-        inserted.expect("the deadline is not over");
-    }
-}
-
 impl Timers for HashWheel {
     const NAME: &'static str = "hierarchical_hash_wheel_timer";
     const FIFO: bool = false;
@@ -65,7 +50,9 @@ impl Timers for HashWheel {
         let entry = Rc::new(Entry { id: self.next_id, payload });
         self.next_id += 1;
         self.pending += 1;
-        self.insert(&entry, deadline);
+        let delay = Duration::from_millis(deadline - self.now);
+        let inserted = self.wheel.insert_ref_with_delay(Rc::clone(&entry), delay);
+        inserted.expect("the deadline is not over");
         entry
     }
 
@@ -75,22 +62,14 @@ impl Timers for HashWheel {
         entry.payload
     }
 
-    fn reset(&mut self, entry: Rc<Entry>, deadline: u64) -> Rc<Entry> {
-        let payload = self.cancel(entry);
-        self.schedule(deadline, payload)
-    }
-
     fn advance(&mut self, now: u64, mut fired: impl FnMut(Payload)) {
         while self.now < now {
             match self.wheel.can_skip() {
                 Skip::Empty => self.now = now,
-                Skip::Millis(ticks) if u64::from(ticks) <= now - self.now => {
-                    self.wheel.skip(ticks);
-                    self.now += u64::from(ticks);
-                }
-                Skip::Millis(_) => {
-                    self.wheel.skip((now - self.now) as u32);
-                    self.now = now;
+                Skip::Millis(ticks) => {
+                    let ticks = u64::from(ticks).min(now - self.now);
+                    self.wheel.skip(ticks as u32);
+                    self.now += ticks;
                 }
                 Skip::None => {
                     self.now += 1;
@@ -105,8 +84,8 @@ impl Timers for HashWheel {
 
     fn next_deadline(&mut self) -> Option<u64> {
         match self.wheel.can_skip() {
-            _ if self.pending == 0 => None,
             Skip::Empty => None,
+            _ if self.pending == 0 => None,
             Skip::Millis(ticks) => Some(self.now + u64::from(ticks) + 1),
             Skip::None => Some(self.now + 1),
         }

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use crate::{Payload, Timers};
 
 /// In this order: by deadline, then by arrival.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
     /// Unique for 2³² schedules, which is more than a run makes.
@@ -18,22 +18,16 @@ struct Entry {
     index: u32,
 }
 
-#[derive(Debug)]
 struct Node {
     payload: Option<Payload>,
     /// Of the entry that counts.
     sequence: u32,
 }
 
-/// Names a timer by its slot and its entry.
-#[derive(Debug)]
-pub struct HeapHandle {
-    index: u32,
-    sequence: u32,
-}
+/// Names a timer by its slot, and the sequence of its entry.
+type HeapHandle = (u32, u32);
 
 /// Timers in a binary heap.
-#[derive(Debug)]
 pub struct Heap {
     entries: BinaryHeap<Reverse<Entry>>,
     nodes: Vec<Node>,
@@ -47,12 +41,8 @@ impl Timers for Heap {
     type Handle = HeapHandle;
 
     fn with_capacity(capacity: usize) -> Self {
-        Self {
-            entries: BinaryHeap::with_capacity(capacity),
-            nodes: Vec::with_capacity(capacity),
-            free: Vec::new(),
-            sequence: 0,
-        }
+        let (entries, nodes) = (BinaryHeap::with_capacity(capacity), Vec::with_capacity(capacity));
+        Self { entries, nodes, free: Vec::new(), sequence: 0 }
     }
 
     fn schedule(&mut self, deadline: u64, payload: Payload) -> HeapHandle {
@@ -65,15 +55,13 @@ impl Timers for Heap {
     }
 
     fn cancel(&mut self, handle: HeapHandle) -> Payload {
-        let node = &self.nodes[handle.index as usize];
-        assert_eq!(node.sequence, handle.sequence, "the handle names this timer");
-        self.vacate(handle.index)
+        let index = self.find(handle);
+        self.vacate(index)
     }
 
     fn reset(&mut self, handle: HeapHandle, deadline: u64) -> HeapHandle {
-        let node = &self.nodes[handle.index as usize];
-        assert_eq!(node.sequence, handle.sequence, "the handle names this timer");
-        self.file(handle.index, deadline)
+        let index = self.find(handle);
+        self.file(index, deadline)
     }
 
     fn advance(&mut self, now: u64, mut fired: impl FnMut(Payload)) {
@@ -103,6 +91,12 @@ impl Timers for Heap {
 }
 
 impl Heap {
+    fn find(&self, (index, sequence): HeapHandle) -> u32 {
+        let node = &self.nodes[index as usize];
+        assert_eq!(node.sequence, sequence, "the handle names this timer");
+        index
+    }
+
     fn file(&mut self, index: u32, deadline: u64) -> HeapHandle {
         if self.entries.len() > 2 * self.pending() + 512 {
             let nodes = &self.nodes;
@@ -112,7 +106,7 @@ impl Heap {
         self.sequence += 1;
         self.nodes[index as usize].sequence = sequence;
         self.entries.push(Reverse(Entry { deadline, sequence, index }));
-        HeapHandle { index, sequence }
+        (index, sequence)
     }
 
     fn vacate(&mut self, index: u32) -> Payload {

@@ -6,7 +6,6 @@
 //! which are part of its figures. It converts back by a multiplication that rounds down, so that an
 //! instant at the very beginning of a tick is taken for the tick before; hence the half tick.
 
-use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::time::{Duration, Instant};
 
@@ -19,12 +18,6 @@ pub struct Nexus {
     wheel: Wheel<Payload>,
     epoch: Instant,
     expired: Vec<Payload>,
-}
-
-impl fmt::Debug for Nexus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nexus").field("pending", &self.wheel.len()).finish_non_exhaustive()
-    }
 }
 
 impl Nexus {

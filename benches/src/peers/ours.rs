@@ -9,7 +9,6 @@ use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TimerKey, WheelKind};
 use crate::{Payload, Timers};
 
 /// [`Shard`] as it is by default, but for its capacity, or with a hashed wheel.
-#[derive(Debug)]
 pub struct Ours<const HASHED: bool>(Shard<Payload>);
 
 impl<const HASHED: bool> Timers for Ours<HASHED> {

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use corewheel::{ResetOutcome, Timers};
-use corewheel_shard::{Shard, ShardConfig, Tick};
+use corewheel::{Deadline, ResetOutcome, TimerId, Timers};
+use corewheel_shard::{Shard, ShardConfig, Tick, TimerKey};
 use glommio::timer::Timer;
 use tokio::runtime::Builder;
 
@@ -88,13 +88,10 @@ impl<O, T> Held<O, T> {
         Self { owner, timers, now: Instant::now(), done: 0 }
     }
 
-    /// The time, which is read once for many operations.
-    fn now(&mut self) -> Instant {
-        if self.done.is_multiple_of(LOOK_EVERY) {
-            self.now = Instant::now();
-        }
+    /// Whether this operation is the first of those for which the time is read once.
+    fn begins_loop(&mut self) -> bool {
         self.done += 1;
-        self.now
+        self.done % LOOK_EVERY == 1
     }
 }
 
@@ -102,7 +99,7 @@ fn home(count: usize) -> Home {
     Home::new(count + 1_024)
 }
 
-fn schedule(home: &Home, delay: Duration) -> corewheel::TimerId {
+fn schedule(home: &Home, delay: Duration) -> TimerId {
     home.shard.timers().schedule(delay, Payload::MIN).expect("there is room")
 }
 
@@ -153,115 +150,103 @@ fn of_glommio(steps: &Rc<[Step]>, count: usize, each: fn(&mut Vec<Timer>, &Step)
     })
 }
 
-/// The entrants that cancel a timer and schedule another.
-pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
-    let steps = &steps(count, false);
+/// What each contender does in a step.
+struct Each {
+    corewheel: fn(&mut Held<Home, TimerId>, &Step),
+    /// What a caller does that knows the time or the deadline, and the name of that contender.
+    known: fn(&mut Held<Known, TimerId>, &Step),
+    known_name: &'static str,
+    bare: fn(&mut Held<RefCell<Shard<Payload>>, TimerKey>, &Step),
+    sleep: fn(&mut Held<Home, Pin<Box<corewheel::Sleep>>>, &Step),
+    tokio: fn(&mut Held<(), Pin<Box<tokio::time::Sleep>>>, &Step),
+    glommio: fn(&mut Vec<Timer>, &Step),
+}
+
+/// A shard, with a deadline that was computed once for many steps.
+type Known = (Home, Option<Deadline>);
+
+/// The entrants with so many timers.
+fn entrants(count: usize, steps: &Rc<[Step]>, glommio: bool, each: Each) -> Vec<Entrant> {
     enter_tokio();
+    let bare = Held::new(count, RefCell::new(bare(count)), |shard, delay| {
+        shard.borrow_mut().schedule(tick(delay), Payload::MIN).expect("there is room")
+    });
+    let known = Held::new(count, (home(count), None), |(home, _), delay| schedule(home, delay));
+    let sleeps = Held::new(count, home(count), |home, delay| sleep(home.shard.timers(), delay));
+    let of_tokio = Held::new(count, (), |(), delay| tokio_sleep(delay));
+    let ours = Held::new(count, home(count), schedule);
     let mut entrants = vec![
-        entrant("corewheel", steps, Held::new(count, home(count), schedule), |held, step| {
-            let timers = held.owner.shard.timers();
-            black_box(timers.cancel(held.timers[step.0]).payload().expect("it is pending"));
-            held.timers[step.0] = schedule(&held.owner, step.1);
-        }),
-        entrant(
-            "corewheel, time known",
-            steps,
-            Held::new(count, home(count), schedule),
-            |held, step| {
-                let now = held.now();
-                let timers = held.owner.shard.timers();
-                let ended = timers.cancel(held.timers[step.0]);
-                black_box(ended.payload().expect("it is pending"));
-                let begun = timers.schedule(now + step.1, Payload::MIN);
-                held.timers[step.0] = begun.expect("there is room");
-            },
-        ),
-        entrant(
-            "the bare wheel",
-            steps,
-            Held::new(count, RefCell::new(bare(count)), |shard, delay| {
-                shard.borrow_mut().schedule(tick(delay), Payload::MIN).expect("there is room")
-            }),
-            |held, step| {
-                let shard = held.owner.get_mut();
-                black_box(shard.cancel(held.timers[step.0]).payload().expect("it is pending"));
-                let key = shard.schedule(tick(step.1), Payload::MIN);
-                held.timers[step.0] = key.expect("there is room");
-            },
-        ),
-        entrant(
-            "corewheel's Sleep",
-            steps,
-            Held::new(count, home(count), |home, delay| sleep(home.shard.timers(), delay)),
-            |held, step| held.timers[step.0] = sleep(held.owner.shard.timers(), step.1),
-        ),
-        entrant(
-            "tokio::time::Sleep",
-            steps,
-            Held::new(count, (), |(), delay| tokio_sleep(delay)),
-            |held, step| held.timers[step.0] = tokio_sleep(step.1),
-        ),
+        entrant("corewheel", steps, ours, each.corewheel),
+        entrant(each.known_name, steps, known, each.known),
+        entrant("the bare wheel", steps, bare, each.bare),
+        entrant("corewheel's Sleep", steps, sleeps, each.sleep),
+        entrant("tokio::time::Sleep", steps, of_tokio, each.tokio),
     ];
     if glommio {
-        entrants.push(of_glommio(steps, count, |timers, step| {
-            timers[step.0] = polled(Timer::new(step.1));
-        }));
+        entrants.push(of_glommio(steps, count, each.glommio));
     }
     entrants
 }
 
+/// The entrants that cancel a timer and schedule another.
+pub fn churn(count: usize, glommio: bool) -> Vec<Entrant> {
+    let each = Each {
+        corewheel: |held, step| {
+            let timers = held.owner.shard.timers();
+            black_box(timers.cancel(held.timers[step.0]).payload().expect("it is pending"));
+            held.timers[step.0] = schedule(&held.owner, step.1);
+        },
+        known_name: "corewheel, time known",
+        known: |held, step| {
+            if held.begins_loop() {
+                held.now = Instant::now();
+            }
+            let timers = held.owner.0.shard.timers();
+            black_box(timers.cancel(held.timers[step.0]).payload().expect("it is pending"));
+            let begun = timers.schedule(held.now + step.1, Payload::MIN);
+            held.timers[step.0] = begun.expect("there is room");
+        },
+        bare: |held, step| {
+            let shard = held.owner.get_mut();
+            black_box(shard.cancel(held.timers[step.0]).payload().expect("it is pending"));
+            let key = shard.schedule(tick(step.1), Payload::MIN);
+            held.timers[step.0] = key.expect("there is room");
+        },
+        sleep: |held, step| held.timers[step.0] = sleep(held.owner.shard.timers(), step.1),
+        tokio: |held, step| held.timers[step.0] = tokio_sleep(step.1),
+        glommio: |timers, step| timers[step.0] = polled(Timer::new(step.1)),
+    };
+    entrants(count, &steps(count, false), glommio, each)
+}
+
 /// The entrants that reset a timer.
 pub fn resets(count: usize, glommio: bool) -> Vec<Entrant> {
-    let steps = &steps(count, true);
-    enter_tokio();
-    let mut entrants = vec![
-        entrant("corewheel", steps, Held::new(count, home(count), schedule), |held, step| {
+    let each = Each {
+        corewheel: |held, step| {
             let outcome = held.owner.shard.timers().reset(held.timers[step.0], step.1);
             assert_eq!(outcome, ResetOutcome::Reset, "it is pending");
-        }),
-        entrant(
-            "corewheel, deadline known",
-            steps,
-            Held::new(count, (home(count), None), |(home, _), delay| schedule(home, delay)),
-            |held, step| {
-                // A server computes a deadline once for many connections that it has read from.
-                let is_new = held.done.is_multiple_of(LOOK_EVERY);
-                held.done += 1;
-                let (home, known) = &mut held.owner;
-                let timers = home.shard.timers();
-                if is_new {
-                    *known = Some(timers.deadline(step.1));
-                }
-                let outcome = timers.reset(held.timers[step.0], known.expect("it is computed"));
-                assert_eq!(outcome, ResetOutcome::Reset, "it is pending");
-            },
-        ),
-        entrant(
-            "the bare wheel",
-            steps,
-            Held::new(count, RefCell::new(bare(count)), |shard, delay| {
-                shard.borrow_mut().schedule(tick(delay), Payload::MIN).expect("there is room")
-            }),
-            |held, step| {
-                let outcome = held.owner.get_mut().reset(held.timers[step.0], tick(step.1));
-                assert_eq!(outcome, corewheel_shard::ResetOutcome::Reset, "it is pending");
-            },
-        ),
-        entrant(
-            "corewheel's Sleep",
-            steps,
-            Held::new(count, home(count), |home, delay| sleep(home.shard.timers(), delay)),
-            |held, step| held.timers[step.0].reset(step.1),
-        ),
-        entrant(
-            "tokio::time::Sleep",
-            steps,
-            Held::new(count, (), |(), delay| tokio_sleep(delay)),
-            |held, step| held.timers[step.0].as_mut().reset(tokio::time::Instant::now() + step.1),
-        ),
-    ];
-    if glommio {
-        entrants.push(of_glommio(steps, count, |timers, step| timers[step.0].reset(step.1)));
-    }
-    entrants
+        },
+        known_name: "corewheel, deadline known",
+        known: |held, step| {
+            // A server computes a deadline once for many connections that it has read from.
+            let is_new = held.begins_loop();
+            let (home, known) = &mut held.owner;
+            let timers = home.shard.timers();
+            if is_new {
+                *known = Some(timers.deadline(step.1));
+            }
+            let outcome = timers.reset(held.timers[step.0], known.expect("it is computed"));
+            assert_eq!(outcome, ResetOutcome::Reset, "it is pending");
+        },
+        bare: |held, step| {
+            let outcome = held.owner.get_mut().reset(held.timers[step.0], tick(step.1));
+            assert_eq!(outcome, corewheel_shard::ResetOutcome::Reset, "it is pending");
+        },
+        sleep: |held, step| held.timers[step.0].reset(step.1),
+        tokio: |held, step| {
+            held.timers[step.0].as_mut().reset(tokio::time::Instant::now() + step.1);
+        },
+        glommio: |timers, step| timers[step.0].reset(step.1),
+    };
+    entrants(count, &steps(count, true), glommio, each)
 }

@@ -134,14 +134,9 @@ fn delay(n: usize) -> Duration {
 }
 
 fn limits(n: usize) -> ConnLimits {
-    ConnLimits {
-        read_idle: delay(n % 4),
-        write_idle: delay(n % 4 + 1),
-        all_idle: delay(n % 4 + 2),
-        heartbeat: delay(n % 4 + 3),
-        max_age: delay(n % 4 + 4),
-        ..ConnLimits::default()
-    }
+    let [read, write, all, beat, age] = std::array::from_fn(|more| delay(n % 4 + more));
+    let limits = ConnLimits::default().read_idle(read).write_idle(write).all_idle(all);
+    limits.heartbeat(beat).max_age(age)
 }
 
 /// Makes handles and holds them until the process ends. Returns how many bytes they take.

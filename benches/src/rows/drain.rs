@@ -43,6 +43,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// How many other timers come in each window.
 const OTHERS: u32 = 100_000;
 
+type Refusable<T> = std::result::Result<T, RefusedKind>;
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
 /// How late each of the other timers of a window came.
 type Late = Rc<RefCell<Vec<Duration>>>;
 
@@ -59,6 +62,11 @@ fn others(timers: &Timers, window: Duration) -> Late {
         drop(timers.schedule_fn(due, note));
     }
     all
+}
+
+/// A report that begins with a line about what was measured.
+fn report(text: String) -> Report {
+    Report { text: text + "\n", ..Report::default() }
 }
 
 /// Adds quantiles of the lateness. A deadline is rounded up to a tick of a millisecond.
@@ -94,11 +102,7 @@ struct Server {
 /// # Errors
 ///
 /// The host does not allow so many, or the clients cannot be started.
-pub fn drain(
-    connections: Option<usize>,
-    live: usize,
-    window: Duration,
-) -> Result<Report, Box<dyn Error>> {
+pub fn drain(connections: Option<usize>, live: usize, window: Duration) -> Result<Report> {
     let count = connections.unwrap_or(raise_file_limit().saturating_sub(SPARE_FILES));
     raise_file_limit();
     let builder = TimerService::builder().name("drain").shards(1).runtime(Runtime::Tokio);
@@ -127,13 +131,13 @@ pub fn drain(
         let tenth = at.saturating_duration_since(start) * 10;
         tenths[((tenth.as_nanos() / window.as_nanos().max(1)) as usize).min(9)] += 1;
     }
-    let text = format!("{count} connections, {live} with requests, drained over {window:?}\n");
-    let mut report = Report { text, ..Report::default() };
-    let table = "a drain";
-    for tenth in tenths {
-        report.push(table, "told in a tenth of the window", count, "corewheel", f64::from(tenth));
+    let text = format!("{count} connections, {live} with requests, drained over {window:?}");
+    let mut report = report(text);
+    let mut push = |row, value| report.push("a drain", row, count, "corewheel", value);
+    for told in tenths {
+        push("told in a tenth of the window", f64::from(told));
     }
-    report.push(table, "requests answered", count, "corewheel", answered as f64);
+    push("requests answered", answered as f64);
     add_lateness(&mut report, "before the drain", before);
     add_lateness(&mut report, "during it", during);
     check(&mut report, "connections told", told.len() as f64, told.len() == count);
@@ -151,7 +155,7 @@ async fn serve(
     window: Duration,
     (address, ready): (&mpsc::Sender<SocketAddr>, &mpsc::Sender<()>),
     drain_begins: oneshot::Receiver<()>,
-) -> Result<(Vec<Instant>, [usize; 2], [Vec<Duration>; 2]), Box<dyn Error>> {
+) -> Result<(Vec<Instant>, [usize; 2], [Vec<Duration>; 2])> {
     let listener = TcpListener::bind("0.0.0.0:0").await?;
     address.send(listener.local_addr()?)?;
     let server = Rc::new(Server::default());
@@ -193,10 +197,7 @@ async fn connection(
     let mut byte = [0];
     loop {
         match conn.race(pin!(stream.read(&mut byte))).await {
-            Raced::Done(read) => {
-                if read? == 0 {
-                    return Ok(());
-                }
+            Raced::Done(Ok(1)) => {
                 conn.touch_read();
                 let in_flight = conn.begin_request();
                 let mut work = pin!(timers.sleep(WORK));
@@ -215,7 +216,7 @@ async fn connection(
             Raced::Event(event) if event.kind == DeadlineKind::MaxAge => {
                 tell(&mut stream, server).await?;
             }
-            Raced::Event(_) | Raced::Closed => return Ok(()),
+            _ => return Ok(()),
         }
     }
 }
@@ -230,7 +231,7 @@ async fn tell(stream: &mut TcpStream, server: &Server) -> std::io::Result<()> {
 /// # Errors
 ///
 /// They cannot connect.
-pub fn clients(address: SocketAddr, count: usize, live: usize) -> Result<usize, Box<dyn Error>> {
+pub fn clients(address: SocketAddr, count: usize, live: usize) -> Result<usize> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -254,9 +255,8 @@ async fn client(mut stream: TcpStream, is_live: bool) -> bool {
     }
     let mut is_draining = false;
     while !is_draining {
-        if stream.write_all(b"R").await.is_err() {
-            return true;
-        }
+        // An answer that is not read, as the request was not sent, is none.
+        let _ = stream.write_all(b"R").await;
         loop {
             match stream.read_u8().await {
                 Ok(b'A') => break,
@@ -287,11 +287,7 @@ fn raise_file_limit() -> usize {
 /// # Errors
 ///
 /// The service or the runtime cannot be started, or a timer is refused.
-pub fn pressure(
-    count: u32,
-    is_any_thread: bool,
-    window: Duration,
-) -> Result<Report, Box<dyn Error>> {
+pub fn pressure(count: u32, is_any_thread: bool, window: Duration) -> Result<Report> {
     let limits = ConnLimits::default().read_idle(HOUR).read_idle_least(Duration::from_secs(1));
     let builder = TimerService::builder().name("pressure").shards(1).runtime(Runtime::Tokio);
     let service = builder.capacity(count + 2 * OTHERS).start()?;
@@ -316,16 +312,12 @@ pub fn pressure(
             Ok(conn)
         };
         let on_shard = if is_any_thread { 0 } else { count };
-        let kept: Result<Vec<ConnTimers>, RefusedKind> = (0..on_shard).map(open).collect();
-        let kept = kept?;
-        let seen = windows(&timers, count, window, || ended.load(Ordering::Relaxed)).await;
-        drop(kept);
-        seen
+        let _kept = (0..on_shard).map(open).collect::<Refusable<Vec<ConnTimers>>>()?;
+        windows(&timers, count, window, || ended.load(Ordering::Relaxed)).await
     })?;
     let (late, few, all, took) = seen.wait()??;
     let which = if is_any_thread { "of tasks on any thread" } else { "on the shard" };
-    let text = format!("{count} idle connections {which}, windows of {window:?}\n");
-    let mut report = Report { text, ..Report::default() };
+    let mut report = report(format!("{count} idle connections {which}, windows of {window:?}"));
     let whens = ["without pressure", "while idle times shrink", "while all end"];
     for (when, late) in whens.into_iter().zip(late) {
         add_lateness(&mut report, when, late);
@@ -344,7 +336,7 @@ async fn windows(
     count: u32,
     window: Duration,
     ended: impl Fn() -> u32,
-) -> Result<(Vec<Vec<Duration>>, u32, u32, Duration), RefusedKind> {
+) -> Refusable<(Vec<Vec<Duration>>, u32, u32, Duration)> {
     let half = Scale::new(0.5).expect("it is between zero and one");
     let (mut late, mut few, mut took) = (Vec::new(), 0, Duration::ZERO);
     for scale in [None, Some(half), Some(Scale::ZERO)] {

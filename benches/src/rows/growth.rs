@@ -38,12 +38,11 @@ pub const ROWS: [(&str, Row); 5] = [
 
 /// An entrant for each of these numbers of threads.
 pub fn entrants(row: Row, threads: &[usize], operations: u64) -> Vec<Entrant> {
-    let entrant = |count: &usize| {
-        let count = *count;
+    let entrant = |count| {
         let nanos = move || row(count, operations).as_nanos() as f64 / operations as f64;
         Entrant::new(&format!("{count} threads"), nanos)
     };
-    threads.iter().map(entrant).collect()
+    threads.iter().copied().map(entrant).collect()
 }
 
 /// Runs an operation, which each thread makes for itself, on so many threads at once.
@@ -76,12 +75,9 @@ pub(super) fn run<O: FnMut()>(
 
 /// A service beside a runtime with so many workers.
 fn beside(threads: usize) -> TimerService<u64> {
-    let builder = TimerService::builder().shards(threads.div_ceil(CPUS_PER_SHARD));
-    builder
-        .runtime(Runtime::Thread)
-        .unpinned()
-        .start_with(|_| |_: Fired<u64>, _: &Timers<u64>| {})
-        .expect("it starts")
+    let builder = TimerService::builder().shards(threads.div_ceil(CPUS_PER_SHARD)).unpinned();
+    let handler = |_| |_: Fired<u64>, _: &Timers<u64>| {};
+    builder.runtime(Runtime::Thread).start_with(handler).expect("it starts")
 }
 
 fn young(threads: usize, operations: u64) -> Duration {

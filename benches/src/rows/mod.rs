@@ -31,7 +31,6 @@ use crate::report::{Entrant, Report, interleave};
 const HOUR: Duration = Duration::from_hours(1);
 
 /// How much is measured, and what has been found.
-#[derive(Debug)]
 pub struct Run {
     /// What has been found.
     pub report: Report,

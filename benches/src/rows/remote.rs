@@ -33,22 +33,17 @@ pub const REFUSAL: &str = "a full lane's refusal";
 /// The time from a schedule without delay to a parked shard until the delivery.
 pub const WAKE: &str = "a parked shard woken, until delivered";
 
+/// A way to schedule a timer.
+type Schedule = fn(&Handle<Payload>) -> Result<TimerId, RefusedKind>;
+
 /// Nanoseconds for each pair of a schedule and its cancel, until the shard has applied the last.
 /// The shard polls its lanes and holds this many other timers.
-fn pair(
-    home: CoreId,
-    pending: usize,
-    schedule: fn(&Handle<Payload>) -> Result<TimerId, RefusedKind>,
-) -> f64 {
+fn pair(home: CoreId, pending: usize, schedule: Schedule) -> f64 {
     // A new shard for each round: two shards that poll their lanes would compete for a core.
     let (sender, service) = std::sync::mpsc::channel();
     let shard = thread::spawn(move || {
         core_affinity::set_for_current(home);
-        let builder = TimerService::builder().shards(1).capacity(1 << 21);
-        let service = builder.start_attached_with::<Payload>().expect("it starts");
-        let attachment = service.attach(SHARD).expect("it is free");
-        let handler = |_: Fired<Payload>, _: &Timers<Payload>| unreachable!("nothing is due");
-        let mut shard = attachment.into_loop(handler).expect("there is memory");
+        let Home { mut shard, service } = Home::new(1 << 21);
         sender.send(service).expect("it is waited for");
         while shard.turn() != Turn::Closed {
             hint::spin_loop();
@@ -84,19 +79,17 @@ fn pair(
 /// Pairs from one client, in two ways.
 pub fn pairs(here: CoreId, home: CoreId, pending: usize) -> Vec<Entrant> {
     core_affinity::set_for_current(here);
-    vec![
-        Entrant::new("corewheel, one at a time", move || {
-            pair(home, pending, |handle| {
-                handle.schedule(HOUR, Payload::MIN).map_err(|refused| refused.kind())
-            })
+    let ways: [(&str, Schedule); 2] = [
+        ("corewheel, one at a time", |handle| {
+            handle.schedule(HOUR, Payload::MIN).map_err(|refused| refused.kind())
         }),
-        Entrant::new("corewheel, boxed closures", move || {
-            pair(home, pending, |handle| {
-                let call = |_: &Timers<Payload>| unreachable!("it is cancelled");
-                handle.schedule_fn(HOUR, call).map_err(|refused| refused.kind())
-            })
+        ("corewheel, boxed closures", |handle| {
+            let call = |_: &Timers<Payload>| unreachable!("it is cancelled");
+            handle.schedule_fn(HOUR, call).map_err(|refused| refused.kind())
         }),
-    ]
+    ];
+    let entrant = |(name, way)| Entrant::new(name, move || pair(home, pending, way));
+    ways.map(entrant).into()
 }
 
 /// The cost of a refused schedule for its caller. The shard receives nothing meanwhile.

@@ -53,15 +53,15 @@ fn round(tasks: usize, by: By) -> f64 {
             spawn_local(async move {
                 let handle = timers.as_ref().map(Timers::handle);
                 for delay in delays(task, each) {
-                    match (&timers, by) {
-                        (Some(timers), By::Timers) => timers.sleep(delay).await,
-                        (_, By::Handle) => handle.expect("there is one").sleep(delay).await,
+                    let slept = match (&timers, handle) {
+                        (Some(timers), _) if by == By::Timers => timers.sleep(delay).await,
+                        (_, Some(handle)) => handle.sleep(delay).await,
                         _ => {
                             tokio::time::sleep(delay).await;
                             Ok(())
                         }
-                    }
-                    .expect("there is room");
+                    };
+                    slept.expect("there is room");
                 }
             })
         };

@@ -59,8 +59,8 @@ pub fn compare(run: &mut Run, timeouts: usize, others: usize) -> Result<(), Box<
     let rounds = run.rounds;
     run.report.text =
         format!("{}, {}; {rounds} rounds{busy}\n{ROWS}", cells::compiler()?, versions.join(", "));
-    for row in Row::ALL {
-        for workers in row.facts().workers.iter().copied() {
+    for (row, facts) in Row::ALL {
+        for workers in facts.workers.iter().copied() {
             let beside = matches!(row, Row::AtOnceFew | Row::AtOnceMany);
             let pending: &[usize] = match row {
                 Row::Memory => &[others],
@@ -84,7 +84,7 @@ pub fn compare(run: &mut Run, timeouts: usize, others: usize) -> Result<(), Box<
                     1_000_000 => " beside a million".to_owned(),
                     few => format!(" beside {few}"),
                 };
-                let row = format!("{}{beside}", row.facts().name);
+                let row = format!("{}{beside}", facts.name);
                 run.measure((quantity::PROCESSOR, &row, workers), || {
                     let entrant = |(name, program, argument): (String, PathBuf, [String; 1])| {
                         Entrant::with_tables(&name, move || cells::measure(&program, &argument))

@@ -91,40 +91,36 @@ pub struct Facts {
     twentieths: usize,
 }
 
+const fn facts(
+    name: &'static str,
+    workers: &'static [usize],
+    tasks: usize,
+    twentieths: usize,
+) -> Facts {
+    Facts { name, workers, tasks, twentieths }
+}
+
 impl Row {
-    /// All rows, in the order of the table.
-    pub const ALL: [Self; 12] = [
-        Self::AtOnceFew,
-        Self::AtOnceMany,
-        Self::Short,
-        Self::Reset,
-        Self::Lives,
-        Self::Old,
-        Self::Moved,
-        Self::FiredFew,
-        Self::FiredMany,
-        Self::Slept,
-        Self::TimeToArm,
-        Self::Memory,
+    /// All rows with what is known of each, in the order of the table.
+    pub const ALL: [(Self, Facts); 12] = [
+        (Self::AtOnceFew, facts("at once, 100 tasks", &[1, 2, 4, 8], 100, 20)),
+        (Self::AtOnceMany, facts("at once, 10,000 tasks", &[1, 2, 4, 8], 10_000, 20)),
+        (Self::Short, facts("short", &[2], 100, 20)),
+        (Self::Reset, facts("reset", &[1, 2], 100, 20)),
+        (Self::Lives, facts("lives, gross", &[2], 10_000, 10)),
+        (Self::Old, facts("old, gross", &[2], 10_000, 4)),
+        (Self::Moved, facts("moved, gross", &[1], 1, 4)),
+        (Self::FiredFew, facts("fired, 1,000 tasks, gross", &[1, 2], 1_000, 4)),
+        (Self::FiredMany, facts("fired, 10,000 tasks, gross", &[1, 2], 10_000, 4)),
+        (Self::Slept, facts("slept, 10,000 tasks, gross", &[1, 2], 10_000, 4)),
+        (Self::TimeToArm, facts("time to arm", &[16], 16, 80)),
+        (Self::Memory, facts("pending", &[2], 1, 20)),
     ];
 
     /// What is known of the row.
-    pub fn facts(self) -> Facts {
-        let (name, workers, tasks, twentieths): (_, &[usize], _, _) = match self {
-            Self::AtOnceFew => ("at once, 100 tasks", &[1, 2, 4, 8], 100, 20),
-            Self::AtOnceMany => ("at once, 10,000 tasks", &[1, 2, 4, 8], 10_000, 20),
-            Self::Short => ("short", &[2], 100, 20),
-            Self::Reset => ("reset", &[1, 2], 100, 20),
-            Self::Lives => ("lives, gross", &[2], 10_000, 10),
-            Self::Old => ("old, gross", &[2], 10_000, 4),
-            Self::Moved => ("moved, gross", &[1], 1, 4),
-            Self::FiredFew => ("fired, 1,000 tasks, gross", &[1, 2], 1_000, 4),
-            Self::FiredMany => ("fired, 10,000 tasks, gross", &[1, 2], 10_000, 4),
-            Self::Slept => ("slept, 10,000 tasks, gross", &[1, 2], 10_000, 4),
-            Self::TimeToArm => ("time to arm", &[16], 16, 80),
-            Self::Memory => ("pending", &[2], 1, 20),
-        };
-        Facts { name, workers, tasks, twentieths }
+    fn facts(self) -> Facts {
+        let known = Self::ALL.into_iter().find(|(row, _)| *row == self);
+        known.expect("each row is in the table").1
     }
 
     /// Whether what the same costs without a timeout is left in. It is several times as much as

@@ -114,9 +114,9 @@ fn compare<T: Timeouts>(
     arm(runtime, pending, move |delay| system.timeout(delay, Never([0; 8])));
     let before = system.counts();
     let (with, waits) = least_of(cell, |each| with(system, row, runtime, each));
-    let after = system.counts();
-    check_none_waits(&before, &after);
-    let mut measured = counters(&before, &after, tasks * (PASSES * each + warm_up(each)));
+    let grown = grown(&before, &system.counts());
+    check_none_waits(&grown);
+    let mut measured = counters(&grown, tasks * (PASSES * each + warm_up(each)));
     let subtracted = if row.is_gross() { 0.0 } else { without };
     measured.extend([
         value(quantity::PROCESSOR, "{}", with - subtracted),
@@ -140,7 +140,7 @@ fn fired<T: Timeouts, F: Future<Output = ()> + Send + 'static>(
         late_us = run(runtime, tasks, |task| fire(system, wait, task, each)).concat();
     });
     let all = tasks * (PASSES * each + warm_up(each));
-    let mut measured = counters(&before, &system.counts(), all);
+    let mut measured = counters(&grown(&before, &system.counts()), all);
     late_us.sort_by(f64::total_cmp);
     measured.extend([
         value(quantity::PROCESSOR, "{}", spent),
@@ -174,7 +174,7 @@ fn memory<T: Timeouts>(
     allocated: Option<fn() -> usize>,
 ) -> Vec<Measured> {
     let system = T::start();
-    let taken = || (resident_bytes() as f64, allocated.map_or(0.0, |allocated| allocated() as f64));
+    let taken = || [resident_bytes() as f64, allocated.map_or(0.0, |allocated| allocated() as f64)];
     let empty = taken();
     arm(runtime, cell.pending, |_| Never([0; 8]));
     let without = taken();
@@ -185,18 +185,16 @@ fn memory<T: Timeouts>(
     thread::sleep(OLD_AFTER);
     wait_until_idle();
     let filed = taken();
-    let with = (young.0.max(filed.0), young.1.max(filed.1));
-    let net = |with: f64, without: f64, empty: f64| {
-        ((with - without) - (without - empty)) / cell.pending as f64
+    let net = |of: usize| {
+        let with = young[of].max(filed[of]);
+        ((with - without[of]) - (without[of] - empty[of])) / cell.pending as f64
     };
     let in_future = size_of_returned(&timeout) - size_of::<Never>();
     let mut measured = vec![
-        value(quantity::BYTES, "{}, resident", net(with.0, without.0, empty.0)),
+        value(quantity::BYTES, "{}, resident", net(0)),
         value(quantity::BYTES, "{}, of its future", in_future as f64),
     ];
-    if allocated.is_some() {
-        measured.push(value(quantity::BYTES, "{}, allocated", net(with.1, without.1, empty.1)));
-    }
+    measured.extend(allocated.map(|_| value(quantity::BYTES, "{}, allocated", net(1))));
     measured
 }
 
@@ -214,17 +212,22 @@ fn value(quantity: &str, row: &str, value: f64) -> Measured {
     ((quantity.to_owned(), row.to_owned()), value)
 }
 
-/// What the system's counters have grown by for each of `timeouts`.
-fn counters(
-    before: &[(&'static str, u64)],
-    after: &[(&'static str, u64)],
-    timeouts: usize,
-) -> Vec<Measured> {
-    let grown = before.iter().zip(after).map(|((name, before), (_, after))| {
-        let each = (after - before) as f64 / timeouts as f64;
-        value(quantity::COUNTER, &format!("{name}: {{}}"), each)
-    });
-    grown.filter(|(_, each)| *each > 0.0).collect()
+/// Counters of the system, with their names.
+type Counts = Vec<(&'static str, u64)>;
+
+/// What the system's counters have grown by.
+fn grown(before: &Counts, after: &Counts) -> Counts {
+    let grown = |((name, before), (_, after)): (&(_, u64), &(_, u64))| (*name, after - before);
+    before.iter().zip(after).map(grown).collect()
+}
+
+/// What the system's counters have grown by for each of `timeouts`, of those that have grown.
+fn counters(grown: &Counts, timeouts: usize) -> Vec<Measured> {
+    let grown = grown.iter().filter(|(_, grown)| *grown > 0);
+    let each = |(name, grown): &(&str, u64)| {
+        value(quantity::COUNTER, &format!("{name}: {{}}"), *grown as f64 / timeouts as f64)
+    };
+    grown.map(each).collect()
 }
 
 /// Checks that no timeout was refused, and that none went to its shard in a request, which would
@@ -233,13 +236,9 @@ fn counters(
 /// # Panics
 ///
 /// A timeout was refused, or waited.
-fn check_none_waits(before: &[(&'static str, u64)], after: &[(&'static str, u64)]) {
-    for name in ["refused", "requests"] {
-        let of = |counts: &[(&'static str, u64)]| {
-            counts.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
-        };
-        let grown = of(after) - of(before);
-        assert_eq!(grown, 0, "the counter `{name}` grew by {grown}, and timeouts must not wait");
+fn check_none_waits(grown: &Counts) {
+    for (name, grown) in grown.iter().filter(|(name, _)| ["refused", "requests"].contains(name)) {
+        assert_eq!(*grown, 0, "the counter `{name}` grew by {grown}, and timeouts must not wait");
     }
 }
 

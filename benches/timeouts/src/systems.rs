@@ -46,7 +46,7 @@ pub(crate) trait Timeouts: Copy + Send + Sync + 'static {
     fn sleep(self, delay: Duration) -> Self::Sleep;
 
     /// Makes a sleep wait for a delay from now.
-    fn reset(sleep: Pin<&mut Self::Sleep>, delay: Duration);
+    fn reset(_: Pin<&mut Self::Sleep>, _: Duration) {}
 }
 
 /// No timeout.
@@ -72,8 +72,6 @@ impl Timeouts for Without {
     fn sleep(self, _: Duration) -> Pending<()> {
         pending()
     }
-
-    fn reset(_: Pin<&mut Pending<()>>, _: Duration) {}
 }
 
 /// Tokio's timers. Which of the two implementations it is depends on the runtime.
@@ -128,8 +126,6 @@ impl Timeouts for Pingora {
     fn sleep(self, _: Duration) -> Pending<()> {
         unreachable!("its sleeps are measured in no row")
     }
-
-    fn reset(_: Pin<&mut Pending<()>>, _: Duration) {}
 }
 
 /// A corewheel service beside the runtime.
