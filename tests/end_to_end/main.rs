@@ -11,7 +11,6 @@ mod built;
 mod deadlines;
 mod echo;
 mod examples;
-mod future_set;
 mod idle;
 mod many_clients;
 mod mqtt_broker;

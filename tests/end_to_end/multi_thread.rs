@@ -6,7 +6,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,13 +18,14 @@ use corewheel::{
 };
 use fastrand::Rng;
 use futures_lite::future::block_on;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
 use crate::check_not_early;
-use crate::future_set::FutureSet;
-use corewheel_test_support::{FAR, PATIENCE, ms, wait_until};
+use corewheel_test_support::{FAR, PATIENCE, ms, poll, poll_with, wait_until};
 
 /// A service with one shard on a plain thread, and the test's view of it.
 struct OneShard {
@@ -110,7 +111,7 @@ async fn sleep_not_early(handle: Handle, time: Duration) {
 }
 
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
+    poll_with(future, Waker::noop())
 }
 
 #[test]
@@ -125,6 +126,15 @@ fn burst_of_timeouts_from_one_worker_arms_all() {
     }
 }
 
+/// A waker for one poll of a future, which holds what is counted.
+struct Counted(Waker, #[allow(dead_code, reason = "it is counted")] Arc<()>);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+    }
+}
+
 /// Timeouts that one task polls, and drops when all of them are armed, or else while most of them
 /// wait for room.
 fn check_burst_of_timeouts(
@@ -134,12 +144,19 @@ fn check_burst_of_timeouts(
     are_armed: bool,
 ) {
     let handle = lab.handle;
-    let mut set = FutureSet::new((0..count).map(|_| handle.timeout(FAR, pending::<()>())));
-    let wakers_left = set.wakers_left();
+    let wakers_left = Arc::new(());
+    let timeout = |_| {
+        let (mut timeout, left) = (handle.timeout(FAR, pending::<()>()), wakers_left.clone());
+        poll_fn(move |cx| {
+            let waker = Waker::from(Arc::new(Counted(cx.waker().clone(), left.clone())));
+            poll(&mut timeout, &waker)
+        })
+    };
+    let mut set: FuturesUnordered<_> = (0..count).map(timeout).collect();
     let (drop_them, mut may_drop) = oneshot::channel::<()>();
     let task = runtime.spawn(async move {
         poll_fn(|cx| {
-            assert_eq!(set.poll(cx), [], "a timeout is over");
+            assert!(set.poll_next_unpin(cx).is_pending(), "a timeout is over");
             Pin::new(&mut may_drop).poll(cx)
         })
         .await
@@ -150,7 +167,7 @@ fn check_burst_of_timeouts(
     drop_them.send(()).unwrap();
     wait_for(runtime, task).unwrap().unwrap();
     lab.wait_until_no_timer();
-    lab.wait_until("no waker is left", |_| wakers_left.strong_count() == 0);
+    lab.wait_until("no waker is left", |_| Arc::strong_count(&wakers_left) == 1);
 }
 
 #[test]

@@ -224,7 +224,6 @@ fn urgent_warning_comes_first_and_the_others_in_the_order_of_their_table() {
     ];
     let at = order.map(|text| said.find(text).unwrap_or_else(|| panic!("no {text} in {said}")));
     assert!(at.is_sorted(), "{said}");
-    browser.leave();
 }
 
 #[test]
@@ -275,7 +274,6 @@ fn time_that_a_slow_handler_takes_is_shown_as_that_of_handlers() {
     let said = browser.text("#attention");
     let parts = "100 % of their lateness is handlers: handlers of other timers";
     assert!(said.contains(parts), "{said}");
-    browser.leave();
 }
 
 #[test]
@@ -294,7 +292,6 @@ fn card_of_a_stuck_shard_says_so_and_a_lane_that_was_deep_just_now_is_shown() {
     assert!(card.contains("deepest lane\n59 of 64"), "{card}");
     let why = "[...document.querySelectorAll('.card dt')].every((term) => term.title)";
     assert_eq!(browser.eval(why), true, "each figure says what it means");
-    browser.leave();
 }
 
 #[test]
@@ -319,7 +316,6 @@ fn state_warnings_and_counts_of_trouble_are_drawn_as_alarms_and_no_others() {
     browser.show(server.address);
     let expected = ["✕ dead", "▲ warning", "overrun", "handlers"];
     assert_eq!(browser.eval(drawn), json!(expected));
-    browser.leave();
 }
 
 #[test]
@@ -343,7 +339,6 @@ fn name_of_a_warning_leads_to_its_section_of_the_guide_and_says_what_to_do() {
     }
     let facts = browser.text("#facts");
     assert!(facts.contains("times in UTC"), "{facts}");
-    browser.leave();
 }
 
 #[test]
