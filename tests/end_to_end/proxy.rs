@@ -18,7 +18,7 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 
 use crate::server::{command_of, counts, is_silent};
-use crate::{ANYWHERE, World, at_once, check_not_early, wait_while};
+use crate::{ANYWHERE, at_once, check_not_early, wait_while};
 
 pub(super) const MODES: [&str; 2] = ["multi-thread", "per-core"];
 /// The most runtimes that a proxy of these tests has: one for each of its threads.
@@ -33,8 +33,8 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    fn start_in(world: World, mode: &str, timer: &str, options: &[&str]) -> Self {
-        let mut command = command_of(world, "reverse_proxy");
+    fn start(mode: &str, timer: &str, options: &[&str]) -> Self {
+        let mut command = command_of(ANYWHERE, "reverse_proxy");
         command.args(["--demo-upstream", "--threads", "2", "--mode", mode, "--timer", timer]);
         Self::start_by(command.args(options))
     }
@@ -184,7 +184,7 @@ pub(super) fn check_to_its_end(
 ) {
     let cases = MODES.iter().flat_map(|mode| timers.iter().map(move |timer| (*mode, *timer)));
     at_once(cases, |(mode, timer)| {
-        check(Proxy::start_in(ANYWHERE, mode, timer, options), timer);
+        check(Proxy::start(mode, timer, options), timer);
     });
 }
 
@@ -210,16 +210,6 @@ fn proxy_forwards_requests_in_each_mode_with_each_timer() {
 }
 
 #[test]
-fn proxy_runs_where_io_uring_is_forbidden() {
-    for mode in MODES {
-        let world = World { forbidden: Some("EPERM"), ..ANYWHERE };
-        let proxy = Proxy::start_in(world, mode, "corewheel", &[]);
-        assert_eq!(get(&mut proxy.connect(), "/").0, 200, "{mode}");
-        proxy.end(Signal::INT);
-    }
-}
-
-#[test]
 fn slow_upstream_answer_becomes_504() {
     // The request after the slow one has as much time, so this is far longer than an answer takes.
     check(&["corewheel", "tokio"], &["--response", "4s"], |proxy| {
@@ -241,7 +231,7 @@ fn absent_upstream_server_becomes_502() {
     let mut command = command_of(ANYWHERE, "reverse_proxy");
     let proxy = Proxy::start_by(command.args(["--upstream", &address.to_string()]));
     assert_eq!(get(&mut proxy.connect(), "/").0, 502);
-    proxy.end(Signal::TERM);
+    proxy.end(Signal::INT);
 }
 
 #[test]

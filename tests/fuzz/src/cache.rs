@@ -1,11 +1,11 @@
 //! The protocol of the example `resp_cache`, which runs as a program.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use arbtest::arbitrary::{Result, Unstructured};
+use corewheel_test_support::child::Child;
 
 use crate::session::{check_agree, cut, input, talk};
 
@@ -29,9 +29,8 @@ const SIGNS: &[&[u8]] = &[
 
 /// The program, until it is dropped.
 pub(crate) struct Server {
-    program: Child,
+    _program: Child,
     address: SocketAddr,
-    _stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -39,14 +38,11 @@ impl Server {
         let mut command = Command::new(path);
         command.args(["--listen", "127.0.0.1:0", "--stats", "127.0.0.1:0", "--cores", "2"]);
         command.args(["--timers-max", "100000", "--runtime", "tokio"]);
-        let program = command.stdout(Stdio::piped()).spawn();
-        let mut program = program.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let mut stdout = BufReader::new(program.stdout.take().expect("it is piped"));
-        let mut line = String::new();
-        stdout.read_line(&mut line).expect("the program says where it listens");
+        let program = Child::start(&mut command);
+        let line = program.told("");
         let address = line.split_whitespace().nth(2).and_then(|word| word.parse().ok());
         let address = address.unwrap_or_else(|| panic!("the line names no address: {line}"));
-        Self { program, address, _stdout: stdout }
+        Self { _program: program, address }
     }
 
     pub(crate) fn check(&self, bytes: &mut Unstructured) -> Result<()> {
@@ -55,12 +51,5 @@ impl Server {
         let cut = talk(self.address, &cut(bytes, &sent)?);
         check_agree(&sent, &whole, &cut);
         Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.program.kill();
-        let _ = self.program.wait();
     }
 }

@@ -1,13 +1,10 @@
 //! A client's connection, and inputs for it.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{Shutdown, SocketAddr};
 
 use arbtest::arbitrary::{Result, Unstructured};
-
-/// How long a client waits for the end of a connection. A server that keeps one longer is at fault.
-const PATIENCE: Duration = Duration::from_mins(1);
+use corewheel_test_support::sockets::connect;
 
 /// What came of a connection.
 #[derive(Clone)]
@@ -27,9 +24,8 @@ impl Reply {
 
 /// Sends pieces, closes the sending side, and reads to the end.
 pub(crate) fn talk(address: SocketAddr, pieces: &[&[u8]]) -> Reply {
-    let mut client = TcpStream::connect(address).expect("the server accepts");
-    client.set_nodelay(true).expect("it is a socket");
-    client.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
+    // A server that keeps a connection for longer than this client waits is at fault.
+    let mut client = connect(address);
     // The server may close before it has read all.
     let _ = pieces.iter().try_for_each(|piece| client.write_all(piece));
     let _ = client.shutdown(Shutdown::Write);
