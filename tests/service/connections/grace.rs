@@ -105,3 +105,17 @@ fn drain_without_a_window_cuts_in_the_next_tick_whatever_else_is_due() {
         assert_eq!(both.run(10), [(30, AgeGrace)], "{others} timers");
     }
 }
+
+/// As of a connection that was warned, and was left to go on.
+#[test]
+fn another_age_is_told_and_cut_by_its_own_grace_and_by_a_drain() {
+    let mut both = Both::new(LIMITS);
+    assert_eq!(both.run(200), [(100, MaxAge), (150, AgeGrace)]);
+    both.arm(MaxAge, ms(100)).unwrap();
+    assert_eq!(both.run(200), [(300, MaxAge), (350, AgeGrace)]);
+    both.arm(MaxAge, ms(500)).unwrap();
+    both.lab.clock.advance(Duration::from_micros(500));
+    both.lab.service.drain(Duration::ZERO);
+    assert_eq!(both.found(), [(400, MaxAge)]);
+    assert_eq!(both.run(1_000), [(401, AgeGrace)]);
+}

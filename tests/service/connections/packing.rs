@@ -87,3 +87,24 @@ fn pack_closes_all_handles() {
     let conn = lab.shards[1].timers().adopt(packed).unwrap();
     assert!(!conn.is_closed());
 }
+
+/// The new shard has not read its clock since the event came.
+#[test]
+fn idle_event_that_was_taken_along_is_held_back_by_what_has_begun_since() {
+    let limits = NONE.all_idle(ms(100)).write_timeout(ms(500));
+    let holds = [ConnTimers::begin_read, ConnTimers::begin_write, ConnTimers::begin_request];
+    for (what, begin) in holds.into_iter().enumerate() {
+        let mut lab = lab_with(builder(2));
+        let _other = lab.shards[1].timers().connection(NONE).unwrap();
+        let conn = lab.timers().connection(limits).unwrap();
+        lab.clock.advance(ms(100));
+        let _ = lab.turn();
+        let conn = lab.shards[1].timers().adopt(conn.pack().unwrap()).unwrap();
+        let held = begin(&conn);
+        assert_eq!(event(&conn), None, "hold {what}");
+        assert_eq!(run(&mut lab, &conn, 300), [], "hold {what}");
+        assert!(held.finish());
+        let events = run(&mut lab, &conn, 111);
+        assert!(matches!(events[..], [(500.., AllIdle, true)]), "hold {what}: {events:?}");
+    }
+}
