@@ -1,12 +1,10 @@
 //! Limits of writing that are judged by what the peer has acknowledged, for both kinds of timers.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, pending};
-use std::pin::pin;
+use std::future::pending;
 
-use corewheel::conn::{PeerSocket, Raced};
+use corewheel::conn::PeerSocket;
 
-use super::shared::connect;
 use super::*;
 
 /// A peer that has acknowledged so many bytes; `None` where the system does not say.
@@ -49,28 +47,11 @@ impl PeerSocket for Peer {
     }
 }
 
-/// What a wait returns on each side.
-trait Of: Side {
-    fn raced<V>(polled: Self::Polled<V>) -> V;
-}
-
-impl Of for Timers {
-    fn raced<V>(polled: V) -> V {
-        polled
-    }
-}
-
-impl Of for Handle {
-    fn raced<V>(polled: Result<V, RefusedKind>) -> V {
-        polled.unwrap()
-    }
-}
-
 type Event = (u64, DeadlineKind);
 
 /// A write waits for some milliseconds, and goes on after each event. In each of them, the peer
 /// acknowledges what `takes` says. Returns the events, each with its tick.
-fn write<S: Of>(
+fn write<S: Opened>(
     lab: &mut Lab<u8>,
     conn: &ConnTimers<S>,
     peer: &Peer,
@@ -86,7 +67,7 @@ fn write<S: Of>(
             let tick = ticks_of(lab.timers());
             let mut cx = Context::from_waker(Waker::noop());
             if let Poll::Ready(raced) = waits.as_mut().poll(&mut cx) {
-                break S::raced(raced);
+                break S::value(raced);
             }
             if tick - begin >= milliseconds {
                 return events;
@@ -101,25 +82,14 @@ fn write<S: Of>(
     }
 }
 
-/// The next event that has come, for a caller that has no socket.
-fn next<S: Of>(conn: &ConnTimers<S>) -> Option<DeadlineKind> {
-    match pin!(conn.next()).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(event) => S::raced(event).map(|event| event.kind),
-        Poll::Pending => None,
-    }
-}
-
-/// Runs a case on a shard, and on any thread.
-macro_rules! on_both {
-    ($limits:expr, |$lab:ident, $conn:ident, $peer:ident| $case:block) => {{
-        let limits = $limits;
-        let ($lab, $peer) = (&mut lab(), &Peer::new());
-        let $conn = &$lab.timers().connection(limits).unwrap();
-        $case
-        let ($lab, $peer) = (&mut lab(), &Peer::new());
-        let $conn = &connect($lab, limits);
-        $case
-    }};
+/// Runs a case on a shard, and on any thread, with a peer.
+macro_rules! with_peer {
+    ($limits:expr, |$lab:ident, $conn:ident, $peer:ident| $case:block) => {
+        on_both!($limits, |$lab, $conn| {
+            let $peer = &Peer::new();
+            $case
+        })
+    };
 }
 
 #[test]
@@ -127,7 +97,7 @@ fn bytes_of_a_peer_are_counted_by_the_limit_of_writing_that_it_reaches() {
     let stall = NONE.write_timeout(ms(400));
     let rate = NONE.min_write_rate(DataRate::new(1_000, ms(400)));
     for (limits, kind) in [(stall, "write timeout"), (rate, "write rate")] {
-        on_both!(limits, |lab, conn, peer| {
+        with_peer!(limits, |lab, conn, peer| {
             let (_writing, _measured) = (conn.begin_write(), conn.begin_measured_write());
             let takes = |tick| u64::from(tick < 100);
             let reached = write(lab, conn, peer, 1_000, takes).len() as u64;
@@ -144,7 +114,7 @@ const MIB: u32 = 1 << 20;
 
 #[test]
 fn bound_is_doubled_for_a_quick_peer_and_begins_anew_when_it_takes_nothing() {
-    on_both!(LIMIT.unsent_max(MIB), |lab, conn, peer| {
+    with_peer!(LIMIT.unsent_max(MIB), |lab, conn, peer| {
         let _writing = conn.begin_write();
         // Half of the bound within 8, 16 and 32 ms.
         let takes = |tick| if tick < 60 { 64 << 10 } else { 0 };
@@ -161,7 +131,7 @@ fn bound_is_doubled_for_a_quick_peer_and_begins_anew_when_it_takes_nothing() {
 
 #[test]
 fn bound_stays_for_a_slow_peer_and_begins_anew_for_one_that_becomes_slow() {
-    on_both!(NONE.write_timeout(ms(4_000)).unsent_max(MIB), |lab, conn, peer| {
+    with_peer!(NONE.write_timeout(ms(4_000)).unsent_max(MIB), |lab, conn, peer| {
         let _writing = conn.begin_write();
         let takes = |tick| if (500..508).contains(&tick) { 64 << 10 } else { 100 };
         assert_eq!(write(lab, conn, peer, 500, takes), []);
@@ -173,7 +143,7 @@ fn bound_stays_for_a_slow_peer_and_begins_anew_for_one_that_becomes_slow() {
 
 #[test]
 fn bound_of_zero_is_not_set_and_asks_nothing() {
-    on_both!(LIMIT, |lab, conn, peer| {
+    with_peer!(LIMIT, |lab, conn, peer| {
         let _writing = conn.begin_write();
         assert_eq!(write(lab, conn, peer, 50, |_| 64 << 10), []);
         assert_eq!((peer.bounds.borrow().len(), peer.asked.get()), (0, 1));
@@ -184,7 +154,7 @@ const LIMIT: ConnLimits = NONE.write_timeout(ms(400));
 
 #[test]
 fn write_is_late_when_its_peer_has_acknowledged_nothing_for_its_limit() {
-    on_both!(LIMIT, |lab, conn, peer| {
+    with_peer!(LIMIT, |lab, conn, peer| {
         let writing = conn.begin_write();
         // The last bytes come at 1,900, which the look at 2,000 finds.
         let takes = |tick| u64::from(tick < 2_000 && tick % 380 == 0);
@@ -198,7 +168,7 @@ fn write_is_late_when_its_peer_has_acknowledged_nothing_for_its_limit() {
 
 #[test]
 fn peer_that_never_acknowledges_is_found_a_quarter_of_the_limit_late_at_most() {
-    on_both!(LIMIT, |lab, conn, peer| {
+    with_peer!(LIMIT, |lab, conn, peer| {
         for begin in [0, 1_000] {
             // An answer that was accepted at once, and acknowledged since.
             peer.acknowledge(100);
@@ -213,7 +183,7 @@ fn peer_that_never_acknowledges_is_found_a_quarter_of_the_limit_late_at_most() {
 
 #[test]
 fn socket_is_asked_when_a_part_of_the_limit_of_a_write_that_waits_has_passed() {
-    on_both!(LIMIT.read_idle(ms(10_000)), |lab, conn, peer| {
+    with_peer!(LIMIT.read_idle(ms(10_000)), |lab, conn, peer| {
         for _ in 0..3 {
             let _writing = conn.begin_write();
             assert_eq!(write(lab, conn, peer, 99, |_| 1), []);
@@ -227,13 +197,13 @@ fn socket_is_asked_when_a_part_of_the_limit_of_a_write_that_waits_has_passed() {
 
 #[test]
 fn wait_without_the_socket_does_not_end_a_write_before_its_limit() {
-    on_both!(LIMIT.read_idle(ms(150)), |lab, conn, peer| {
+    with_peer!(LIMIT.read_idle(ms(150)), |lab, conn, peer| {
         let writing = conn.begin_write();
         assert_eq!(write(lab, conn, peer, 250, |_| 1), []);
         let mut events = Vec::new();
         while ticks_of(lab.timers()) < 600 {
             lab.advance(ms(1));
-            events.extend(next(conn).map(|kind| (ticks_of(lab.timers()), kind)));
+            events.extend(event(conn).map(|(kind, _)| (ticks_of(lab.timers()), kind)));
             if ticks_of(lab.timers()) == 590 {
                 // The write has held the idle time back, and ends before its limit.
                 assert_eq!(events, []);
@@ -247,7 +217,7 @@ fn wait_without_the_socket_does_not_end_a_write_before_its_limit() {
 
 #[test]
 fn write_that_ends_between_two_looks_is_in_time_and_its_peer_is_not_idle() {
-    on_both!(LIMIT.all_idle(ms(80)).read_idle(ms(80)), |lab, conn, peer| {
+    with_peer!(LIMIT.all_idle(ms(80)).read_idle(ms(80)), |lab, conn, peer| {
         let writing = conn.begin_write();
         assert_eq!(write(lab, conn, peer, 3_000, |_| 1), []);
         // A look is due, and the write goes on before the task is polled.
@@ -263,7 +233,7 @@ fn write_that_ends_between_two_looks_is_in_time_and_its_peer_is_not_idle() {
 #[test]
 fn rate_counts_what_the_peer_has_acknowledged_and_not_what_was_added() {
     let limits = NONE.min_write_rate(DataRate::new(1_000, ms(100)));
-    on_both!(limits, |lab, conn, peer| {
+    with_peer!(limits, |lab, conn, peer| {
         // An answer before.
         peer.acknowledge(1_000_000);
         let writing = conn.begin_measured_write();
@@ -280,7 +250,7 @@ fn rate_counts_what_the_peer_has_acknowledged_and_not_what_was_added() {
 #[test]
 fn lump_gives_no_more_time_in_advance_than_a_minute() {
     let limits = NONE.min_write_rate(DataRate::new(64, ms(100)));
-    on_both!(limits, |lab, conn, peer| {
+    with_peer!(limits, |lab, conn, peer| {
         let writing = conn.begin_measured_write();
         // What the kernel of a peer takes that reads nothing, and far more.
         assert_eq!(write(lab, conn, peer, 100, |tick| u64::from(tick == 50) << 40), []);
@@ -292,7 +262,7 @@ fn lump_gives_no_more_time_in_advance_than_a_minute() {
 
 #[test]
 fn system_that_does_not_say_what_was_acknowledged_leaves_the_limits_as_they_are() {
-    on_both!(LIMIT.min_write_rate(DataRate::new(1_000, ms(100))), |lab, conn, peer| {
+    with_peer!(LIMIT.min_write_rate(DataRate::new(1_000, ms(100))), |lab, conn, peer| {
         peer.bytes.set(None);
         let (_writing, measured) = (conn.begin_write(), conn.begin_measured_write());
         measured.add(300);
@@ -304,7 +274,7 @@ fn system_that_does_not_say_what_was_acknowledged_leaves_the_limits_as_they_are(
 
 #[test]
 fn peer_that_stops_is_late_and_not_idle() {
-    on_both!(LIMIT.read_idle(ms(450)).all_idle(ms(450)), |lab, conn, peer| {
+    with_peer!(LIMIT.read_idle(ms(450)).all_idle(ms(450)), |lab, conn, peer| {
         let _writing = conn.begin_write();
         let events = write(lab, conn, peer, 1_000, |tick| u64::from(tick < 50));
         assert_eq!(events[0], (500, WriteTimeout));

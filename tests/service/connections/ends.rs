@@ -13,109 +13,87 @@ fn ended(service: &TimerService<u8>) -> Vec<(&'static str, u64)> {
 }
 
 /// What becomes of a connection before it is closed.
-trait Life<S: Side>: Fn(&mut Lab<u8>, &ConnTimers<S>, &dyn Fn(&ConnTimers<S>)) {}
-impl<S: Side, F: Fn(&mut Lab<u8>, &ConnTimers<S>, &dyn Fn(&ConnTimers<S>))> Life<S> for F {}
-
-/// Runs a life, in which events are taken by its third argument, and drops the connection.
-fn check<S: Opened>(case: &str, by: &'static str, limits: ConnLimits, life: impl Life<S>) {
-    let mut lab = lab();
-    let conn = S::open(&lab, limits);
-    let take = |conn: &ConnTimers<S>| while S::event(conn).is_some() {};
-    take(&conn);
-    life(&mut lab, &conn, &take);
-    let clone = conn.clone();
-    drop(conn);
-    assert_eq!(ended(&lab.service), [], "{case}: one handle is left");
-    clone.close();
-    assert_eq!(ended(&lab.service), [(by, 1)], "{case}");
-    assert!(!clone.close());
-    drop(clone);
-    assert_eq!(ended(&lab.service), [(by, 1)], "{case}: closed twice");
+#[derive(Clone, Copy)]
+enum Step {
+    /// So many milliseconds pass, and no event is taken.
+    Pass(u64),
+    /// So many milliseconds pass, and each event is taken.
+    Take(u64),
+    /// The same, while a write is in progress.
+    Write(u64),
+    /// A kind is armed after so many milliseconds.
+    Arm(DeadlineKind, u64),
+    Read,
+    CloseIdlest,
 }
+use Step::{Arm, CloseIdlest, Pass, Read, Take, Write};
 
-macro_rules! lives {
-    ($($case:literal: $by:literal, $limits:expr, $life:expr;)*) => {$(
-        check::<Timers>($case, $by, $limits, $life);
-        check::<Handle>($case, $by, $limits, $life);
-    )*};
+fn live<S: Opened>(lab: &mut Lab<u8>, conn: &ConnTimers<S>, step: Step) {
+    match step {
+        Pass(time) => lab.advance(ms(time)),
+        Take(time) => _ = run(lab, conn, time),
+        Write(time) => {
+            let _write = conn.begin_write();
+            run(lab, conn, time);
+        }
+        Arm(kind, after) => assert!(conn.arm(kind, ms(after)).is_ok()),
+        Read => conn.touch_read(),
+        CloseIdlest => lab.service.close_idlest(1),
+    }
 }
 
 #[test]
 fn connection_is_ended_by_the_last_deadline_that_was_taken() {
-    lives! {
-        "no deadline": "close", NONE, |lab, _, _| lab.advance(ms(1));
-        "idle": "read idle", READ_IDLE, |lab, conn, take| {
-            lab.advance(ms(120));
-            take(conn);
-        };
-        "idle, and not taken": "close", READ_IDLE, |lab, _, _| lab.advance(ms(120));
-        "idle, and active since": "close", READ_IDLE, |lab, conn, take| {
-            lab.advance(ms(120));
-            take(conn);
-            lab.advance(ms(30));
-            conn.touch_read();
-            lab.advance(ms(30));
-        };
-        "heartbeat": "close", NONE.heartbeat(ms(100)), |lab, conn, take| {
-            lab.advance(ms(120));
-            take(conn);
-        };
-        "custom": "close", NONE, |lab, conn, take| {
-            conn.arm(Custom(3), ms(5)).unwrap();
-            lab.advance(ms(10));
-            take(conn);
-        };
-        "handshake": "handshake", NONE.handshake(ms(5)), |lab, conn, take| {
-            lab.advance(ms(10));
-            take(conn);
-        };
-        "request": "request", NONE, |lab, conn, take| {
-            conn.arm(Request, ms(5)).unwrap();
-            lab.advance(ms(10));
-            take(conn);
-        };
-        "request, then told to end": "max age", NONE, |lab, conn, take| {
-            conn.arm(Request, ms(5)).unwrap();
-            lab.advance(ms(10));
-            take(conn);
-            lab.service.close_idlest(1);
-            lab.advance(ms(5));
-            lab.settle();
-            take(conn);
-        };
-        "greatest age": "max age", NONE.max_age(ms(100)), |lab, conn, take| {
-            lab.advance(ms(105));
-            take(conn);
-            conn.touch_read();
-        };
-        "greatest age, and not taken": "close", NONE.max_age(ms(100)), |lab, _, _| {
-            lab.advance(ms(105));
-        };
-        "another age": "close", NONE.max_age(ms(100)), |lab, conn, take| {
-            lab.advance(ms(105));
-            take(conn);
-            conn.arm(MaxAge, ms(500)).unwrap();
-            lab.advance(ms(5));
-        };
-        "grace": "age grace", NONE.max_age(ms(100)).max_age_grace(ms(50)), |lab, conn, take| {
-            lab.advance(ms(105));
-            take(conn);
-            lab.advance(ms(60));
-            take(conn);
-        };
-        "write": "write timeout", NONE.write_timeout(ms(10)), |lab, conn, take| {
-            let _write = conn.begin_write();
-            take(conn);
-            lab.advance(ms(20));
-            take(conn);
-        };
+    let age = NONE.max_age(ms(100));
+    let cases: [(&str, &str, ConnLimits, &[Step]); 14] = [
+        ("no deadline", "close", NONE, &[Pass(1)]),
+        ("idle", "read idle", READ_IDLE, &[Take(120)]),
+        ("idle, and not taken", "close", READ_IDLE, &[Pass(120)]),
+        ("active since", "close", READ_IDLE, &[Take(120), Pass(30), Read, Pass(30)]),
+        ("heartbeat", "close", NONE.heartbeat(ms(100)), &[Take(120)]),
+        ("custom", "close", NONE, &[Arm(Custom(3), 5), Take(10)]),
+        ("handshake", "handshake", NONE.handshake(ms(5)), &[Take(10)]),
+        ("request", "request", NONE, &[Arm(Request, 5), Take(10)]),
+        ("told then", "max age", NONE, &[Arm(Request, 5), Take(10), CloseIdlest, Take(5)]),
+        ("greatest age", "max age", age, &[Take(105), Read]),
+        ("age not taken", "close", age, &[Pass(105)]),
+        ("another age", "close", age, &[Take(105), Arm(MaxAge, 500), Pass(5)]),
+        ("grace", "age grace", age.max_age_grace(ms(50)), &[Take(105), Take(60)]),
+        ("write", "write timeout", NONE.write_timeout(ms(10)), &[Write(20)]),
+    ];
+    for (case, by, limits, steps) in cases {
+        on_both!(limits, |lab, conn| {
+            for step in steps {
+                live(lab, conn, *step);
+            }
+            let clone = conn.clone();
+            assert!(clone.close());
+            assert_eq!(ended(&lab.service), [(by, 1)], "{case}");
+            assert!(!conn.close());
+            assert_eq!(ended(&lab.service), [(by, 1)], "{case}: closed twice");
+        });
     }
+}
+
+#[test]
+fn connection_whose_last_handle_is_dropped_has_ended_once() {
+    on_both!(|S| {
+        let mut lab = lab();
+        let conn = S::open(&lab, READ_IDLE);
+        assert_eq!(event(&conn), None);
+        assert_eq!(run(&mut lab, &conn, 100).len(), 1);
+        let clone = conn.clone();
+        drop(conn);
+        assert_eq!(ended(&lab.service), [], "one handle is left");
+        drop(clone);
+        assert_eq!(ended(&lab.service), [("read idle", 1)]);
+    });
 }
 
 #[test]
 fn connection_that_goes_to_another_shard_has_not_ended_and_takes_its_event_along() {
     let mut lab = lab_with(builder(2));
-    let conn = lab.timers().connection(READ_IDLE).unwrap();
+    let conn = Timers::open(&lab, READ_IDLE);
     lab.advance(ms(120));
     assert_eq!(event(&conn), Some((ReadIdle, true)));
     let packed = conn.pack().unwrap();
@@ -132,7 +110,7 @@ fn ends_on_several_shards_and_on_none_are_counted_together() {
         lab.shards[shard].timers().connection(limits).unwrap()
     };
     let (idle, other) = (here(&lab, 0, READ_IDLE), here(&lab, 2, READ_IDLE));
-    let (closed, of_any) = (here(&lab, 1, NONE), shared::connect(&lab, NONE));
+    let (closed, of_any) = (here(&lab, 1, NONE), Handle::open(&lab, NONE));
     lab.advance(ms(120));
     assert_eq!([&idle, &other].map(event), [Some((ReadIdle, true)); 2]);
     drop((idle, other, closed, of_any));
@@ -142,7 +120,7 @@ fn ends_on_several_shards_and_on_none_are_counted_together() {
 #[test]
 fn connection_that_ends_with_its_shard_is_not_counted() {
     let mut lab = lab();
-    let here = lab.timers().connection(READ_IDLE).unwrap();
+    let here = Timers::open(&lab, READ_IDLE);
     let source = lab.service.stats_source();
     let _ended = lab.service.begin_shutdown(ShutdownPolicy::Drop);
     lab.settle();

@@ -8,15 +8,16 @@ use corewheel::conn::Raced;
 use corewheel::{Fired, ShutdownPolicy};
 
 use super::*;
-use corewheel_test_support::{Host, PATIENCE, Running, SHARD, block_on, check_law, wait_until};
+use corewheel_test_support::{
+    FAR, Host, PATIENCE, Running, SHARD, block_on, check_law, wait_until,
+};
 
 #[test]
 fn task_gets_events_on_every_executor() {
     for host in Host::executors() {
         let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
         let spawned = running.service.spawn_on(SHARD, |timers: Timers<u8>| async move {
-            let limits = ConnLimits { read_idle: ms(40), heartbeat: ms(15), ..NONE };
-            let conn = timers.connection(limits).unwrap();
+            let conn = timers.connection(NONE.read_idle(ms(40)).heartbeat(ms(15))).unwrap();
             let mut beats = 0;
             // A read comes after half the limit, several times.
             for _ in 0..6 {
@@ -51,8 +52,7 @@ fn callback_gets_events_on_every_host() {
         let idle_micros = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&idle_micros);
         let begin = move |timers: &Timers<u8>| {
-            let limits = ConnLimits { all_idle: ms(20), ..NONE };
-            let conn = timers.connection(limits).unwrap();
+            let conn = timers.connection(NONE.all_idle(ms(20))).unwrap();
             conn.touch();
             // The callback keeps its connection open, and closes it.
             let (touched, timers, kept) = (timers.now(), timers.clone(), conn.clone());
@@ -78,7 +78,7 @@ fn connection_opened_before_the_first_poll_gets_its_event_in_time() {
         // The shard sleeps until it gets a request.
         std::thread::sleep(ms(20));
         let spawned = running.service.spawn_on(SHARD, |timers: Timers<u8>| {
-            let conn = timers.connection(ConnLimits { read_idle: ms(20), ..NONE }).unwrap();
+            let conn = timers.connection(NONE.read_idle(ms(20))).unwrap();
             async move { conn.next().await }
         });
         let event = block_on(spawned.unwrap()).unwrap();
@@ -94,8 +94,7 @@ fn spawned_future_sees_its_connection_closed_when_its_shard_is_shut_down() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let spawned = running.service.spawn_on(SHARD, move |timers: Timers<()>| async move {
-            let limits = ConnLimits::default().read_idle(Duration::from_hours(1));
-            let connection = timers.connection(limits).unwrap();
+            let connection = timers.connection(NONE.read_idle(FAR)).unwrap();
             noted.lock().unwrap().push("open");
             let raced = connection.race(pending::<()>()).await;
             assert!(matches!(raced, Raced::Closed) && connection.is_closed());

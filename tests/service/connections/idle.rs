@@ -3,23 +3,12 @@
 use super::*;
 use corewheel_test_support::{check_law, next};
 
-/// Lets time pass in steps that are a little too long for a stamp: each makes a gap.
-fn run_held_up(lab: &mut Lab<u8>, milliseconds: u64, mut each: impl FnMut(&mut Lab<u8>)) {
-    let end = lab.clock.now() + ms(milliseconds);
-    while lab.clock.now() < end {
-        lab.clock.advance(Duration::from_micros(13_100));
-        lab.settle();
-        each(lab);
-    }
-}
-
 #[test]
 fn entry_expires_only_when_the_connection_may_be_idle() {
     const CONNECTIONS: usize = 1_000;
     let mut lab = lab();
-    let limits = ConnLimits { read_idle: ms(1_000), ..NONE };
-    let open = |_| lab.timers().connection(limits).unwrap();
-    let conns: Vec<_> = (0..CONNECTIONS).map(open).collect();
+    let limits = NONE.read_idle(ms(1_000));
+    let conns: Vec<_> = (0..CONNECTIONS).map(|_| Timers::open(&lab, limits)).collect();
     for _ in 0..5_000 {
         lab.clock.advance(ms(1));
         conns.iter().step_by(2).for_each(ConnTimers::touch_read);
@@ -48,16 +37,17 @@ fn quiet_connection_leaves_its_shard_asleep_until_the_deadline() {
 #[test]
 fn idle_event_comes_in_time_on_a_shard_that_is_held_up_all_the_time() {
     let mut lab = lab();
-    let limits = ConnLimits { read_idle: ms(60_000), ..NONE };
-    let quiet = lab.timers().connection(limits).unwrap();
-    let others: Vec<_> = (0..200).map(|_| lab.timers().connection(NONE).unwrap()).collect();
+    let quiet = Timers::open(&lab, NONE.read_idle(ms(60_000)));
+    let others: Vec<_> = (0..200).map(|_| Timers::open(&lab, NONE)).collect();
     quiet.touch_read();
     let touched = lab.clock.now();
     let mut events = Vec::new();
-    run_held_up(&mut lab, 130_000, |lab| {
+    while lab.clock.now() < touched + ms(130_000) {
+        // A little too long for a stamp: each makes a gap.
+        lab.advance(Duration::from_micros(13_100));
         others.iter().for_each(ConnTimers::touch_read);
         events.extend(event(&quiet).map(|event| (lab.clock.now() - touched, event)));
-    });
+    }
     let [(first, (ReadIdle, true)), (second, (ReadIdle, false))] = events[..] else {
         panic!("{events:?}")
     };

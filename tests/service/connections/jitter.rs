@@ -20,10 +20,8 @@ fn jitters(longest: Duration, count: usize, apart: Duration) -> [Vec<u64>; 2] {
     };
     let mut all = [Vec::new(), Vec::new()];
     for _ in 0..count {
-        let here = lab.timers().connection(limits).unwrap();
-        let shared = shared::connect(&lab, limits);
-        all[0].push(later(&lab.clock, here.deadline(MaxAge)));
-        all[1].push(later(&lab.clock, shared.deadline(MaxAge)));
+        all[0].push(later(&lab.clock, Timers::open(&lab, limits).deadline(MaxAge)));
+        all[1].push(later(&lab.clock, Handle::open(&lab, limits).deadline(MaxAge)));
         lab.clock.advance(apart);
     }
     all
@@ -79,88 +77,16 @@ fn same_beginnings_give_the_same_ages() {
     assert_eq!(once(), once());
 }
 
-/// A connection of each kind with one limit and its jitter.
-fn both(lab: &Lab<u8>, limits: ConnLimits) -> (ConnTimers, ConnTimers<Handle>) {
-    (lab.timers().connection(limits).unwrap(), shared::connect(lab, limits))
-}
-
-#[test]
-fn age_with_its_jitter_comes_once_at_its_deadline_and_not_a_tick_before() {
-    let mut lab = lab();
-    let epoch = lab.clock.now();
-    let (here, shared) = both(&lab, NONE.max_age(AGE).max_age_jitter(AGE));
-    // Both are the first, and began at one time.
-    let due = here.deadline(MaxAge).unwrap();
-    assert_eq!(shared.deadline(MaxAge), Some(due));
-    let tick = (due - epoch).as_nanos().div_ceil(1_000_000) as u64;
-    assert!((100..=200).contains(&tick));
-    lab.advance(ms(tick - 1));
-    assert_eq!((event(&here), shared::event(&shared)), (None, None));
-    lab.advance(ms(1));
-    let old = Some((MaxAge, true));
-    assert_eq!((event(&here), shared::event(&shared)), (old, old));
-    assert_eq!(run(&mut lab, &here, 300), []);
-    assert_eq!(shared::event(&shared), None);
-}
-
-#[test]
-fn connection_keeps_its_part_of_the_jitter_when_its_limits_change() {
-    let mut lab = lab();
-    let limits = NONE.max_age(AGE).max_age_jitter(Duration::from_secs(1));
-    let (here, shared) = both(&lab, limits);
-    let began = lab.clock.now();
-    let later = |due: Option<Instant>, age: Duration| {
-        due.unwrap().checked_duration_since(began + age).unwrap().as_nanos() as u64
-    };
-    let first = later(here.deadline(MaxAge), AGE);
-    lab.advance(ms(3));
-    let set = |limits: ConnLimits| {
-        here.set_limits(limits);
-        shared.set_limits(limits);
-        assert_eq!(here.deadline(MaxAge), shared.deadline(MaxAge));
-        later(here.deadline(MaxAge), limits.max_age)
-    };
-    assert_eq!(set(NONE.max_age(AGE)), 0);
-    assert!(set(limits.max_age_jitter(Duration::from_secs(2))).abs_diff(2 * first) <= 2);
-    assert!(set(limits.max_age_jitter(ms(10))).abs_diff(first / 100) <= 1);
-    assert_eq!(set(limits.max_age(ms(700))), first, "the age itself has no part in it");
-    assert_eq!(set(limits), first);
-    // Without an age, there is nothing to be later.
-    here.set_limits(NONE.max_age_jitter(AGE));
-    assert_eq!(here.deadline(MaxAge), None);
-    // An age that is armed has no jitter.
-    here.set_limits(limits);
-    here.arm(MaxAge, ms(5)).unwrap();
-    assert_eq!(here.deadline(MaxAge), Some(lab.clock.now() + ms(5)));
-}
-
 #[test]
 fn jitter_that_does_not_fit_makes_no_age_earlier() {
     let lab = lab();
     for age in [AGE, Duration::MAX] {
         let limits = NONE.max_age(age).max_age_jitter(Duration::MAX);
         for _ in 0..100 {
-            let (here, shared) = both(&lab, limits);
-            for due in [here.deadline(MaxAge), shared.deadline(MaxAge)] {
+            on_both!(|S| {
+                let due = S::open(&lab, limits).deadline(MaxAge);
                 assert!(due.is_none_or(|due| age == AGE && due >= lab.clock.now() + AGE));
-            }
+            });
         }
-    }
-}
-
-#[test]
-fn adopted_connection_keeps_its_greatest_age() {
-    let mut lab = lab_with(builder(2));
-    // On the other shard, another connection began at the same time.
-    for _ in 0..7 {
-        lab.clock.advance(Duration::from_nanos(97));
-        let limits = NONE.max_age(AGE).max_age_jitter(Duration::from_secs(1));
-        let conn = lab.timers().connection(limits).unwrap();
-        let other = lab.shards[1].timers().connection(limits).unwrap();
-        let due = conn.deadline(MaxAge);
-        lab.advance(ms(1));
-        let adopted = lab.shards[1].timers().adopt(conn.pack().unwrap()).unwrap();
-        assert_eq!(adopted.deadline(MaxAge), due);
-        drop(other);
     }
 }

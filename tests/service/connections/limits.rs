@@ -18,9 +18,7 @@ fn zero_limit_is_off_and_quiet_shard_takes_no_turn() {
     let mut lab = Lab::<u8>::at_windows(builder(1));
     let conn = lab.timers().connection(NONE).unwrap();
     assert!(is_quiet(lab.turn()));
-    for kind in
-        [ReadIdle, WriteIdle, AllIdle, Heartbeat, WriteTimeout, Handshake, MaxAge, Custom(3)]
-    {
+    for kind in KINDS {
         assert_eq!(conn.deadline(kind), None, "{kind}");
     }
     lab.advance(Duration::from_hours(24 * 365 * 100));
@@ -35,27 +33,11 @@ fn zero_limit_is_off_and_quiet_shard_takes_no_turn() {
 #[test]
 fn huge_limit_means_never() {
     let mut lab = lab();
-    let huge = Duration::MAX;
-    let limits = ConnLimits {
-        read_idle: huge,
-        write_idle: huge,
-        all_idle: huge,
-        heartbeat: huge,
-        request_idle: huge,
-        write_timeout: huge,
-        handshake: huge,
-        max_age: huge,
-        max_age_jitter: huge,
-        max_age_grace: huge,
-        min_read_rate: DataRate::new(1, huge),
-        min_write_rate: DataRate::new(1, huge),
-        ..NONE
-    };
-    let conn = lab.timers().connection(limits).unwrap();
+    let conn = Timers::open(&lab, each_limit(Duration::MAX));
     conn.touch();
     let write = conn.begin_write();
     let _transfers = [conn.begin_measured_read(), conn.begin_measured_write()];
-    conn.arm(Request, huge).unwrap();
+    conn.arm(Request, Duration::MAX).unwrap();
     lab.advance(Duration::from_hours(24 * 365 * 500));
     assert_eq!(poll(&conn), Poll::Pending);
     assert!(write.finish());

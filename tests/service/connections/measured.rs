@@ -8,7 +8,6 @@ use corewheel::conn::DataRate;
 use fastrand::Rng;
 
 use super::model::NEVER;
-use super::stamps::MS;
 use super::{ConnLimits, Duration, NONE};
 
 /// A transfer that has not ended and has a rate.
@@ -33,36 +32,51 @@ impl Measured {
         u64::try_from(slow_at - u128::from(self.ran)).unwrap_or(NEVER)
     }
 
+    pub(super) fn pause(&mut self, now: u64) {
+        if !self.is_paused {
+            (self.is_paused, self.ran, self.from) = (true, self.ran + now - self.from, now);
+        }
+    }
+
+    pub(super) fn resume(&mut self, now: u64) {
+        if self.is_paused {
+            (self.is_paused, self.from) = (false, now);
+        }
+    }
+
     pub(super) fn due(&self) -> u64 {
         if self.is_paused || self.event_at.is_some() { NEVER } else { self.slow_at() }
     }
 }
 
 /// Limits by chance, most of them below 60 ticks or milliseconds.
-pub(super) fn random_limits(rng: &mut Rng, tick: u64) -> ConnLimits {
-    let unit = tick.max(MS);
-    let mut limit = || match rng.u32(..3) {
+pub(super) fn random_limits(rng: &mut Rng, unit: Duration) -> ConnLimits {
+    let mut limit = |most: f64| match rng.u32(..3) {
         0 => Duration::ZERO,
-        _ => Duration::from_nanos(rng.u64(1..unit * 60)),
+        _ => unit.mul_f64(rng.f64() * most) + Duration::from_nanos(1),
     };
     let limits = ConnLimits {
-        read_idle: limit(),
-        write_idle: limit(),
-        all_idle: limit(),
-        heartbeat: limit(),
-        request_idle: limit(),
-        write_timeout: limit(),
-        handshake: limit() * 3,
-        max_age: limit() * 10,
-        max_age_jitter: Duration::ZERO,
-        max_age_grace: limit(),
+        read_idle: limit(60.0),
+        write_idle: limit(60.0),
+        all_idle: limit(60.0),
+        heartbeat: limit(60.0),
+        request_idle: limit(60.0),
+        write_timeout: limit(60.0),
+        handshake: limit(180.0),
+        max_age: limit(600.0),
+        max_age_jitter: limit(300.0),
+        max_age_grace: limit(60.0),
+        max_age_least: limit(400.0),
+        handshake_least: limit(100.0),
+        read_idle_least: limit(40.0),
+        write_idle_least: limit(40.0),
+        all_idle_least: limit(40.0),
         ..NONE
     };
-    // A power of two, less one: its part is what the first bits of the connection's part say.
-    let jitter = Duration::from_nanos((1 << rng.u32(..40)) - 1);
+    let bytes_max = 10_000_000_000 / unit.as_nanos() as u64;
     let mut rate = || match rng.u32(..4) {
         0 => DataRate::OFF,
-        _ => DataRate::new(rng.u64(1..3_000), Duration::from_nanos(rng.u64(..unit * 40))),
+        _ => DataRate::new(rng.u64(1..=bytes_max), unit.mul_f64(rng.f64() * 40.0)),
     };
-    limits.min_read_rate(rate()).min_write_rate(rate()).max_age_jitter(jitter)
+    limits.min_read_rate(rate()).min_write_rate(rate())
 }

@@ -27,6 +27,8 @@ mod stamps;
 mod waits;
 mod write_ends;
 
+use std::future::Future;
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -35,13 +37,13 @@ use corewheel::DeadlineKind::{
     RequestIdle, WriteIdle, WriteRate, WriteTimeout,
 };
 use corewheel::attach::Turn;
-use corewheel::conn::{DataRate, Side};
+use corewheel::conn::{DataRate, Raced, Side};
 use corewheel::{
     ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Handle, RefusedKind, TimerServiceBuilder,
     Timers,
 };
 
-use corewheel_test_support::{Lab, builder, ms, ticks_of, waker_of};
+use corewheel_test_support::{Lab, builder, look, ms, ticks_of, waker_of};
 
 const NONE: ConnLimits = ConnLimits {
     read_idle: Duration::ZERO,
@@ -65,6 +67,15 @@ const NONE: ConnLimits = ConnLimits {
     unsent_max: 0,
 };
 const READ_IDLE: ConnLimits = NONE.read_idle(ms(100));
+
+/// All limits are as long.
+fn each_limit(limit: Duration) -> ConnLimits {
+    let rate = DataRate::new(1, limit);
+    let limits = NONE.read_idle(limit).write_idle(limit).all_idle(limit).request_idle(limit);
+    let limits = limits.heartbeat(limit).min_read_rate(rate).min_write_rate(rate);
+    let limits = limits.write_timeout(limit).handshake(limit);
+    limits.max_age(limit).max_age_jitter(limit).max_age_grace(limit)
+}
 
 /// All kinds of deadlines, in the order in which events of one turn are delivered.
 const KINDS: [DeadlineKind; 20] = [
@@ -101,57 +112,104 @@ fn lab_with(builder: TimerServiceBuilder) -> Lab<u8> {
     Lab::new(builder)
 }
 
-fn poll(conn: &ConnTimers) -> Poll<Option<ConnEvent>> {
-    conn.poll_next(&mut Context::from_waker(Waker::noop()))
+/// A connection on a shard, or one of tasks on any thread.
+trait Opened: Side {
+    const NAME: &'static str;
+    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Self>;
+    /// What a wait returns.
+    fn value<V>(polled: Self::Polled<V>) -> V;
+}
+
+impl Opened for Timers {
+    const NAME: &'static str = "on a shard";
+
+    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers {
+        lab.timers().connection(limits).unwrap()
+    }
+
+    fn value<V>(polled: V) -> V {
+        polled
+    }
+}
+
+impl Opened for Handle {
+    const NAME: &'static str = "on any thread";
+
+    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Self> {
+        lab.service.handle().connection(limits)
+    }
+
+    fn value<V>(polled: Result<V, RefusedKind>) -> V {
+        polled.unwrap()
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a test that fails shows its side")]
+fn show_side<S: Opened>() {
+    println!("{}", S::NAME);
+}
+
+/// Runs a case on a shard, and on any thread: of any connections, or of one whose task waits.
+macro_rules! on_both {
+    (|$side:ident| $case:block) => {{
+        {
+            type $side = Timers;
+            show_side::<$side>();
+            $case
+        }
+        {
+            type $side = Handle;
+            show_side::<$side>();
+            $case
+        }
+    }};
+    ($limits:expr, |$lab:ident, $conn:ident| $case:block) => {
+        on_both!(|S| {
+            let $lab = &mut lab();
+            let $conn = &S::open($lab, $limits);
+            assert_eq!(event($conn), None);
+            $case
+        })
+    };
+}
+use on_both;
+
+fn poll_with<S: Opened>(conn: &ConnTimers<S>, waker: &Waker) -> Poll<Option<ConnEvent>> {
+    conn.poll_next(&mut Context::from_waker(waker)).map(S::value::<Option<ConnEvent>>)
+}
+
+fn poll<S: Opened>(conn: &ConnTimers<S>) -> Poll<Option<ConnEvent>> {
+    poll_with(conn, Waker::noop())
 }
 
 /// The kind of the next event that has come, and whether it is the first.
-fn event(conn: &ConnTimers) -> Option<(DeadlineKind, bool)> {
+fn event<S: Opened>(conn: &ConnTimers<S>) -> Option<(DeadlineKind, bool)> {
     match poll(conn) {
         Poll::Ready(event) => event.map(|event| (event.kind, event.first)),
         Poll::Pending => None,
     }
 }
 
-/// A connection on a shard, or one of tasks on any thread.
-trait Opened: Side {
-    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Self>;
-    /// The kind of the next event that has come, and whether it is the first.
-    fn event(conn: &ConnTimers<Self>) -> Option<(DeadlineKind, bool)>;
+/// What comes first, if it has come.
+fn race<S: Opened, F: Future + Unpin>(conn: &ConnTimers<S>, of: F) -> Option<Raced<F::Output>> {
+    look(&mut pin!(conn.race(of))).map(S::value)
 }
 
-impl Opened for Timers {
-    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers {
-        lab.timers().connection(limits).unwrap()
-    }
+type Events = Vec<(u64, DeadlineKind, bool)>;
 
-    fn event(conn: &ConnTimers) -> Option<(DeadlineKind, bool)> {
-        event(conn)
-    }
-}
-
-impl Opened for Handle {
-    fn open(lab: &Lab<u8>, limits: ConnLimits) -> ConnTimers<Self> {
-        shared::connect(lab, limits)
-    }
-
-    fn event(conn: &ConnTimers<Self>) -> Option<(DeadlineKind, bool)> {
-        shared::event(conn)
-    }
+/// The events that have come, each with its tick.
+fn found<S: Opened>(lab: &mut Lab<u8>, conn: &ConnTimers<S>) -> Events {
+    lab.settle();
+    let events = std::iter::from_fn(|| event(conn));
+    events.map(|(kind, first)| (ticks_of(lab.timers()), kind, first)).collect()
 }
 
 /// Lets a number of milliseconds pass, one at a time. Returns the events, each with its tick.
-fn run<S: Opened>(
-    lab: &mut Lab<u8>,
-    conn: &ConnTimers<S>,
-    milliseconds: u64,
-) -> Vec<(u64, DeadlineKind, bool)> {
+fn run<S: Opened>(lab: &mut Lab<u8>, conn: &ConnTimers<S>, milliseconds: u64) -> Events {
     let mut events = Vec::new();
     for _ in 0..milliseconds {
-        lab.advance(ms(1));
-        while let Some((kind, first)) = S::event(conn) {
-            events.push((ticks_of(lab.timers()), kind, first));
-        }
+        lab.clock.advance(ms(1));
+        events.extend(found(lab, conn));
     }
     events
 }

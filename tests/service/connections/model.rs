@@ -8,6 +8,7 @@
 //! up. The part of an age's jitter is read from the connection, as only the connection knows it.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
@@ -19,7 +20,7 @@ use corewheel::settings::WheelKind;
 use fastrand::Rng;
 
 use super::measured::{Measured, random_limits};
-use super::stamps::{Activity, Looks, MS, Stamp};
+use super::stamps::{Looks, MS, Stamp};
 use super::*;
 use corewheel_test_support::{check_law, seeds};
 
@@ -42,44 +43,48 @@ struct Conn {
     spans: [u64; 12],
     /// The first bits of the part of the jitter of its age.
     age_part: u64,
-    /// `None` for what has not happened.
-    read: Option<Stamp>,
-    written: Option<Stamp>,
-    request_ended: Option<Stamp>,
+    /// The last read, the last write and the last end of a request; `None` for what has not
+    /// happened.
+    stamps: [Option<Stamp>; 3],
     opened: u64,
     over: [bool; 3],
     armed: [u64; KINDS.len()],
     event_at: [Option<u64>; KINDS.len()],
     pending: u32,
     first: u32,
-    /// The numbers of the writes, when each is late and when it has begun.
-    writes: Vec<(u32, u64, u64)>,
-    /// The numbers of the writes whose time is up.
-    late: Vec<u32>,
-    reads: u32,
-    requests: u32,
-    /// A measured read and a measured write.
-    transfers: [Option<Measured>; 2],
-    /// The guards that were not dropped, with their numbers.
-    guards: Vec<(u32, usize, InProgress)>,
+    held: Held,
     filed: u64,
     is_called: bool,
 }
 
+/// What is in progress on a connection's shard.
+#[derive(Default)]
+struct Held {
+    /// The numbers of the writes, when each is late and when it has begun.
+    writes: Vec<(u32, u64, u64)>,
+    /// The numbers of the writes whose time is up.
+    late: Vec<u32>,
+    /// How many reads, writes and requests, also writes without a limit.
+    counts: [u32; 3],
+    /// A measured read and a measured write.
+    transfers: [Option<Measured>; 2],
+    /// The guards that were not dropped, with their numbers.
+    guards: Vec<(u32, usize, InProgress)>,
+}
+
 impl Conn {
-    /// The last of the times that concern an idle kind; the beginning of the connection, if it has
-    /// none of them.
-    fn last_of(&self, kind: usize, times: impl Fn(Activity) -> [Option<u64>; 2]) -> u64 {
-        use Activity::{Read, Request, Write};
-        let concern: &[Activity] = match KINDS[kind] {
-            ReadIdle => &[Read, Request],
-            WriteIdle => &[Write, Request],
-            AllIdle => &[Read, Write, Request],
-            RequestIdle => &[Request],
-            _ => &[Write],
+    /// The last of the times that concern an idle kind, in the order of the stamps; the beginning
+    /// of the connection, if it has none of them.
+    fn last_of(&self, kind: usize, times: [Option<u64>; 3]) -> u64 {
+        let concern = match KINDS[kind] {
+            ReadIdle => [true, false, true],
+            WriteIdle => [false, true, true],
+            AllIdle => [true; 3],
+            RequestIdle => [false, false, true],
+            _ => [false, true, false],
         };
-        let times = concern.iter().flat_map(|what| times(*what)).flatten();
-        times.fold(self.opened, u64::max)
+        let times = times.into_iter().zip(concern).filter(|(_, concerns)| *concerns);
+        times.filter_map(|(time, _)| time).fold(self.opened, u64::max)
     }
 }
 
@@ -105,8 +110,14 @@ impl Model {
         self.conns[id].as_mut().expect("it is open")
     }
 
+    fn random_limits(&mut self) -> ConnLimits {
+        let limits = random_limits(&mut self.rng, Duration::from_nanos(self.tick.max(MS)));
+        // A power of two, less one: its part is what the first bits of the connection's part say.
+        limits.max_age_jitter(Duration::from_nanos((1 << self.rng.u32(..40)) - 1))
+    }
+
     fn open(&mut self, id: usize, shard: usize, timers: &Timers<u8>) {
-        let (now, limits) = (self.now(), random_limits(&mut self.rng, self.tick));
+        let (now, limits) = (self.now(), self.random_limits());
         self.looks[shard].has_connection(now);
         // A long jitter shows the connection's part.
         let longest = Duration::from_nanos((1 << PART_BITS) - 1);
@@ -123,21 +134,14 @@ impl Model {
             limits,
             spans: spans_of(limits),
             age_part,
-            read: None,
-            written: None,
-            request_ended: None,
+            stamps: [None; 3],
             opened: now,
             over: [false; 3],
             armed: [NEVER; KINDS.len()],
             event_at: [None; KINDS.len()],
             pending: 0,
             first: 0,
-            writes: Vec::new(),
-            late: Vec::new(),
-            reads: 0,
-            requests: 0,
-            transfers: [None, None],
-            guards: Vec::new(),
+            held: Held::default(),
             filed: NEVER,
             is_called: false,
         });
@@ -146,15 +150,13 @@ impl Model {
 
     fn idle_at(&self, conn: &Conn, kind: usize) -> u64 {
         let looks = &self.looks[conn.shard];
-        let when = |stamp: Option<Stamp>| stamp.map(|stamp| looks.when(stamp, self.tick));
+        let when = conn.stamps.map(|stamp| stamp.map(|stamp| looks.when(stamp, self.tick)));
         // What is in progress counts as activity at each turn.
-        let in_progress = |count: u32| if count > 0 { looks.now } else { None };
-        let writes = if (7..10).contains(&kind) { conn.writes.len() as u32 } else { 0 };
-        let since = conn.last_of(kind, |what| match what {
-            Activity::Read => [when(conn.read), in_progress(conn.reads)],
-            Activity::Write => [when(conn.written), None],
-            Activity::Request => [when(conn.request_ended), in_progress(conn.requests + writes)],
-        });
+        let held = &conn.held;
+        let writes = if (7..10).contains(&kind) { held.writes.len() as u32 } else { 0 };
+        let in_progress = [held.counts[0], 0, held.counts[2] + writes]
+            .map(|count| if count > 0 { looks.now } else { None });
+        let since = conn.last_of(kind, when).max(conn.last_of(kind, in_progress));
         since.saturating_add(conn.spans[kind])
     }
 
@@ -170,8 +172,8 @@ impl Model {
                 let jitter = if kind == 0 { jitter_of(conn) } else { 0 };
                 conn.armed[kind].min(due.saturating_add(jitter))
             }
-            5 | 6 => conn.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
-            WRITES => conn.writes.iter().map(|(_, due, _)| *due).min().unwrap_or(NEVER),
+            5 | 6 => conn.held.transfers[kind - RATES[0]].as_ref().map_or(NEVER, Measured::due),
+            WRITES => conn.held.writes.iter().map(|(_, due, _)| *due).min().unwrap_or(NEVER),
             _ if is_idle_kind(kind) => {
                 let again = |at: u64| at.saturating_add(conn.spans[kind]);
                 let event_at = conn.event_at[kind].filter(|_| self.is_quiet(conn, kind));
@@ -229,22 +231,18 @@ impl Model {
             kinds |= 1 << kind;
             first |= 1 << kind;
             if is_idle_kind(kind) {
-                let at = |stamp: Option<Stamp>| [stamp.map(|stamp| stamp.at), None];
-                let quiet_since = conn.last_of(kind, |what| match what {
-                    Activity::Read => at(conn.read),
-                    Activity::Write => at(conn.written),
-                    Activity::Request => at(conn.request_ended),
-                });
+                let stamps = conn.stamps.map(|stamp| stamp.map(|stamp| stamp.at));
+                let quiet_since = conn.last_of(kind, stamps);
                 assert!(now - quiet_since >= conn.spans[kind], "{name} is early");
                 if self.is_quiet(conn, kind) {
                     first &= !(1 << kind);
                 }
                 conn.event_at[kind] = Some(now);
             } else if kind == WRITES {
-                let late = conn.writes.extract_if(.., |(_, due, _)| *due <= now);
-                conn.late.extend(late.map(|(number, ..)| number));
+                let late = conn.held.writes.extract_if(.., |(_, due, _)| *due <= now);
+                conn.held.late.extend(late.map(|(number, ..)| number));
             } else if RATES.contains(&kind) {
-                let transfer = conn.transfers[kind - RATES[0]].as_mut().unwrap();
+                let transfer = conn.held.transfers[kind - RATES[0]].as_mut().unwrap();
                 assert!(!transfer.is_paused && transfer.slow_at() <= now, "{name} is early");
                 transfer.event_at = Some(now);
             } else {
@@ -282,17 +280,18 @@ impl Model {
             }
             // Where the shard has not read the clock since the event came on the other shard, what
             // is in progress counts more than the clock.
-            let is_read = matches!(name, ReadIdle | AllIdle) && conn.reads > 0;
-            let is_asked = name != Heartbeat && conn.requests > 0;
-            let is_sent = (7..10).contains(&kind) && !conn.writes.is_empty();
+            let is_read = matches!(name, ReadIdle | AllIdle) && conn.held.counts[0] > 0;
+            let is_asked = name != Heartbeat && conn.held.counts[2] > 0;
+            let is_sent = (7..10).contains(&kind) && !conn.held.writes.is_empty();
             let is_held = is_read || is_asked || is_sent;
             let is_active = || is_held || !self.is_quiet(conn, kind);
             let mut is_withdrawn = is_idle_kind(kind) && is_active();
-            is_withdrawn |= kind == WRITES && conn.late.is_empty();
+            is_withdrawn |= kind == WRITES && conn.held.late.is_empty();
             let conn = self.conn(id);
             conn.pending &= !bit;
             if RATES.contains(&kind) {
-                let transfer = conn.transfers[kind - RATES[0]].as_mut().expect("it has not ended");
+                let transfer =
+                    conn.held.transfers[kind - RATES[0]].as_mut().expect("it has not ended");
                 let is_slow = |at| !transfer.is_paused && transfer.slow_at() <= at;
                 is_withdrawn = !transfer.event_at.is_some_and(is_slow);
                 if is_withdrawn {
@@ -317,7 +316,7 @@ impl Model {
     fn touch(&mut self, id: usize, is_read: bool) {
         let stamp = self.stamp(self.conns[id].as_ref().unwrap().shard);
         let conn = self.conn(id);
-        *(if is_read { &mut conn.read } else { &mut conn.written }) = Some(stamp);
+        conn.stamps[usize::from(!is_read)] = Some(stamp);
         if is_read { conn.real.touch_read() } else { conn.real.touch_write() }
     }
 
@@ -343,7 +342,7 @@ impl Model {
     }
 
     fn set_limits(&mut self, id: usize) {
-        let limits = random_limits(&mut self.rng, self.tick);
+        let limits = self.random_limits();
         let conn = self.conn(id);
         (conn.limits, conn.spans) = (limits, spans_of(limits));
         conn.real.set_limits(limits);
@@ -353,13 +352,13 @@ impl Model {
     /// A measured transfer begins, goes on or ends.
     fn transfer(&mut self, id: usize) {
         let (now, what) = (self.now(), self.rng.u32(..8));
-        let guards = self.conn(id).guards.len();
+        let guards = self.conn(id).held.guards.len();
         if what == 0 || guards == 0 {
             let (number, which) = (self.next_write, self.rng.usize(..2));
             self.next_write += 1;
             let conn = self.conn(id);
             let rate = [conn.limits.min_read_rate, conn.limits.min_write_rate][which];
-            conn.transfers[which] = (rate != DataRate::OFF).then_some(Measured {
+            conn.held.transfers[which] = (rate != DataRate::OFF).then_some(Measured {
                 number,
                 rate,
                 from: now,
@@ -369,57 +368,40 @@ impl Model {
                 event_at: None,
             });
             conn.pending &= !(1 << RATES[which]);
-            let guard = match which {
-                0 => conn.real.begin_measured_read(),
-                _ => conn.real.begin_measured_write(),
-            };
-            conn.guards.push((number, which, guard));
+            let begin = [ConnTimers::begin_measured_read, ConnTimers::begin_measured_write][which];
+            let guard = begin(&conn.real);
+            conn.held.guards.push((number, which, guard));
             self.file(id);
             return;
         }
         let guard = self.rng.usize(..guards);
         let bytes = self.rng.u64(..100);
-        let which = self.conn(id).guards[guard].1;
+        let which = self.conn(id).held.guards[guard].1;
         if what < 5 {
             let stamp = self.stamp(self.conns[id].as_ref().unwrap().shard);
-            let conn = self.conn(id);
-            *(if which == 0 { &mut conn.read } else { &mut conn.written }) = Some(stamp);
+            self.conn(id).stamps[which] = Some(stamp);
         }
         let conn = self.conn(id);
-        let number = conn.guards[guard].0;
-        let transfer = conn.transfers[which].as_mut().filter(|one| one.number == number);
+        let number = conn.held.guards[guard].0;
+        let transfer = conn.held.transfers[which].as_mut().filter(|one| one.number == number);
+        let was_in_time = transfer.as_ref().map(|one| one.event_at.is_none());
+        match (what, transfer) {
+            (1..5, Some(one)) => one.bytes += bytes,
+            (5, Some(one)) => one.pause(now),
+            (6, Some(one)) => one.resume(now),
+            _ => {}
+        }
+        let real = &conn.held.guards[guard].2;
         match what {
-            1..5 => {
-                conn.guards[guard].2.add(bytes);
-                if let Some(transfer) = transfer {
-                    transfer.bytes += bytes;
-                }
-            }
-            5 => {
-                conn.guards[guard].2.pause();
-                if let Some(transfer) = transfer.filter(|one| !one.is_paused) {
-                    transfer.is_paused = true;
-                    transfer.ran += now - transfer.from;
-                    transfer.from = now;
-                }
-            }
-            6 => {
-                conn.guards[guard].2.resume();
-                if let Some(transfer) = transfer.filter(|one| one.is_paused) {
-                    transfer.is_paused = false;
-                    transfer.from = now;
-                }
-            }
+            1..5 => real.add(bytes),
+            5 => real.pause(),
+            6 => real.resume(),
             _ => {
-                let (.., real) = conn.guards.swap_remove(guard);
-                let (is_in_time, is_live) =
-                    transfer.map_or((true, false), |one| (one.event_at.is_none(), true));
-                if is_live {
-                    conn.transfers[which] = None;
+                let (.., real) = conn.held.guards.swap_remove(guard);
+                if let Some(was_in_time) = was_in_time {
+                    conn.held.transfers[which] = None;
                     conn.pending &= !(1 << RATES[which]);
-                    assert_eq!(real.finish(), is_in_time);
-                } else {
-                    drop(real);
+                    assert_eq!(real.finish(), was_in_time);
                 }
             }
         }
@@ -491,43 +473,32 @@ impl World {
         let tick = [MS / 10, MS, 7 * MS, 1_000 * MS][rng.usize(..4)];
         let wheel = if rng.bool() { WheelKind::Hashed } else { WheelKind::Hierarchical };
         let builder = TimerService::builder().shards(2).capacity(256);
-        let builder = builder.tick(Duration::from_nanos(tick)).wheel(wheel);
-        let lab = Lab::<u8>::new(builder);
-        let clock = lab.clock.clone();
-        let epoch = lab.epoch;
+        let lab = Lab::new(builder.tick(Duration::from_nanos(tick)).wheel(wheel));
         // No reading of the clock gives a time that is a stamp.
-        clock.advance(Duration::from_nanos(137));
-        let looks: [Looks; 2] = Default::default();
-        let conns = (0..8).map(|_| None).collect();
-        let mut model = Model {
-            clock,
-            epoch,
+        lab.clock.advance(Duration::from_nanos(137));
+        // In some histories there are none. Two blocks of 64 hold 70 others and 8 connections.
+        let count = if rng.bool() { 70 } else { 0 };
+        let shards = lab.shards.iter().flat_map(|shard| (0..count).map(|_| shard.timers()));
+        let others = shards.map(|timers| timers.connection(NONE).unwrap()).collect();
+        let now = (count > 0).then(|| lab.nanos());
+        let looks = [0, 1].map(|_| Looks::new(now, 1 + usize::from(count > 0)));
+        let model = Model {
+            clock: lab.clock.clone(),
+            epoch: lab.epoch,
             tick,
             rng,
             looks,
-            conns,
+            conns: (0..8).map(|_| None).collect(),
             next_write: 0,
             next_serial: 0,
             events: 0,
             calling: None,
         };
-        // In some histories there are none. Two blocks of 64 hold 70 others and 8 connections.
-        let count = if model.rng.bool() { 70 } else { 0 };
-        model.looks.iter_mut().for_each(|looks| looks.blocks = 1 + usize::from(count > 0));
-        if count > 0 {
-            let now = model.now();
-            model.looks.iter_mut().for_each(|looks| looks.has_connection(now));
-        }
-        let others = lab
-            .shards
-            .iter()
-            .flat_map(|shard| (0..count).map(|_| shard.timers().connection(NONE).unwrap()));
-        let others = others.collect();
         Self { lab, others, model: Rc::new(RefCell::new(model)) }
     }
 
-    fn settle(&mut self) {
-        for shard in 0..2 {
+    fn settle(&mut self, shards: Range<usize>) {
+        for shard in shards {
             loop {
                 self.model.borrow_mut().turn(shard);
                 let turn = self.lab.shards[shard].turn();
@@ -547,10 +518,8 @@ impl World {
 
     fn step(&mut self, depth: u32) {
         let model = Rc::clone(&self.model);
-        let (what, id) = {
-            let rng = &mut model.borrow_mut().rng;
-            (rng.u32(..28), rng.usize(..8))
-        };
+        let what = model.borrow_mut().rng.u32(..28);
+        let id = model.borrow_mut().rng.usize(..8);
         if model.borrow().conns[id].is_none() {
             let shard = model.borrow_mut().rng.usize(..2);
             return model.borrow_mut().open(id, shard, self.lab.shards[shard].timers());
@@ -592,43 +561,31 @@ impl World {
                 model.clock.advance(Duration::from_nanos(by));
             }
         }
-        if what > 20 && self.model.borrow_mut().rng.u32(..3) > 0 {
-            self.settle();
+        if what > 20 && model.borrow_mut().rng.u32(..3) > 0 {
+            let shards = [(0, 2), (0, 2), (0, 1), (1, 2)][model.borrow_mut().rng.usize(..4)];
+            self.settle(shards.0..shards.1);
         }
     }
 
     /// A read, a write or a request that is in progress for a while.
     fn hold(&mut self, id: usize, depth: u32) {
+        const BEGINS: [fn(&ConnTimers) -> InProgress; 3] =
+            [ConnTimers::begin_read, ConnTimers::begin_write, ConnTimers::begin_request];
         let whole = Rc::clone(&self.model);
-        let (guard, kind, serial, shard, number);
-        {
-            let model = &mut *whole.borrow_mut();
-            kind = [ReadIdle, WriteTimeout, Request][model.rng.usize(..3)];
-            number = model.next_write;
-            let now = model.now();
-            let conn = model.conn(id);
-            (serial, shard) = (conn.serial, conn.shard);
-            guard = match kind {
-                ReadIdle => {
-                    conn.reads += 1;
-                    conn.real.begin_read()
-                }
-                Request => {
-                    conn.requests += 1;
-                    conn.real.begin_request()
-                }
-                _ => {
-                    if conn.spans[WRITES] != NEVER {
-                        conn.writes.push((number, now.saturating_add(conn.spans[WRITES]), now));
-                    }
-                    conn.real.begin_write()
-                }
-            };
-            model.next_write += 1;
-            model.file(id);
+        let mut model = whole.borrow_mut();
+        let (what, number, now) = (model.rng.usize(..3), model.next_write, model.now());
+        model.next_write += 1;
+        let conn = model.conn(id);
+        let (serial, shard) = (conn.serial, conn.shard);
+        let is_limited = what == 1 && conn.spans[WRITES] != NEVER;
+        conn.held.counts[what] += 1;
+        if is_limited {
+            conn.held.writes.push((number, now.saturating_add(conn.spans[WRITES]), now));
         }
-        let is_limited = whole.borrow_mut().conn(id).spans[WRITES] != NEVER;
-        let steps = whole.borrow_mut().rng.u32(..20);
+        let guard = BEGINS[what](&conn.real);
+        model.file(id);
+        let steps = model.rng.u32(..20);
+        drop(model);
         for _ in 0..steps {
             self.step(depth);
         }
@@ -641,33 +598,21 @@ impl World {
             drop(guard);
             return;
         };
-        match kind {
-            ReadIdle => {
-                conn.reads -= 1;
-                conn.read = Some(stamp);
-                assert!(guard.finish());
+        conn.held.counts[what] -= 1;
+        conn.stamps[what] = Some(stamp);
+        let count = conn.held.writes.len();
+        let held_since = conn.held.writes.iter().map(|(.., begun)| *begun).min();
+        conn.held.writes.retain(|(known, ..)| *known != number);
+        conn.held.late.retain(|known| *known != number);
+        assert_eq!(guard.finish(), !is_limited || conn.held.writes.len() < count);
+        if what == 1 {
+            // What the writes have held back, and would have come by now, begins again.
+            let read_idle_at = model.idle_at(model.conns[id].as_ref().unwrap(), 7);
+            let is_held = held_since.is_some_and(|since| since < read_idle_at);
+            if is_limited && is_held && read_idle_at <= model.now() {
+                model.conn(id).stamps[0] = Some(stamp);
             }
-            Request => {
-                conn.requests -= 1;
-                conn.request_ended = Some(stamp);
-                drop(guard);
-            }
-            _ => {
-                let count = conn.writes.len();
-                let held_since = conn.writes.iter().map(|(.., begun)| *begun).min();
-                conn.writes.retain(|(known, ..)| *known != number);
-                conn.late.retain(|known| *known != number);
-                let is_in_time = !is_limited || conn.writes.len() < count;
-                conn.written = Some(stamp);
-                assert_eq!(guard.finish(), is_in_time);
-                // What the writes have held back, and would have come by now, begins again.
-                let read_idle_at = model.idle_at(model.conns[id].as_ref().unwrap(), 7);
-                let is_held = held_since.is_some_and(|since| since < read_idle_at);
-                if is_limited && is_held && read_idle_at <= model.now() {
-                    model.conn(id).read = Some(stamp);
-                }
-                model.file(id);
-            }
+            model.file(id);
         }
     }
 
@@ -684,12 +629,11 @@ impl World {
             let (bound, at) = ended.or_else(|| stamp.map(settled))?;
             Some(Stamp { bound: model.looks[there].exact(bound), looks: None, at })
         };
-        let read = settle(conn.read, conn.reads);
-        let written = settle(conn.written, 0);
-        let request_ended = settle(conn.request_ended, conn.requests);
+        let in_progress = [conn.held.counts[0], 0, conn.held.counts[2]];
+        let stamps = [0, 1, 2].map(|what: usize| settle(conn.stamps[what], in_progress[what]));
         let packed = conn.real.clone().pack().unwrap();
         assert!(conn.real.is_closed());
-        for (.., guard) in &conn.guards {
+        for (.., guard) in &conn.held.guards {
             guard.pause();
             guard.resume();
         }
@@ -701,15 +645,8 @@ impl World {
             serial: model.next_serial,
             real: self.lab.shards[there].timers().adopt(packed).unwrap(),
             shard: there,
-            read,
-            written,
-            request_ended,
-            writes: Vec::new(),
-            late: Vec::new(),
-            reads: 0,
-            requests: 0,
-            transfers: [None, None],
-            guards: Vec::new(),
+            stamps,
+            held: Held::default(),
             pending: conn.pending & !RATES.map(|kind| 1 << kind).iter().sum::<u32>(),
             filed: NEVER,
             is_called: false,
@@ -725,7 +662,7 @@ fn history(seed: u64) -> u32 {
     for _ in 0..400 {
         world.step(0);
     }
-    world.settle();
+    world.settle(0..2);
     let model = world.model.borrow();
     let open = model.conns.iter().flatten().count();
     let kept: usize = world.lab.shards.iter().map(|shard| shard.timers().len()).sum();

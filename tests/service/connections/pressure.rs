@@ -6,14 +6,12 @@ use std::time::Instant;
 
 use corewheel::settings::Scale;
 
-use super::drain::{Conn, pass};
+use super::drain::{Watched, pass};
 use super::*;
-use corewheel_test_support::Alarm;
+use corewheel_test_support::{Alarm, FAR};
 
-const HOUR: Duration = Duration::from_hours(1);
-
-fn scale(factor: f64) -> Scale {
-    Scale::new(factor).unwrap()
+fn set_scale(lab: &Lab<u8>, factor: f64) {
+    lab.service.set_scale(Scale::new(factor).unwrap());
 }
 
 #[test]
@@ -27,13 +25,10 @@ fn each_limit_that_names_a_least_time_shrinks_to_it_and_between() {
     ];
     for (kind, limits) in cases {
         for (factor, due) in [(1.0, 100), (0.5, 60), (0.0, 20)] {
-            for side in 0..2 {
-                let mut lab = lab();
-                let mut conns = [Conn::of(side, &lab, limits)];
-                lab.service.set_scale(scale(factor));
-                pass(&mut lab, &mut conns, 100);
-                assert_eq!(conns[0].seen().first(), Some(&(due, kind)), "{kind}, {factor}, {side}");
-            }
+            on_both!(limits, |lab, conn| {
+                set_scale(lab, factor);
+                assert_eq!(run(lab, conn, 100)[0], (due, kind, true), "{factor}");
+            });
         }
     }
 }
@@ -41,78 +36,77 @@ fn each_limit_that_names_a_least_time_shrinks_to_it_and_between() {
 #[test]
 fn limit_without_a_least_time_or_with_a_longer_one_does_not_shrink() {
     let still = NONE.read_idle(ms(100)).heartbeat(ms(90));
-    for limits in [still, still.read_idle_least(ms(300)), NONE.read_idle_least(ms(10))] {
-        for side in 0..2 {
+    let events: &[_] = &[(90, Heartbeat, true), (100, ReadIdle, true)];
+    let cases = [
+        (still, events),
+        (still.read_idle_least(ms(300)), events),
+        (NONE.read_idle_least(ms(10)), &[]),
+    ];
+    for (limits, expected) in cases {
+        on_both!(|S| {
             let mut lab = lab();
-            lab.service.set_scale(Scale::ZERO);
-            let mut conns = [Conn::of(side, &lab, limits)];
-            pass(&mut lab, &mut conns, 100);
-            let expected: &[_] =
-                if limits.read_idle.is_zero() { &[] } else { &[(90, Heartbeat), (100, ReadIdle)] };
-            assert_eq!(conns[0].seen(), expected, "side {side}: {limits:?}");
-        }
+            set_scale(&lab, 0.0);
+            let conn = S::open(&lab, limits);
+            assert_eq!(event(&conn), None);
+            assert_eq!(run(&mut lab, &conn, 100), expected, "{limits:?}");
+        });
     }
 }
 
 #[test]
 fn pressure_reaches_idle_connections_within_turns_and_wakes_no_task_that_has_time() {
-    for side in 0..2 {
+    on_both!(|S| {
         let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
-        let limits = NONE.read_idle(HOUR).read_idle_least(ms(500));
-        let mut conns: Vec<_> = (0..2_000).map(|_| Conn::of(side, &lab, limits)).collect();
+        let limits = NONE.read_idle(FAR).read_idle_least(ms(500));
+        let mut conns = Watched::<S>::many(&lab, 2_000, limits);
         pass(&mut lab, &mut conns[..1], 100);
-        conns[7].touch();
-        lab.service.set_scale(Scale::ZERO);
+        conns[7].conn.touch();
+        set_scale(&lab, 0.0);
         lab.settle();
-        let is_woken = |conn: &Conn| match conn {
-            Conn::AnyThread { alarm, woken, .. } => alarm.count() > *woken,
-            Conn::OnShard(..) => false,
-        };
-        assert_eq!(conns.iter().filter(|conn| is_woken(conn)).count(), 0);
+        assert!(conns.iter().all(|conn| conn.alarm.count() == 0));
         pass(&mut lab, &mut conns, 420);
         for (number, conn) in conns.iter().enumerate() {
             let expected: &[_] = if number == 7 { &[] } else { &[(500, ReadIdle)] };
-            assert_eq!(conn.seen(), expected, "side {side}, {number}");
+            assert_eq!(conn.seen, expected, "{number}");
         }
-    }
+    });
 }
 
 #[test]
 fn pressure_that_ends_gives_the_time_back_and_changes_that_come_often_reach_all() {
-    for side in 0..2 {
+    on_both!(|S| {
         let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
-        let limits = NONE.read_idle(HOUR).read_idle_least(ms(100));
-        let mut conns: Vec<_> = (0..3_000).map(|_| Conn::of(side, &lab, limits)).collect();
-        lab.service.set_scale(Scale::ZERO);
+        let limits = NONE.read_idle(FAR).read_idle_least(ms(100));
+        let mut conns = Watched::<S>::many(&lab, 3_000, limits);
+        set_scale(&lab, 0.0);
         lab.settle();
-        lab.service.set_scale(Scale::ONE);
+        set_scale(&lab, 1.0);
         pass(&mut lab, &mut conns, 200);
-        assert!(conns.iter().all(|conn| conn.seen().is_empty()), "side {side}");
+        assert!(conns.iter().all(|conn| conn.seen.is_empty()));
         // Before one visit of all is over, the scale has changed again.
         for step in (0..20).rev() {
-            lab.service.set_scale(scale(f64::from(step) / 20.0));
+            set_scale(&lab, f64::from(step) / 20.0);
             lab.clock.advance(ms(1));
             let _ = lab.turn();
         }
         pass(&mut lab, &mut conns, 200);
-        assert!(conns.iter().all(|conn| !conn.seen().is_empty()), "side {side}");
-    }
+        assert!(conns.iter().all(|conn| !conn.seen.is_empty()));
+    });
 }
 
 /// The shard has taken over neither scale when the connection begins.
 #[test]
 fn scale_that_shrinks_again_before_the_next_turn_reaches_the_connections() {
-    for side in 0..2 {
+    on_both!(|S| {
         let mut lab = lab();
-        lab.service.set_scale(Scale::ZERO);
+        set_scale(&lab, 0.0);
         lab.settle();
-        lab.service.set_scale(Scale::ONE);
-        let limits = NONE.read_idle(ms(100)).read_idle_least(ms(20));
-        let mut conns = [Conn::of(side, &lab, limits)];
-        lab.service.set_scale(scale(0.5));
-        pass(&mut lab, &mut conns, 100);
-        assert_eq!(conns[0].seen().first(), Some(&(60, ReadIdle)), "side {side}");
-    }
+        set_scale(&lab, 1.0);
+        let conn = S::open(&lab, NONE.read_idle(ms(100)).read_idle_least(ms(20)));
+        assert_eq!(event(&conn), None);
+        set_scale(&lab, 0.5);
+        assert_eq!(run(&mut lab, &conn, 100)[0], (60, ReadIdle, true));
+    });
 }
 
 /// A turn visits at most this many connections, as `shard::sweep` says.
@@ -127,7 +121,7 @@ fn pressure_visits_few_of_many_connections_in_each_turn_and_delays_no_timer() {
     let count = count.unwrap_or(20_000);
     for side in 0..2 {
         let mut lab = lab_with(builder(1).capacity(count as u32 * 2));
-        let limits = NONE.read_idle(HOUR).read_idle_least(ms(1));
+        let limits = NONE.read_idle(FAR).read_idle_least(ms(1));
         let (visits, (alarm, waker)) = (Rc::new(Cell::new(0)), Alarm::new());
         let (mut on_shard, mut any_thread) = (Vec::new(), Vec::new());
         for _ in 0..count {

@@ -12,21 +12,6 @@ fn begin<S: Side>(conn: &ConnTimers<S>, kind: DeadlineKind) -> InProgress<S> {
     if kind == ReadRate { conn.begin_measured_read() } else { conn.begin_measured_write() }
 }
 
-/// Runs a case on a shard and on any thread. A task waits for the events of the connection.
-macro_rules! on_both {
-    ($limits:expr, |$lab:ident, $conn:ident| $case:block) => {{
-        let limits = $limits;
-        let $lab = &mut lab();
-        let $conn = &<Timers as Opened>::open($lab, limits);
-        assert_eq!(Opened::event($conn), None);
-        $case
-        let $lab = &mut lab();
-        let $conn = &<Handle as Opened>::open($lab, limits);
-        assert_eq!(Opened::event($conn), None);
-        $case
-    }};
-}
-
 /// A byte in a millisecond, after 100 ms.
 const RATE: DataRate = DataRate::new(1_000, ms(100));
 const RATES: ConnLimits = NONE.min_read_rate(RATE).min_write_rate(RATE);
@@ -41,7 +26,7 @@ fn transfer_without_grace_at_the_first_nanosecond_has_one_event() {
             let mut events = Vec::new();
             for _ in 0..4 {
                 let _ = lab.turn();
-                events.extend(Opened::event(conn));
+                events.extend(event(conn));
             }
             assert_eq!(events, [(kind, true)]);
             assert_eq!((conn.deadline(kind), run(lab, conn, 500)), (None, vec![]));
@@ -79,7 +64,7 @@ fn time_that_does_not_fit_means_never() {
             let range = Duration::from_nanos(u64::MAX) - Duration::from_secs(1);
             let age = lab.clock.now().duration_since(lab.epoch);
             lab.advance(range.saturating_sub(age));
-            assert_eq!(Opened::event(conn), None);
+            assert_eq!(event(conn), None);
             assert!(transfer.finish());
         });
     }
@@ -131,30 +116,28 @@ fn transfer_of_a_closed_connection_has_no_effect() {
 #[test]
 fn bytes_and_pauses_have_no_effect_on_what_is_not_measured() {
     let limits = NONE.write_timeout(ms(100)).read_idle(ms(200)).min_read_rate(RATE);
-    let mut lab = lab();
-    let conn = lab.timers().connection(limits).unwrap();
-    let (write, request) = (conn.begin_write(), conn.begin_request());
-    run(&mut lab, &conn, 60);
-    for held in [&write, &request] {
-        held.add(1_000);
-        held.pause();
-    }
-    assert_eq!(run(&mut lab, &conn, 60), [(100, WriteTimeout, true)]);
-    request.resume();
-    assert!(!write.finish() && request.finish());
-    assert_eq!(format!("{:?}", conn.begin_measured_read()), "InProgress(read rate)");
+    on_both!(limits, |lab, conn| {
+        let (write, request) = (conn.begin_write(), conn.begin_request());
+        run(lab, conn, 60);
+        for held in [&write, &request] {
+            held.add(1_000);
+            held.pause();
+        }
+        assert_eq!(run(lab, conn, 60), [(100, WriteTimeout, true)]);
+        request.resume();
+        assert!(!write.finish() && request.finish());
+        assert_eq!(format!("{:?}", conn.begin_measured_read()), "InProgress(read rate)");
+    });
 }
 
 #[test]
 fn bytes_of_other_threads_count_and_wake_no_task() {
-    fn check<V: Send + Sync + 'static>() {}
-    check::<InProgress<Handle>>();
     let mut lab = lab();
-    let conn = shared::connect(&lab, RATES);
+    let conn = Handle::open(&lab, RATES);
     let transfer = conn.begin_measured_read();
     let (alarm, waker) = Alarm::new();
     for _ in 0..10 {
-        assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        assert!(poll_with(&conn, &waker).is_pending());
         let before = alarm.count();
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -168,16 +151,16 @@ fn bytes_of_other_threads_count_and_wake_no_task() {
     assert_eq!(conn.deadline(ReadRate), Some(due));
     thread::scope(|scope| scope.spawn(|| transfer.pause()).join().unwrap());
     lab.advance(ms(100));
-    assert_eq!(shared::event(&conn), None);
+    assert_eq!(event(&conn), None);
     thread::spawn(move || assert!(transfer.finish())).join().unwrap();
 }
 
 #[test]
 fn transfer_resets_the_timer_of_its_connection_only_if_its_deadline_is_the_first() {
     let mut lab = lab();
-    let conn = shared::connect(&lab, RATES.handshake(ms(150)));
+    let conn = Handle::open(&lab, RATES.handshake(ms(150)));
     let (alarm, waker) = Alarm::new();
-    let wait = || assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    let wait = || assert!(poll_with(&conn, &waker).is_pending());
     wait();
     let (write, read) = (conn.begin_measured_write(), conn.begin_measured_read());
     assert_eq!(alarm.count(), 0, "the timer is reset in its slot");
@@ -196,5 +179,5 @@ fn transfer_resets_the_timer_of_its_connection_only_if_its_deadline_is_the_first
     assert_eq!(alarm.count(), before, "there was no deadline, and the read is due earlier");
     lab.advance(ms(100));
     assert_eq!(alarm.count(), before + 1);
-    assert_eq!(shared::event(&conn), Some((ReadRate, true)));
+    assert_eq!(event(&conn), Some((ReadRate, true)));
 }

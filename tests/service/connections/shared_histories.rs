@@ -9,8 +9,13 @@ use corewheel::conn::InProgress;
 use corewheel::settings::Scale;
 use fastrand::Rng;
 
+use super::measured::random_limits;
 use super::*;
 use corewheel_test_support::{FAR, nanos_of, seeds};
+
+fn touch<S: Side>(conn: &ConnTimers<S>, is_read: bool) {
+    if is_read { conn.touch_read() } else { conn.touch_write() }
+}
 
 struct Pair {
     lab: Lab<u8>,
@@ -22,8 +27,6 @@ struct Pair {
     /// shard is later than the activity.
     held: Vec<(InProgress, InProgress<Handle>)>,
     writes: Vec<(InProgress, InProgress<Handle>)>,
-    /// Bytes are activity, and their stamp on a shard is later than they are. So there are rates
-    /// only where no deadline follows from activity.
     has_rates: bool,
     transfers: Vec<(InProgress, InProgress<Handle>)>,
     events: usize,
@@ -38,9 +41,9 @@ impl Pair {
         let mut lab = Lab::new(TimerService::builder().shards(1).capacity(256).tick(tick));
         lab.advance(tick.mul_f64(rng.f64() * 30.0) + Duration::from_nanos(137));
         let has_rates = rng.bool();
-        let limits = random_limits(&mut rng, tick, has_rates);
+        let limits = limits_of(&mut rng, tick, has_rates);
         let here = lab.timers().connection(limits).unwrap();
-        let shared = shared::connect(&lab, limits);
+        let shared = Handle::open(&lab, limits);
         Self {
             lab,
             rng,
@@ -71,19 +74,17 @@ impl Pair {
                 assert_eq!(self.here.disarm(kind), self.shared.disarm(kind), "{kind}");
             }
             9 => {
-                let limits = random_limits(&mut self.rng, self.tick, self.has_rates);
+                let limits = limits_of(&mut self.rng, self.tick, self.has_rates);
                 self.here.set_limits(limits);
                 self.shared.set_limits(limits);
             }
             10 => self.writes.push((self.here.begin_write(), self.shared.begin_write())),
             11 => self.end_writes(),
             12 if self.rng.u32(..20) == 0 => {
-                let read = (self.here.begin_read(), self.shared.begin_read());
-                self.held.push(read);
+                self.held.push((self.here.begin_read(), self.shared.begin_read()));
             }
             13 if self.rng.u32(..20) == 0 => {
-                let request = (self.here.begin_request(), self.shared.begin_request());
-                self.held.push(request);
+                self.held.push((self.here.begin_request(), self.shared.begin_request()));
             }
             14..20 => self.transfer(),
             20 => {
@@ -156,21 +157,12 @@ impl Pair {
     fn touch(&mut self, is_read: bool) {
         // The shard has read the clock, so its next stamp is not before the present.
         self.poll();
-        let (here, shared) = (&self.here, &self.shared);
-        let stamps = self.lab.timers().connection(NONE.read_idle(FAR)).unwrap();
+        let stamps = Timers::open(&self.lab, NONE.read_idle(FAR));
         stamps.touch_read();
-        if is_read {
-            here.touch_read();
-        } else {
-            here.touch_write();
-        }
+        touch(&self.here, is_read);
         let due = stamps.deadline(ReadIdle).unwrap();
         self.lab.clock.advance(due.checked_sub(FAR).unwrap() - self.lab.clock.now());
-        if is_read {
-            shared.touch_read();
-        } else {
-            shared.touch_write();
-        }
+        touch(&self.shared, is_read);
         drop(stamps);
         self.poll();
     }
@@ -201,7 +193,7 @@ impl Pair {
                 self.lab.settle();
                 here = event(&self.here);
             }
-            let shared = shared::event(&self.shared);
+            let shared = event(&self.shared);
             assert_eq!(here, shared, "at {}", nanos_of(self.lab.timers()));
             if here.is_none() {
                 break;
@@ -218,42 +210,15 @@ impl Pair {
     }
 }
 
-fn random_limits(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
-    let mut limit = |most: f64| match rng.u32(..3) {
-        0 => Duration::ZERO,
-        _ => tick.mul_f64(rng.f64() * most) + Duration::from_nanos(1),
-    };
-    let limits = ConnLimits {
-        read_idle: limit(60.0),
-        write_idle: limit(60.0),
-        all_idle: limit(60.0),
-        heartbeat: limit(60.0),
-        request_idle: limit(60.0),
-        write_timeout: limit(60.0),
-        handshake: limit(180.0),
-        max_age: limit(600.0),
-        max_age_jitter: limit(300.0),
-        max_age_grace: limit(60.0),
-        max_age_least: limit(400.0),
-        handshake_least: limit(100.0),
-        read_idle_least: limit(40.0),
-        write_idle_least: limit(40.0),
-        all_idle_least: limit(40.0),
-        ..NONE
-    };
-    if !has_rates {
-        return limits;
+/// Bytes are activity, and their stamp on a shard is later than they are. So there are rates only
+/// where no deadline follows from activity.
+fn limits_of(rng: &mut Rng, tick: Duration, has_rates: bool) -> ConnLimits {
+    let (limits, off) = (random_limits(rng, tick), Duration::ZERO);
+    if has_rates {
+        limits.read_idle(off).write_idle(off).all_idle(off).request_idle(off).heartbeat(off)
+    } else {
+        limits.min_read_rate(DataRate::OFF).min_write_rate(DataRate::OFF)
     }
-    let bytes_max = 10_000_000_000 / tick.as_nanos() as u64;
-    let mut rate = || {
-        if rng.u32(..4) == 0 {
-            return DataRate::OFF;
-        }
-        DataRate::new(rng.u64(1..=bytes_max), tick.mul_f64(rng.f64() * 40.0))
-    };
-    let off = Duration::ZERO;
-    let limits = limits.min_read_rate(rate()).min_write_rate(rate());
-    limits.read_idle(off).write_idle(off).all_idle(off).request_idle(off).heartbeat(off)
 }
 
 /// One history. Returns the number of events.

@@ -1,9 +1,7 @@
 //! Connections of tasks that run on any thread, where a shard has no room or the service has ended.
 
-use corewheel::conn::Raced;
 use corewheel::{ShutdownPolicy, TimerId};
 
-use super::shared::{connect, event};
 use super::*;
 use corewheel_test_support::Alarm;
 
@@ -30,12 +28,10 @@ fn fill(lab: &Lab<u8>) -> Vec<TimerId> {
 fn shard_without_room_refuses_the_timer_and_keeps_the_deadlines() {
     let mut lab = lab_with(builder(1).capacity(64));
     let timers = fill(&lab);
-    let conn = connect(&lab, READ_IDLE);
+    let conn = Handle::open(&lab, READ_IDLE);
     let refused = settled_poll(&mut lab, &conn, Waker::noop());
     assert_eq!(refused, Poll::Ready(Err(RefusedKind::Full)));
-    let cx = &mut Context::from_waker(Waker::noop());
-    let mut race = Box::pin(conn.race(std::future::ready(7)));
-    assert_eq!(race.as_mut().poll(cx), Poll::Ready(Ok(Raced::Done(7))), "a value needs no timer");
+    assert_eq!(race(&conn, std::future::ready(7)), Some(Raced::Done(7)), "it needs no timer");
     assert!(!conn.is_closed());
     // The next poll tries again.
     for timer in timers {
@@ -54,24 +50,29 @@ fn shard_without_room_refuses_the_timer_and_keeps_the_deadlines() {
 fn event_that_is_due_comes_without_a_timer() {
     let mut lab = lab_with(builder(1).capacity(64));
     let _timers = fill(&lab);
-    let conn = connect(&lab, READ_IDLE);
+    let conn = Handle::open(&lab, READ_IDLE);
     lab.advance(ms(100));
     assert_eq!(event(&conn), Some((ReadIdle, true)));
+}
+
+/// The end of the service is told once.
+fn check_closed(conn: &ConnTimers<Handle>) {
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Closed)));
+    assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(None)));
+    assert!(conn.is_closed());
 }
 
 #[test]
 fn end_of_the_service_wakes_the_task_and_is_told_once() {
     let mut lab = lab();
-    let conn = connect(&lab, READ_IDLE);
+    let conn = Handle::open(&lab, READ_IDLE);
     let (alarm, waker) = Alarm::new();
     assert!(settled_poll(&mut lab, &conn, &waker).is_pending());
     let before = alarm.count();
     let _report = lab.end(ShutdownPolicy::Drop);
     assert!(alarm.count() > before, "the end wakes the task");
-    let cx = &mut Context::from_waker(&waker);
-    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Closed)));
-    assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(None)));
-    assert!(conn.is_closed());
+    check_closed(&conn);
 }
 
 #[test]
@@ -81,8 +82,5 @@ fn connection_that_begins_after_the_end_says_so_at_its_first_poll() {
     drop(lab);
     let conn = handle.connection(READ_IDLE);
     conn.touch();
-    let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(conn.poll_next(cx), Poll::Ready(Err(RefusedKind::Closed)));
-    assert_eq!(conn.poll_next(cx), Poll::Ready(Ok(None)));
-    assert!(conn.is_closed());
+    check_closed(&conn);
 }

@@ -8,14 +8,6 @@ use std::collections::VecDeque;
 
 pub(super) const MS: u64 = 1_000_000;
 
-/// What an idle time counts from.
-#[derive(Clone, Copy)]
-pub(super) enum Activity {
-    Read,
-    Write,
-    Request,
-}
-
 /// The readings of a shard's clock, and the stamps between them.
 #[derive(Default)]
 pub(super) struct Looks {
@@ -28,7 +20,7 @@ pub(super) struct Looks {
     gaps: VecDeque<u64>,
     /// Each gap is written into one block of connections; when the last block has it, the gaps from
     /// before that round are dropped.
-    pub(super) blocks: usize,
+    blocks: usize,
     next_block: usize,
     in_all: usize,
     count: usize,
@@ -46,6 +38,10 @@ pub(super) struct Stamp {
 }
 
 impl Looks {
+    pub(super) fn new(now: Option<u64>, blocks: usize) -> Self {
+        Self { now, blocks, ..Self::default() }
+    }
+
     /// A connection begins on the shard. The first one reads the clock.
     pub(super) fn has_connection(&mut self, now: u64) {
         self.now.get_or_insert(now);
