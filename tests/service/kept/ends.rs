@@ -9,7 +9,7 @@ use std::time::Duration;
 use corewheel::{Fired, Refused, ReplyError, ShutdownPolicy, Timers};
 use corewheel_kit::keyed::KeyedTimers;
 
-use super::{count, jobs, kept};
+use super::{call, count, jobs, kept};
 use corewheel_test_support::{
     FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, look, wait_until,
 };
@@ -22,8 +22,7 @@ fn accepted_commands_run_at_a_shutdown_while_the_container_has_its_values() {
     for policy in POLICIES {
         let mut lab = Lab::new(builder(1));
         let kept = kept(&mut lab, jobs);
-        drop(kept.try_run(|jobs| jobs.insert(1, 10, FAR).is_ok()).unwrap());
-        lab.settle();
+        assert!(call(&mut lab, &kept, |jobs| jobs.insert(1, 10, FAR).is_ok()));
         // None of these is received before the shutdown.
         let mut inserted = kept.try_run(|jobs| jobs.insert(2, 20, FAR)).unwrap();
         let mut removed = kept.try_run(|jobs| jobs.remove(&1)).unwrap();
@@ -85,41 +84,31 @@ fn commands_of_a_dead_shard_are_dropped_and_their_replies_say_so() {
     check_law(&lab.counts());
 }
 
-/// Counts the calls of a closure that are accepted, and those that have run.
-#[derive(Default)]
-struct Calls {
-    accepted: AtomicUsize,
-    refused: AtomicUsize,
-    ran: AtomicUsize,
-}
-
 #[test]
 fn flood_that_races_with_a_shutdown_runs_each_accepted_command_once() {
     for (host, policy) in Host::all().flat_map(|host| POLICIES.map(|policy| (host, policy))) {
         let builder = builder(2).lane_capacity(256);
         let running = Running::start(host, builder, |_| |_: Fired<u32>, _: &Timers<u32>| {});
-        let kept =
-            block_on(running.service.handle().on(SHARD).keep(|_| Cell::new(0)).unwrap()).unwrap();
-        let calls = Arc::new(Calls::default());
+        let kept = running.service.handle().on(SHARD).keep(|_| Cell::new(0)).unwrap();
+        let kept = block_on(kept).unwrap();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let ran = Arc::new(AtomicUsize::new(0));
         let flood = || {
-            let (kept, calls) = (kept.clone(), Arc::clone(&calls));
+            let (kept, accepted, ran) = (kept.clone(), Arc::clone(&accepted), Arc::clone(&ran));
             move || {
                 let mut replies = Vec::new();
                 loop {
-                    let ran = Arc::clone(&calls);
+                    let ran = Arc::clone(&ran);
                     let command = move |value: &Cell<usize>| {
                         value.set(value.get() + 1);
-                        ran.ran.fetch_add(1, Ordering::SeqCst);
+                        ran.fetch_add(1, Ordering::SeqCst);
                     };
                     match kept.try_run(command) {
                         Ok(reply) => {
-                            calls.accepted.fetch_add(1, Ordering::SeqCst);
+                            accepted.fetch_add(1, Ordering::SeqCst);
                             replies.push(reply);
                         }
-                        Err(Refused::Busy(_)) => {
-                            calls.refused.fetch_add(1, Ordering::SeqCst);
-                            thread::yield_now();
-                        }
+                        Err(Refused::Busy(_)) => thread::yield_now(),
                         Err(Refused::Closed(_)) => break,
                         Err(other) => panic!("{other:?}"),
                     }
@@ -128,13 +117,12 @@ fn flood_that_races_with_a_shutdown_runs_each_accepted_command_once() {
             }
         };
         let threads: Vec<_> = (0..3).map(|_| thread::spawn(flood())).collect();
-        wait_until("the flood has begun", || count(&calls.accepted) > 500);
+        wait_until("the flood has begun", || count(&accepted) > 500);
         let report = running.service.shutdown(policy).unwrap();
         for thread in threads {
             assert_eq!(thread.join().unwrap(), 0, "{host:?}, {policy:?}: replies without a result");
         }
-        let (accepted, ran) = (count(&calls.accepted), count(&calls.ran));
-        assert_eq!(accepted, ran, "{host:?}, {policy:?}");
+        assert_eq!(count(&accepted), count(&ran), "{host:?}, {policy:?}");
         report.shards.iter().for_each(|shard| check_law(&shard.counts));
         running.stop();
     }

@@ -22,14 +22,29 @@ use corewheel_test_support::{Alarm, FAR, Guard, Lab, OTHER, SHARD, builder, chec
 
 type Jobs = KeyedTimers<u32, u32>;
 
-/// A lab with a value that is kept on its first shard.
+/// What a reply says when the shard has had its turns.
+fn reply<V>(lab: &mut Lab<u32>, mut reply: Reply<V>) -> Result<V, ReplyError> {
+    lab.settle();
+    look(&mut reply).unwrap()
+}
+
+/// A value that is kept on the first shard.
 fn kept<C: 'static>(
     lab: &mut Lab<u32>,
     make: impl FnOnce(&Timers<u32>) -> C + Send + 'static,
 ) -> Kept<C> {
-    let mut reply = lab.service.handle().on(SHARD).keep(make).unwrap();
-    lab.settle();
-    look(&mut reply).unwrap().unwrap()
+    let sent = lab.service.handle().on(SHARD).keep(make).unwrap();
+    reply(lab, sent).unwrap()
+}
+
+/// What a command returns when the shard has had its turns.
+fn call<C: 'static, V: Send + 'static>(
+    lab: &mut Lab<u32>,
+    kept: &Kept<C>,
+    command: impl FnOnce(&C) -> V + Send + 'static,
+) -> V {
+    let sent = kept.try_run(command).unwrap();
+    reply(lab, sent).unwrap()
 }
 
 fn jobs(timers: &Timers<u32>) -> Jobs {
@@ -53,9 +68,7 @@ fn commands_of_a_thread_run_in_their_order_and_once() {
     };
     thread::spawn(send).join().unwrap();
     lab.settle();
-    let mut list = kept.try_run(|list| list.borrow().clone()).unwrap();
-    lab.settle();
-    let ran = look(&mut list).unwrap().unwrap();
+    let ran = call(&mut lab, &kept, RefCell::take);
     assert!(ran.into_iter().eq(0..500), "the commands of one thread keep their order");
     check_law(&lab.counts());
 }
@@ -64,13 +77,9 @@ fn commands_of_a_thread_run_in_their_order_and_once() {
 fn command_on_a_full_shard_removes_a_timer() {
     let mut lab = Lab::new(builder(1).capacity(4));
     let kept = kept(&mut lab, jobs);
-    let filled = kept.try_run(|jobs| (0..9).filter(|n| jobs.insert(*n, 0, FAR).is_ok()).count());
-    let mut filled = filled.unwrap();
-    lab.settle();
-    assert_eq!(look(&mut filled), Some(Ok(4)), "the shard is full");
-    let mut removed = kept.try_run(|jobs| jobs.remove(&0).is_some()).unwrap();
-    lab.settle();
-    assert_eq!(look(&mut removed), Some(Ok(true)));
+    let fill = |jobs: &Jobs| (0..9).filter(|n| jobs.insert(*n, 0, FAR).is_ok()).count();
+    assert_eq!(call(&mut lab, &kept, fill), 4, "the shard is full");
+    assert!(call(&mut lab, &kept, |jobs| jobs.remove(&0).is_some()));
     check_law(&lab.counts());
 }
 
@@ -100,20 +109,14 @@ fn command_of_a_command_runs_after_it_and_not_within() {
     let mut lab = Lab::new(builder(1));
     let kept = kept(&mut lab, |_| RefCell::new(Vec::new()));
     let again = kept.clone();
-    let mut outer = kept
-        .try_run(move |list| {
-            let mut list = list.borrow_mut();
-            let inner = again.try_run(|list| list.borrow_mut().push("inner")).unwrap();
-            list.push("outer");
-            inner
-        })
-        .unwrap();
-    lab.settle();
-    let mut inner = look(&mut outer).unwrap().unwrap();
-    assert_eq!(look(&mut inner), Some(Ok(())));
-    let mut list = kept.try_run(RefCell::take).unwrap();
-    lab.settle();
-    assert_eq!(look(&mut list), Some(Ok(vec!["outer", "inner"])));
+    let inner = call(&mut lab, &kept, move |list| {
+        let mut list = list.borrow_mut();
+        let inner = again.try_run(|list| list.borrow_mut().push("inner")).unwrap();
+        list.push("outer");
+        inner
+    });
+    assert_eq!(reply(&mut lab, inner), Ok(()));
+    assert_eq!(call(&mut lab, &kept, RefCell::take), ["outer", "inner"]);
 }
 
 #[test]
@@ -132,9 +135,7 @@ fn command_without_room_is_refused_with_its_closure() {
     lab.settle();
     assert_eq!(count(&dropped), 1);
     // Another value has room of its own.
-    let mut other = lab.service.handle().on(SHARD).keep(|_| ()).unwrap();
-    lab.settle();
-    let other = look(&mut other).unwrap().unwrap();
+    let other = self::kept(&mut lab, |_| ());
     assert!((0..4).all(|_| kept.try_run(add).is_ok()) && kept.try_run(add).is_err());
     assert!(other.try_run(|()| ()).is_ok());
 }
@@ -165,9 +166,7 @@ fn futures_that_wait_for_room_are_woken_and_each_runs_once() {
         rounds += 1;
         assert!(rounds < FUTURES, "{} wait for ever", waiting.len());
     }
-    let mut ran = kept.try_run(Cell::get).unwrap();
-    lab.settle();
-    let ran = look(&mut ran).unwrap().unwrap();
+    let ran = call(&mut lab, &kept, Cell::get);
     assert!((FUTURES * 9 / 10..=FUTURES).contains(&ran), "{ran}");
 }
 
@@ -220,9 +219,7 @@ fn value_is_dropped_on_its_shard_after_the_last_handle_and_the_last_command() {
     assert!(dropped.try_recv().is_err(), "no turn was taken");
     lab.settle();
     assert_eq!(dropped.try_recv(), Ok((thread::current().id(), 100)));
-    let mut left = other.try_run(|value| *value).unwrap();
-    lab.settle();
-    assert_eq!(look(&mut left), Some(Ok(7)), "another value stays");
+    assert_eq!(call(&mut lab, &other, |value| *value), 7, "another value stays");
 }
 
 #[test]
@@ -243,17 +240,17 @@ fn last_handle_dropped_by_a_thread_that_ends_releases_the_value() {
 #[test]
 fn reply_of_keep_dropped_unread_drops_the_value() {
     let mut lab = Lab::<u32>::new(builder(1));
-    let (guard, dropped) = Guard::new();
-    let (early, late) = (guard.clone(), guard);
-    drop(lab.service.handle().on(SHARD).keep(move |_| early).unwrap());
-    lab.settle();
-    assert_eq!(count(&dropped), 1, "dropped before the value was made");
-    let reply = lab.service.handle().on(SHARD).keep(move |_| late).unwrap();
-    lab.settle();
-    assert_eq!(count(&dropped), 1);
-    drop(reply);
-    lab.settle();
-    assert_eq!(count(&dropped), 2, "dropped after the value was made");
+    for is_made in [false, true] {
+        let (guard, dropped) = Guard::new();
+        let reply = lab.service.handle().on(SHARD).keep(move |_| guard).unwrap();
+        if is_made {
+            lab.settle();
+        }
+        assert_eq!(count(&dropped), 0);
+        drop(reply);
+        lab.settle();
+        assert_eq!(count(&dropped), 1, "{is_made}");
+    }
 }
 
 #[test]
@@ -265,21 +262,18 @@ fn panics_of_make_command_and_drop_are_contained_and_counted() {
         }
     }
     let mut lab = Lab::<u32>::new(builder(1));
-    let mut made = lab.service.handle().on(SHARD).keep::<u8>(|_| panic!("on purpose")).unwrap();
-    lab.settle();
-    assert_eq!(look(&mut made).unwrap().unwrap_err(), ReplyError::Panicked);
+    let made = lab.service.handle().on(SHARD).keep::<u8>(|_| panic!("on purpose")).unwrap();
+    assert_eq!(reply(&mut lab, made).unwrap_err(), ReplyError::Panicked);
     assert_eq!(lab.counts().panicked, 1);
     let kept = kept(&mut lab, |_| (Cell::new(1), PanicsOnDrop));
-    let mut reply: Reply<()> = kept
-        .try_run(|(value, _)| {
-            value.set(2);
-            panic!("on purpose")
-        })
-        .unwrap();
-    let mut after = kept.try_run(|(value, _)| value.get()).unwrap();
-    lab.settle();
-    assert_eq!(look(&mut reply), Some(Err(ReplyError::Panicked)));
-    assert_eq!(look(&mut after), Some(Ok(2)), "the value stays as the closure has left it");
+    let panics = |(value, _): &(Cell<u32>, PanicsOnDrop)| {
+        value.set(2);
+        panic!("on purpose")
+    };
+    let panicked: Reply<()> = kept.try_run(panics).unwrap();
+    let after = kept.try_run(|(value, _)| value.get()).unwrap();
+    assert_eq!(reply(&mut lab, panicked), Err(ReplyError::Panicked));
+    assert_eq!(reply(&mut lab, after), Ok(2), "the value stays as the closure has left it");
     drop(kept);
     lab.settle();
     assert_eq!(lab.counts().panicked, 3);
@@ -291,9 +285,8 @@ fn panicking_commands_give_their_room_back() {
     let mut lab = Lab::<u32>::new(builder(1).lane_capacity(2));
     let kept = kept(&mut lab, |_| ());
     for _ in 0..10 {
-        let mut reply: Reply<()> = kept.try_run(|()| panic!("on purpose")).unwrap();
-        lab.settle();
-        assert_eq!(look(&mut reply), Some(Err(ReplyError::Panicked)));
+        let panicked: Reply<()> = kept.try_run(|()| panic!("on purpose")).unwrap();
+        assert_eq!(reply(&mut lab, panicked), Err(ReplyError::Panicked));
     }
 }
 
@@ -306,8 +299,6 @@ fn keep_names_what_is_wrong() {
     let timers = lab.timers().clone();
     lab.end(ShutdownPolicy::Drop);
     assert_eq!(lab.service.handle().on(SHARD).keep(|_| ()).unwrap_err(), ShardError::Closed);
-    let refused = lab.service.handle().on(SHARD).keep(|_| ());
-    assert_eq!(refused.unwrap_err(), ShardError::Closed);
     assert!(matches!(timers.keep(7), Err(Refused::Closed(7))));
 }
 
@@ -335,8 +326,7 @@ fn handle_of_a_value_that_is_not_send_is_send_and_sync() {
     let mut lab = Lab::new(builder(1));
     let kept = kept(&mut lab, |_| Rc::new(Cell::new(1)));
     is_shared(&kept);
-    let run = kept.run(|value| value.get());
-    let mut run = is_send(run);
+    let mut run = is_send(kept.run(|value| value.get()));
     assert!(look(&mut run).is_none());
     lab.settle();
     assert_eq!(look(&mut run), Some(Ok(1)));
