@@ -8,8 +8,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -17,15 +15,15 @@ use std::time::Duration;
 
 use corewheel::conn::ConnTimers;
 use corewheel::sim::Simulation;
-use corewheel::sim::net::{Listener, Net, Runtime, Stream};
-use corewheel::{ConnLimits, Fired, ShardId, Timers};
+use corewheel::sim::net::{Net, Runtime, Stream};
+use corewheel::{ConnLimits, ShardId};
 use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::judge::{Judge, run_for};
+use crate::judge::{Done, Fault, Judge, end, one_of, pair, run_for, start};
 use crate::sockets::laws::End;
 use crate::sockets::servers::Events;
-use crate::sockets::{one_of, settings};
+use crate::sockets::settings;
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(100);
@@ -34,9 +32,7 @@ const FAULT_MAX: Duration = Duration::from_millis(100);
 pub(crate) enum Command {
     Open { on_shard: bool, seed: u64 },
     Run(Duration),
-    HoldDriver(Duration),
-    Stall { on_shard: bool, time: Duration },
-    WakeSome { on_shard: bool },
+    Fault(Fault),
 }
 
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
@@ -45,42 +41,16 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
         match rng.u8(..10) {
             0..=2 => Command::Open { on_shard, seed: rng.u64(..) },
             3..=5 => Command::Run(time),
-            6..=7 => Command::HoldDriver(time),
-            8 => Command::Stall { on_shard, time },
-            _ => Command::WakeSome { on_shard },
+            6..=7 => Command::Fault(Fault::HoldDriver(time)),
+            8 => Command::Fault(Fault::Stall { on: on_shard.into(), time }),
+            _ => Command::Fault(Fault::WakeSome { on: on_shard.into() }),
         }
     };
     (0..rng.usize(5..30)).map(|_| command(rng)).collect()
 }
 
-/// How much the histories have done.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Done {
-    connections: u64,
-    bytes: u64,
-    beats: u64,
-}
-
-impl Done {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.connections += other.connections;
-        self.bytes += other.bytes;
-        self.beats += other.beats;
-    }
-}
-
-struct World {
-    judge: Judge<Done>,
-    left: Cell<u32>,
-}
-
-impl Deref for World {
-    type Target = Judge<Done>;
-
-    fn deref(&self) -> &Judge<Done> {
-        &self.judge
-    }
-}
+/// Shared with how many connections are left.
+type World = Judge<Cell<u32>>;
 
 /// A read that the kernel has done.
 struct Completed {
@@ -208,7 +178,7 @@ async fn serve<M: Events>(
             match M::raced(conn.race(read.as_mut()).await) {
                 Err(End::Beat) => {
                     conn.touch_write();
-                    world.count(|done| done.beats += 1);
+                    world.count("beats", 1);
                 }
                 waited => break waited,
             }
@@ -223,7 +193,7 @@ async fn serve<M: Events>(
                     }
                     next = byte.wrapping_add(1);
                 }
-                world.count(|done| done.bytes += count as u64);
+                world.count("bytes", count as u64);
             }
             Err(End::Idle) => {
                 let now = world.now();
@@ -264,8 +234,6 @@ async fn client(
     }
 }
 
-type Handler = fn(Fired<u8>, &Timers<u8>);
-
 struct History {
     sim: Simulation<u8>,
     net: Net,
@@ -281,8 +249,8 @@ pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
         history.execute(*command);
     }
     history.run_for(Duration::from_secs(60));
-    assert_eq!(history.world.left.get(), 0, "connections have not ended");
-    assert_eq!(history.net.sockets(), 0, "sockets are left");
+    assert_eq!(history.world.get(), 0, "connections have not ended");
+    end(history.sim, &history.net);
     history.world.done()
 }
 
@@ -290,41 +258,29 @@ impl History {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let (builder, _) = settings(&mut rng);
-        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-        let sim = sim.expect("the settings are in range");
+        let sim = start(seed, builder);
         let net = sim.net();
         let of_any = net.runtime(rng.usize(1..=3));
         let of_shard = sim.runtime_of(ShardId::new(0), &net);
-        let world = Rc::new(World { judge: Judge::new(&sim), left: Cell::new(0) });
+        let world = Rc::new(Judge::new(&sim, Cell::new(0)));
         Self { sim, net, world, runtimes: [of_any, of_shard] }
     }
 
     fn execute(&mut self, command: Command) {
-        let runtime = |on_shard: bool| &self.runtimes[usize::from(on_shard)];
         match command {
             Command::Open { on_shard, seed } => self.open(on_shard, Rng::with_seed(seed)),
             Command::Run(time) => self.run_for(time),
-            Command::HoldDriver(time) => self.runtimes[0].hold_driver(time),
-            Command::Stall { on_shard, time } => runtime(on_shard).stall(time),
-            Command::WakeSome { on_shard } => runtime(on_shard).wake_some(),
+            Command::Fault(fault) => fault.execute(&mut self.sim, &self.runtimes),
         }
-    }
-
-    /// A listener with an address of its own, and the side that has connected to it.
-    fn pair(&self, number: u16, of: u8) -> (Listener, Stream) {
-        let address = SocketAddr::from(([10, 0, 0, of], number + 1));
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let stream = self.net.connect(address).expect("it listens");
-        (listener, stream)
     }
 
     fn open(&mut self, on_shard: bool, mut rng: Rng) {
         let world = &self.world;
-        let number = world.done().connections as u16;
-        world.count(|done| done.connections += 1);
-        world.left.set(world.left.get() + 1);
-        let (at_kernel, of_client) = self.pair(number, 1);
-        let (at_runtime, told) = self.pair(number, 2);
+        let number = 2 * world.done().get("connections") as u16;
+        world.count("connections", 1);
+        world.set(world.get() + 1);
+        let (at_kernel, of_client) = pair(&self.net, number);
+        let (at_runtime, told) = pair(&self.net, number + 1);
         let beat = Duration::from_micros(rng.u64(2_000..20_000));
         let limit = beat * rng.u32(2..5);
         let reads = Rc::<Ring>::default();
@@ -350,7 +306,7 @@ impl History {
                 }
                 None => serve(world, socket, handle.connection(limits), limit, rng).await,
             }
-            shared.left.set(shared.left.get() - 1);
+            shared.set(shared.get() - 1);
         }));
     }
 

@@ -13,12 +13,13 @@ use corewheel::conn::InProgress;
 use corewheel::settings::Scale;
 use corewheel::sim::{Simulation, Time};
 use corewheel::{
-    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Fired, Handle, RefusedKind, ShardId,
-    ShutdownPolicy, TimerService, Timers,
+    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Handle, RefusedKind, ShardId, ShutdownPolicy,
+    TimerService,
 };
 use fastrand::Rng;
 
 use crate::history::settings;
+use crate::judge::{Done, start};
 
 /// The limit of idle times, without pressure and with all of it. A quarter of the difference is
 /// a number of nanoseconds.
@@ -240,8 +241,6 @@ fn span(quarters: u8) -> Duration {
     LEAST + LIMIT.saturating_sub(LEAST) / 4 * u32::from(quarters)
 }
 
-type Handler = fn(Fired<u8>, &Timers<u8>);
-
 struct History {
     sim: Simulation<u8>,
     tick: Duration,
@@ -252,12 +251,11 @@ struct History {
 }
 
 /// Runs the history of a seed.
-pub(crate) fn run(seed: u64, commands: &[Command]) {
+pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
     let mut rng = Rng::with_seed(!seed);
     let (builder, tick) = settings(&mut rng);
     let builder = builder.capacity(1_000).lane_capacity(64);
-    let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-    let mut sim = sim.expect("the settings are in range");
+    let mut sim = start::<u8>(seed, builder);
     // The service has run for up to a day when the first connections begin.
     sim.run_for(Duration::from_secs(rng.u64(..24 * 3_600)));
     let count = sim.service().shards().count();
@@ -277,6 +275,7 @@ pub(crate) fn run(seed: u64, commands: &[Command]) {
         history.execute(command);
     }
     history.finish();
+    Done::of([("commands", commands.len() as u64)])
 }
 
 impl History {

@@ -14,7 +14,7 @@ use crate::commands::{ContainerCommand, Due, Temper};
 use crate::ledger::{Id, Job, Ledger, State, drop_contained};
 use crate::operations::Operations;
 use crate::scaled::Scaled;
-use crate::world::{World, world};
+use crate::world::{World, by_due, world};
 
 /// The containers of one shard.
 pub(crate) struct Containers {
@@ -109,10 +109,7 @@ impl Containers {
     fn insert_waiting(&self, world: &World, shard: usize, due: Due, temper: Temper) {
         let job = world.ledger.value_to_take(shard, due, temper, &self.takers);
         let id = job.id;
-        let inserted = match world.when(due) {
-            Ok(delay) => self.queue.insert(job, delay),
-            Err(at) => self.queue.insert(job, at),
-        };
+        let inserted = by_due!(world, due, |when| self.queue.insert(job, when));
         match inserted {
             Ok(key) => self.keys.borrow_mut().push((id, key)),
             Err(refused) => {
@@ -146,10 +143,7 @@ impl Containers {
     fn reset_waiting(&self, world: &World, value: u8, due: Due) {
         let Some((id, key)) = self.key(value) else { return };
         let was_live = world.ledger.get(id).state == State::Live;
-        let was_reset = match world.when(due) {
-            Ok(delay) => self.queue.reset(key, delay),
-            Err(at) => self.queue.reset(key, at),
-        };
+        let was_reset = by_due!(world, due, |when| self.queue.reset(key, when));
         if was_reset {
             world.ledger.value_reset(id, due);
         }
@@ -214,10 +208,7 @@ impl Containers {
     fn insert_keyed(&self, world: &World, shard: usize, key: u8, due: Due, temper: Temper) {
         let job = world.ledger.value(shard, due, temper);
         let id = job.id;
-        let inserted = match world.when(due) {
-            Ok(delay) => self.keyed.insert(key, job, delay),
-            Err(at) => self.keyed.insert(key, job, at),
-        };
+        let inserted = by_due!(world, due, |when| self.keyed.insert(key, job, when));
         match inserted {
             Ok(replaced) => {
                 self.ids.borrow_mut().push(id);
@@ -234,10 +225,7 @@ impl Containers {
 
     fn reset_keyed(&self, world: &World, shard: usize, key: u8, due: Due) {
         let id = self.keyed.with(&key, |job| job.id);
-        let was_reset = match world.when(due) {
-            Ok(delay) => self.keyed.reset(&key, delay),
-            Err(at) => self.keyed.reset(&key, at),
-        };
+        let was_reset = by_due!(world, due, |when| self.keyed.reset(&key, when));
         match id {
             Some(id) if was_reset => world.ledger.value_reset(id, due),
             None if !was_reset => {}

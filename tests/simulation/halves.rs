@@ -1,26 +1,23 @@
 //! Two halves of a stream, polled in any order by one task or by two.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use corewheel::TimerService;
-use corewheel::sim::Simulation;
 use corewheel::stream::{StreamLimits, TimedIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
+
+use crate::judge::{given, pair};
 
 const LIMIT: Duration = Duration::from_millis(200);
 
 /// The results of a read and of a write that wait until their times are up, while the peer takes
 /// bytes in time and the runtime does not run.
 fn halves(seed: u64) -> (io::Result<usize>, io::Result<()>) {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (timers, time) = (sim.service().handle(), sim.time());
     let net = sim.net().send_buffer(64).receive_buffer(64);
     let server = net.runtime(2);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
+    let (listener, mut peer) = pair(&net, 80);
     let within = server.clone();
     let limits = StreamLimits::default().write_stall(LIMIT).idle(LIMIT);
     let task = server.spawn(async move {

@@ -1,12 +1,12 @@
 //! A shard that runs late, and is woken by a message before its alarm.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use corewheel::sim::Simulation;
-use corewheel::{ConnEvent, ConnLimits, TimerService};
+use corewheel::{ConnEvent, ConnLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::judge::{given, pair};
 
 const MS: Duration = Duration::from_millis(1);
 const LIMIT: Duration = Duration::from_millis(100);
@@ -16,15 +16,13 @@ const BEFORE: Duration = Duration::from_millis(95);
 /// The result of a read whose byte comes a millisecond before its idle time is over. The shard does
 /// not run from before that until this long after it.
 fn read_in_time(seed: u64, late: Duration) -> Result<usize, Option<ConnEvent>> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation<()> = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (time, handle) = (sim.time(), sim.service().handle());
     let net = sim.net();
     let shard = sim.service().shards().next().unwrap();
     let timers = sim.timers(shard).clone();
     let server = sim.runtime_of(shard, &net);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
+    let (listener, mut peer) = pair(&net, 80);
     let task = server.spawn(async move {
         let conn = timers.connection(ConnLimits::default().read_idle(LIMIT)).unwrap();
         let mut stream = listener.accept().await;

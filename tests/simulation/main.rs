@@ -64,6 +64,8 @@ use std::time::{Duration, Instant};
 use corewheel::sim::explore;
 use fastrand::Rng;
 
+use crate::judge::Done;
+
 /// Says which seed fails first, before its list is shortened.
 struct Failing {
     begin: Instant,
@@ -90,43 +92,34 @@ fn variable(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-/// Runs a history for each seed, for a part of the time. `run` returns what it has done.
-fn explore_for<C: Clone + Debug, D: Debug>(
+/// Runs a history for each seed, for a part of the time. `run` returns what one has done.
+fn explore_for<C: Clone + Debug>(
     eighths: u64,
     plan: impl Fn(&mut Rng) -> Vec<C>,
-    mut run: impl FnMut(u64, &[C]) -> D,
+    mut run: impl FnMut(u64, &[C]) -> Done,
 ) {
     let seconds = variable("COREWHEEL_SIM_SECONDS").unwrap_or(10);
     let first = variable("COREWHEEL_SIM_SEED").unwrap_or(1);
     let begin = Instant::now();
     let end = begin + Duration::from_secs(seconds) * eighths as u32 / 8;
     let (seeds, run) = (Cell::new(0), RefCell::new(&mut run));
-    let done = RefCell::new(None);
+    let done = RefCell::new(Done::default());
     println!("the first seed is {first}");
     let range = (first..).take_while(|_| seeds.get() == 0 || Instant::now() < end);
     let failing = Failing { begin, is_told: Cell::new(false) };
     explore(range, plan, |seed, list| {
         let _seed = OfSeed { seed, failing: &failing };
-        let all = run.borrow_mut()(seed, list);
-        done.replace(Some(all));
+        let one = run.borrow_mut()(seed, list);
+        done.borrow_mut().add(one);
         seeds.set(seeds.get() + 1);
     });
-    let done = done.into_inner();
-    println!("{} seeds in {:?}: {:?}", seeds.get(), begin.elapsed(), done.expect("one has run"));
+    println!("{} seeds in {:?}: {:?}", seeds.get(), begin.elapsed(), done.into_inner());
 }
 
 #[test]
 fn random_histories_of_a_service_agree_with_the_model() {
-    #[derive(Clone, Copy, Debug)]
-    struct Done {
-        operations: usize,
-        steps: u64,
-    }
-    let mut all = Done { operations: 0, steps: 0 };
     explore_for(3, commands::plan, |seed, list| {
-        all.operations += list.len();
-        all.steps += history::run(seed, list);
-        all
+        Done::of([("operations", list.len() as u64), ("steps", history::run(seed, list))])
     });
 }
 
@@ -137,56 +130,32 @@ fn random_histories_of_connections_agree_with_their_model() {
 
 #[test]
 fn random_histories_of_sockets_obey_the_laws() {
-    let mut all = sockets::Done::default();
-    explore_for(4, sockets::plan, |seed, list| {
-        all.add(sockets::run(seed, list));
-        all
-    });
+    explore_for(4, sockets::plan, sockets::run);
 }
 
 #[test]
 fn random_histories_of_waits_for_another_task_end_none_whose_byte_had_come() {
-    let mut all = proofs::Done::default();
-    explore_for(1, proofs::plan, |seed, list| {
-        all.add(proofs::run(seed, list));
-        all
-    });
+    explore_for(1, proofs::plan, proofs::run);
 }
 
 #[test]
 fn random_histories_of_reads_by_completion_lose_no_byte() {
-    let mut all = completion::Done::default();
-    explore_for(1, completion::plan, |seed, list| {
-        all.add(completion::run(seed, list));
-        all
-    });
+    explore_for(1, completion::plan, completion::run);
 }
 
 #[test]
 fn random_histories_of_tunnels_and_uploads_obey_the_laws() {
-    let mut all = http::tunnels::Done::default();
-    explore_for(1, http::tunnels::plan, |seed, list| {
-        all.add(http::tunnels::run(seed, list));
-        all
-    });
+    explore_for(1, http::tunnels::plan, http::tunnels::run);
 }
 
 #[test]
 fn random_histories_of_responses_through_small_windows_obey_the_laws() {
-    let mut all = http::responses::Done::default();
-    explore_for(1, http::responses::plan, |seed, list| {
-        all.add(http::responses::run(seed, list));
-        all
-    });
+    explore_for(1, http::responses::plan, http::responses::run);
 }
 
 #[test]
 fn random_histories_of_http_servers_obey_the_laws() {
-    let mut all = http::Done::default();
-    explore_for(4, http::plan, |seed, list| {
-        all.add(http::run(seed, list));
-        all
-    });
+    explore_for(4, http::plan, http::run);
 }
 
 #[test]

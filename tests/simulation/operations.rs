@@ -14,8 +14,8 @@ use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::commands::{Due, Temper};
 use crate::ledger::{Id, Job, Ledger, State, drop_contained};
-use crate::world::World;
 use crate::world::world;
+use crate::world::{World, by_due};
 
 /// How many keys there are.
 pub(crate) const KEYS: u8 = 6;
@@ -170,10 +170,9 @@ impl Operations {
         let panics = temper == Temper::PanicsWhenDropped;
         let keys = numbers(keys).map(|number| Key { number, panics });
         self.running.set(self.running.get() + 1);
-        let watched = match world.when(due) {
-            Ok(delay) => self.purgatory.try_complete_else_watch(operation, delay, keys),
-            Err(at) => self.purgatory.try_complete_else_watch(operation, at, keys),
-        };
+        let watched = by_due!(world, due, |when| self
+            .purgatory
+            .try_complete_else_watch(operation, when, keys));
         self.running.set(self.running.get() - 1);
         match watched {
             Ok(true) => {}

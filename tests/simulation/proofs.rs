@@ -8,22 +8,20 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::net::SocketAddr;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::slice;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, Runtime, Stream, preempt};
 use corewheel::stream::{StreamLimits, TimedIo};
-use corewheel::{Fired, TimeoutError, TimerService, Timers};
+use corewheel::{TimeoutError, TimerService};
 use fastrand::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::judge::{Judge, run_for};
-use crate::sockets::one_of;
+use crate::judge::{Done, Fault, Judge, end, one_of, pair, run_for, start};
 
 /// No limit of a wait is longer, in microseconds.
 const LIMIT_MAX: u64 = 50_000;
@@ -32,10 +30,7 @@ const CHANNELS_MAX: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command {
     Run(Duration),
-    HoldDriver(Duration),
-    StallWorker(Duration),
-    Stall(Duration),
-    WakeSome,
+    Fault(Fault),
 }
 
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
@@ -43,41 +38,17 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
         let time = Duration::from_micros(rng.u64(..2 * LIMIT_MAX));
         match rng.u8(..10) {
             0..=3 => Command::Run(time),
-            4..=6 => Command::HoldDriver(time),
-            7 => Command::StallWorker(time),
-            8 => Command::Stall(time),
-            _ => Command::WakeSome,
+            4..=6 => Command::Fault(Fault::HoldDriver(time)),
+            7 => Command::Fault(Fault::StallWorker { on: 0, time }),
+            8 => Command::Fault(Fault::Stall { on: 0, time }),
+            _ => Command::Fault(Fault::WakeSome { on: 0 }),
         }
     };
     (0..rng.usize(5..40)).map(|_| command(rng)).collect()
 }
 
-/// How many waits have ended in time, and by their limits.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Done {
-    in_time: u64,
-    late: u64,
-}
-
-impl Done {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.in_time += other.in_time;
-        self.late += other.late;
-    }
-}
-
-struct World {
-    judge: Judge<Done>,
-    is_over: Cell<bool>,
-}
-
-impl Deref for World {
-    type Target = Judge<Done>;
-
-    fn deref(&self) -> &Judge<Done> {
-        &self.judge
-    }
-}
+/// Shared with whether the history is over.
+type World = Judge<Cell<bool>>;
 
 impl World {
     /// Waits for a byte with a limit, again and again. `came` says when the first byte came that no
@@ -93,9 +64,9 @@ impl World {
             let due = self.now() + limit;
             let waited = wait().await;
             match waited {
-                Ok(true) => self.count(|done| done.in_time += 1),
+                Ok(true) => self.count("in time", 1),
                 Err(TimeoutError::Elapsed) => {
-                    self.count(|done| done.late += 1);
+                    self.count("late", 1);
                     if let Some(at) = came().filter(|at| *at < due) {
                         let now = self.now();
                         let text = format!(
@@ -206,9 +177,9 @@ pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
     for command in commands {
         history.execute(*command);
     }
-    history.world.is_over.set(true);
+    history.world.set(true);
     history.run_for(Duration::from_secs(5));
-    assert_eq!(history.net.sockets(), 0, "sockets are left");
+    end(history.sim, &history.net);
     history.world.done()
 }
 
@@ -218,21 +189,19 @@ impl History {
         let tick = Duration::from_micros(one_of(&mut rng, &[100, 1_000]));
         let builder =
             TimerService::beside_runtime().shards(rng.usize(1..=2)).tick(tick).capacity(500);
-        let handler: fn(Fired<u8>, &Timers<u8>) = |_, _| {};
-        let sim = Simulation::start(seed, builder, |_| handler).expect("the settings are in range");
+        let sim = start(seed, builder);
         let net = sim.net();
         let runtime = net.runtime(rng.usize(1..=3)).events_max(one_of(&mut rng, &[1, 2, 1_024]));
         let runtime = runtime.budget(one_of(&mut rng, &[1, 8, 128])).reads_long(true);
-        let world = Rc::new(World { judge: Judge::new(&sim), is_over: Cell::new(false) });
+        let world = Rc::new(Judge::new(&sim, Cell::new(false)));
         let restlessness = one_of(&mut rng, &[0, 4, 16]);
         Self { sim, net, runtime, world, rng, restlessness }
     }
 
     /// A connection on which one task reads for others.
     fn open(&mut self, number: u16) {
-        let address = SocketAddr::from(([10, 0, 0, 1], 1 + number));
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let client = Rc::new(RefCell::new(self.net.connect(address).expect("it listens")));
+        let (listener, client) = pair(&self.net, number);
+        let client = Rc::new(RefCell::new(client));
         let channels: Vec<_> =
             (0..self.rng.usize(1..=CHANNELS_MAX)).map(|_| Rc::<Channel>::default()).collect();
         let limit = Duration::from_micros(self.rng.u64(3_000..LIMIT_MAX));
@@ -241,7 +210,7 @@ impl History {
                 (Rc::clone(&self.world), Rc::clone(channel), Rc::clone(&client));
             let mut rng = self.rng.fork();
             drop(self.sim.spawn(async move {
-                while !world.is_over.get() {
+                while !world.get() {
                     world.pause(&mut rng, limit).await;
                     channel.came.borrow_mut().push_back(world.now());
                     let byte = [number];
@@ -274,13 +243,11 @@ impl History {
 
     /// A connection whose task reads for itself.
     fn open_alone(&mut self, number: u16) {
-        let address = SocketAddr::from(([10, 0, 0, 1], 1 + number));
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let mut client = self.net.connect(address).expect("it listens");
+        let (listener, mut client) = pair(&self.net, number);
         let limit = Duration::from_micros(self.rng.u64(3_000..LIMIT_MAX));
         let (world, mut rng) = (Rc::clone(&self.world), self.rng.fork());
         drop(self.sim.spawn(async move {
-            while !world.is_over.get() && client.write_all(b"a").await.is_ok() {
+            while !world.get() && client.write_all(b"a").await.is_ok() {
                 world.pause(&mut rng, limit).await;
             }
         }));
@@ -306,10 +273,7 @@ impl History {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Run(time) => self.run_for(time),
-            Command::HoldDriver(time) => self.runtime.hold_driver(time),
-            Command::StallWorker(time) => self.runtime.stall_worker(time),
-            Command::Stall(time) => self.runtime.stall(time),
-            Command::WakeSome => self.runtime.wake_some(),
+            Command::Fault(fault) => fault.execute(&mut self.sim, slice::from_ref(&self.runtime)),
         }
     }
 
@@ -328,7 +292,7 @@ impl History {
 #[test]
 fn read_without_a_budget_proves_nothing_of_what_it_has_not_read() {
     let commands = [48_863, 62_253].map(Duration::from_micros);
-    let commands = [Command::Run(commands[0]), Command::HoldDriver(commands[1])];
+    let commands = [Command::Run(commands[0]), Command::Fault(Fault::HoldDriver(commands[1]))];
     for seed in 190..200 {
         run(seed, &commands);
     }

@@ -13,7 +13,7 @@ use corewheel::{
 use crate::commands::{Due, Mode, Work};
 use crate::history::{History, check_law};
 use crate::ledger::{Id, Job, drop_contained};
-use crate::world::{Sender, work_on, world};
+use crate::world::{Sender, by_due, work_on, world};
 
 impl History {
     /// A task of its own awaits a reply.
@@ -72,15 +72,11 @@ impl History {
         let is_silent = mode != Mode::Awaited;
         ledger.send_reset(id, due, client, is_silent.then_some((client, shard, number)));
         match mode {
-            Mode::Detached => self.world.with_due(due, |when| match when {
-                Ok(delay) => sender.client.reset_detached(handle, delay),
-                Err(at) => sender.client.reset_detached(handle, at),
-            }),
+            Mode::Detached => {
+                by_due!(self.world, due, |when| sender.client.reset_detached(handle, when))
+            }
             Mode::Dropped | Mode::Awaited => {
-                let reply = self.world.with_due(due, |when| match when {
-                    Ok(delay) => sender.client.reset(handle, delay),
-                    Err(at) => sender.client.reset(handle, at),
-                });
+                let reply = by_due!(self.world, due, |when| sender.client.reset(handle, when));
                 if mode == Mode::Dropped {
                     return drop(reply);
                 }
@@ -134,10 +130,7 @@ impl History {
                 let timers = handle.on(ShardId::new(shard as u16));
                 // A delay counts from here on.
                 let timeout = world.ledger.timeout(shard, world.ledger.nanos_at(due));
-                let result = match world.when(due) {
-                    Ok(delay) => timers.timeout(delay, wait).await,
-                    Err(at) => timers.timeout(at, wait).await,
-                };
+                let result = by_due!(world, due, |when| timers.timeout(when, wait).await);
                 (timeout, result)
             },
             move |(timeout, result)| {

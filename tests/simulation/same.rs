@@ -14,14 +14,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use corewheel::TimerService;
 use corewheel::conn::PeerSocket;
-use corewheel::sim::Simulation;
 use corewheel::sim::net::Stream;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read as _, Write as _};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::judge::given;
 
 /// How many connections the script needs.
 const CONNECTIONS: usize = 11;
@@ -353,8 +353,7 @@ fn with_tokio() -> Vec<String> {
 }
 
 fn simulated(seed: u64) -> Vec<String> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(10);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let net = sim.net();
     let runtime = net.runtime(1);
     let address = SocketAddr::from(([10, 0, 0, 1], 80));

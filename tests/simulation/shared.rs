@@ -19,7 +19,7 @@ use fastrand::Rng;
 use crate::commands::Due;
 use crate::history::History;
 use crate::ledger::Ledger;
-use crate::world::{World, world};
+use crate::world::{World, by_due, world};
 
 /// How often a task does something with its sleep, before it only waits.
 const ACTIONS_MAX: u32 = 12;
@@ -266,10 +266,7 @@ impl Sleeper {
             due
         };
         sleeping.expected.reset(self.world.ledger.nanos_at(due));
-        match self.world.when(due) {
-            Ok(delay) => sleeping.sleep.reset(delay),
-            Err(at) => sleeping.sleep.reset(at),
-        }
+        by_due!(self.world, due, |when| sleeping.sleep.reset(when));
         self.world.shared.sleeps.borrow_mut()[self.place].sleeping = Some(sleeping);
         self.polls = !waits || self.rng.bool();
     }
@@ -358,10 +355,7 @@ impl History {
         // A task on a shard waits for its own shard, too.
         let works_on = shard.filter(|_| plan.tasks == [None; 2]);
         let due = world.ledger.nanos_at(plan.due);
-        let sleep = Box::new(world.with_due(plan.due, |when| match when {
-            Ok(delay) => handle.sleep(delay),
-            Err(at) => handle.sleep(at),
-        }));
+        let sleep = Box::new(by_due!(world, plan.due, |when| handle.sleep(when)));
         let expected = Expected::new(&world.ledger, shard, works_on, due);
         let place = world.shared.sleeps.borrow().len();
         let sleeping = Some(Sleeping { sleep, expected });
@@ -423,10 +417,7 @@ impl History {
             let due_ns = world.ledger.nanos_at(due);
             let expected = Expected::new(&world.ledger, shard, shard, due_ns);
             let _waits = Arc::clone(&world.shared.wakers);
-            let result = match world.when(due) {
-                Ok(delay) => handle.timeout(delay, wait).await,
-                Err(at) => handle.timeout(at, wait).await,
-            };
+            let result = by_due!(world, due, |when| handle.timeout(when, wait).await);
             match result {
                 Ok(()) => {}
                 Err(TimeoutError::NoTimer(kind)) => expected.check_refused(kind),

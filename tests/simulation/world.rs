@@ -65,6 +65,17 @@ pub(crate) struct World {
     pub(crate) spawned: Rc<()>,
 }
 
+/// Evaluates an expression with the delay or the instant of a deadline, which share no type.
+macro_rules! by_due {
+    ($world:expr, $due:expr, |$when:ident| $run:expr) => {
+        match $world.when($due) {
+            Ok($when) => $run,
+            Err($when) => $run,
+        }
+    };
+}
+pub(crate) use by_due;
+
 thread_local! {
     pub(crate) static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
@@ -88,10 +99,7 @@ pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work)
     match work {
         Work::Sleeps(due) => {
             let end = world.ledger.nanos_at(due);
-            let slept = match world.when(due) {
-                Ok(delay) => timers.sleep(delay).await,
-                Err(at) => timers.sleep(at).await,
-            };
+            let slept = by_due!(world, due, |when| timers.sleep(when).await);
             world.check_slept(slept.is_ok(), end);
         }
         Work::Ticks(count, period) => {
@@ -105,10 +113,7 @@ pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work)
         Work::Waits(due) => wait(due).await,
         Work::TimesOut(due, work) => {
             let end = world.ledger.nanos_at(due);
-            let result = match world.when(due) {
-                Ok(delay) => timers.timeout(delay, wait(work)).await,
-                Err(at) => timers.timeout(at, wait(work)).await,
-            };
+            let result = by_due!(world, due, |when| timers.timeout(when, wait(work)).await);
             world.check_slept(result.is_err_and(|error| error.is_elapsed()), end);
         }
         Work::Takes { count, all } => {
@@ -191,14 +196,6 @@ impl World {
         }
     }
 
-    pub(crate) fn with_due<R>(
-        &self,
-        due: Due,
-        run: impl FnOnce(Result<Duration, Instant>) -> R,
-    ) -> R {
-        run(self.when(due))
-    }
-
     pub(crate) fn check_slept(&self, has_elapsed: bool, end: u64) {
         let now = self.ledger.now();
         if has_elapsed && now < end && !self.ledger.fires_all.get() {
@@ -221,16 +218,10 @@ impl World {
             let call = move |timers: &Timers<Job>| {
                 deliver(job, usize::from(timers.shard_id().number()), None, timers);
             };
-            let scheduled = match self.when(due) {
-                Ok(delay) => timers.schedule_fn(delay, call),
-                Err(at) => timers.schedule_fn(at, call),
-            };
+            let scheduled = by_due!(self, due, |when| timers.schedule_fn(when, call));
             self.note_call(id, scheduled);
         } else {
-            let scheduled = match self.when(due) {
-                Ok(delay) => timers.schedule(delay, job),
-                Err(at) => timers.schedule(at, job),
-            };
+            let scheduled = by_due!(self, due, |when| timers.schedule(when, job));
             self.note_value(id, scheduled);
         }
     }
@@ -294,16 +285,10 @@ impl World {
             let call = move |timers: &Timers<Job>| {
                 deliver(job, usize::from(timers.shard_id().number()), None, timers);
             };
-            let scheduled = match self.when(due) {
-                Ok(delay) => timers.schedule_fn(delay, call),
-                Err(at) => timers.schedule_fn(at, call),
-            };
+            let scheduled = by_due!(self, due, |when| timers.schedule_fn(when, call));
             self.note_call(id, scheduled);
         } else {
-            let scheduled = match self.when(due) {
-                Ok(delay) => timers.schedule(delay, job),
-                Err(at) => timers.schedule(at, job),
-            };
+            let scheduled = by_due!(self, due, |when| timers.schedule(when, job));
             self.note_value(id, scheduled);
         }
     }
@@ -329,10 +314,7 @@ impl World {
     pub(crate) fn reset_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId), due: Due) {
         let shard = usize::from(timers.shard_id().number());
         let due = self.ledger.due_of_reset(id, due);
-        let outcome = match self.when(due) {
-            Ok(delay) => timers.reset(handle, delay),
-            Err(at) => timers.reset(handle, at),
-        };
+        let outcome = by_due!(self, due, |when| timers.reset(handle, when));
         self.ledger.reset_here(id, due, outcome, shard);
     }
 
@@ -359,10 +341,7 @@ impl World {
         let waker = Waker::from(Arc::new(Untangle { number, panics }));
         for _ in 0..count {
             let timeout = self.ledger.timeout(shard, self.ledger.nanos_at(due));
-            let mut sleep = match self.when(due) {
-                Ok(delay) => timers.sleep(delay),
-                Err(at) => timers.sleep(at),
-            };
+            let mut sleep = by_due!(self, due, |when| timers.sleep(when));
             if Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending() {
                 self.tangles.borrow_mut()[number].push((sleep, timeout));
             } else {

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::seen::Seen;
 use super::servers::InRuntime;
 use super::{BODY_RATE, REQUESTS_MAX, World};
-use crate::sockets::one_of;
+use crate::judge::one_of;
 
 /// The body of a request, in two parts with a pause between them, or in one.
 pub(super) struct Parts {

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::responses::{Asked, Seen, World};
-use crate::sockets::one_of;
+use crate::judge::one_of;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a client gives in the end: enough for all of its responses.
@@ -60,7 +60,7 @@ pub(super) async fn receive(world: Rc<World>, seen: Rc<Seen>, mut stream: ReadHa
                 }
                 if left == 0 && flags & END_STREAM != 0 {
                     asked.over_at = Some(world.now());
-                    world.count(|done| done.responses += 1);
+                    world.count("responses", 1);
                     let length: usize = asked.frames.iter().sum();
                     if asked.received != length {
                         world.violate(format!("stream {number} ends too early: {asked:?}"));
@@ -124,7 +124,7 @@ impl Client {
 
     async fn give(&mut self, stream: u32, bytes: u32) {
         self.seen.gives(&self.world);
-        self.world.count(|done| done.windows += 1);
+        self.world.count("windows given", 1);
         self.send(&frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())).await;
     }
 

@@ -2,15 +2,13 @@
 //! while its client sends the rest of a body in time, or waits for a window of HTTP/2.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post;
-use corewheel::sim::Simulation;
+use corewheel::AnyHandle;
 use corewheel::sim::net::Stream;
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
-use corewheel::{AnyHandle, TimerService};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -24,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::clients::Parts;
 use super::servers::{Failed, InRuntime};
+use crate::judge::{given, pair};
 
 const LIMIT: Duration = Duration::from_millis(200);
 /// The window of a connection of HTTP/2 that begins.
@@ -35,13 +34,11 @@ fn answer_of<S: Future<Output = ()> + 'static>(
     seed: u64,
     serve: impl FnOnce(Stream, AnyHandle) -> S + 'static,
 ) -> io::Result<String> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (timers, time) = (sim.service().handle().untyped(), sim.time());
     let net = sim.net();
     let server = net.runtime(2);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, mut peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
+    let (listener, mut peer) = pair(&net, 80);
     drop(server.spawn(async move { serve(listener.accept().await, timers).await }));
     let client = sim.spawn(async move {
         let head = "POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 6\r\n\r\n";
@@ -121,14 +118,12 @@ fn check_waits(waits: Waits) {
 }
 
 fn second_answer(seed: u64, waits: Waits) -> hyper::Result<Bytes> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (timers, time) = (sim.service().handle().untyped(), sim.time());
     let net = sim.net();
     let server = net.runtime(2).events_max(1);
     let clients = net.runtime(2);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, peer) = (net.listen(address).unwrap(), net.connect(address).unwrap());
+    let (listener, peer) = pair(&net, 80);
     let (runtime, of_handler) = (InRuntime(server.clone()), time.clone());
     drop(server.spawn(async move {
         let (io, control) = stream_of(listener.accept().await, timers);

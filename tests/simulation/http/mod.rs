@@ -14,19 +14,17 @@ mod servers;
 pub(crate) mod tunnels;
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
-use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
+use corewheel::ShardId;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, Runtime};
-use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use fastrand::Rng;
 
 use self::seen::{Limits, Seen};
-use crate::judge::Judge;
-use crate::sockets::{one_of, runtimes, settings};
+use crate::judge::{Done, Fault, Judge, check_ended, check_no_timers, end, one_of, pair, start};
+use crate::sockets::{runtimes, settings};
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
@@ -42,20 +40,7 @@ pub(crate) enum Command {
         seed: u64,
     },
     Run(Duration),
-    HoldDriver(Duration),
-    Stall {
-        on: u8,
-        time: Duration,
-    },
-    StallWorker(Duration),
-    StallShard {
-        shard: u8,
-        time: Duration,
-    },
-    Stop(Duration),
-    WakeSome {
-        on: u8,
-    },
+    Fault(Fault),
     CloseIdlest(usize),
     /// All connections are told to end within this time, and none begins any more.
     Drain(Duration),
@@ -67,13 +52,13 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
         match rng.u8(..14) {
             0..=3 => Command::Open { on, seed: rng.u64(..) },
             4..=6 => Command::Run(time),
-            7 => Command::HoldDriver(time),
-            8 => Command::Stall { on, time },
-            9 => Command::StallWorker(time),
-            10 => Command::StallShard { shard: on, time },
-            11 => Command::Stop(time),
+            7 => Command::Fault(Fault::HoldDriver(time)),
+            8 => Command::Fault(Fault::Stall { on, time }),
+            9 => Command::Fault(Fault::StallWorker { on: 0, time }),
+            10 => Command::Fault(Fault::StallShard { shard: on, time }),
+            11 => Command::Fault(Fault::Stop(time)),
             12 => Command::CloseIdlest(rng.usize(1..5)),
-            _ => Command::WakeSome { on },
+            _ => Command::Fault(Fault::WakeSome { on }),
         }
     };
     let mut commands: Vec<_> = (0..rng.usize(10..40)).map(|_| command(rng)).collect();
@@ -84,8 +69,9 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
 }
 
 /// What the tasks of a history share.
-pub(crate) struct World {
-    judge: Judge<()>,
+pub(crate) type World = Judge<Known>;
+
+pub(crate) struct Known {
     /// How many bytes lie between the server's write and the client's read at most.
     buffers: u64,
     /// How much later than its time a deadline may come, while nothing is held up.
@@ -138,16 +124,6 @@ impl World {
     }
 }
 
-impl Deref for World {
-    type Target = Judge<()>;
-
-    fn deref(&self) -> &Judge<()> {
-        &self.judge
-    }
-}
-
-type Handler = fn(Fired<u8>, &Timers<u8>);
-
 struct History {
     sim: Simulation<u8>,
     net: Net,
@@ -156,22 +132,6 @@ struct History {
     servers: Vec<Runtime>,
     clients: Runtime,
     seen: Vec<Rc<Seen>>,
-}
-
-/// How much a history has done.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Done {
-    pub(crate) requests: u64,
-    pub(crate) connections: u64,
-    pub(crate) steps: u64,
-}
-
-impl Done {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.requests += other.requests;
-        self.connections += other.connections;
-        self.steps += other.steps;
-    }
 }
 
 /// Runs the history of a seed.
@@ -187,9 +147,7 @@ impl History {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
-        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-        let mut sim = sim.expect("the settings are in range");
-        let judge = Judge::new(&sim);
+        let mut sim = start(seed, builder);
         sim.run_for(Duration::from_secs(rng.u64(1..24 * 3_600)));
         let buffer = one_of(&mut rng, &[64, 1_024, 65_536]);
         let net = sim.net().send_buffer(buffer).receive_buffer(buffer);
@@ -198,8 +156,7 @@ impl History {
         let net = net.ack_delay(Duration::from_millis(one_of(&mut rng, &[0, 0, 40])));
         let net = net.not_sent_lowat(one_of(&mut rng, &[0, 0, 4_096]));
         let (servers, clients) = (runtimes(&sim, &net, &mut rng), net.runtime(2));
-        let world = Rc::new(World {
-            judge,
+        let known = Known {
             buffers: 2 * buffer as u64,
             slack: 3 * tick + Duration::from_millis(20),
             reading: tick + Duration::from_millis(10),
@@ -211,36 +168,22 @@ impl History {
             is_ordered: Cell::new(false),
             drained_at: Cell::new(None),
             holds: RefCell::default(),
-        });
+        };
+        let world = Rc::new(Judge::new(&sim, known));
         Self { sim, net, world, servers, clients, seen: Vec::new() }
     }
 
-    fn runtime(&self, on: u8) -> &Runtime {
-        &self.servers[usize::from(on) % self.servers.len()]
-    }
-
     fn execute(&mut self, command: &Command) {
-        let shards = self.sim.service().shards().count();
-        if let Command::HoldDriver(time)
-        | Command::Stall { time, .. }
-        | Command::StallWorker(time)
-        | Command::StallShard { time, .. }
-        | Command::Stop(time) = *command
-        {
-            let now = self.world.now();
-            self.world.holds.borrow_mut().push((now, now + time));
-        }
         match *command {
             Command::Open { on, seed } => self.open(on, seed),
             Command::Run(time) => self.run_for(time),
-            Command::HoldDriver(time) => self.servers[0].hold_driver(time),
-            Command::Stall { on, time } => self.runtime(on).stall(time),
-            Command::StallWorker(time) => self.servers[0].stall_worker(time),
-            Command::StallShard { shard, time } => {
-                self.sim.stall(ShardId::new((usize::from(shard) % shards) as u16), time);
+            Command::Fault(fault) => {
+                if let Some(time) = fault.holds_for() {
+                    let now = self.world.now();
+                    self.world.holds.borrow_mut().push((now, now + time));
+                }
+                fault.execute(&mut self.sim, &self.servers);
             }
-            Command::Stop(time) => self.sim.stop(&self.servers, time),
-            Command::WakeSome { on } => self.runtime(on).wake_some(),
             Command::CloseIdlest(count) => {
                 self.world.ordered_at.set(Some(self.world.now()));
                 self.world.is_ordered.set(true);
@@ -256,9 +199,7 @@ impl History {
     fn open(&mut self, on: u8, seed: u64) {
         let mut rng = Rng::with_seed(seed);
         let number = self.seen.len() as u64;
-        let address = SocketAddr::from(([10, 0, 0, 1], number as u16 + 1));
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let stream = self.net.connect(address).expect("the listener is there");
+        let (listener, stream) = pair(&self.net, number as u16);
         // Half of them are on any thread.
         let shards = self.servers.len() - 1;
         let place = if rng.bool() { 0 } else { 1 + usize::from(on) % shards };
@@ -340,15 +281,11 @@ impl History {
         assert_eq!(world.handled.get(), world.ended.get(), "requests have not ended");
         self.run_for(Duration::from_secs(3));
         let world = &self.world;
-        let (connections, stats) = (self.seen.len() as u64, self.sim.service().stats());
-        let ended: u64 = stats.deadlines.iter().map(|deadline| deadline.ended).sum();
-        assert_eq!(ended + stats.connections_closed, connections);
-        assert_eq!(self.net.sockets(), 0, "sockets are left");
-        let pending: u64 = stats.shards.iter().map(|shard| shard.counts.pending).sum();
-        assert_eq!(pending, 0, "timers are left when all connections have ended");
-        let done = Done { requests: world.handled.get(), connections, steps: world.time.steps() };
-        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
-        self.sim.settle();
-        done
+        let connections = self.seen.len() as u64;
+        check_ended(&self.sim, connections);
+        check_no_timers(&self.sim);
+        let (requests, steps) = (world.handled.get(), world.time.steps());
+        end(self.sim, &self.net);
+        Done::of([("requests", requests), ("connections", connections), ("steps", steps)])
     }
 }

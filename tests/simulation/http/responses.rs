@@ -8,18 +8,16 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use corewheel::ShardId;
 use corewheel::conn::Side;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, Runtime, Stream};
 use corewheel::stream::{StreamLimits, TimedIo};
-use corewheel::{Fired, ShardId, ShutdownPolicy, Timers};
 use corewheel_http::hyper::TimedHttp;
 use fastrand::Rng;
 use hyper::body::{Body, Bytes, Frame};
@@ -30,8 +28,8 @@ use hyper_util::rt::TokioIo;
 
 use super::frames::{Client, receive};
 use super::servers::{Failed, InRuntime};
-use crate::judge::{Judge, run_for};
-use crate::sockets::{one_of, runtimes, settings};
+use crate::judge::{Done, Fault, Judge, check_ended, end, one_of, pair, run_for, start};
+use crate::sockets::{runtimes, settings};
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
@@ -40,10 +38,7 @@ const FAULT_MAX: Duration = Duration::from_millis(400);
 pub(crate) enum Command {
     Open { on: u8, seed: u64 },
     Run(Duration),
-    HoldDriver { time: Duration },
-    Stall { on: u8, time: Duration },
-    StallShard { shard: u8, time: Duration },
-    WakeSome { on: u8 },
+    Fault(Fault),
 }
 
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
@@ -52,50 +47,24 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
         let (time, on) = (FAULT_MAX.mul_f64(rng.f64()), rng.u8(..));
         match rng.u8(..8) {
             0..=2 => Command::Open { on, seed: rng.u64(..) },
-            3 if has_faults => Command::HoldDriver { time },
-            4 if has_faults => Command::Stall { on, time },
-            5 if has_faults => Command::StallShard { shard: on, time },
-            6 => Command::WakeSome { on },
+            3 if has_faults => Command::Fault(Fault::HoldDriver(time)),
+            4 if has_faults => Command::Fault(Fault::Stall { on, time }),
+            5 if has_faults => Command::Fault(Fault::StallShard { shard: on, time }),
+            6 => Command::Fault(Fault::WakeSome { on }),
             _ => Command::Run(time),
         }
     };
     (0..rng.usize(4..20)).map(|_| command(rng)).collect()
 }
 
-/// How much the histories have done.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Done {
-    connections: u64,
-    cut: u64,
-    pub(super) responses: u64,
-    /// Windows that clients have given.
-    pub(super) windows: u64,
-}
-
-impl Done {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.connections += other.connections;
-        self.cut += other.cut;
-        self.responses += other.responses;
-        self.windows += other.windows;
-    }
-}
-
-pub(super) struct World {
-    judge: Judge<Done>,
+pub(super) struct Known {
     /// How much later than its time a deadline may come, while nothing is held up.
     slack: Duration,
     /// When the last fault ends.
     pub(super) held_until: Cell<Duration>,
 }
 
-impl Deref for World {
-    type Target = Judge<Done>;
-
-    fn deref(&self) -> &Judge<Done> {
-        &self.judge
-    }
-}
+pub(super) type World = Judge<Known>;
 
 /// A response, as its client knows it.
 #[derive(Default, Debug)]
@@ -187,7 +156,7 @@ impl Seen {
         if self.is_closed.get() {
             return;
         }
-        world.count(|done| done.cut += 1);
+        world.count("cut", 1);
         let is_excused = self.excused_until.get().is_some_and(|until| now <= until + world.slack);
         if now < self.moved_at() + self.stall && !is_excused {
             world.violate(format!("a client is cut at {now:?} that has given or taken: {self:?}"));
@@ -277,8 +246,6 @@ async fn serve<M: Side>(
     seen.end(&world);
 }
 
-type Handler = fn(Fired<u8>, &Timers<u8>);
-
 struct History {
     sim: Simulation<u8>,
     net: Net,
@@ -302,46 +269,34 @@ impl History {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
-        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-        let sim = sim.expect("the settings are in range");
+        let sim = start(seed, builder);
         let net = sim.net().send_buffer(one_of(&mut rng, &[1_024, 65_536]));
         let net = net.segment(one_of(&mut rng, &[1_448, 65_483]));
         let (servers, clients) = (runtimes(&sim, &net, &mut rng), net.runtime(2));
-        let world = Rc::new(World {
-            judge: Judge::new(&sim),
-            slack: 3 * tick + Duration::from_millis(20),
-            held_until: Cell::default(),
-        });
+        let slack = 3 * tick + Duration::from_millis(20);
+        let world = Rc::new(Judge::new(&sim, Known { slack, held_until: Cell::default() }));
         Self { sim, net, world, servers, clients, seen: Vec::new() }
     }
 
     fn execute(&mut self, command: Command) {
-        let place = |on: u8| usize::from(on) % self.servers.len();
-        if let Command::HoldDriver { time }
-        | Command::Stall { time, .. }
-        | Command::StallShard { time, .. } = command
-        {
-            let held = &self.world.held_until;
-            held.set(held.get().max(self.world.now() + time));
-        }
         match command {
-            Command::Open { on, seed } => self.open(place(on), Rng::with_seed(seed)),
-            Command::Run(time) => self.run_for(time),
-            Command::HoldDriver { time } => self.servers[0].hold_driver(time),
-            Command::Stall { on, time } => self.servers[place(on)].stall(time),
-            Command::StallShard { shard, time } => {
-                let shard = usize::from(shard) % (self.servers.len() - 1);
-                self.sim.stall(ShardId::new(shard as u16), time);
+            Command::Open { on, seed } => {
+                self.open(usize::from(on) % self.servers.len(), Rng::with_seed(seed));
             }
-            Command::WakeSome { on } => self.servers[place(on)].wake_some(),
+            Command::Run(time) => self.run_for(time),
+            Command::Fault(fault) => {
+                if let Some(time) = fault.holds_for() {
+                    let held = &self.world.held_until;
+                    held.set(held.get().max(self.world.now() + time));
+                }
+                fault.execute(&mut self.sim, &self.servers);
+            }
         }
     }
 
     fn open(&mut self, place: usize, mut rng: Rng) {
         let number = self.seen.len() as u16;
-        let address = SocketAddr::from(([10, 0, 0, 1], number + 1));
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let stream = self.net.connect(address).expect("the listener is there");
+        let (listener, stream) = pair(&self.net, number);
         let now = self.world.now();
         let seen = Rc::new(Seen {
             number,
@@ -356,7 +311,7 @@ impl History {
             ended_at: Cell::new(None),
         });
         self.seen.push(Rc::clone(&seen));
-        self.world.count(|done| done.connections += 1);
+        self.world.count("connections", 1);
         let limits = StreamLimits::default().write_stall(seen.stall);
         let handle = self.sim.service().handle().untyped();
         let timers = (place > 0).then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
@@ -391,14 +346,11 @@ impl History {
         for seen in &self.seen {
             assert!(seen.is_over(), "it has not ended: {seen:?}");
         }
-        let (done, stats) = (self.world.done(), self.sim.service().stats());
-        let ended: u64 = stats.deadlines.iter().map(|deadline| deadline.ended).sum();
-        assert_eq!(ended + stats.connections_closed, done.connections);
+        let done = self.world.done();
+        let (ended, cut) = (check_ended(&self.sim, done.get("connections")), done.get("cut"));
         // A server that is held up may find a deadline before it finds that its client has left.
-        assert!(ended >= done.cut, "{ended} were cut by a limit, and {} were cut", done.cut);
-        assert_eq!(self.net.sockets(), 0, "sockets are left");
-        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
-        self.sim.settle();
+        assert!(ended >= cut, "{ended} were cut by a limit, and {cut} were cut");
+        end(self.sim, &self.net);
         done
     }
 }

@@ -5,16 +5,15 @@
 //! window. A client that waits for the server's window gets its answer.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
-use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
+use std::slice;
 use std::time::Duration;
 
+use corewheel::AnyHandle;
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, Runtime, Stream};
 use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
-use corewheel::{AnyHandle, Fired, ShutdownPolicy, Timers};
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
 use fastrand::Rng;
 use http_body_util::{BodyExt, Full};
@@ -27,8 +26,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::servers::{Failed, InRuntime};
-use crate::judge::{Judge, run_for};
-use crate::sockets::{one_of, settings};
+use crate::judge::{Done, Fault, Judge, end, one_of, pair, run_for, start};
+use crate::sockets::settings;
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
@@ -37,10 +36,7 @@ const FAULT_MAX: Duration = Duration::from_millis(400);
 pub(crate) enum Command {
     Open { seed: u64 },
     Run(Duration),
-    HoldDriver(Duration),
-    Stall(Duration),
-    StallWorker(Duration),
-    WakeSome,
+    Fault(Fault),
     CloseIdlest,
     Drain(Duration),
 }
@@ -53,9 +49,12 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
             0..=2 => Command::Open { seed: rng.u64(..) },
             3..=5 => Command::Run(time),
             6 => Command::CloseIdlest,
-            7 => Command::HoldDriver(time),
-            8 if has_faults => one_of(rng, &[Command::Stall(time), Command::StallWorker(time)]),
-            _ => Command::WakeSome,
+            7 => Command::Fault(Fault::HoldDriver(time)),
+            8 if has_faults => {
+                let faults = [Fault::Stall { on: 0, time }, Fault::StallWorker { on: 0, time }];
+                Command::Fault(one_of(rng, &faults))
+            }
+            _ => Command::Fault(Fault::WakeSome { on: 0 }),
         }
     };
     let mut commands: Vec<_> = (0..rng.usize(4..30)).map(|_| command(rng)).collect();
@@ -65,25 +64,7 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     commands
 }
 
-/// How much the histories have done.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Done {
-    connections: u64,
-    /// Bytes of tunnels in both directions.
-    bytes: u64,
-    uploads: u64,
-}
-
-impl Done {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.connections += other.connections;
-        self.bytes += other.bytes;
-        self.uploads += other.uploads;
-    }
-}
-
-struct World {
-    judge: Judge<Done>,
+struct Known {
     slack: Duration,
     /// When threads of the server were last kept from running, until when.
     stalled_until: Cell<Duration>,
@@ -94,13 +75,7 @@ struct World {
     conns: RefCell<Vec<Rc<Seen>>>,
 }
 
-impl Deref for World {
-    type Target = Judge<Done>;
-
-    fn deref(&self) -> &Judge<Done> {
-        &self.judge
-    }
-}
+type World = Judge<Known>;
 
 /// What a tunnel carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -394,7 +369,7 @@ async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender, mut rng: Rng) {
             }
             return;
         }
-        world.count(|done| done.bytes += 1);
+        world.count("bytes of tunnels", 1);
     }
     // The last byte goes before the end.
     world.time.sleep(Duration::from_millis(1)).await;
@@ -420,7 +395,7 @@ async fn upload(world: &World, seen: &Seen, mut sender: Sender, mut rng: Rng) {
     };
     match answered {
         Ok(body) if body == length.to_string().as_bytes() => {
-            world.count(|done| done.uploads += 1);
+            world.count("uploads", 1);
         }
         Ok(body) => world.violate(format!("{body:?} in place of {length}: {seen:?}")),
         Err(error) if seen.told_at.get().is_none() => seen.is_cut(world, "an upload", &error),
@@ -463,8 +438,6 @@ async fn client(world: Rc<World>, seen: Rc<Seen>, runtime: Runtime, stream: Stre
     }
 }
 
-type Handler = fn(Fired<u8>, &Timers<u8>);
-
 struct History {
     sim: Simulation<u8>,
     net: Net,
@@ -488,41 +461,36 @@ impl History {
         let (builder, tick) = settings(&mut rng);
         // The idlest of each shard are told to end.
         let builder = builder.shards(1);
-        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-        let sim = sim.expect("the settings are in range");
+        let sim = start(seed, builder);
         let net = sim.net().segment(one_of(&mut rng, &[1_448, 65_483]));
         let net = net.ack_delay(Duration::from_millis(one_of(&mut rng, &[0, 40])));
         let server = net.runtime(rng.usize(1..=3)).events_max(one_of(&mut rng, &[1, 2, 1_024]));
         let (server, clients) = (server.reads_long(rng.bool()), net.runtime(2));
-        let world = Rc::new(World {
-            judge: Judge::new(&sim),
+        let known = Known {
             slack: 2 * tick,
             stalled_until: Cell::default(),
             held_until: Cell::default(),
             ordered_at: Cell::new(None),
             drained_at: Cell::new(None),
             conns: RefCell::default(),
-        });
+        };
+        let world = Rc::new(Judge::new(&sim, known));
         Self { sim, net, world, server, clients }
     }
 
     fn execute(&mut self, command: Command) {
         let world = &self.world;
-        if let Command::Stall(time) | Command::StallWorker(time) = command {
-            world.stalled_until.set(world.stalled_until.get().max(world.now() + time));
-        }
-        if let Command::Stall(time) | Command::StallWorker(time) | Command::HoldDriver(time) =
-            command
-        {
-            world.held_until.set(world.held_until.get().max(world.now() + time));
-        }
         match command {
             Command::Open { seed } => self.open(Rng::with_seed(seed)),
             Command::Run(time) => self.run_for(time),
-            Command::HoldDriver(time) => self.server.hold_driver(time),
-            Command::Stall(time) => self.server.stall(time),
-            Command::StallWorker(time) => self.server.stall_worker(time),
-            Command::WakeSome => self.server.wake_some(),
+            Command::Fault(fault) => {
+                let lasts = |until: &Cell<Duration>, time| {
+                    until.set(until.get().max(world.now() + time));
+                };
+                fault.stalls_for().into_iter().for_each(|time| lasts(&world.stalled_until, time));
+                fault.holds_for().into_iter().for_each(|time| lasts(&world.held_until, time));
+                fault.execute(&mut self.sim, slice::from_ref(&self.server));
+            }
             Command::CloseIdlest => {
                 world.ordered_at.set(Some(world.now()));
                 for seen in world.conns.borrow().iter() {
@@ -543,9 +511,7 @@ impl History {
     fn open(&mut self, mut rng: Rng) {
         let world = &self.world;
         let number = world.conns.borrow().len() as u16;
-        let address = SocketAddr::from(([10, 0, 0, 1], number + 1));
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let stream = self.net.connect(address).expect("the listener is there");
+        let (listener, stream) = pair(&self.net, number);
         let now = world.now();
         let seen = Rc::new(Seen {
             number,
@@ -564,7 +530,7 @@ impl History {
             ended_at: Cell::new(None),
         });
         world.conns.borrow_mut().push(Rc::clone(&seen));
-        world.count(|done| done.connections += 1);
+        world.count("connections", 1);
         let timers = self.sim.service().handle().untyped();
         let (shared, known, runtime) = (Rc::clone(world), Rc::clone(&seen), self.server.clone());
         let of_server = rng.fork();
@@ -588,9 +554,7 @@ impl History {
         for seen in self.world.conns.borrow().iter() {
             assert!(seen.ended_at.get().is_some(), "it has not ended: {seen:?}");
         }
-        assert_eq!(self.net.sockets(), 0, "sockets are left");
-        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
-        self.sim.settle();
+        end(self.sim, &self.net);
         self.world.done()
     }
 }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::World;
 use super::laws::Seen;
+use crate::judge::one_of;
 
 /// After so long, a client falls silent.
 pub(crate) const LIFE_MAX: Duration = Duration::from_secs(5);
@@ -39,7 +40,7 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
         match rng.u8(..8) {
             0..=2 => world.time.sleep(pause(&mut rng, seen.limit)).await,
             3..=5 => {
-                let longest = super::one_of(&mut rng, &[1, 10, world.send_max]);
+                let longest = one_of(&mut rng, &[1, 10, world.send_max]);
                 let count = rng.usize(1..=longest);
                 let sent = vec![b'a'; count];
                 // The server may not read.
@@ -107,7 +108,7 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
 /// kernel acknowledges something within a stall.
 async fn take_steadily(world: &World, seen: &Seen, mut stream: Stream, mut rng: Rng) {
     let pause = seen.stall / rng.u32(1..6);
-    let rate: u128 = super::one_of(&mut rng, &[300, 2_000, 20_000, 200_000]);
+    let rate: u128 = one_of(&mut rng, &[300, 2_000, 20_000, 200_000]);
     let room = (pause.as_nanos() * rate).div_ceil(1_000_000_000).max(1);
     let mut buffer = vec![0; room as usize];
     let leaves = world.now() + 4 * LIFE_MAX;

@@ -2,31 +2,28 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use corewheel::TimerService;
 use corewheel::conn::DataRate;
-use corewheel::sim::Simulation;
 use corewheel::sim::net::preempt;
 use corewheel::stream::{StreamLimits, TimedIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::judge::{given, pair};
 
 const STALL: Duration = Duration::from_millis(200);
 
 /// The peer's kernel acknowledges each byte at once, and the driver of the server is held for
 /// longer than a stall. The write goes on after that, and the next one waits.
 fn answer(seed: u64) -> io::Result<String> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (timers, time) = (sim.service().handle(), sim.time());
     let ack_delay = Duration::from_millis(40);
     let net = sim.net().send_buffer(1).ack_delay(ack_delay);
     let server = net.runtime(2);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, mut peer) = (net.listen(address)?, net.connect(address)?);
+    let (listener, mut peer) = pair(&net, 80);
     let task = server.spawn(async move {
         let limits = StreamLimits::default().write_stall(STALL);
         let stream = TimedIo::new(listener.accept().await, timers, limits);
@@ -52,14 +49,12 @@ fn write_that_waits_for_a_held_driver_leaves_its_peer_the_whole_stall() {
 /// The peer reads at once, and its kernel acknowledges each of some small answers 40 ms late. In
 /// that time the rate demands four times as much as an answer has.
 fn answers(seed: u64) -> io::Result<usize> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (timers, time) = (sim.service().handle(), sim.time());
     let ack_delay = Duration::from_millis(40);
     let net = sim.net().ack_delay(ack_delay);
     let server = net.runtime(2);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, mut peer) = (net.listen(address)?, net.connect(address)?);
+    let (listener, mut peer) = pair(&net, 80);
     let task = server.spawn(async move {
         let rate = DataRate::new(8_000, Duration::from_millis(60));
         let limits = StreamLimits::default().min_write_rate(rate);
@@ -95,13 +90,11 @@ fn peer_whose_kernel_acknowledges_small_answers_late_is_not_below_the_least_rate
 /// than a stall. The task is polled each 10 ms, also when the driver goes on. It reads, loses its
 /// processor, writes and flushes.
 fn window(seed: u64) -> io::Result<()> {
-    let builder = TimerService::beside_runtime().shards(1).capacity(100);
-    let mut sim: Simulation = Simulation::start(seed, builder, |_| |_, _| ()).unwrap();
+    let mut sim = given(seed);
     let (timers, time) = (sim.service().handle(), sim.time());
     let net = sim.net();
     let server = net.runtime(2).reads_long(true);
-    let address = SocketAddr::from(([10, 0, 0, 1], 80));
-    let (listener, mut peer) = (net.listen(address)?, net.connect(address)?);
+    let (listener, mut peer) = pair(&net, 80);
     let (driver, of_server) = (server.clone(), sim.time());
     let task = server.spawn(async move {
         let limits = StreamLimits::default().write_stall(STALL);

@@ -123,7 +123,7 @@ impl Seen {
     /// The server's task has ended.
     pub(crate) fn end(&self, world: &World, end: End) {
         let now = world.now();
-        world.ends.set(world.ends.get() + 1);
+        world.count("ends", 1);
         if self.ended.replace(Some((end, now))).is_some() {
             world.violate(format!("{:?} has ended twice", self.guard));
         }

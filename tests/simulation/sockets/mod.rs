@@ -10,19 +10,19 @@ pub(crate) mod laws;
 pub(crate) mod rates;
 pub(crate) mod servers;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::iter;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
 use corewheel::sim::net::{Net, Runtime};
-use corewheel::{Fired, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{ShardId, TimerService};
 use fastrand::Rng;
 
 use self::laws::Seen;
 use self::servers::{GUARDS, Guard};
+use crate::judge::{Done, Fault, Judge, check_no_timers, end, one_of, pair, start};
 
 /// No command stalls or holds anything for longer.
 const FAULT_MAX: u64 = 400;
@@ -36,27 +36,7 @@ pub(crate) enum Command {
         seed: u64,
     },
     Run(Duration),
-    HoldDriver {
-        time: Duration,
-    },
-    Stall {
-        on: u8,
-        time: Duration,
-    },
-    StallWorker {
-        on: u8,
-        time: Duration,
-    },
-    StallShard {
-        shard: u8,
-        time: Duration,
-    },
-    /// The process of the server is stopped.
-    Stop(Duration),
-    /// Tasks are polled without a reason.
-    WakeSome {
-        on: u8,
-    },
+    Fault(Fault),
 }
 
 /// The commands of a seed. Some kinds of faults are switched off.
@@ -74,25 +54,23 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
             }
             4..=6 => Command::Run(time),
             _ if faults & 1 << fault == 0 => Command::Run(time / 4),
-            _ => match fault {
-                0 => Command::HoldDriver { time },
-                1 => Command::Stall { on, time },
-                2 => Command::StallWorker { on, time },
-                3 => Command::StallShard { shard: on, time },
-                4 => Command::Stop(time),
-                _ => Command::WakeSome { on },
-            },
+            _ => Command::Fault(match fault {
+                0 => Fault::HoldDriver(time),
+                1 => Fault::Stall { on, time },
+                2 => Fault::StallWorker { on, time },
+                3 => Fault::StallShard { shard: on, time },
+                4 => Fault::Stop(time),
+                _ => Fault::WakeSome { on },
+            }),
         }
     };
     (0..rng.usize(20..150)).map(|_| command(rng)).collect()
 }
 
-type Handler = fn(Fired<u8>, &Timers<u8>);
-
 /// What the tasks of a history share.
-pub(crate) struct World {
-    pub(crate) time: corewheel::sim::Time,
-    pub(crate) start: std::time::Instant,
+pub(crate) type World = Judge<Known>;
+
+pub(crate) struct Known {
     pub(crate) tick: Duration,
     /// The longest answer of a server.
     pub(crate) answer_max: usize,
@@ -100,17 +78,9 @@ pub(crate) struct World {
     pub(crate) send_max: usize,
     /// When shards were held up, from when to when, in order.
     pub(crate) stalls: RefCell<Vec<(Duration, Duration)>>,
-    pub(crate) violation: RefCell<Option<String>>,
-    /// Timers that were armed and came, or were not needed.
-    pub(crate) timers: Cell<u64>,
-    pub(crate) ends: Cell<u64>,
 }
 
 impl World {
-    pub(crate) fn now(&self) -> Duration {
-        self.time.now() - self.start
-    }
-
     /// The start of the tick with which the timer of a deadline comes.
     pub(crate) fn tick_of(&self, due: Duration) -> Duration {
         let ticks = due.as_nanos().div_ceil(self.tick.as_nanos());
@@ -122,29 +92,6 @@ impl World {
         let stalls = self.stalls.borrow();
         stalls.iter().map(|(begin, end)| end.saturating_sub(since.max(*begin))).sum()
     }
-
-    /// Notes the first thing that is not as it must be.
-    pub(crate) fn violate(&self, text: String) {
-        self.violation.borrow_mut().get_or_insert(text);
-    }
-}
-
-/// How much a history has done.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Done {
-    pub(crate) transfers: u64,
-    pub(crate) timers: u64,
-    pub(crate) ends: u64,
-    pub(crate) steps: u64,
-}
-
-impl Done {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.transfers += other.transfers;
-        self.timers += other.timers;
-        self.ends += other.ends;
-        self.steps += other.steps;
-    }
 }
 
 struct History {
@@ -154,7 +101,6 @@ struct History {
     /// That of any thread comes first, then those of the shards.
     runtimes: Vec<Runtime>,
     seen: Vec<Rc<Seen>>,
-    address: SocketAddr,
 }
 
 /// Runs the history of a seed.
@@ -179,11 +125,6 @@ pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
     let record = commands.iter().map(execute).collect();
     history.finish();
     record
-}
-
-/// A random one of these values.
-pub(crate) fn one_of<V: Copy>(rng: &mut Rng, values: &[V]) -> V {
-    values[rng.usize(..values.len())]
 }
 
 /// Settings with a random part of each.
@@ -217,9 +158,7 @@ impl History {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
-        let sim = Simulation::start(seed, builder, |_| (|_, _| {}) as Handler);
-        let mut sim = sim.expect("the settings are in range");
-        let start = sim.now();
+        let mut sim = start(seed, builder);
         // The service has run for up to a day, or for decades, when the first connection begins.
         let days = one_of(&mut rng, &[1, 1, 30_000]);
         sim.run_for(Duration::from_secs(rng.u64(1..days * 24 * 3_600)));
@@ -238,57 +177,34 @@ impl History {
         let lowat = if not_sent_lowat == 0 { portion } else { not_sent_lowat };
         let portion = portion.min(send_buffer).min(receive_buffer).min(segment).min(lowat);
         let runtimes = runtimes(&sim, &net, &mut rng);
-        let world = Rc::new(World {
-            time: sim.time(),
-            start,
+        let known = Known {
             tick,
             answer_max: (2 * (send_buffer + receive_buffer)).min(100 * portion),
             send_max: (20 * receive_buffer).min(300),
             stalls: RefCell::default(),
-            violation: RefCell::default(),
-            timers: Cell::new(0),
-            ends: Cell::new(0),
-        });
-        let address = SocketAddr::from(([10, 0, 0, 1], 80));
-        Self { sim, net, world, runtimes, seen: Vec::new(), address }
-    }
-
-    fn runtime(&self, on: u8) -> &Runtime {
-        &self.runtimes[usize::from(on) % self.runtimes.len()]
+        };
+        let world = Rc::new(Judge::new(&sim, known));
+        Self { sim, net, world, runtimes, seen: Vec::new() }
     }
 
     fn execute(&mut self, command: &Command) {
-        if let Command::Stall { time, .. }
-        | Command::StallShard { time, .. }
-        | Command::Stop(time)
-        | Command::StallWorker { time, .. } = *command
-        {
-            let now = self.world.now();
-            self.world.stalls.borrow_mut().push((now, now + time));
-        }
         match *command {
             Command::Open { guard, on, seed } => self.open(guard, on, seed),
             Command::Run(time) => self.run_for(time),
-            Command::HoldDriver { time } => self.runtimes[0].hold_driver(time),
-            Command::Stall { on, time } => self.runtime(on).stall(time),
-            Command::StallWorker { on, time } => self.runtime(on).stall_worker(time),
-            Command::StallShard { shard, time } => {
-                let shards = self.sim.service().shards().count();
-                self.sim.stall(ShardId::new((usize::from(shard) % shards) as u16), time);
+            Command::Fault(fault) => {
+                if let Some(time) = fault.stalls_for() {
+                    let now = self.world.now();
+                    self.world.stalls.borrow_mut().push((now, now + time));
+                }
+                fault.execute(&mut self.sim, &self.runtimes);
             }
-            Command::Stop(time) => self.sim.stop(&self.runtimes, time),
-            Command::WakeSome { on } => self.runtime(on).wake_some(),
         }
     }
 
     fn open(&mut self, guard: Guard, on: u8, seed: u64) {
         let mut rng = Rng::with_seed(seed);
         let number = self.seen.len() as u16;
-        // A listener each, so that the server knows which client it serves.
-        let mut address = self.address;
-        address.set_port(number + 1);
-        let listener = self.net.listen(address).expect("each has an address of its own");
-        let stream = self.net.connect(address).expect("the listener is there");
+        let (listener, stream) = pair(&self.net, number);
         let limit = Duration::from_millis(rng.u64(5..300));
         let other = Duration::from_millis(rng.u64(5..300));
         let limits = [limit, one_of(&mut rng, &[limit, other])];
@@ -331,9 +247,7 @@ impl History {
                 }
             }
         }
-        if let Some(violation) = self.world.violation.take() {
-            panic!("{violation}");
-        }
+        self.world.check();
     }
 
     fn run_for(&mut self, time: Duration) {
@@ -363,19 +277,12 @@ impl History {
         }
         let mut counted = laws::Counted::default();
         self.seen.iter().for_each(|seen| counted.add(seen));
-        let stats = self.sim.service().stats();
-        counted.check(&stats);
-        assert_eq!(self.net.sockets(), 0, "sockets are left");
-        let pending: u64 = stats.shards.iter().map(|shard| shard.counts.pending).sum();
-        assert_eq!(pending, 0, "timers are left when all connections have ended");
-        let done = Done {
-            transfers: self.net.transfers(),
-            timers: self.world.timers.get(),
-            ends: self.world.ends.get(),
-            steps: self.world.time.steps(),
-        };
-        drop(self.sim.service().begin_shutdown(ShutdownPolicy::Drop));
-        self.sim.settle();
+        counted.check(&self.sim.service().stats());
+        check_no_timers(&self.sim);
+        let mut done = self.world.done();
+        done.count("transfers", self.net.transfers());
+        done.count("steps", self.world.time.steps());
+        end(self.sim, &self.net);
         done
     }
 }

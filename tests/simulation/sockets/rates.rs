@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::World;
 use super::laws::{End, Seen};
-use super::one_of;
 use super::servers::{Events, Served, of_io};
+use crate::judge::one_of;
 
 /// Reads and writes, as places in an array.
 pub(crate) const READ: usize = 0;

@@ -309,7 +309,7 @@ macro_rules! talk {
 
 impl Served<'_> {
     pub(super) fn count_timer(&self) {
-        self.world.timers.set(self.world.timers.get() + 1);
+        self.world.count("timers", 1);
     }
 
     pub(super) fn begin_read(&self) {
