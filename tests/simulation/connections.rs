@@ -119,6 +119,7 @@ enum Request {
 }
 
 /// What the model knows of one connection.
+#[derive(Default)]
 struct Known {
     shard: usize,
     is_shared: bool,
@@ -429,17 +430,7 @@ impl History {
             opened: self.orders.now(),
             active: Cell::new(self.orders.now()),
             least: Cell::new(self.orders.quarters.get()),
-            turns: Cell::new(0),
-            counts_as: Cell::default(),
-            is_asked: Cell::new(false),
-            has_request: Cell::new(false),
-            request_ended: Cell::new(None),
-            beats: Cell::new(0),
-            told: Cell::new(None),
-            cut: Cell::new(false),
-            is_idle: Cell::new(false),
-            is_unasked: Cell::new(false),
-            is_roused: Cell::new(false),
+            ..Known::default()
         });
         self.note_stamp(&known);
         let (orders, noted) = (Rc::clone(&self.orders), Rc::clone(&known));

@@ -55,8 +55,9 @@ impl<K> Deref for Judge<K> {
 impl<K> Judge<K> {
     /// The times of the history count from the start of the simulation.
     pub(crate) fn new<T: Send + 'static>(sim: &Simulation<T>, known: K) -> Self {
-        let (start, violation) = (sim.now() - sim.elapsed(), RefCell::default());
-        Self { time: sim.time(), start, violation, done: RefCell::default(), known }
+        let start = sim.now().checked_sub(sim.elapsed()).expect("it began before now");
+        let (violation, done) = (RefCell::default(), RefCell::default());
+        Self { time: sim.time(), start, violation, done, known }
     }
 
     pub(crate) fn now(&self) -> Duration {

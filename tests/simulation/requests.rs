@@ -73,7 +73,7 @@ impl History {
         ledger.send_reset(id, due, client, is_silent.then_some((client, shard, number)));
         match mode {
             Mode::Detached => {
-                by_due!(self.world, due, |when| sender.client.reset_detached(handle, when))
+                by_due!(self.world, due, |when| sender.client.reset_detached(handle, when));
             }
             Mode::Dropped | Mode::Awaited => {
                 let reply = by_due!(self.world, due, |when| sender.client.reset(handle, when));

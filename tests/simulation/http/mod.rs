@@ -71,6 +71,7 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
 /// What the tasks of a history share.
 pub(crate) type World = Judge<Known>;
 
+#[derive(Default)]
 pub(crate) struct Known {
     /// How many bytes lie between the server's write and the client's read at most.
     buffers: u64,
@@ -161,13 +162,7 @@ impl History {
             slack: 3 * tick + Duration::from_millis(20),
             reading: tick + Duration::from_millis(10),
             grace: Duration::from_hours(1),
-            handled: Cell::new(0),
-            ended: Cell::new(0),
-            answered: Cell::new(0),
-            ordered_at: Cell::new(None),
-            is_ordered: Cell::new(false),
-            drained_at: Cell::new(None),
-            holds: RefCell::default(),
+            ..Known::default()
         };
         let world = Rc::new(Judge::new(&sim, known));
         Self { sim, net, world, servers, clients, seen: Vec::new() }

@@ -101,6 +101,7 @@ impl Asked {
 }
 
 /// A connection, as its client knows it.
+#[derive(Default)]
 pub(super) struct Seen {
     number: u16,
     pub(super) stall: Duration,
@@ -302,13 +303,10 @@ impl History {
             number,
             stall: Duration::from_millis(rng.u64(50..200)),
             asks: rng.bool(),
-            responses: RefCell::default(),
             gave_at: Cell::new(now),
             took_at: Cell::new(now),
-            excused_until: Cell::new(None),
             reset_at: Cell::new(now),
-            is_closed: Cell::new(false),
-            ended_at: Cell::new(None),
+            ..Seen::default()
         });
         self.seen.push(Rc::clone(&seen));
         self.world.count("connections", 1);

@@ -64,6 +64,7 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     commands
 }
 
+#[derive(Default)]
 struct Known {
     slack: Duration,
     /// When threads of the server were last kept from running, until when.
@@ -87,7 +88,7 @@ enum Traffic {
 }
 
 /// A connection, as its client knows it.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct Seen {
     #[expect(dead_code, reason = "it is printed")]
     number: u16,
@@ -466,14 +467,7 @@ impl History {
         let net = net.ack_delay(Duration::from_millis(one_of(&mut rng, &[0, 40])));
         let server = net.runtime(rng.usize(1..=3)).events_max(one_of(&mut rng, &[1, 2, 1_024]));
         let (server, clients) = (server.reads_long(rng.bool()), net.runtime(2));
-        let known = Known {
-            slack: 2 * tick,
-            stalled_until: Cell::default(),
-            held_until: Cell::default(),
-            ordered_at: Cell::new(None),
-            drained_at: Cell::new(None),
-            conns: RefCell::default(),
-        };
+        let known = Known { slack: 2 * tick, ..Known::default() };
         let world = Rc::new(Judge::new(&sim, known));
         Self { sim, net, world, server, clients }
     }
@@ -519,15 +513,8 @@ impl History {
             limit: Duration::from_millis(rng.u64(50..200)),
             began: now,
             last: Cell::new(now),
-            was_idle: Cell::new(false),
-            requests: Cell::new(0),
-            last_at_order: Cell::new(None),
-            is_done: Cell::new(false),
-            is_served: Cell::new(false),
             asks: rng.bool(),
-            sent_at: Cell::default(),
-            told_at: Cell::new(None),
-            ended_at: Cell::new(None),
+            ..Seen::default()
         });
         world.conns.borrow_mut().push(Rc::clone(&seen));
         world.count("connections", 1);

@@ -142,57 +142,46 @@ pub(crate) async fn serve(
     let beats = limits.heartbeat(seen.beat());
     seen.began.set(Some(world.now()));
     let served = Served { world, seen, rng };
-    match (seen.guard, timers) {
-        (Guard::HandleTimeout, _) => served.within_handle(stream, handle).await,
-        (Guard::Race, _) => served.race(stream, handle.connection(limits)).await,
-        (Guard::Select, _) => served.select(stream, handle.connection(limits)).await,
-        (Guard::Stream, _) => {
-            served.stream(judged(TimedIo::new(stream, handle, by_read), seen)).await
-        }
-        (Guard::StreamIdle, _) => {
-            let limits = stream_limits.idle(seen.limit);
-            served.stream(judged(TimedIo::new(stream, handle, limits), seen)).await
-        }
-        (Guard::Halves, _) => {
-            served.halves(judged(TimedIo::new(stream, handle, by_read), seen)).await
-        }
-        (Guard::ControlTimeout, _) => {
+    let shard = || timers.as_ref().expect("it is on a shard");
+    let on_shard = |limits| shard().connection(limits).expect("there is room");
+    match seen.guard {
+        Guard::HandleTimeout => served.within_handle(stream, handle).await,
+        Guard::ShardTimeout => served.within_shard(stream, shard().clone()).await,
+        Guard::ControlTimeout => {
             let stream = TimedIo::new(stream, handle, StreamLimits::default());
             served.within_control(stream).await
         }
-        (Guard::ShardTimeout, Some(timers)) => served.within_shard(stream, timers).await,
-        (Guard::ShardRace, Some(timers)) => {
-            served.race(stream, timers.connection(limits).expect("there is room")).await
+        Guard::Race => served.race(stream, handle.connection(limits)).await,
+        Guard::ShardRace => served.race(stream, on_shard(limits)).await,
+        Guard::Select => served.select(stream, handle.connection(limits)).await,
+        Guard::ShardSelect => served.select(stream, on_shard(limits)).await,
+        Guard::Rated => served.rated(stream, handle.connection(rates)).await,
+        Guard::ShardRated => served.rated(stream, on_shard(rates)).await,
+        Guard::Beats => served.beats(stream, handle.connection(beats)).await,
+        Guard::ShardBeats => served.beats(stream, on_shard(beats)).await,
+        Guard::Stream => served.stream(judged(TimedIo::new(stream, handle, by_read), seen)).await,
+        Guard::StreamIdle => {
+            let limits = stream_limits.idle(seen.limit);
+            served.stream(judged(TimedIo::new(stream, handle, limits), seen)).await
         }
-        (Guard::ShardSelect, Some(timers)) => {
-            served.select(stream, timers.connection(limits).expect("there is room")).await
-        }
-        (Guard::ShardStream, Some(timers)) => {
-            let stream = TimedIo::on_shard(stream, &timers, by_read).expect("there is room");
-            served.stream(judged(stream, seen)).await
-        }
-        (Guard::ShardHalves, Some(timers)) => {
-            let stream = TimedIo::on_shard(stream, &timers, by_read).expect("there is room");
-            served.halves(judged(stream, seen)).await
-        }
-        (Guard::Rated, _) => served.rated(stream, handle.connection(rates)).await,
-        (Guard::ShardRated, Some(timers)) => {
-            served.rated(stream, timers.connection(rates).expect("there is room")).await
-        }
-        (Guard::StreamRated, _) => {
+        Guard::Halves => served.halves(judged(TimedIo::new(stream, handle, by_read), seen)).await,
+        Guard::StreamRated => {
             let stream = Noted { stream, world, seen };
             served.stream_rated(judged(TimedIo::new(stream, handle, stream_rates), seen)).await
         }
-        (Guard::ShardStreamRated, Some(timers)) => {
+        Guard::ShardStream => {
+            let stream = TimedIo::on_shard(stream, shard(), by_read).expect("there is room");
+            served.stream(judged(stream, seen)).await
+        }
+        Guard::ShardHalves => {
+            let stream = TimedIo::on_shard(stream, shard(), by_read).expect("there is room");
+            served.halves(judged(stream, seen)).await
+        }
+        Guard::ShardStreamRated => {
             let stream = Noted { stream, world, seen };
-            let stream = TimedIo::on_shard(stream, &timers, stream_rates);
+            let stream = TimedIo::on_shard(stream, shard(), stream_rates);
             served.stream_rated(judged(stream.expect("there is room"), seen)).await
         }
-        (Guard::Beats, _) => served.beats(stream, handle.connection(beats)).await,
-        (Guard::ShardBeats, Some(timers)) => {
-            served.beats(stream, timers.connection(beats).expect("there is room")).await
-        }
-        (guard, None) => panic!("{guard:?} is on a shard"),
     }
 }
 
