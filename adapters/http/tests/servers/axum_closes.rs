@@ -12,7 +12,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::get as on_get;
 use corewheel::TimerService;
-use corewheel::stream::StreamTimeout::{self, MaxAge, WriteStall};
+use corewheel::stream::StreamTimeout::{self, Drained, MaxAge, WriteStall};
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::serve;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -231,6 +231,16 @@ fn connection_that_has_received_nothing_or_takes_nothing_is_closed_at_once() {
 fn check_ended(control: &StreamControl, expected: StreamTimeout) {
     wait_until(|| control.limit_reached().is_some());
     assert_eq!(control.limit_reached(), Some(expected));
+}
+
+#[test]
+fn response_that_takes_longer_than_the_drain_is_cut_by_the_drain() {
+    let server = Server::start(limits(STALL), Duration::ZERO);
+    let mut client = connect(server.address);
+    client.write_all(&get("/long")).unwrap();
+    let control = server.control();
+    server.service.drain(LIMIT);
+    check_ended(&control, Drained);
 }
 
 #[test]

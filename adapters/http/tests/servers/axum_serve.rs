@@ -41,19 +41,22 @@ fn start(limits: StreamLimits) -> Server {
 #[test]
 fn connection_that_is_idle_or_whose_head_or_body_is_slow_is_cut() {
     let cases = [
-        (OFF.first_byte(LIMIT), Vec::new()),
-        (OFF.idle(LIMIT), get("/")),
-        (OFF.head(LIMIT), b"GET / HT".to_vec()),
-        (OFF.idle(LIMIT), half("/post")),
-        (OFF.min_read_rate(RATE), half("/post")),
+        (OFF.first_byte(LIMIT), Vec::new(), "handshake"),
+        (OFF.idle(LIMIT), get("/"), "all idle"),
+        (OFF.head(LIMIT), b"GET / HT".to_vec(), "request"),
+        (OFF.idle(LIMIT), half("/post"), "all idle"),
+        (OFF.min_read_rate(RATE), half("/post"), "read rate"),
     ];
-    check_at_once(cases, |(limits, sent)| {
+    check_at_once(cases, |(limits, sent, limit)| {
         let server = start(limits);
         let begin = Instant::now();
         let answer = server.answer_to(&sent);
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
         let is_request = sent.ends_with(b"\r\n\r\n");
         assert_eq!(answer.starts_with("HTTP/1.1 200"), is_request, "{answer:?}");
+        let stats = server.service.stats();
+        let came = stats.deadlines.iter().filter(|of| of.count > 0).map(|of| of.kind);
+        assert_eq!(came.collect::<Vec<_>>(), [limit]);
         server.stop();
     });
 }
@@ -85,6 +88,11 @@ fn handlers_and_responses_that_take_longer_than_each_limit_are_not_cut() {
         // The connection is idle when the last has ended.
         tokio::task::block_in_place(|| wait_until(|| client.is_closed()));
     });
+    assert_eq!(read_until(&mut client, b"\0"), "");
+    // Both idle limits are due at the same time.
+    let ended = server.stop();
+    let idle: u64 = ended.iter().filter(|of| of.0.ends_with("idle")).map(|of| of.1).sum();
+    assert_eq!(idle, 2, "{ended:?}");
 }
 
 #[test]
@@ -96,7 +104,7 @@ fn http1_head_that_comes_with_the_body_before_it_is_cut_as_a_slow_head() {
     let parted = [0, head.len(), whole.len() - 3].into_iter();
     // Of the second, no byte is behind the body.
     let cases = parted.flat_map(|parted| {
-        [(parted, with_more, Duration::ZERO, "HTTP/1.1 408 "), (parted, whole, 2 * LIMIT, "")]
+        [(parted, with_more, Duration::ZERO, "request"), (parted, whole, 2 * LIMIT, "all idle")]
     });
     check_at_once(cases, |(parted, sent, idle, end)| {
         let server = start(OFF.head(LIMIT).idle(idle));
@@ -107,8 +115,9 @@ fn http1_head_that_comes_with_the_body_before_it_is_cut_as_a_slow_head() {
         client.write_all(second).unwrap();
         assert!(read_until(&mut client, body.as_bytes()).starts_with("HTTP/1.1 200"));
         let told = read_until(&mut client, b"\0");
-        assert!(told.starts_with(end) && told.is_empty() == end.is_empty(), "{told:?}");
-        assert!(begin.elapsed() >= LIMIT.max(idle), "after {:?}", begin.elapsed());
+        assert_eq!(told.starts_with("HTTP/1.1 408 "), !told.is_empty(), "{told:?}");
+        assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
+        assert_eq!(server.stop(), [(end, 1)]);
     });
 }
 
@@ -146,7 +155,7 @@ fn http2_client_that_gives_no_window_is_cut() {
     client.get(1, "/long");
     client.wait_for_end();
     assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
-    server.stop();
+    assert_eq!(server.stop(), [("write timeout", 1)]);
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(super) use corewheel_test_support::stream::NONE as OFF;
 
 use crate::http::{
     Dropped, PATIENCE, beside_runtime, check_at_once, connect, get, ms, preface, read_until, slow,
+    wait_until,
 };
 pub(super) use crate::on_its_way::clients::{frame, ping};
 
@@ -192,13 +193,23 @@ impl Server {
         self.permits.add_permits(1);
     }
 
-    /// Ends the server, when its connections have ended.
+    /// Waits until no task but that of the loop is left.
+    pub(super) fn wait_for_tasks(&self) {
+        wait_until(|| self.runtime.metrics().num_alive_tasks() <= 1);
+    }
+
+    /// Ends the server, when its connections have ended. Returns how many have by each limit, and
+    /// how many without one.
     #[track_caller]
-    pub(super) fn stop(self) {
+    pub(super) fn stop(self) -> Vec<(&'static str, u64)> {
         self.stop.send(()).unwrap();
         let ended =
             self.runtime.block_on(async { tokio::time::timeout(PATIENCE, self.serving).await });
         ended.expect("a connection holds the shutdown").unwrap();
+        let stats = self.service.stats();
+        let by_limit = stats.deadlines.iter().map(|of| (of.kind, of.ended));
+        let all = by_limit.chain([("close", stats.connections_closed)]);
+        all.filter(|(_, count)| *count > 0).collect()
     }
 }
 
@@ -346,7 +357,7 @@ fn http2_client_that_sends_pings_and_no_request_gets_goaway_and_is_cut() {
         let kinds = client.rest_beside_pings(LIMIT / 5);
         assert!(kinds.contains(&GOAWAY), "{kinds:?}");
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
-        server.stop();
+        assert_eq!(server.stop(), [("request idle", 1)]);
     });
 }
 
@@ -366,15 +377,21 @@ fn http2_client_without_a_request_has_the_time_of_an_idle_connection() {
 
 #[test]
 fn http1_client_at_the_greatest_age_is_told_and_gets_its_response() {
-    let server = Server::of(OFF.max_age(LIMIT).max_age_grace(FAR));
-    let mut client = server.send(&get("/work"));
-    server.wait_for_work();
-    thread::sleep(2 * LIMIT);
-    server.answer();
-    let answer = read_until(&mut client, b"\0");
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("worked"), "{answer:?}");
-    assert!(answer.contains("connection: close"), "{answer:?}");
-    server.stop();
+    // And one in a drain.
+    for limits in [OFF.max_age(LIMIT).max_age_grace(FAR), OFF] {
+        let server = Server::of(limits);
+        let mut client = server.send(&get("/work"));
+        server.wait_for_work();
+        if limits == OFF {
+            server.service.drain(FAR);
+        }
+        thread::sleep(2 * LIMIT);
+        server.answer();
+        let answer = read_until(&mut client, b"\0");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("worked"), "{answer:?}");
+        assert!(answer.contains("connection: close"), "{answer:?}");
+        assert_eq!(server.stop(), [("max age", 1)]);
+    }
 }
 
 #[test]
@@ -404,11 +421,13 @@ fn idle_clients_are_told_when_the_service_drains() {
     // The only connection is told at the beginning of the window.
     server.service.drain(FAR);
     assert_eq!(read_until(&mut client, b"\0"), "");
-    server.stop();
+    assert_eq!(server.stop(), [("max age", 1)]);
     let server = Server::of(OFF.idle(FAR));
     let client = server.greet_http2();
     server.service.drain(FAR);
-    assert!(client.rest().contains(&GOAWAY));
+    let mut told = client.rest();
+    told.retain(|kind| *kind == GOAWAY);
+    assert_eq!(told, [GOAWAY]);
     server.stop();
 }
 
@@ -416,28 +435,32 @@ fn idle_clients_are_told_when_the_service_drains() {
 fn drained_server_answers_requests_in_flight_and_closes_each_connection() {
     let server = Server::of(OFF);
     let has_request = |number| number % 2 == 0;
-    let clients: Vec<_> = (0..20)
-        .map(|number| server.send(&if has_request(number) { get("/late") } else { Vec::new() }))
-        .collect();
+    let connect = |number| {
+        if has_request(number) { server.send(&get("/late")) } else { server.greet() }
+    };
+    let clients: Vec<_> = (0..20).map(connect).collect();
     (0..10).for_each(|_| server.wait_for_work());
     server.service.drain(2 * WORK);
     for (number, mut client) in clients.into_iter().enumerate() {
         let answer = read_until(&mut client, b"\0");
         assert_eq!(answer.ends_with("worked"), has_request(number), "{answer}");
     }
-    server.stop();
+    // Each is told once, and ends by that.
+    let told = server.service.stats().deadlines[0];
+    assert_eq!((told.kind, told.count), ("max age", 20));
+    assert_eq!(server.stop(), [("max age", 20)]);
 }
 
 #[test]
 fn request_that_takes_longer_than_the_drain_is_cut() {
     let server = Server::of(OFF);
-    let clients = [get("/work"), Vec::new()].map(|sent| server.send(&sent));
+    let clients = [server.send(&get("/work")), server.greet()];
     server.wait_for_work();
     server.service.drain(LIMIT);
     for mut client in clients {
         assert_eq!(read_until(&mut client, b"\0"), "");
     }
-    server.stop();
+    assert_eq!(server.stop(), [("max age", 1), ("age grace", 1)]);
 }
 
 #[test]
@@ -488,6 +511,7 @@ fn http1_client_whose_body_is_slow_gets_408() {
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
         assert!(answer.contains("connection: close"), "{answer:?}");
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
+        server.wait_for_tasks();
         server.stop();
     });
 }
@@ -521,6 +545,8 @@ fn http2_client_whose_body_is_slow_gets_408_and_its_connection_goes_on() {
     client.wait_for(RST_STREAM);
     client.send(&head(3, "/", false));
     assert_eq!(client.status(), OK);
+    drop(client);
+    server.wait_for_tasks();
     server.stop();
 }
 
@@ -546,7 +572,7 @@ fn http1_client_whose_head_is_slow_gets_408_and_one_of_http2_nothing() {
     assert!(read_until(&mut client, b"\0").starts_with("HTTP/1.1 408 "));
     assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
     assert_eq!(server.answer_to(&preface()[..10]), "");
-    server.stop();
+    assert_eq!(server.stop(), [("request", 3)]);
 }
 
 #[test]

@@ -50,21 +50,28 @@ fn response_whose_handler_stops_is_broken_off() {
     let answer = read_until(&mut server.send(&get("/stalls")), b"\0");
     assert!(answer.contains("xxx") && !answer.ends_with("0\r\n\r\n"), "{answer:?}");
     server.wait_for_drop();
+    server.wait_for_tasks();
     let mut client = Http2::connect(&server);
     client.send(&head(1, "/stalls", false));
     client.wait_for(HEADERS);
     client.wait_for(RST_STREAM);
     server.wait_for_drop();
+    drop(client);
+    server.wait_for_tasks();
 }
 
 #[test]
 fn response_that_its_client_does_not_take_is_dropped_while_the_client_stays() {
     let server = next_poll(Duration::ZERO);
-    let _http1 = server.send(&get("/endless"));
+    let http1 = server.send(&get("/endless"));
     server.wait_for_drop();
+    drop(http1);
+    server.wait_for_tasks();
     let mut client = Http2::connect(&server);
     client.send(&head(1, "/endless", false));
     server.wait_for_drop();
+    drop(client);
+    server.wait_for_tasks();
 }
 
 #[test]
@@ -78,6 +85,7 @@ fn http2_request_that_the_client_cancels_holds_nothing() {
     server.wait_for_drop();
     // The client itself stays, and is idle.
     assert!(client.rest().contains(&GOAWAY));
+    assert_eq!(server.stop(), [("request idle", 1)]);
 }
 
 #[test]
@@ -102,6 +110,7 @@ fn http2_request_that_is_cut_while_hyper_holds_its_last_frame_ends_once() {
         ending.is_finished()
     });
     ending.join().unwrap();
+    assert_eq!(server.stop(), [("max age", 1)]);
 }
 
 #[test]
@@ -113,4 +122,5 @@ fn http1_request_is_not_cut_while_hyper_holds_its_last_frame() {
     thread::sleep(3 * LIMIT);
     client.read_steadily(LONG, "HTTP/1");
     client.wait_for_end();
+    assert_eq!(server.stop(), [("all idle", 1)]);
 }

@@ -16,7 +16,9 @@ use axum::routing::get;
 use corewheel::{TimerService, time};
 use corewheel_http::hyper::HyperTimer;
 use corewheel_http::tower::TimeoutLayer;
-use hyper::rt::Timer;
+use futures_lite::stream;
+use http_body_util::BodyExt;
+use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -149,28 +151,40 @@ fn limit_for_a_head_and_those_of_http2s_pings_come_by_the_paused_clock() {
     for_both!(check_http2);
 }
 
-/// An event every five seconds, and a comment after each second without one, as a server that keeps
-/// a stream of events open sends them.
-async fn check_events<T: Timer>(timer: T) {
+/// A response with an event every five seconds, and a comment after each second without one, as a
+/// server that keeps a stream of events open sends it.
+async fn check_events<T: Timer + Clone + Send + Sync + 'static>(timer: T) {
     const EVENT: Duration = Duration::from_secs(5);
     const COMMENT: Duration = Duration::from_secs(1);
-    let (mut event, mut comment) = (timer.sleep(Duration::ZERO), timer.sleep(COMMENT));
-    let begin = tokio::time::Instant::now();
-    let mut said = Vec::new();
-    while begin.elapsed() < 2 * EVENT {
+    type State<T> = (T, Pin<Box<dyn Sleep>>, Pin<Box<dyn Sleep>>, u32);
+    let next = async |(timer, mut event, mut comment, left): State<T>| {
         let is_event = tokio::select! {
             biased;
             () = event.as_mut() => true,
             () = comment.as_mut() => false,
         };
-        said.push((begin.elapsed().as_millis(), is_event));
+        let left = left.checked_sub(u32::from(is_event))?;
         if is_event {
             timer.reset(&mut event, timer.now() + EVENT);
         }
         timer.reset(&mut comment, timer.now() + COMMENT);
+        let said = if is_event { "event" } else { "comment" };
+        Some((Ok::<_, Infallible>(said), (timer, event, comment, left)))
+    };
+    let events = async move || {
+        let state = (timer.clone(), timer.sleep(Duration::ZERO), timer.sleep(COMMENT), 2);
+        Body::from_stream(stream::unfold(state, next))
+    };
+    let app: Router = Router::new().route("/", get(events));
+    let mut body = app.oneshot(Request::new(Body::empty())).await.unwrap().into_body();
+    let (begin, mut said) = (tokio::time::Instant::now(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        said.push((begin.elapsed().as_millis(), frame.unwrap().into_data().unwrap()));
     }
-    let seconds = (0..=10).map(|at| (1_000 * at, at % 5 == 0));
-    assert_eq!(said, seconds.collect::<Vec<_>>());
+    let expected = |at: u128| if at % 5 == 0 { "event" } else { "comment" };
+    let expected = (0..10).map(|at| (1_000 * at, expected(at).into()));
+    assert_eq!(said, expected.collect::<Vec<_>>());
+    assert_eq!(begin.elapsed(), 2 * EVENT);
 }
 
 #[test]
