@@ -174,8 +174,8 @@ fn refusal_beside_busy_clients_names_their_keys() {
 
 #[test]
 fn short_lived_clients_leave_no_key_and_no_lane() {
-    const CLIENTS: u64 = 100_000;
-    let mut lab = Lab::<u32>::new(builder(1).capacity(1 << 17));
+    const CLIENTS: u64 = 25_000;
+    let mut lab = Lab::<u32>::new(builder(1).capacity(1 << 15));
     let before = lab.counts();
     let schedule = |client: Thread<u32>| match client.on(SHARD).schedule(ms(1), 0) {
         Ok(_) => 1,
