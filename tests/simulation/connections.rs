@@ -393,7 +393,7 @@ impl History {
     fn hold_up(&mut self, shard: usize) {
         let turns = self.turns(shard);
         let stall_end = self.sim.stall_end(ShardId::new(shard as u16)).unwrap_or_default();
-        let until = self.orders.now().max(stall_end);
+        let until = self.orders.now() + stall_end.saturating_sub(self.sim.elapsed());
         self.held_up[shard] = (turns, until);
         for conn in &self.conns {
             if conn.known.shard == shard && conn.known.turns.get() == turns {

@@ -19,7 +19,7 @@ enum Step {
     Pass(u64),
     /// So many milliseconds pass, and each event is taken.
     Take(u64),
-    /// The same, while a write is in progress.
+    /// So many milliseconds pass while a write is in progress, and each event is taken.
     Write(u64),
     /// A kind is armed after so many milliseconds.
     Arm(DeadlineKind, u64),
