@@ -10,15 +10,17 @@
 
 use std::cell::Cell;
 use std::hint::black_box;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use corewheel::{ConnLimits, ConnTimers, Handle, ResetOutcome, TimerId};
+use corewheel::{ConnLimits, ResetOutcome, TimerId};
 use corewheel_bench::{Home, Payload, pin_to_one_core, random_order};
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
-use criterion::{criterion_group, criterion_main};
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
+use futures_lite::future::yield_now;
 
 const CONNECTIONS: [usize; 2] = [1_000, 100_000];
 const TOUCHES: u64 = 1_000;
@@ -29,37 +31,6 @@ fn limits() -> ConnLimits {
     let limits = ConnLimits::default().read_idle(IDLE).read_idle_least(minutes(10));
     let limits = limits.write_idle(minutes(20)).all_idle(minutes(40));
     limits.heartbeat(minutes(15)).max_age(Duration::from_hours(12))
-}
-
-fn connections(home: &Home, count: usize) -> Vec<ConnTimers> {
-    let timers = home.shard.timers();
-    (0..count).map(|_| timers.connection(limits()).expect("there is room")).collect()
-}
-
-/// Connections whose tasks wait.
-fn connections_of_any_thread(home: &Home, count: usize) -> Vec<ConnTimers<Handle>> {
-    let handle = home.service.handle();
-    let open = |_| {
-        let conn = handle.connection(limits());
-        let poll = conn.poll_next(&mut Context::from_waker(Waker::noop()));
-        assert!(poll.is_pending(), "no deadline has come");
-        conn
-    };
-    (0..count).map(open).collect()
-}
-
-/// Ready at the second poll.
-#[derive(Default)]
-struct Packet {
-    was_polled: bool,
-}
-
-impl Future for Packet {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if std::mem::replace(&mut self.was_polled, true) { Poll::Ready(()) } else { Poll::Pending }
-    }
 }
 
 /// A row: a thousand packets of connections in random order, and a turn.
@@ -94,12 +65,15 @@ fn touch(criterion: &mut Criterion) {
         row(&mut group, "a bare store", count, |n| handles[n][0].set(black_box(n as u64)), || {});
 
         let mut home = Home::new(1 << 19);
-        let conns = connections(&home, count);
-        let others = connections_of_any_thread(&home, count);
-        let timers = home.shard.timers().clone();
+        let (timers, handle) = (home.shard.timers().clone(), home.service.handle());
+        let open = |_| timers.connection(limits()).expect("there is room");
+        let conns: Vec<_> = (0..count).map(open).collect();
+        let cx = &mut Context::from_waker(Waker::noop());
+        // Connections of any thread, whose tasks wait.
+        let others: Vec<_> = (0..count).map(|_| handle.connection(limits())).collect();
+        assert!(others.iter().all(|conn| conn.poll_next(cx).is_pending()), "no deadline has come");
         let schedule = |_| timers.schedule(IDLE, Payload::MIN).expect("there is room");
         let handles: Vec<TimerId> = (0..count).map(schedule).collect();
-        let cx = &mut Context::from_waker(Waker::noop());
         row(&mut group, "touch_read, no turns", count, |n| conns[n].touch_read(), || {});
         let mut turn = || {
             let _ = black_box(home.shard.turn());
@@ -109,7 +83,7 @@ fn touch(criterion: &mut Criterion) {
         let others = |n: usize| others[n].touch_read();
         row(&mut group, "touch_read on any thread", count, others, &mut turn);
         let race = |n: usize| {
-            let mut packet = pin!(conns[n].race(Packet::default()));
+            let mut packet = pin!(conns[n].race(yield_now()));
             assert!(packet.as_mut().poll(cx).is_pending());
             assert!(packet.as_mut().poll(cx).is_ready());
         };

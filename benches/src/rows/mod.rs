@@ -4,7 +4,6 @@
 pub mod api;
 pub mod broker;
 pub mod bytes;
-pub mod drain;
 pub mod echo;
 pub mod growth;
 pub mod remote;
@@ -120,8 +119,10 @@ impl Run {
             self.measure((echo::PROCESSOR, echo::ROW, connections), entrants);
         }
         for count in counts.iter().copied().filter(|count| *count > 1) {
-            self.measure((api::TABLE, api::CHURN, count), || api::churn(count, glommio));
-            self.measure((api::TABLE, api::RESET, count), || api::resets(count, glommio));
+            for (row, are_resets) in [(api::CHURN, false), (api::RESET, true)] {
+                let entrants = || api::entrants(count, are_resets, glommio);
+                self.measure((api::TABLE, row, count), entrants);
+            }
         }
         if self.wants(turns::TABLE, "") {
             self.report.append(turns::all());

@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use corewheel::TimerService;
 use corewheel::attach::Turn;
 use corewheel::clock::ManualClock;
 use corewheel::settings::TurnBudget;
+use corewheel::{TimerId, TimerService, Timers};
 
 use crate::report::Report;
 use crate::{Home, Payload};
@@ -55,28 +55,51 @@ impl Bench {
     }
 }
 
-/// 100,000 timers of up to a minute. In each tick, 100 random ones are cancelled, where they have
-/// not fired, and others scheduled.
-fn steady() -> Vec<f64> {
-    const PENDING: usize = 100_000;
+/// Turns of a shard with so many timers, of which some are begun in each tick until there are
+/// enough, and random ones are changed. `change` returns the timer that takes the place of one.
+fn ticks(
+    (pending, ticks): (usize, usize),
+    (begun, changed): (usize, usize),
+    change: fn(&Timers<Payload>, Option<TimerId>, &mut fastrand::Rng) -> TimerId,
+) -> Vec<f64> {
     let mut rng = fastrand::Rng::with_seed(SEED);
-    let mut bench = Bench::new(2 * PENDING, TurnBudget::default());
+    let mut bench = Bench::new(2 * pending, TurnBudget::default());
     let timers = bench.home.shard.timers().clone();
-    let begin = |rng: &mut fastrand::Rng| {
-        let delay = TICK * rng.u32(1..60_000);
-        timers.schedule(delay, Payload::MIN).expect("there is room")
-    };
-    let mut handles: Vec<_> = (0..PENDING).map(|_| begin(&mut rng)).collect();
-    for _ in 0..20_000 {
-        bench.tick();
-        for _ in 0..100 {
-            let picked = rng.usize(..PENDING);
-            let _ = timers.cancel(handles[picked]);
-            handles[picked] = begin(&mut rng);
+    let mut handles = Vec::with_capacity(pending);
+    for _ in 0..ticks {
+        let more = begun.min(pending - handles.len());
+        handles.extend((0..more).map(|_| change(&timers, None, &mut rng)));
+        for _ in 0..changed.min(handles.len() / 10) {
+            let picked = rng.usize(..handles.len());
+            handles[picked] = change(&timers, Some(handles[picked]), &mut rng);
         }
+        bench.tick();
     }
     assert!(bench.fired() > 0, "some have fired");
     bench.micros
+}
+
+/// 100,000 timers of up to a minute. In each tick, 100 random ones are cancelled, where they have
+/// not fired, and others scheduled.
+fn steady() -> Vec<f64> {
+    ticks((100_000, 20_000), (100_000, 100), |timers, known, rng| {
+        let _ = known.map(|timer| timers.cancel(timer));
+        timers.schedule(TICK * rng.u32(1..60_000), Payload::MIN).expect("there is room")
+    })
+}
+
+/// A million idle timers of 30 seconds. Each tick resets 1,000 of them, so most are reset before
+/// they are due, and the wheel files their entries again when the old deadlines come up. The few
+/// timers that fire are not replaced.
+fn reset() -> Vec<f64> {
+    const IDLE: Duration = Duration::from_secs(30);
+    ticks((1_000_000, 70_000), (100, 1_000), |timers, known, _| {
+        let Some(timer) = known else {
+            return timers.schedule(IDLE, Payload::MIN).expect("there is room");
+        };
+        let _ = timers.reset(timer, IDLE);
+        timer
+    })
 }
 
 /// A million timers that are due in one tick.
@@ -101,30 +124,6 @@ fn all_due(budget: TurnBudget) -> Vec<f64> {
     bench.micros.clear();
     bench.tick();
     assert_eq!(bench.fired(), PENDING as u64, "all have fired");
-    bench.micros
-}
-
-/// A million idle timers of 30 seconds. Each tick resets 1,000 of them, so most are reset before
-/// they are due, and the wheel files their entries again when the old deadlines come up.
-fn reset() -> Vec<f64> {
-    const PENDING: usize = 1_000_000;
-    const IDLE: Duration = Duration::from_secs(30);
-    let mut rng = fastrand::Rng::with_seed(SEED);
-    let mut bench = Bench::new(PENDING, TurnBudget::default());
-    let timers = bench.home.shard.timers().clone();
-    // The few timers that fire are not replaced.
-    let mut handles = Vec::with_capacity(PENDING);
-    for tick in 0..70_000_usize {
-        if handles.len() < PENDING {
-            let begin = |_| timers.schedule(IDLE, Payload::MIN).expect("there is room");
-            handles.extend((0..100).map(begin));
-        }
-        for _ in 0..1_000.min(10 * tick) {
-            let picked = rng.usize(..handles.len());
-            let _ = timers.reset(handles[picked], IDLE);
-        }
-        bench.tick();
-    }
     bench.micros
 }
 

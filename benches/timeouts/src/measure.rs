@@ -84,7 +84,9 @@ fn measure_on<T: Timeouts>(
         Row::Memory => memory::<T>(cell, runtime, allocated),
         Row::TimeToArm => time_to_arm::<T>(cell, runtime),
         Row::FiredFew | Row::FiredMany => fired::<T, _>(cell, runtime, time_out::<T>),
-        Row::Slept => fired::<T, _>(cell, runtime, sleep::<T>),
+        Row::Slept => fired(cell, runtime, |system: T, delay| async move {
+            system.sleep(delay).await;
+        }),
         Row::Moved => compare::<T>(cell, runtime, moved::<Without>, moved::<T>),
         Row::Reset => compare::<T>(cell, runtime, reset::<Without>, reset::<T>),
         Row::Lives | Row::Old => compare::<T>(cell, runtime, lives::<Without>, lives::<T>),
@@ -349,35 +351,25 @@ fn lives<T: Timeouts>(system: T, row: Row, runtime: &Runtime, each: usize) {
     });
 }
 
-/// What a task waits for, again and again.
+/// What a task waits for, again and again: the waker of the task, until the event happens.
 #[derive(Default)]
-struct Event(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    waker: Option<Waker>,
-    has_happened: bool,
-}
+struct Event(Mutex<Option<Waker>>);
 
 impl Event {
     /// Wakes the task, if it waits.
     fn happen(&self) {
-        let waker = {
-            let mut waiting = self.0.lock().expect("no thread panics meanwhile");
-            let waker = waiting.waker.take();
-            waiting.has_happened |= waker.is_some();
-            waker
-        };
+        let waker = self.0.lock().expect("no thread panics meanwhile").take();
         waker.into_iter().for_each(Waker::wake);
     }
 
     async fn wait(&self) {
+        let mut has_waited = false;
         poll_fn(|cx| {
-            let mut waiting = self.0.lock().expect("no thread panics meanwhile");
-            if mem::take(&mut waiting.has_happened) {
+            let mut waker = self.0.lock().expect("no thread panics meanwhile");
+            if mem::replace(&mut has_waited, true) && waker.is_none() {
                 return Poll::Ready(());
             }
-            waiting.waker = Some(cx.waker().clone());
+            *waker = Some(cx.waker().clone());
             Poll::Pending
         })
         .await;
@@ -430,11 +422,6 @@ async fn fire<T: Timeouts, F: Future<Output = ()> + Send>(
 async fn time_out<T: Timeouts>(system: T, delay: Duration) {
     let returned = system.timeout(delay, pending::<()>()).await;
     assert!(returned.is_err_and(|error| T::is_elapsed(&error)), "the time is up");
-}
-
-/// Waits by a sleep.
-async fn sleep<T: Timeouts>(system: T, delay: Duration) {
-    system.sleep(delay).await;
 }
 
 /// A future of some bytes, as the code of a connection has, which is never ready.

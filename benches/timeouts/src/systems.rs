@@ -7,6 +7,7 @@ use std::future::{Pending, pending};
 use std::pin::Pin;
 use std::time::Duration;
 
+use corewheel::stats::ShardCounts;
 use corewheel::{Handle, TimeoutError, TimerService};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, Sleep};
@@ -159,18 +160,11 @@ impl Timeouts for Corewheel {
     }
 
     fn counts(self) -> Vec<(&'static str, u64)> {
-        const GAUGES: [&str; 7] =
-            ["pending", "granted", "capacity", "lanes", "threads", "lane_depth", "connections"];
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
-        for shard in self.service.stats().shards {
-            for (name, count) in shard.counts.iter().filter(|(name, _)| !GAUGES.contains(name)) {
-                match sums.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, sum)) => *sum += count,
-                    None => sums.push((name, count)),
-                }
-            }
-        }
-        sums
+        let shards = self.service.stats().shards;
+        let counts: Vec<Vec<_>> = shards.iter().map(|it| it.counts.iter().collect()).collect();
+        let sums = ShardCounts::rows().enumerate().filter(|(_, (_, is_gauge))| !is_gauge);
+        let sum = |at: usize| (counts[0][at].0, counts.iter().map(|shard| shard[at].1).sum());
+        sums.map(|(at, _)| sum(at)).collect()
     }
 
     fn sleep(self, delay: Duration) -> corewheel::Sleep {
