@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{SERVICE, Source, sources};
+use super::{SERVICE, Source, is_of_word, sources};
 
 /// The most files of a room that form a circle.
 const CIRCLE_MAX: usize = 3;
@@ -96,11 +96,10 @@ fn uses(text: &str) -> Vec<Use> {
     }
     for begin in ["crate::", "super::", "self::"] {
         for (at, _) in rest.match_indices(begin) {
-            let is_name = |c: char| c.is_alphanumeric() || c == '_';
-            if rest[..at].ends_with(|c| is_name(c) || c == ':') {
+            if rest[..at].ends_with(|c| is_of_word(c) || c == ':') {
                 continue;
             }
-            let path = rest[at..].split(|c| !is_name(c) && c != ':').next().unwrap_or_default();
+            let path = rest[at..].split(|c| !is_of_word(c) && c != ':').next().unwrap_or_default();
             let path = path.trim_end_matches(':').split("::").map(str::to_owned).collect();
             uses.push(Use { path, exported: None });
         }

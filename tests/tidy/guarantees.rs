@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::Source;
+
 /// The links to tests in a text, each `[words](path "name of the test")`: line, path and name. The
 /// name is empty if the link has none.
 fn links_to_tests(text: &str) -> Vec<(usize, String, String)> {
@@ -24,10 +26,7 @@ fn links_to_tests(text: &str) -> Vec<(usize, String, String)> {
 
 /// Whether a source has a test of this name.
 fn has_test(source: &str, name: &str) -> bool {
-    let (is_test, function) = (|line: &str| line.trim() == "#[test]", format!("fn {name}("));
-    let lines: Vec<_> = source.lines().collect();
-    let of_test = |at: usize| lines[..at].iter().rev().take(2).any(|line| is_test(line));
-    (0..lines.len()).any(|at| lines[at].trim_start().starts_with(&function) && of_test(at))
+    Source::new("", source).tests().any(|(_, known)| known == name)
 }
 
 /// What is guaranteed, as the README says it.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::{SERVICE, Source, check, has_word, sources};
+use super::{SERVICE, Source, check, first_word, has_word, is_of_word, sources};
 
 /// The crates that are still 0.x with types in the public interface of the service, and why.
 /// `src/guide/packages.md` says the same to users.
@@ -44,15 +44,6 @@ fn imports(source: &Source, from: &str) -> Vec<String> {
     let of_crate = paths.filter_map(|path| path.strip_prefix(from)?.strip_prefix("::"));
     let words = of_crate.flat_map(|names| names.split(|c: char| !is_of_word(c)));
     words.filter(|word| !["", "as", "self"].contains(word)).map(str::to_owned).collect()
-}
-
-fn is_of_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-/// The word at the beginning of a text.
-fn first_word(text: &str) -> &str {
-    text.split(|c| !is_of_word(c)).next().unwrap_or_default()
 }
 
 /// The names of the public types of sources.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::circles::{Modules, Names, code, module_of};
-use super::{SERVICE, Source, has_word, rooms, sources};
+use super::rooms::rooms;
+use super::{SERVICE, Source, has_word, sources};
 
 /// The methods of a part's handle that are not public, each with the reason.
 const NOT_PUBLIC: [(&str, &[&str]); 4] = [
