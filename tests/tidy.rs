@@ -355,13 +355,13 @@ fn types_without_example(sources: &[Source]) -> Vec<(String, usize, String)> {
             }
             let kinds = ["pub struct ", "pub enum ", "pub trait "];
             if let Some(name) = kinds.iter().find_map(|kind| line.strip_prefix(kind)) {
-                page = first_word(name).to_owned();
+                first_word(name).clone_into(&mut page);
                 types.push((source.path.clone(), number, page.clone()));
             } else if line.starts_with("impl") {
                 let of = line.rsplit_once(" for ").or(line.split_once("> "));
                 let of = of.filter(|_| line.starts_with("impl<") || line.contains(" for "));
                 let of = of.map_or(line.trim_start_matches("impl "), |(_, of)| of);
-                page = first_word(of).to_owned();
+                first_word(of).clone_into(&mut page);
             } else if line.starts_with('}') {
                 page.clear();
             }

@@ -16,8 +16,9 @@ pub(super) fn rooms() -> Vec<String> {
 /// start a whole service. An export of the root counts as a name of its room.
 fn arrows_up(sources: &[Source], rooms: &[String]) -> Vec<String> {
     let modules = Modules::of(sources);
-    let root = modules.0.get(&Names::new()).into_iter().flatten();
-    let exports: Vec<_> = root.filter_map(|used| Some((used.exported.as_ref()?, used))).collect();
+    let of_root = modules.0.get(&Names::new()).into_iter().flatten();
+    let exports: Vec<_> =
+        of_root.filter_map(|used| Some((used.exported.as_ref()?, used))).collect();
     let mut places = Vec::new();
     for (module, uses) in modules.0.iter().filter(|(module, _)| !module.is_empty()) {
         let floor = rooms.iter().position(|room| *room == module[0]);
