@@ -13,6 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use corewheel_shard::{Budget, Shard, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
 
+use crate::setting;
+
 const HISTORIES: u64 = 200;
 const TIMERS: usize = 60;
 const STEPS: usize = 400;
@@ -109,8 +111,7 @@ impl Owner {
 
 #[test]
 fn postponed_timer_expires_at_deadline_of_its_owner() {
-    let seed = std::env::var("COREWHEEL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let first = seed.unwrap_or_else(|| fastrand::u64(..));
+    let first = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
     for seed in (0..HISTORIES).map(|number| first.wrapping_add(number)) {
         let history = catch_unwind(|| run_history(seed));
         assert!(history.is_ok(), "the history of seed {seed} fails as printed above");

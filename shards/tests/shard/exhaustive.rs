@@ -14,9 +14,8 @@
 use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
 
-mod checked_shard;
-
-use checked_shard::CheckedShard;
+use crate::checked_shard::CheckedShard;
+use crate::setting;
 
 const SMALLEST: Budget = Budget { expired_max: 1, work_max: 1 };
 
@@ -108,9 +107,7 @@ fn every_history_of_granted_keys_matches_ordered_map() {
 }
 
 fn check_all(wheel: WheelKind, slots: u32, alphabet: &Alphabet) {
-    let given = std::env::var("COREWHEEL_SEED").ok();
-    let given = given.map(|seed| seed.parse().expect("COREWHEEL_SEED is a number"));
-    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    let seed = setting("COREWHEEL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let mut rng = Rng::with_seed(seed);
     // Three ticks before the first tick of a slot, so that the first histories cross it.
     let start = Tick::new(13 + (rng.u64(..) >> rng.u32(4..64)) * 16);

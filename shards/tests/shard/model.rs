@@ -1,6 +1,6 @@
 //! Random histories of a shard, against an ordered map.
 //!
-//! The map is that of [`checked_shard`], which says what it shares with the code. A history begins
+//! The map is that of [`CheckedShard`], which says what it shares with the code. A history begins
 //! at a random tick, up to the last one.
 //!
 //! Each history draws its own wheel and its own mix of operations, so that some hardly advance and
@@ -17,9 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
 use fastrand::Rng;
 
-mod checked_shard;
-
-use checked_shard::CheckedShard;
+use crate::checked_shard::CheckedShard;
+use crate::setting;
 
 const HISTORIES: u64 = 2_000;
 const OVERLOADS: u64 = 400;
@@ -310,12 +309,6 @@ fn random_bursts(rng: &mut Rng) -> Vec<Op> {
         history.extend((0..if turns { few } else { many }).map(|_| burst(rng)));
     }
     history
-}
-
-/// The number in an environment variable; `None` if it is not set.
-fn setting(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name} is {value:?}; set it to a number")))
 }
 
 /// Runs one history with [`check`]. If it fails, searches for a shorter part of it that fails too,
