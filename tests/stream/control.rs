@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::thread;
 
 use corewheel::RefusedKind;
-use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{AgeGrace, Idle, MaxAge, ReadIdle};
 
 use super::*;
@@ -29,8 +28,7 @@ fn beats<M: Side>(lab: &mut Lab, control: &StreamControl<M>, ticks: u64) -> Vec<
 
 both_sides!(heartbeat_is_due_after_each_time_without_a_write);
 fn heartbeat_is_due_after_each_time_without_a_write<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(NONE.heartbeat(ms(LIMIT)));
-    let control = stream.control().clone();
+    let (mut lab, mut stream, _peer, control) = controlled::<K>(NONE.heartbeat(ms(LIMIT)));
     assert!(beat(&control).is_pending());
     // Nothing is read or written.
     assert_eq!(beats(&mut lab, &control, 250), [100, 200]);
@@ -61,8 +59,8 @@ fn owner_is_told_after_the_whole_time_since_the_stream_began_without_a_request<K
 
 both_sides!(heartbeat_that_a_reading_task_finds_wakes_its_own_task);
 fn heartbeat_that_a_reading_task_finds_wakes_its_own_task<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) =
+        controlled::<K>(NONE.heartbeat(ms(LIMIT)).max_age(ms(5_000)));
     let (alarm, waker) = Alarm::new();
     let mut heartbeat = Box::pin(control.heartbeat());
     let mut poll = |waker: &Waker| heartbeat.as_mut().poll(&mut Context::from_waker(waker));
@@ -95,8 +93,8 @@ fn heartbeat_that_no_task_awaits_holds_nothing_up<K: Kind>() {
 
 both_sides!(limit_that_the_task_of_the_heartbeat_finds_ends_the_read);
 fn limit_that_the_task_of_the_heartbeat_finds_ends_the_read<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(NONE.heartbeat(ms(LIMIT)).idle(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) =
+        controlled::<K>(NONE.heartbeat(ms(LIMIT)).idle(ms(LIMIT)));
     let (reads, reads_waker) = Alarm::new();
     assert!(read_with(&mut stream, &reads_waker).is_pending());
     assert!(beat(&control).is_pending());
@@ -116,8 +114,7 @@ fn limit_that_the_task_of_the_heartbeat_finds_ends_the_read<K: Kind>() {
 
 both_sides!(heartbeat_ends_with_the_limit_that_ends_the_stream);
 fn heartbeat_ends_with_the_limit_that_ends_the_stream<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(NONE.idle(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) = controlled::<K>(NONE.idle(ms(LIMIT)));
     let (alarm, waker) = Alarm::new();
     let mut heartbeat = pin!(control.heartbeat());
     let cx = &mut Context::from_waker(&waker);
@@ -185,8 +182,7 @@ pub(super) fn told<M: Side>(control: &StreamControl<M>, waker: &Waker) -> Polled
 both_sides!(owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace);
 fn owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace<K: Kind>() {
     let limits = NONE.max_age(ms(LIMIT)).max_age_grace(ms(50));
-    let (mut lab, mut stream, mut peer) = open::<K>(limits);
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) = controlled::<K>(limits);
     let (alarm, waker) = Alarm::new();
     assert!(told(&control, &waker).is_pending());
     check_waits(&mut lab, LIMIT - 1, &mut stream);
@@ -210,8 +206,8 @@ fn owner_is_told_of_the_greatest_age_and_the_stream_is_cut_after_the_grace<K: Ki
 
 both_sides!(owner_is_told_of_the_greatest_age_where_no_task_reads);
 fn owner_is_told_of_the_greatest_age_where_no_task_reads<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(NONE.max_age(ms(LIMIT)).max_age_grace(ms(50)));
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) =
+        controlled::<K>(NONE.max_age(ms(LIMIT)).max_age_grace(ms(50)));
     assert!(told(&control, Waker::noop()).is_pending());
     // Nothing reads or writes.
     lab.advance_ticks(LIMIT);
@@ -222,8 +218,7 @@ fn owner_is_told_of_the_greatest_age_where_no_task_reads<K: Kind>() {
 
 both_sides!(owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end);
 fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(NONE.max_age(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) = controlled::<K>(NONE.max_age(ms(LIMIT)));
     let (alarm, waker) = Alarm::new();
     assert!(told(&control, &waker).is_pending());
     lab.advance_ticks(LIMIT);
@@ -238,8 +233,8 @@ fn owner_that_waits_for_a_greatest_age_without_grace_learns_of_the_end<K: Kind>(
 
 both_sides!(stream_whose_owner_does_not_read_is_not_idle);
 fn stream_whose_owner_does_not_read_is_not_idle<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) =
+        controlled::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     ready(write(&mut stream, &[7; ROOM]));
     let paused = control.timers().begin_read();
     // A write waits for the peer, and no read does.

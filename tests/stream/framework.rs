@@ -8,7 +8,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{Head, Idle, WriteStall};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -36,8 +35,7 @@ fn check_idle<K: Kind>(lab: &mut Lab, stream: &mut Duplex<K>) {
 
 both_sides!(held_requests_hold_idle_time_back_until_the_last_has_ended);
 fn held_requests_hold_idle_time_back_until_the_last_has_ended<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(IDLE);
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) = controlled::<K>(IDLE);
     assert!(!control.bounds_writes());
     control.hold_request();
     control.hold_request();
@@ -57,8 +55,7 @@ fn request_idle<K: Kind>(lab: &Lab, stream: &Duplex<K>) -> Option<Duration> {
 
 /// Checks that a request, whose response waits in the stream, ends when the stream accepts all.
 fn check_end<K: Kind>(end: fn(&StreamControl<K>)) {
-    let (mut lab, mut stream, mut peer) = open::<K>(BOUND.request_idle(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) = controlled::<K>(BOUND.request_idle(ms(LIMIT)));
     assert!(control.bounds_writes());
     control.hold_request();
     // More than the peer has room for.
@@ -84,8 +81,7 @@ fn request_whose_response_waits_ends_when_the_stream_has_accepted_all_of_it<K: K
 both_sides!(request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush);
 fn request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush<K: Kind>() {
     for is_flushed in [true, false] {
-        let (mut lab, mut stream, _peer) = open::<K>(BOUND.request_idle(ms(LIMIT)));
-        let control = stream.control();
+        let (mut lab, mut stream, _peer, control) = controlled::<K>(BOUND.request_idle(ms(LIMIT)));
         control.hold_request();
         lab.advance_ticks(LIMIT);
         if is_flushed {
@@ -106,8 +102,7 @@ fn request_that_waits_for_no_write_ends_at_once_or_with_the_next_flush<K: Kind>(
 
 both_sides!(any_thread_ends_a_request_whose_response_was_cut);
 fn any_thread_ends_a_request_whose_response_was_cut<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(BOUND);
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) = controlled::<K>(BOUND);
     let shared = control.shared();
     control.hold_request();
     let (alarm, waker) = Alarm::new();
@@ -123,8 +118,7 @@ fn any_thread_ends_a_request_whose_response_was_cut<K: Kind>() {
 both_sides!(piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken);
 fn piece_that_is_kept_is_a_stalled_write_until_all_of_it_is_taken<K: Kind>() {
     let limits = NONE.write_stall(ms(LIMIT)).idle(ms(100 * LIMIT));
-    let (mut lab, mut stream, _peer) = open::<K>(limits);
-    let control = stream.control();
+    let (mut lab, mut stream, _peer, control) = controlled::<K>(limits);
     control.begin_piece();
     control.take_piece(5);
     let flushed = |stream: &mut Duplex<K>| match flush(stream) {
@@ -182,8 +176,7 @@ fn bytes_behind_the_known_end_of_a_message_begin_the_next_head<K: Kind>() {
     for (behind, body, is_known) in
         [(&b""[..], 4, true), (b"B", 4, true), (b"B", 5, true), (b"B", 4, false)]
     {
-        let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
-        let control = stream.control();
+        let (mut lab, mut stream, mut peer, control) = controlled::<K>(NONE.head(ms(LIMIT)));
         control.begin_message();
         receive(&mut stream, &mut peer, &[message, behind].concat());
         control.head_complete();

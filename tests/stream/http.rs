@@ -5,7 +5,6 @@ use std::net::TcpStream as Client;
 use std::thread;
 use std::time::Instant;
 
-use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{Head, Idle, ReadRate};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};

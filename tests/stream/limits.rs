@@ -1,7 +1,6 @@
 //! Each limit: when it ends a stream, with which error, and what holds it back.
 
 use super::*;
-use corewheel::stream::StreamControl;
 use corewheel::stream::StreamTimeout::{
     FirstByte, Head, Idle, MaxAge, Other, ReadIdle, ReadRate, WriteRate, WriteStall,
 };
@@ -93,8 +92,7 @@ fn slow_head_ends_the_stream_at_its_deadline_although_bytes_come<K: Kind>() {
 
 both_sides!(head_of_each_message_has_its_deadline_from_its_first_byte);
 fn head_of_each_message_has_its_deadline_from_its_first_byte<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) = controlled::<K>(NONE.head(ms(LIMIT)));
     receive_and_wait(&mut stream, &mut peer, b"head");
     lab.advance_ticks(LIMIT - 1);
     control.clone().head_complete();
@@ -139,8 +137,7 @@ fn head_that_comes_at_once_or_is_complete_in_time_leaves_no_deadline<K: Kind>() 
         StreamControl::begin_message,
     ];
     for say in says {
-        let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(ms(LIMIT)));
-        let control = stream.control();
+        let (mut lab, mut stream, mut peer, control) = controlled::<K>(NONE.head(ms(LIMIT)));
         for is_waited_for in [false, true] {
             control.begin_message();
             receive(&mut stream, &mut peer, b"head");
@@ -254,19 +251,10 @@ fn jitter_spreads_the_ends_of_streams_that_began_together<K: Kind>() {
     assert!(ages.len() > 8, "the ends are spread: {ages:?}");
 }
 
-both_sides!(deadline_that_the_owner_arms_ends_the_stream);
-fn deadline_that_the_owner_arms_ends_the_stream<K: Kind>() {
-    let (mut lab, mut stream, _peer) = open::<K>(NONE);
-    stream.timers().arm(DeadlineKind::Custom(3), ms(LIMIT)).unwrap();
-    let expected = Other(DeadlineKind::Custom(3));
-    check_ends::<K, _>(&mut lab, LIMIT, expected, || read(&mut stream));
-}
-
 /// A stream without a limit has moved bytes and waits, and then gets one. Its task polls it only
 /// when it is woken.
 fn check_limit_set_later<K: Kind>(writes: bool, arms: bool) {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE);
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) = controlled::<K>(NONE);
     let (alarm, waker) = Alarm::new();
     for _ in 0..3 {
         assert!(read_with(&mut stream, &waker).is_pending());

@@ -16,8 +16,16 @@ mod servers;
 mod timeouts;
 mod waits;
 
+use corewheel::stream::StreamControl;
 use corewheel::{RefusedKind, Runtime, TimerId};
 use corewheel_test_support::stream::*;
+
+/// A stream with its peer's side and its control, in a lab of its own.
+fn controlled<K: Kind>(limits: StreamLimits) -> (Lab, Duplex<K>, DuplexStream, StreamControl<K>) {
+    let (lab, stream, peer) = open(limits);
+    let control = stream.control();
+    (lab, stream, peer, control)
+}
 
 /// A lab whose shard has room for one timer, which is there.
 fn full() -> (Lab, TimerId) {

@@ -9,8 +9,7 @@ use super::*;
 both_sides!(stream_is_told_of_a_drain_and_cut_at_its_end);
 fn stream_is_told_of_a_drain_and_cut_at_its_end<K: Kind>() {
     for limits in [NONE, NONE.max_age_grace(ms(5))] {
-        let (mut lab, mut stream, mut peer) = open::<K>(limits);
-        let control = stream.control();
+        let (mut lab, mut stream, mut peer, control) = controlled::<K>(limits);
         let (alarm, waker) = Alarm::new();
         assert!(told(&control, &waker).is_pending() && read(&mut stream).is_pending());
         lab.advance_ticks(10);

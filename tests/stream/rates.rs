@@ -75,8 +75,7 @@ fn time_in_which_the_owner_does_not_read_does_not_count<K: Kind>() {
 
 both_sides!(bytes_are_measured_between_begin_and_end_of_a_message_only);
 fn bytes_are_measured_between_begin_and_end_of_a_message_only<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.min_read_rate(RATE));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) = controlled::<K>(NONE.min_read_rate(RATE));
     // The owner has not said that a message begins.
     receive_and_wait(&mut stream, &mut peer, b"a");
     check_waits(&mut lab, 5 * LIMIT, &mut stream);
@@ -114,8 +113,8 @@ const HEAD: Duration = ms(3 * LIMIT);
 
 both_sides!(half_a_head_ends_the_stream_at_its_own_limit_and_not_at_the_rate);
 fn half_a_head_ends_the_stream_at_its_own_limit_and_not_at_the_rate<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.head(HEAD).min_read_rate(RATE));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) =
+        controlled::<K>(NONE.head(HEAD).min_read_rate(RATE));
     // Half a head comes after the call, and the next one with the end of the message before.
     begin(&mut stream, &mut peer, b"ab");
     lab.advance_ticks(2 * LIMIT);

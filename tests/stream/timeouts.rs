@@ -4,7 +4,6 @@ use std::future::{pending, poll_fn};
 use std::pin::pin;
 
 use corewheel::TimeoutError::{self, Elapsed, NoTimer};
-use corewheel::stream::StreamControl;
 use corewheel_test_support::{look, poll};
 
 use super::*;
@@ -37,8 +36,8 @@ fn check_over(lab: &mut Lab, after: u64, mut timed: Timed<'_, ()>) {
 
 both_sides!(timeout_is_over_at_its_deadline_and_the_stream_goes_on);
 fn timeout_is_over_at_its_deadline_and_the_stream_goes_on<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
-    let control = stream.control();
+    let (mut lab, mut stream, mut peer, control) =
+        controlled::<K>(NONE.idle(ms(LIMIT)).read_idle(ms(LIMIT)));
     for _ in 0..3 {
         check_over(&mut lab, LIMIT - 20, begin(&control, LIMIT - 20));
         // The stream goes on.
@@ -55,8 +54,7 @@ fn timeout_is_over_at_its_deadline_and_the_stream_goes_on<K: Kind>() {
 
 both_sides!(timeout_after_others_that_were_dropped_is_over_at_its_own_deadline);
 fn timeout_after_others_that_were_dropped_is_over_at_its_own_deadline<K: Kind>() {
-    let (mut lab, stream, _peer) = open::<K>(NONE);
-    let control = stream.control();
+    let (mut lab, _stream, _peer, control) = controlled::<K>(NONE);
     // Each begins after one that has ended young.
     for _ in 0..5 {
         let mut timed = begin(&control, LIMIT);
@@ -75,8 +73,7 @@ fn timeout_after_others_that_were_dropped_is_over_at_its_own_deadline<K: Kind>()
 
 both_sides!(task_of_a_timeout_is_woken_at_the_deadline);
 fn task_of_a_timeout_is_woken_at_the_deadline<K: Kind>() {
-    let (mut lab, stream, _peer) = open::<K>(NONE.idle(ms(10 * LIMIT)));
-    let control = stream.control();
+    let (mut lab, _stream, _peer, control) = controlled::<K>(NONE.idle(ms(10 * LIMIT)));
     // Another one has ended before.
     assert!(!is_over(&mut begin(&control, LIMIT - 10)));
     let (first, first_waker) = Alarm::new();
@@ -98,8 +95,7 @@ fn task_of_a_timeout_is_woken_at_the_deadline<K: Kind>() {
 
 both_sides!(timeouts_at_the_same_time_are_over_at_their_own_deadlines);
 fn timeouts_at_the_same_time_are_over_at_their_own_deadlines<K: Kind>() {
-    let (mut lab, stream, _peer) = open::<K>(NONE);
-    let control = stream.control();
+    let (mut lab, _stream, _peer, control) = controlled::<K>(NONE);
     let limits = [50, 90, 20, 50];
     let mut timed: Vec<_> = limits.map(|limit| begin(&control, limit)).into();
     for tick in 0..LIMIT {
@@ -114,8 +110,7 @@ fn timeouts_at_the_same_time_are_over_at_their_own_deadlines<K: Kind>() {
 
 both_sides!(value_that_is_ready_at_the_deadline_wins);
 fn value_that_is_ready_at_the_deadline_wins<K: Kind>() {
-    let (mut lab, stream, _peer) = open::<K>(NONE);
-    let control = stream.control();
+    let (mut lab, _stream, _peer, control) = controlled::<K>(NONE);
     assert_eq!(look(&mut pin!(control.timeout(ms(0), async { 7 }))), Some(Ok(7)));
     let (clock, due) = (lab.clock.clone(), lab.clock.now() + ms(LIMIT));
     let value = poll_fn(|_| if clock.now() >= due { Poll::Ready(7) } else { Poll::Pending });
@@ -142,8 +137,7 @@ fn timeout_on_a_full_shard_is_refused_until_there_is_room() {
 both_sides!(timeout_ends_with_the_stream_and_with_the_service);
 fn timeout_ends_with_the_stream_and_with_the_service<K: Kind>() {
     for ends_service in [false, true] {
-        let (mut lab, stream, _peer) = open::<K>(NONE);
-        let control = stream.control();
+        let (mut lab, stream, _peer, control) = controlled::<K>(NONE);
         let (alarm, waker) = Alarm::new();
         let mut timed = begin(&control, LIMIT);
         assert!(poll(&mut timed, &waker).is_pending());
@@ -200,8 +194,7 @@ fn timeout_wakes_no_task_that_has_stopped_reading() {
 
 #[test]
 fn timeout_of_a_shared_control_goes_from_thread_to_thread() {
-    let (_lab, stream, _peer) = open::<Handle>(NONE);
-    let control = stream.control();
+    let (_lab, _stream, _peer, control) = controlled::<Handle>(NONE);
     let timed = control.timeout(ms(LIMIT), async { 7 });
     let poll = || look(&mut pin!(timed));
     let value = std::thread::scope(|scope| scope.spawn(poll).join().unwrap());

@@ -23,18 +23,6 @@ fn data_that_has_come_before_it_is_read_is_in_time<K: Kind>() {
     check_ends::<K, _>(&mut lab, LIMIT, ReadIdle(ms(LIMIT)), || read(&mut stream));
 }
 
-both_sides!(greatest_age_comes_before_data_that_is_ready);
-fn greatest_age_comes_before_data_that_is_ready<K: Kind>() {
-    let (mut lab, mut stream, mut peer) = open::<K>(NONE.max_age(ms(LIMIT)));
-    assert!(read(&mut stream).is_pending());
-    ready(write(&mut peer, b"a"));
-    lab.advance_ticks(LIMIT - 1);
-    assert_eq!(ready(read(&mut stream)), b"a");
-    ready(write(&mut peer, b"a"));
-    lab.advance_ticks(1);
-    assert_eq!(timeout(read(&mut stream)), Some(MaxAge(ms(LIMIT))));
-}
-
 both_sides!(write_that_is_accepted_after_its_deadline_is_in_time);
 fn write_that_is_accepted_after_its_deadline_is_in_time<K: Kind>() {
     let (mut lab, mut stream, mut peer) = open::<K>(NONE.write_stall(ms(LIMIT)));
@@ -455,5 +443,5 @@ fn operations_that_are_ready_return_their_results<K: Kind>() {
 fn stream_with_shared_timers_is_send_sync_and_static() {
     fn check<V: Send + Sync + 'static>() {}
     check::<Duplex<Handle>>();
-    check::<corewheel::stream::StreamControl>();
+    check::<StreamControl>();
 }
