@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::hash::Hash;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,9 +11,7 @@ use corewheel_kit::purgatory::{Operation, Purgatory, PurgatoryStats};
 use fastrand::Rng;
 
 use corewheel_test_support::operation_fn::{Completion, OperationFn};
-use corewheel_test_support::{
-    FAR, Lab, POLICIES, builder, check_law, ms, seeds, shared, ticks_of, unfired,
-};
+use corewheel_test_support::{FAR, Lab, builder, check_law, ms, seeds, shared, ticks_of};
 
 pub(crate) type Keys = &'static str;
 
@@ -93,6 +92,26 @@ impl Scene {
     }
 }
 
+/// Operations of two closures, in a lab of their own.
+pub(crate) fn operations<K: Hash + Eq + 'static>() -> (Lab<()>, Rc<Purgatory<K, OperationFn>>) {
+    let lab = Lab::new(builder(1));
+    let purgatory = Rc::new(Purgatory::new(lab.timers()));
+    (lab, purgatory)
+}
+
+/// Lets such an operation wait for a key.
+#[track_caller]
+pub(crate) fn watch<K: Hash + Eq + 'static>(
+    purgatory: &Purgatory<K, OperationFn>,
+    delay: Duration,
+    keys: impl IntoIterator<Item = K>,
+    is_complete: impl FnMut() -> bool + 'static,
+    end: impl FnOnce(Completion) + 'static,
+) {
+    let operation = OperationFn::new(is_complete, end);
+    assert!(!purgatory.try_complete_else_watch(operation, delay, keys).unwrap());
+}
+
 #[track_caller]
 pub(crate) fn check_stats(stats: PurgatoryStats) {
     let PurgatoryStats { delayed, accepted, completed, expired, cancelled, .. } = stats;
@@ -108,27 +127,6 @@ fn check_empty(scene: &mut Scene) {
     scene.lab.advance(FAR * 2);
     assert_eq!(scene.ends(), [""; 0], "nothing happens any more");
     check_law(&scene.lab.counts());
-}
-
-#[test]
-fn cancel_for_key_returns_operations_in_order_and_frees_their_other_keys() {
-    let mut scene = Scene::new();
-    for (name, keys) in [("a", &["k", "l"][..]), ("b", &["l"]), ("c", &["m", "k"])] {
-        scene.watch(name, ms(5), keys, || {});
-    }
-    let cancelled = scene.purgatory.cancel_for_key("k");
-    assert_eq!(cancelled.iter().map(|op| op.name).collect::<Vec<_>>(), ["a", "c"]);
-    assert_eq!(scene.purgatory.stats().watched, 1);
-    assert_eq!(scene.purgatory.cancel_for_key("k").len(), 0);
-    scene.lab.advance(ms(5));
-    assert_eq!(scene.ends(), ["b expired"], "a cancelled operation does not expire");
-    scene.watch("e", ms(5), &["k"], || {});
-    scene.watch("f", FAR, &["k"], || {});
-    let drained = scene.purgatory.drain();
-    assert_eq!(drained.iter().map(|op| op.name).collect::<Vec<_>>(), ["e", "f"]);
-    assert_eq!(scene.purgatory.stats().cancelled, 4);
-    scene.ends();
-    check_empty(&mut scene);
 }
 
 #[test]
@@ -187,8 +185,7 @@ fn expired_operation_may_watch_again_and_complete_others() {
 #[test]
 fn check_during_a_try_leads_to_another_try() {
     for watched_before in [false, true] {
-        let lab = Lab::<()>::new(builder(1));
-        let purgatory = Rc::new(Purgatory::<Keys, OperationFn>::new(lab.timers()));
+        let (_lab, purgatory) = operations::<Keys>();
         let (known, ready) = (Rc::downgrade(&purgatory), Cell::new(false));
         let (fires, comes) = shared::<Cell<bool>>();
         let (done, ends) = shared::<Cell<Option<_>>>();
@@ -216,16 +213,14 @@ fn check_during_a_try_leads_to_another_try() {
 
 #[test]
 fn operation_whose_deadline_comes_within_its_own_try_expires() {
-    let lab = Lab::<()>::new(builder(1));
-    let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
+    let (lab, purgatory) = operations::<Keys>();
     let (stands, held) = shared::<RefCell<Option<_>>>();
     let (ended, noted) = shared::<Cell<Option<_>>>();
     let is_complete = move || {
         held.take().iter_mut().for_each(|lab: &mut Lab<()>| lab.advance(ms(5)));
         false
     };
-    let op = OperationFn::new(is_complete, move |how| noted.set(Some(how)));
-    assert!(!purgatory.try_complete_else_watch(op, ms(5), ["k"]).unwrap());
+    watch(&purgatory, ms(5), ["k"], is_complete, move |how| noted.set(Some(how)));
     stands.replace(Some(lab));
     assert_eq!(purgatory.check_and_complete("k"), 0);
     assert_eq!(ended.get(), Some(Completion::Deadline));
@@ -235,8 +230,7 @@ fn operation_whose_deadline_comes_within_its_own_try_expires() {
 
 #[test]
 fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times() {
-    let lab = Lab::<()>::new(builder(1));
-    let purgatory = Rc::new(Purgatory::<Keys, OperationFn>::new(lab.timers()));
+    let (_lab, purgatory) = operations::<Keys>();
     let (tries, counted) = shared::<Cell<u32>>();
     let weak = Rc::downgrade(&purgatory);
     let is_complete = move || {
@@ -244,8 +238,7 @@ fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times(
         weak.upgrade().unwrap().check_and_complete("k");
         false
     };
-    let op = OperationFn::new(is_complete, |_| panic!("it never ends"));
-    assert!(!purgatory.try_complete_else_watch(op, FAR, ["k"]).unwrap());
+    watch(&purgatory, FAR, ["k"], is_complete, |_| panic!("it never ends"));
     assert_eq!(purgatory.check_and_complete("k"), 0);
     assert!(tries.get() < 200);
     assert_eq!(purgatory.drain().len(), 1);
@@ -254,8 +247,7 @@ fn operation_that_checks_its_key_in_each_try_is_tried_a_bounded_number_of_times(
 #[test]
 fn lock_is_handed_down_a_queue_of_any_length() {
     const QUEUE: usize = 20_000;
-    let lab = Lab::<()>::new(builder(1));
-    let purgatory = Rc::new(Purgatory::<u8, OperationFn>::new(lab.timers()));
+    let (_lab, purgatory) = operations::<u8>();
     let (free, order) = (Rc::<Cell<bool>>::default(), Rc::<RefCell<Vec<_>>>::default());
     for n in 0..QUEUE {
         let (weak, order) = (Rc::downgrade(&purgatory), Rc::clone(&order));
@@ -265,8 +257,7 @@ fn lock_is_handed_down_a_queue_of_any_length() {
             give.set(true);
             weak.upgrade().unwrap().check_and_complete(&1);
         };
-        let op = OperationFn::new(move || take.replace(false), free_the_lock);
-        assert!(!purgatory.try_complete_else_watch(op, FAR, [1]).unwrap());
+        watch(&purgatory, FAR, [1], move || take.replace(false), free_the_lock);
     }
     free.set(true);
     assert!(purgatory.check_and_complete(&1) > 0);
@@ -278,8 +269,7 @@ fn lock_is_handed_down_a_queue_of_any_length() {
 #[test]
 fn check_goes_on_while_one_operation_completes_in_each_round() {
     const COUNT: usize = 200;
-    let lab = Lab::<()>::new(builder(1));
-    let purgatory = Rc::new(Purgatory::<u8, OperationFn>::new(lab.timers()));
+    let (_lab, purgatory) = operations::<u8>();
     let left = Rc::new(Cell::new(COUNT + 1));
     for n in 1..=COUNT {
         let (weak, left, ends) = (Rc::downgrade(&purgatory), Rc::clone(&left), Rc::clone(&left));
@@ -287,8 +277,7 @@ fn check_goes_on_while_one_operation_completes_in_each_round() {
             ends.set(n - 1);
             weak.upgrade().unwrap().check_and_complete(&1);
         };
-        let op = OperationFn::new(move || left.get() == n, end);
-        assert!(!purgatory.try_complete_else_watch(op, FAR, [1]).unwrap());
+        watch(&purgatory, FAR, [1], move || left.get() == n, end);
     }
     left.set(COUNT);
     assert_eq!(purgatory.check_and_complete(&1), COUNT);
@@ -328,29 +317,6 @@ fn refused_operation_is_returned_and_leaves_nothing_behind() {
     assert!(matches!(closed, Err(Refused::Closed(op)) if op.name == "closed"));
 }
 
-#[test]
-fn shutdown_expires_or_keeps_operations_by_its_policy() {
-    for policy in POLICIES {
-        let mut scene = Scene::new();
-        let ready = scene.watch("a", ms(5), &["k"], || {});
-        scene.watch("b", FAR, &["k"], || {});
-        let report = scene.lab.end(policy);
-        check_law(&report.shards[0].counts);
-        if policy == ShutdownPolicy::Fire {
-            assert_eq!(scene.ends(), ["a expired", "b expired"]);
-            assert_eq!(scene.purgatory.stats().delayed, 0);
-            continue;
-        }
-        assert_eq!(unfired(&report.shards[0].counts), 2);
-        ready.set(true);
-        assert_eq!(scene.purgatory.check_and_complete("k"), 1, "{policy:?}");
-        assert_eq!(scene.ends(), ["a completed"]);
-        assert_eq!(scene.purgatory.drain().len(), 1);
-        drop(report);
-        check_stats(scene.purgatory.stats());
-    }
-}
-
 /// The twin is a list of operations, each with its keys and its deadline. With the code it shares
 /// the order of operations that one turn ends, by their deadlines and then as they came, which is a
 /// promise. Delays are whole ticks, so that nothing is rounded.
@@ -364,10 +330,10 @@ fn random_history_of_operations_equals_that_of_a_list() {
     }
     seeds::each(40, |seed| {
         let mut rng = Rng::with_seed(seed);
-        let mut lab = Lab::<()>::new(builder(1));
-        let purgatory = Rc::new(Purgatory::<u32, OperationFn>::new(lab.timers()));
+        let (mut lab, purgatory) = operations::<u32>();
         let ends = Rc::new(RefCell::new(Vec::new()));
         let mut twin: Vec<Twin> = Vec::new();
+        let (mut completed, mut expired, mut cancelled) = (0, 0, 0);
         for number in 0..400 {
             let key = rng.u32(..8);
             let mut expected: Vec<_> = Vec::new();
@@ -377,9 +343,7 @@ fn random_history_of_operations_equals_that_of_a_list() {
                     let delay = rng.u64(..60);
                     let ((ready, flag), ends) = (shared::<Cell<bool>>(), Rc::clone(&ends));
                     let end = move |how| ends.borrow_mut().push((number, how));
-                    let op = OperationFn::new(move || flag.get(), end);
-                    let watch = purgatory.try_complete_else_watch(op, ms(delay), keys.clone());
-                    assert!(!watch.unwrap());
+                    watch(&purgatory, ms(delay), keys.clone(), move || flag.get(), end);
                     let due = ticks_of(lab.timers()) + delay;
                     twin.push(Twin { number, keys, due, ready });
                 }
@@ -387,14 +351,20 @@ fn random_history_of_operations_equals_that_of_a_list() {
                     for op in &twin {
                         op.ready.set(op.ready.get() || rng.bool());
                     }
-                    let completed = purgatory.check_and_complete(&key);
+                    let now = purgatory.check_and_complete(&key);
                     let ends = twin.extract_if(.., |op| op.ready.get() && op.keys.contains(&key));
                     expected = ends.map(|op| (op.number, Completion::Event)).collect();
-                    assert_eq!(completed, expected.len(), "seed {seed}");
+                    assert_eq!(now, expected.len(), "seed {seed}");
+                    completed += now as u64;
                 }
                 7 => {
-                    let cancelled = twin.extract_if(.., |op| op.keys.contains(&key)).count();
-                    assert_eq!(purgatory.cancel_for_key(&key).len(), cancelled, "seed {seed}");
+                    let all = rng.u32(..5) == 0;
+                    let back = if all { purgatory.drain() } else { purgatory.cancel_for_key(&key) };
+                    // They are told apart by their ends, which are run here.
+                    back.into_iter().for_each(Operation::completed);
+                    let ends = twin.extract_if(.., |op| all || op.keys.contains(&key));
+                    expected = ends.map(|op| (op.number, Completion::Event)).collect();
+                    cancelled += expected.len() as u64;
                 }
                 _ => {
                     lab.advance(ms(rng.u64(1..20)));
@@ -402,11 +372,14 @@ fn random_history_of_operations_equals_that_of_a_list() {
                     let mut due: Vec<_> = twin.extract_if(.., |op| op.due <= now).collect();
                     due.sort_by_key(|op| op.due);
                     expected = due.iter().map(|op| (op.number, Completion::Deadline)).collect();
+                    expired += expected.len() as u64;
                 }
             }
             assert_eq!(ends.take(), expected, "seed {seed}, step {number}");
             let stats = purgatory.stats();
             check_stats(stats);
+            let ended = [stats.completed, stats.expired, stats.cancelled];
+            assert_eq!(ended, [completed, expired, cancelled], "seed {seed}, step {number}");
             let keys_of = |op: &Twin| op.keys.iter().copied().collect::<BTreeSet<_>>();
             let watched = twin.iter().map(|op| keys_of(op).len()).sum::<usize>();
             let keys = twin.iter().flat_map(keys_of).collect::<BTreeSet<_>>().len();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use corewheel::attach::Turn;
 use corewheel_kit::purgatory::{Operation, Purgatory};
 
-use crate::purgatory::{Keys, check_stats};
+use crate::purgatory::{Keys, check_stats, operations, watch};
 use corewheel_test_support::operation_fn::OperationFn;
 use corewheel_test_support::{FAR, Lab, builder, check_law, ms, shared, waker_of};
 
@@ -46,8 +46,7 @@ impl Drop for Bomb {
 
 #[test]
 fn operation_that_panics_is_counted_and_others_end() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
+    let (mut lab, purgatory) = operations::<Keys>();
     let (armed, calm) = (Rc::<Cell<bool>>::default(), Rc::<Cell<u32>>::default());
     for bomb in [true, false] {
         let (armed, calm) = (Rc::clone(&armed), Rc::clone(&calm));
@@ -55,8 +54,7 @@ fn operation_that_panics_is_counted_and_others_end() {
             assert!(!bomb, "it panics when it is complete");
             calm.set(calm.get() + 1);
         };
-        let op = OperationFn::new(move || armed.get(), end);
-        assert!(purgatory.try_complete_else_watch(op, FAR, ["k"]).is_ok());
+        watch(&purgatory, FAR, ["k"], move || armed.get(), end);
     }
     armed.set(true);
     assert_eq!(purgatory.check_and_complete("k"), 2);
@@ -112,8 +110,7 @@ fn keys_are_dropped_while_nothing_is_borrowed() {
     let purgatory: NosyPurgatory = Purgatory::new(lab.timers());
     NOSY.set(Some(purgatory.clone()));
     let watch = |keys: [u32; 3], delay| {
-        let op = OperationFn::new(|| false, |_| {});
-        assert!(purgatory.try_complete_else_watch(op, delay, keys.map(Nosy)).is_ok());
+        watch(&purgatory, delay, keys.map(Nosy), || false, |_| {});
     };
     watch([1, 2, 1], ms(1));
     watch([2, 3, 4], ms(2));
@@ -142,9 +139,7 @@ impl Drop for Greedy {
         let purgatory = GREEDY.take();
         if let Some(purgatory) = purgatory {
             ENDED.set(purgatory.drain().len());
-            let op = OperationFn::new(|| false, |_| {});
-            let watch = purgatory.try_complete_else_watch(op, FAR, [Greedy(9)]);
-            assert!(!watch.unwrap());
+            watch(&purgatory, FAR, [Greedy(9)], || false, |_| {});
         }
     }
 }
@@ -155,9 +150,7 @@ fn key_dropped_by_a_cancel_may_cancel_the_rest() {
         let lab = Lab::<()>::new(builder(1));
         let purgatory: GreedyPurgatory = Purgatory::new(lab.timers());
         for n in 0..4 {
-            let op = OperationFn::new(|| false, |_| {});
-            let keys = [Greedy(n), Greedy(9)];
-            assert!(purgatory.try_complete_else_watch(op, FAR, keys).is_ok());
+            watch(&purgatory, FAR, [Greedy(n), Greedy(9)], || false, |_| {});
         }
         GREEDY.set(Some(purgatory.clone()));
         let cancelled =
@@ -172,8 +165,7 @@ fn key_dropped_by_a_cancel_may_cancel_the_rest() {
 
 #[test]
 fn driver_woken_by_a_watch_may_check_at_once() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let purgatory = Purgatory::<Keys, OperationFn>::new(lab.timers());
+    let (mut lab, purgatory) = operations::<Keys>();
     let (checks, (checked, noted)) = (purgatory.clone(), shared::<Cell<bool>>());
     let check_when_woken = waker_of(move || {
         checks.check_and_complete("k");
@@ -185,8 +177,7 @@ fn driver_woken_by_a_watch_may_check_at_once() {
         count.set(count.get() + 1);
         false
     };
-    let op = OperationFn::new(is_complete, |_| {});
-    assert!(purgatory.try_complete_else_watch(op, ms(1), ["k"]).is_ok());
+    watch(&purgatory, ms(1), ["k"], is_complete, |_| {});
     assert!(checked.get());
     assert_eq!(tries.get(), 2, "the check in between is not missed");
 }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use corewheel::attach::Turn;
 use corewheel::class::TimerClass;
 use corewheel::clock::ManualClock;
-use corewheel::settings::Scale;
-use corewheel::settings::TurnBudget;
+use corewheel::settings::{Scale, TurnBudget};
 use corewheel::stats::ClassStats;
 use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
@@ -38,6 +37,13 @@ pub(crate) fn timeouts<V: 'static>(
     let (noted, timers) = (Rc::clone(&ends), of_class(lab));
     let note = move |value, _: &_| noted.borrow_mut().push((value, ticks_of(&timers)));
     (ScaledTimeouts::new(&of_class(lab), ms(min), ms(max), note).unwrap(), ends)
+}
+
+/// Timeouts in a lab of their own.
+pub(crate) fn open<V: 'static>(min: u64, max: u64) -> (Lab<()>, ScaledTimeouts<V>, Ends<V>) {
+    let lab = lab();
+    let (timeouts, ends) = timeouts(&lab, min, max);
+    (lab, timeouts, ends)
 }
 
 pub(crate) fn of_class(lab: &Lab<()>) -> Timers<()> {
@@ -83,15 +89,15 @@ pub(crate) fn check_empty<V>(lab: &mut Lab<()>, timeouts: &ScaledTimeouts<V>) {
 
 #[test]
 fn change_of_scale_touches_no_timer() {
-    let mut lab = Lab::<()>::new(of_capacity(1 << 17));
+    let mut lab = Lab::<()>::new(of_capacity(1 << 15));
     let ranges: Vec<_> = (0..3).map(|n| timeouts(&lab, 1_000, 10_000 + n)).collect();
-    for number in 0..100_000 {
+    for number in 0..20_000 {
         for (timeouts, _) in &ranges {
             timeouts.start(number).unwrap();
         }
     }
     lab.settle();
-    assert_eq!((lab.turn(), known(&lab.service)), (next(10_000), (300_000, 0)));
+    assert_eq!((lab.turn(), known(&lab.service)), (next(10_000), (60_000, 0)));
     lab.timers().set_scale(scale(0.5));
     assert_eq!(lab.turn(), next(5_500));
     lab.timers().set_scale(Scale::ONE);
@@ -101,7 +107,7 @@ fn change_of_scale_touches_no_timer() {
     let touched = counts.scheduled_local + counts.reset_lazy + counts.reset_relinked;
     assert_eq!((touched, counts.fired), (0, 0), "a range has no timer");
     drop(ranges);
-    assert_eq!(known(&lab.service).0, 300_000, "of the last turn");
+    assert_eq!(known(&lab.service).0, 60_000, "of the last turn");
     lab.settle();
     assert_eq!(known(&lab.service).0, 0);
 }
@@ -135,8 +141,7 @@ fn timeouts_due_at_once_are_spread_over_turns_in_order_beside_other_timers() {
 
 #[test]
 fn scale_set_back_meanwhile_leaves_the_rest_pending() {
-    let mut lab = lab();
-    let (timeouts, ends) = timeouts(&lab, 10, 60);
+    let (mut lab, timeouts, ends) = open(10, 60);
     (0..2_000).for_each(|number| assert!(timeouts.start(number).is_ok()));
     lab.advance(ms(20));
     lab.timers().set_scale(Scale::ZERO);
@@ -176,26 +181,8 @@ fn turn_bounded_in_time_alternates_timers_and_timeouts() {
 }
 
 #[test]
-fn timeout_without_minimum_ends_in_a_later_turn_than_it_starts() {
-    let mut lab = lab();
-    let again = |name, timeouts: &ScaledTimeouts<_>| _ = timeouts.start(name).unwrap();
-    let timeouts = ScaledTimeouts::new(&of_class(&lab), Duration::ZERO, ms(5), again).unwrap();
-    timeouts.start("a").unwrap();
-    lab.timers().set_scale(Scale::ZERO);
-    lab.settle();
-    assert_eq!(class_counts(&lab).fired, 0);
-    for n in 1..10 {
-        lab.advance(ms(1));
-        assert_eq!(class_counts(&lab).fired, n, "each starts one that ends at the next tick");
-    }
-    timeouts.drain();
-    check_empty(&mut lab, &timeouts);
-}
-
-#[test]
 fn timeout_made_due_by_a_change_is_late_from_that_change() {
-    let mut lab = lab();
-    let (timeouts, ends) = timeouts(&lab, 5, 60_000);
+    let (mut lab, timeouts, ends) = open(5, 60_000);
     (0..1_000).for_each(|number| assert!(timeouts.start(number).is_ok()));
     lab.advance(ms(30_000));
     // They lasted for 60 s until now, so none of them is late by 25 s.
@@ -285,8 +272,7 @@ fn timeouts_count_for_the_class_of_their_view_and_others_for_none() {
 
 #[test]
 fn start_and_cancel_are_published_while_the_shard_sleeps() {
-    let mut lab = lab();
-    let (timeouts, _) = timeouts(&lab, 10, 60);
+    let (mut lab, timeouts, _) = open(10, 60);
     let _ = lab.fall_asleep(Waker::noop());
     let a = timeouts.start("a").unwrap();
     timeouts.start("b").unwrap();
@@ -420,6 +406,10 @@ fn random_history_of_timeouts_equals_that_of_lists() {
             if let Some((range, key)) = rng.choice(&over) {
                 let (timeouts, _) = &all[*range];
                 assert!(!timeouts.reset(*key) && timeouts.cancel(*key).is_none(), "seed {seed}");
+            }
+            // To read the statistics takes longer than all else.
+            if step % 4 > 0 {
+                continue;
             }
             let pending = twins.iter().map(|twin| twin.len() as u64).sum();
             let ClassStats { pending: left, scheduled, fired, cancelled, oldest, .. } =

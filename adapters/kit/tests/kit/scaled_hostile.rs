@@ -11,7 +11,7 @@ use corewheel::{Refused, ShutdownPolicy, Timers};
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
 use crate::scaled::{
-    check_empty, class_counts, known, lab, of_capacity, of_class, scale, timeouts,
+    check_empty, class_counts, known, lab, of_capacity, of_class, open, scale, timeouts,
 };
 use corewheel_test_support::{FAR, Guard, Lab, check_law, ms, shared, ticks_of, waker_of};
 
@@ -111,8 +111,7 @@ fn driver_woken_by_a_start_may_start_another_set_the_scale_or_drain_at_once() {
         (|_, timeouts| assert_eq!(timeouts.drain(), [1]), &[]),
     ];
     for (number, (then, expected)) in rows.into_iter().enumerate() {
-        let mut lab = lab();
-        let (timeouts, ends) = timeouts(&lab, 10, 60);
+        let (mut lab, timeouts, ends) = open(10, 60);
         let (timers, known) = (lab.timers().clone(), timeouts.clone());
         let waker = waker_of(move || then(&timers, &known));
         assert_eq!(lab.fall_asleep(&waker), Turn::Idle, "row {number}");
