@@ -1,19 +1,16 @@
 //! A client that sends any bytes and reads until the server closes the connection.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 
-use corewheel_test_support::PATIENCE;
+use corewheel_test_support::sockets::{connect, read_to_end};
 
 /// A connection to the endpoint.
 pub(crate) struct Connection(TcpStream);
 
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the endpoint listens");
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(stream)
+        Self(connect(address))
     }
 
     /// Opens a connection and sends these bytes.
@@ -35,7 +32,7 @@ impl Connection {
     /// Whether the server has closed the connection without a response.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.0.set_nonblocking(true).unwrap();
-        let read = read(&self.0, &mut [0]);
+        let read = (&self.0).read(&mut [0]);
         self.0.set_nonblocking(false).unwrap();
         match read {
             Ok(0) => true,
@@ -44,50 +41,10 @@ impl Connection {
         }
     }
 
-    /// Waits for a second. Returns whether the server sent nothing and did not close.
-    pub(crate) fn receives_nothing_for_a_second(&self) -> bool {
-        let end = Instant::now() + Duration::from_secs(1);
-        let waited = loop {
-            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            self.0.set_read_timeout(Some(left)).unwrap();
-            match (&self.0).read(&mut [0]) {
-                // A signal that stopped this process interrupts the read. That time counts.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                read => break matches!(read, Err(error) if is_timeout(error.kind())),
-            }
-        };
-        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
-        waited
-    }
-
     /// All bytes until the server closes the connection.
-    pub(crate) fn rest(self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let mut chunk = [0; 1 << 14];
-        loop {
-            match read(&self.0, &mut chunk) {
-                Ok(0) => return bytes,
-                Ok(read) => bytes.extend_from_slice(&chunk[..read]),
-                Err(error) if is_timeout(error.kind()) => panic!("the server does not close"),
-                // The server has reset the connection.
-                Err(_) => return bytes,
-            }
-        }
+    pub(crate) fn rest(mut self) -> Vec<u8> {
+        read_to_end(&mut self.0)
     }
-}
-
-/// Reads. Reads again if a signal that stopped this process has interrupted the read.
-fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match stream.read(buffer) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            read => return read,
-        }
-    }
-}
-
-fn is_timeout(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// A parsed response.

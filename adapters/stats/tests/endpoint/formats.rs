@@ -11,7 +11,7 @@ use corewheel::class::TimerClass;
 use crate::client::{ask, get};
 use crate::monitoring::promtool;
 use crate::openmetrics::Scrape;
-use crate::{builder, endpoint, fire, served, service, wait_until};
+use crate::{builder, fire, served, served_by, wait_until};
 
 #[test]
 fn metrics_are_openmetrics_whatever_a_client_accepts() {
@@ -40,12 +40,10 @@ impl Drop for Running {
 
 #[test]
 fn prometheus_scrapes_what_has_fired() {
-    let service = service(1);
+    let (service, _endpoint, target) = served();
     fire(&service, 0, 20);
-    let endpoint = endpoint(&service);
     let folder = std::env::temp_dir().join(format!("corewheel-prometheus-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let target = endpoint.local_addr();
     let config = format!(
         "scrape_configs:\n  - job_name: corewheel\n    scrape_interval: 1s\n    \
          static_configs:\n      - targets: [\"{target}\"]\n",
@@ -105,10 +103,9 @@ fn in_classic_text(metrics: &str) -> String {
 fn promtool_check_of_metrics_finds_nothing() {
     let classes = [TimerClass::new("read idle"), TimerClass::new("größe {x=1}, # TYPE 'a'")];
     let builder = builder(2).classes(classes).name("größe {x=1}, # EOF 'a'");
-    let service = builder.start().unwrap();
+    let (service, _endpoint, address) = served_by(builder.start().unwrap());
     fire(&service, 0, 20);
-    let endpoint = endpoint(&service);
-    let metrics = in_classic_text(&get(endpoint.local_addr(), "/metrics").body);
+    let metrics = in_classic_text(&get(address, "/metrics").body);
     let printed = promtool(&["check", "metrics"], &metrics);
     assert_eq!(printed.unwrap_or_default(), "");
 }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::client::{Connection, get};
-use crate::{endpoint, fire, service, wait_until};
+use crate::{fire, served_by, service, wait_until};
 
 /// Clients that hold their connections, and reconnect at once when the endpoint cuts them off.
 struct Holders {
@@ -53,13 +53,11 @@ async fn hold(address: SocketAddr, line: &str) {
 
 /// Checks that all health checks and scrapes are answered while 400 clients hold connections.
 fn check_answered_beside(lines: [&'static str; 4]) {
-    let service = service(2);
-    let endpoint = endpoint(&service);
-    let address = endpoint.local_addr();
+    let (service, _endpoint, address) = served_by(service(2));
     let _holders = Holders::start(address, 400, lines);
     let silent = Connection::open(address);
     wait_until("the clients hold all connections", || silent.is_cut_off());
-    for check in 0..20 {
+    for check in 0..10 {
         for path in ["/live", "/metrics"] {
             assert_eq!(get(address, path).status, 200, "check {check} of {path}");
         }

@@ -38,7 +38,11 @@ fn service(shards: usize) -> TimerService {
 
 /// A service of one shard, its endpoint, and where that listens.
 fn served() -> (TimerService, StatsEndpoint, SocketAddr) {
-    let service = service(1);
+    served_by(service(1))
+}
+
+/// This service, its endpoint, and where that listens.
+fn served_by<T: Send>(service: TimerService<T>) -> (TimerService<T>, StatsEndpoint, SocketAddr) {
     let endpoint = endpoint(&service);
     let address = endpoint.local_addr();
     (service, endpoint, address)
@@ -47,7 +51,7 @@ fn served() -> (TimerService, StatsEndpoint, SocketAddr) {
 /// A service of so many shards that its statistics do not fit the buffers of a connection. No
 /// thread drives the shards.
 fn huge_service() -> TimerService {
-    TimerService::builder().shards(1_024).capacity(64).start_attached_with().unwrap()
+    TimerService::builder().shards(512).capacity(64).start_attached_with().unwrap()
 }
 
 fn routes<T: Send>(service: &TimerService<T>) -> StatsRoutes {

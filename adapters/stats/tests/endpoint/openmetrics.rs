@@ -178,22 +178,12 @@ fn read_labels(mut rest: &str) -> (Labels, &str) {
     loop {
         let (name, after) = rest.split_once("=\"").expect("a label has a value in quotes");
         check_name(name);
-        let mut value = String::new();
-        let mut characters = after.char_indices();
-        let end = loop {
-            match characters.next().expect("the quote is closed") {
-                (at, '"') => break at,
-                (_, '\\') => match characters.next().map(|(_, escaped)| escaped) {
-                    Some('n') => value.push('\n'),
-                    Some(escaped @ ('\\' | '"')) => value.push(escaped),
-                    escaped => panic!("{escaped:?} is not an escape"),
-                },
-                (_, plain) => value.push(plain),
-            }
-        };
-        assert!(labels.insert(name.to_owned(), value).is_none(), "the label {name} is repeated");
-        rest = &after[end + 1..];
-        match rest.split_at(1) {
+        // Names have no quotes and no backslashes, so there are no escapes.
+        let (value, after) = after.split_once('"').expect("the quote is closed");
+        assert!(!value.contains('\\'), "{value}");
+        let before = labels.insert(name.to_owned(), value.to_owned());
+        assert!(before.is_none(), "the label {name} is repeated");
+        match after.split_at(1) {
             (",", more) => rest = more,
             ("}", more) => return (labels, more),
             (other, _) => panic!("{other:?} after a label"),

@@ -10,7 +10,7 @@ use corewheel::{ShardId, TimerService};
 
 use crate::client::{Reply, ask};
 use crate::mounted::Server;
-use crate::{endpoint, routes, service, with_routes};
+use crate::{routes, served_by, service, with_routes};
 
 const WINDOW: Duration = Duration::from_hours(1);
 
@@ -36,9 +36,8 @@ fn check_each(check: impl Fn(&TimerService, SocketAddr)) {
         let server = mounted(routes(&service));
         check(&service, server.address());
     }
-    let service = service(2);
-    let endpoint = endpoint(&service);
-    check(&service, endpoint.local_addr());
+    let (service, _endpoint, address) = served_by(service(2));
+    check(&service, address);
 }
 
 #[test]

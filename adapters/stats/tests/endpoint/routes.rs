@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use crate::client::{Connection, Reply, ask, get, request};
 use crate::openmetrics::Scrape;
-use crate::{builder, check_status, endpoint, fire, huge_service, served, service, wait_until};
+use crate::{
+    builder, check_status, endpoint, fire, huge_service, served, served_by, service, wait_until,
+};
 
 fn stats(address: SocketAddr) -> Value {
     let reply = get(address, "/stats.json");
@@ -73,8 +75,7 @@ fn page_reads_only_counts_that_the_json_contains() {
 
 #[test]
 fn json_counts_obey_the_law_before_and_after_shutdown() {
-    let service = service(2);
-    let endpoint = endpoint(&service);
+    let (service, _endpoint, address) = served_by(service(2));
     let client = service.handle();
     fire(&service, 1, 20);
     for _ in 0..10 {
@@ -94,12 +95,12 @@ fn json_counts_obey_the_law_before_and_after_shutdown() {
     };
     // A turn sends replies before it publishes counts.
     wait_until("all requests are counted", || {
-        let stats = stats(endpoint.local_addr());
+        let stats = stats(address);
         let done = stats["shards"][0]["cancelled"] == 10 && stats["shards"][1]["fired"] == 20;
         done && stats["shards"][0]["pending"] == 10 && obeys_law(&stats)
     });
     service.shutdown(ShutdownPolicy::Return).unwrap();
-    let after = stats(endpoint.local_addr());
+    let after = stats(address);
     assert!(obeys_law(&after), "{after}");
     let shard = &after["shards"][0];
     assert_eq!((&shard["returned"], &shard["dropped"]), (&10.into(), &0.into()));
@@ -109,18 +110,17 @@ fn json_counts_obey_the_law_before_and_after_shutdown() {
 fn timers_dropped_by_shutdown_are_shown_in_every_format() {
     const LEASE: TimerClass = TimerClass::new("lease");
     let builder = TimerService::builder().shards(1).class(LEASE).unpinned();
-    let service = builder.start_attached_with::<u8>().unwrap();
+    let (service, _endpoint, address) = served_by(builder.start_attached_with::<u8>().unwrap());
     let shard = service.attach(ShardId::new(0)).unwrap().into_loop(|_, _| {}).unwrap();
-    let endpoint = endpoint(&service);
     shard.timers().schedule(FAR, 1).unwrap();
     shard.timers().of_class(LEASE).unwrap().schedule(FAR, 2).unwrap();
     let report = shard.shutdown(ShutdownPolicy::Drop);
     assert_eq!((report.shards[0].counts.dropped, report.shards[0].counts.returned), (2, 0));
-    let stats = stats(endpoint.local_addr());
+    let stats = stats(address);
     let shard = &stats["shards"][0];
     assert_eq!((&shard["dropped"], &shard["returned"]), (&2.into(), &0.into()));
     assert_eq!((&shard["pending"], &shard["classes"][0]["dropped"]), (&0.into(), &1.into()));
-    let scrape = scrape(endpoint.local_addr());
+    let scrape = scrape(address);
     scrape.check("corewheel_dropped", "_total", &[], 2.0);
     let labels = [("shard", "0"), ("class", "lease")];
     scrape.check("corewheel_class_dropped", "_total", &labels, 1.0);
@@ -166,14 +166,13 @@ fn family_of(name: &str, value: u64) -> (String, f64) {
 
 #[test]
 fn metrics_contain_every_count_of_every_shard() {
-    let service = service(3);
-    let endpoint = endpoint(&service);
+    let (service, _endpoint, address) = served_by(service(3));
     fire(&service, 0, 10);
     fire(&service, 2, 30);
     service.set_scale(corewheel::settings::Scale::new(0.75).unwrap());
     wait_until("no count changes during a scrape", || {
         let before = service.stats();
-        let scrape = scrape(endpoint.local_addr());
+        let scrape = scrape(address);
         let after = service.stats();
         if before.shards != after.shards {
             return false;
@@ -209,9 +208,9 @@ fn metrics_contain_every_count_of_every_shard() {
 fn metrics_have_the_documented_number_of_series_and_each_names_the_service() {
     let count = |shards, classes: &[TimerClass]| {
         let builder = TimerService::builder().shards(shards).classes(classes.iter().copied());
-        let service: TimerService = builder.capacity(64).name("one").start_attached().unwrap();
-        let endpoint = endpoint(&service);
-        let body = get(endpoint.local_addr(), "/metrics").body;
+        let service = builder.capacity(64).name("one").start_attached().unwrap();
+        let (_service, _endpoint, address) = served_by(service);
+        let body = get(address, "/metrics").body;
         let scrape = Scrape::read(&body);
         assert!(scrape.names().all(|name| name.starts_with("corewheel_")));
         scrape.check("corewheel_tick_seconds", "", &[], 1e-3);
@@ -240,8 +239,7 @@ fn warnings_are_shown_in_every_format_and_end_readiness_while_a_shard_is_stuck()
     let service = builder.start_attached_with::<u8>().unwrap();
     let attach = |shard| service.attach(ShardId::new(shard)).unwrap().into_loop(|_, _| {});
     let (mut first, mut second) = (attach(0).unwrap(), attach(1).unwrap());
-    let endpoint = endpoint(&service);
-    let address = endpoint.local_addr();
+    let (_service, _endpoint, address) = served_by(service);
     let ready = || {
         let Reply { status, body, .. } = get(address, "/ready");
         (status, body)
@@ -291,7 +289,7 @@ fn json_fields_are_in_the_documented_order_and_have_its_version() {
 fn counts_of_classes_are_shown_separately_in_every_format() {
     let (idle, request) = (TimerClass::new("read idle"), TimerClass::new("request"));
     let service = builder(2).classes([idle, request]).start().unwrap();
-    let endpoint = endpoint(&service);
+    let (service, _endpoint, address) = served_by(service);
     let client = service.handle();
     let shard = client.on(ShardId::new(1));
     for delay in [Duration::ZERO, Duration::ZERO, Duration::ZERO, FAR] {
@@ -303,15 +301,15 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
         stats["shards"][shard]["classes"][class].clone()
     };
     wait_until("three have fired", || {
-        let stats = stats(endpoint.local_addr());
+        let stats = stats(address);
         class(&stats, 1, 0)["fired"] == 3 && class(&stats, 1, 1)["cancelled"] == 1
     });
-    let json = stats(endpoint.local_addr());
+    let json = stats(address);
     assert_eq!(class(&json, 1, 0)["class"], "read idle");
     assert_eq!(class(&json, 1, 0)["pending"], 1);
     assert!(class(&json, 1, 0)["oldest"]["secs"].is_u64());
     assert!(class(&json, 0, 0)["oldest"].is_null());
-    let scrape = scrape(endpoint.local_addr());
+    let scrape = scrape(address);
     for shard in &service.stats().shards {
         let number = shard.shard.number().to_string();
         for class in &shard.classes {
@@ -330,7 +328,7 @@ fn counts_of_classes_are_shown_separately_in_every_format() {
         }
     }
     // The page reads all counts of a class.
-    let page = get(endpoint.local_addr(), "/").body;
+    let page = get(address, "/").body;
     for (name, _) in ClassStats::default().iter() {
         assert!(page.contains(&format!("c.{name}")), "{name}");
     }
@@ -343,8 +341,8 @@ fn deadlines_of_connections_are_counted_by_kind_in_every_format() {
     // Far from the epoch, where a time that is wrongly 0 would be right.
     clock.advance(Duration::from_secs(12_345));
     let service = TimerService::builder().shards(1).clock(&clock).start_attached().unwrap();
-    let endpoint = endpoint(&service);
-    let first = stats(endpoint.local_addr());
+    let (service, _endpoint, address) = served_by(service);
+    let first = stats(address);
     let mut first = first["deadlines"].as_array().unwrap().iter();
     assert!(first.len() > 10 && first.all(|of| of["count"] == 0 && of["ended"] == 0));
     let attachment = service.attach(service.shard_for(0)).unwrap();
@@ -365,8 +363,7 @@ fn deadlines_of_connections_are_counted_by_kind_in_every_format() {
     // The event of the other idle connection is withdrawn.
     on_shard.touch_read();
     while on_shard.poll_next(cx).is_ready() {}
-    let json = stats(endpoint.local_addr());
-    let scrape = scrape(endpoint.local_addr());
+    let (json, scrape) = (stats(address), scrape(address));
     let expected = [("max age", 0), ("read idle", 1), ("heartbeat", 10), ("custom deadline", 1)];
     for (kind, count) in expected {
         let found = json["deadlines"].as_array().unwrap().iter().find(|one| one["kind"] == kind);
@@ -375,9 +372,9 @@ fn deadlines_of_connections_are_counted_by_kind_in_every_format() {
         let kind = [("kind", kind)];
         scrape.check("corewheel_connection_deadlines", "_total", &kind, f64::from(count));
     }
-    assert!(get(endpoint.local_addr(), "/").body.contains("stats.deadlines"));
+    assert!(get(address, "/").body.contains("stats.deadlines"));
     drop((on_shard, any_thread, called));
-    let (json, ended) = (stats(endpoint.local_addr()), self::scrape(endpoint.local_addr()));
+    let (json, ended) = (stats(address), self::scrape(address));
     for (by, count) in [("read idle", 1.0), ("heartbeat", 0.0), ("close", 2.0)] {
         ended.check("corewheel_connections_ended", "_total", &[("by", by)], count);
     }
@@ -406,11 +403,10 @@ fn service_name_with_quote_backslash_or_control_character_is_refused() {
 #[test]
 fn service_name_with_spaces_and_braces_is_shown_unchanged() {
     let name = "größe {x=1}, # TYPE 'a'";
-    let service = builder(1).name(name).start().unwrap();
-    let endpoint = endpoint(&service);
-    let scrape = scrape(endpoint.local_addr());
-    scrape.value("corewheel_service", "_info", &[("service", name), ("runtime", "thread")]);
-    assert_eq!(stats(endpoint.local_addr())["name"], name);
+    let (_service, _endpoint, address) = served_by(builder(1).name(name).start().unwrap());
+    let labels = [("service", name), ("runtime", "thread")];
+    scrape(address).value("corewheel_service", "_info", &labels);
+    assert_eq!(stats(address)["name"], name);
 }
 
 #[test]
@@ -486,14 +482,11 @@ fn connection_with_three_requests_gets_one_response_and_is_closed() {
 
 #[test]
 fn client_that_shuts_down_its_writes_gets_the_complete_response() {
-    let service = huge_service();
-    let endpoint = endpoint(&service);
-    let sent = request("GET", "/metrics");
-    let connection = Connection::opened(endpoint.local_addr(), sent.as_bytes());
+    let (_service, _endpoint, address) = served_by(huge_service());
+    let connection = Connection::opened(address, request("GET", "/metrics").as_bytes());
     connection.shut_down_writes();
     let reply = Reply::parse(&connection.rest());
-    assert!(reply.is_complete());
-    Scrape::read(&reply.body);
+    assert!(reply.is_complete() && reply.body.ends_with("# EOF\n"));
 }
 
 #[test]

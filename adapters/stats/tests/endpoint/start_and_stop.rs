@@ -24,9 +24,7 @@ fn endpoint_listens_on_the_address_that_it_is_given() {
 
 #[test]
 fn start_on_a_port_in_use_returns_an_error_of_that_kind_and_timers_still_fire() {
-    let service = service(1);
-    let first = endpoint(&service);
-    let taken = first.local_addr();
+    let (service, _first, taken) = served();
     let error = start_on(&service, taken).expect_err("the port is taken");
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error:?}");
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
@@ -93,8 +91,7 @@ fn stop_frees_the_port_for_another_endpoint() {
 fn endpoint_starts_and_stops_inside_a_tokio_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let service = service(1);
-        let endpoint = endpoint(&service);
-        assert_eq!(get(endpoint.local_addr(), "/live").status, 200);
+        let (_service, _endpoint, address) = served();
+        assert_eq!(get(address, "/live").status, 200);
     });
 }
