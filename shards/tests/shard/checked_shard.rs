@@ -8,10 +8,14 @@
 //! The model follows the contract and not the code. The contract does not say where within its tick
 //! a timer comes that was reset to a later deadline, so the model accepts any order there.
 //!
+//! An owner may postpone a timer without a call of the shard. The predicate of `pop_expired_unless`
+//! then tells the shard when the timer comes up, and the model files the timer anew.
+//!
 //! With the code it shares the length of a chunk and the least number of entries of a sweep, each
 //! restated below. They bound the work of a turn, and no deadline follows from them.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use corewheel_shard::{
     ArmOutcome, Budget, CancelOutcome, Counters, Expired, Full, ResetOutcome, Shard, ShardConfig,
@@ -35,6 +39,10 @@ pub(crate) struct CheckedShard {
     pending: BTreeMap<TimerKey, Timer>,
     order: BTreeMap<Place, TimerKey>,
     grants: BTreeMap<TimerKey, Grant>,
+    /// The later deadlines of timers, by their payloads, which the shard does not know yet.
+    postponed: BTreeMap<u64, u64>,
+    /// The predicate panics when it has been called so many times more; `None` if it does not.
+    pub(crate) calls_to_panic: Option<u32>,
     /// The last generation seen in each slot, and whether its timer has fired.
     slots: BTreeMap<u32, (u32, bool)>,
     expected: Counters,
@@ -99,6 +107,8 @@ impl CheckedShard {
             pending: BTreeMap::new(),
             order: BTreeMap::new(),
             grants: BTreeMap::new(),
+            postponed: BTreeMap::new(),
+            calls_to_panic: None,
             slots: BTreeMap::new(),
             expected: Counters::default(),
             sequence: 0,
@@ -153,7 +163,7 @@ impl CheckedShard {
                 self.expected.stale += 1;
             }
         }
-        self.check();
+        self.check_key(key);
     }
 
     pub(crate) fn reset(&mut self, key: TimerKey, deadline: Tick) {
@@ -161,11 +171,10 @@ impl CheckedShard {
         match self.fate(key) {
             Fate::Pending(timer) => {
                 assert_eq!(outcome, ResetOutcome::Reset);
-                assert_eq!(self.shard.deadline(key), Some(deadline));
                 self.displace(&timer);
                 if deadline.index() >= timer.deadline {
                     self.expected.reset_lazy += 1;
-                    self.postpone(key, timer, deadline.index());
+                    self.reset_later(key, timer, deadline.index());
                 } else {
                     self.expected.reset_relinked += 1;
                     self.insert(key, deadline.index(), timer.payload);
@@ -184,7 +193,7 @@ impl CheckedShard {
                 self.expected.stale += 1;
             }
         }
-        self.check();
+        self.check_key(key);
     }
 
     pub(crate) fn grant(&mut self) -> Option<TimerKey> {
@@ -218,7 +227,7 @@ impl CheckedShard {
                 self.insert(key, reset_to.unwrap_or(deadline.index()), payload);
             }
         }
-        self.check();
+        self.check_key(key);
     }
 
     /// Takes a granted key back, every other time as that of a timer that was cancelled before it
@@ -234,7 +243,7 @@ impl CheckedShard {
             self.expected.scheduled_remote += u64::from(passes);
             self.expected.cancelled += u64::from(passes);
         }
-        self.check();
+        self.check_key(key);
     }
 
     pub(crate) fn advance(&mut self, now: Tick, budget: Budget) {
@@ -252,11 +261,46 @@ impl CheckedShard {
         self.check();
     }
 
-    /// Pops one timer; false if `pop_expired` returns none.
+    /// Stores another deadline for a pending timer, which the shard learns when the timer comes up.
+    pub(crate) fn postpone(&mut self, key: TimerKey, deadline: Tick) {
+        if let Some(timer) = self.pending.get(&key) {
+            self.postponed.insert(timer.payload, deadline.index());
+        }
+    }
+
+    /// Pops one timer; false if `pop_expired_unless` returns none. If the predicate panics, pops
+    /// again.
     pub(crate) fn pop(&mut self) -> bool {
         let before = self.work_done();
-        let expired = self.shard.pop_expired();
+        let mut came_up = Vec::new();
+        let mut left = None;
+        let expired = loop {
+            let Self { shard, postponed, calls_to_panic, .. } = self;
+            let mut was_left = left.take();
+            let postpone = |payload: &u64| {
+                let is_next = was_left.take().is_none_or(|left| left == *payload);
+                assert!(is_next, "the timer whose predicate has panicked comes next");
+                let calls = calls_to_panic.take();
+                if calls == Some(0) {
+                    left = Some(*payload);
+                    // Unlike `panic!`, this prints nothing.
+                    resume_unwind(Box::new("on purpose"));
+                }
+                *calls_to_panic = calls.map(|calls| calls - 1);
+                let later = postponed.remove(payload)?;
+                came_up.push((*payload, later));
+                Some(Tick::new(later))
+            };
+            match catch_unwind(AssertUnwindSafe(|| shard.pop_expired_unless(postpone))) {
+                Ok(expired) => break expired,
+                Err(panic) if left.is_none() => resume_unwind(panic),
+                Err(_) => self.shard.check_invariants(),
+            }
+        };
         self.work += self.work_done() - before;
+        for (payload, later) in came_up {
+            self.record_postponed(payload, later);
+        }
         if let Some(expired) = &expired {
             self.record_fired(expired);
         } else {
@@ -278,6 +322,7 @@ impl CheckedShard {
             assert_eq!((deadline.index(), payload), (timer.deadline, timer.payload));
             self.expected.returned += 1;
         }
+        self.shard.check_invariants();
         self.check();
     }
 
@@ -290,6 +335,9 @@ impl CheckedShard {
         for _ in 0..turns_max {
             let Some(next) = self.shard.next_deadline() else {
                 assert_eq!(self.pending.len(), 0, "pending timers, but no next deadline");
+                self.advance(Tick::NEVER, Budget::UNLIMITED);
+                assert!(!self.pop());
+                assert_eq!(self.shard.entries(), 0, "entries stay after all deadlines");
                 return;
             };
             self.advance(next, budget);
@@ -330,6 +378,15 @@ impl CheckedShard {
     fn work_done(&self) -> u64 {
         let counters = self.shard.counters();
         counters.fired + counters.cascaded + counters.swept
+    }
+
+    /// Compares what the queries of this key return with the model, and then the rest.
+    fn check_key(&mut self, key: TimerKey) {
+        let known = self.pending.get(&key);
+        let deadline = self.shard.deadline(key).map(Tick::index);
+        assert_eq!(deadline, known.map(|timer| timer.deadline), "the deadline of {key:?}");
+        assert_eq!(self.shard.payload(key), known.map(|timer| &timer.payload));
+        self.check();
     }
 
     fn check(&mut self) {
@@ -430,7 +487,7 @@ impl CheckedShard {
         timer
     }
 
-    fn postpone(&mut self, key: TimerKey, mut timer: Timer, deadline: u64) {
+    fn reset_later(&mut self, key: TimerKey, mut timer: Timer, deadline: u64) {
         timer.deadline = deadline;
         if deadline > timer.place.tick {
             (timer.place.tick, timer.place.late) = (deadline, false);
@@ -439,22 +496,30 @@ impl CheckedShard {
         self.put(key, timer);
     }
 
+    /// The predicate was called for a timer, whose entry is filed anew.
+    fn record_postponed(&mut self, payload: u64, later: u64) {
+        let (&key, &timer) =
+            self.pending.iter().find(|(_, timer)| timer.payload == payload).unwrap();
+        self.check_next(key);
+        self.displace(&timer);
+        self.insert(key, Tick::new(later).index(), payload);
+    }
+
     fn record_fired(&mut self, expired: &Expired<u64>) {
         self.check_next(expired.key);
         let timer = self.remove(expired.key, true);
         assert_eq!((expired.deadline.index(), expired.payload), (timer.deadline, timer.payload));
-        assert!(timer.deadline <= self.now, "{expired:?} is early at {}", self.now);
         assert!(self.popped < self.budget.expired_max, "more timers fire than the budget allows");
         self.popped += 1;
         self.expected.fired += 1;
-        let same_turn = timer.late_in == Some(self.turn);
-        assert!(!same_turn, "{expired:?} was scheduled late and fires in the same turn");
     }
 
     /// Checks that the shard may hand out this pending timer next.
     fn check_next(&self, key: TimerKey) {
         let first = *self.order.keys().next().expect("a pending timer has a place");
-        let Timer { place, reset_later, .. } = self.pending[&key];
+        let Timer { place, reset_later, deadline, late_in, .. } = self.pending[&key];
+        assert!(deadline <= self.now, "{key:?} is early at {}", self.now);
+        assert_ne!(late_in, Some(self.turn), "{key:?} was scheduled late in the same turn");
         assert_eq!((place.tick, place.late), (first.tick, first.late), "out of order");
         let mut rest = self.order.range(first..place).map(|(_, key)| self.pending[key].reset_later);
         assert!(reset_later || rest.all(|reset_later| reset_later), "out of order within a tick");

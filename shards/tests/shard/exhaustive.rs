@@ -11,25 +11,16 @@
 //! The first tick is 13 and a random multiple of 16, up to the last one. `COREWHEEL_SEED` repeats
 //! that choice.
 
-use corewheel_shard::{Budget, ShardConfig, Tick, TimerKey, WheelKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use corewheel_shard::{Budget, ShardConfig, Tick, WheelKind};
 use fastrand::Rng;
 
 use crate::checked_shard::CheckedShard;
+use crate::model::{Op, When, Which, step};
 use crate::setting;
 
 const SMALLEST: Budget = Budget { expired_max: 1, work_max: 1 };
-
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    Schedule(u64),
-    Grant,
-    Drain,
-    Turn(u64, Budget),
-    Cancel(TimerKey),
-    Reset(TimerKey, u64),
-    Arm(TimerKey, u64),
-    Revoke(TimerKey),
-}
 
 /// The operations of which histories consist. Ticks count from now.
 struct Alphabet {
@@ -112,127 +103,54 @@ fn check_all(wheel: WheelKind, slots: u32, alphabet: &Alphabet) {
     // Three ticks before the first tick of a slot, so that the first histories cross it.
     let start = Tick::new(13 + (rng.u64(..) >> rng.u32(4..64)) * 16);
     let config = ShardConfig { capacity: 4, wheel, slots, level_slots: slots, start };
-    let mut choices = Choices::default();
+    let ops_of_keys = [0, 1, 2].map(|keys| alphabet.ops(keys));
+    // For each operation its number and how many there were.
+    let mut choices: Vec<(usize, usize)> = Vec::new();
+    let mut new_from = 0;
     loop {
-        let mut history = History::new(config, alphabet, seed);
-        for number in 0..alphabet.steps {
-            history.collect_ops();
-            let op = history.ops[choices.pick(number, history.ops.len())];
-            history.shard.thorough = choices.is_new(number);
-            history.step(op);
-        }
-        history.finish();
-        if !choices.advance() {
-            return;
-        }
+        let mut past = Vec::new();
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            let (mut shard, mut keys) = (CheckedShard::new(config), Vec::new());
+            for number in 0..alphabet.steps {
+                let ops = &ops_of_keys[keys.len().min(alphabet.keys_max)];
+                if number == choices.len() {
+                    choices.push((0, ops.len()));
+                }
+                let (choice, count) = choices[number];
+                assert_eq!(count, ops.len(), "the same choices lead to other operations");
+                past.push(ops[choice]);
+                shard.thorough = number >= new_from;
+                step(&mut shard, &mut keys, ops[choice]);
+            }
+            shard.thorough = false;
+            shard.run_out(Budget::UNLIMITED);
+            shard.compare();
+        }));
+        assert!(checked.is_ok(), "in the history {past:?} with COREWHEEL_SEED={seed}");
+        // On to the next history.
+        while choices.pop_if(|(choice, count)| *choice + 1 == *count).is_some() {}
+        let Some((choice, _)) = choices.last_mut() else { return };
+        *choice += 1;
+        new_from = choices.len() - 1;
     }
 }
 
-struct History<'a> {
-    shard: CheckedShard,
-    alphabet: &'a Alphabet,
-    keys: Vec<TimerKey>,
-    /// The operations that may come next.
-    ops: Vec<Op>,
-    past: Past,
-}
-
-/// The operations so far, and the seed; prints them when it is dropped by a panic.
-struct Past(Vec<Op>, u64);
-
-impl Drop for Past {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            #[expect(clippy::print_stderr, reason = "a failing test prints its history")]
-            {
-                eprintln!("in the history {:?} with COREWHEEL_SEED={}", self.0, self.1);
+impl Alphabet {
+    /// The operations that may come next, when so many keys were handed out.
+    fn ops(&self, keys: usize) -> Vec<Op> {
+        let mut ops: Vec<_> =
+            self.schedule.iter().map(|delay| Op::Schedule(When::In(*delay))).collect();
+        ops.extend(self.turn.iter().map(|(ticks, budget)| Op::Turn(When::In(*ticks), *budget)));
+        if self.remote {
+            ops.extend([Op::Grant, Op::Drain(1)]);
+        }
+        for key in (0..keys).map(Which::Known) {
+            ops.push(Op::Cancel(key));
+            ops.extend(self.reset.iter().map(|delay| Op::Reset(key, When::In(*delay))));
+            if self.remote {
+                ops.extend([Op::Arm(key, When::In(3)), Op::Revoke(key)]);
             }
         }
-    }
-}
-
-impl<'a> History<'a> {
-    fn new(config: ShardConfig, alphabet: &'a Alphabet, seed: u64) -> Self {
-        let (shard, past) = (CheckedShard::new(config), Past(Vec::new(), seed));
-        Self { shard, alphabet, keys: Vec::new(), ops: Vec::new(), past }
-    }
-
-    /// Collects the operations that may come next.
-    fn collect_ops(&mut self) {
-        let Self { alphabet, ops, keys, .. } = self;
-        ops.clear();
-        ops.extend(alphabet.schedule.iter().map(|delay| Op::Schedule(*delay)));
-        ops.extend(alphabet.turn.iter().map(|(ticks, budget)| Op::Turn(*ticks, *budget)));
-        if alphabet.remote {
-            ops.extend([Op::Grant, Op::Drain]);
-        }
-        for key in keys.iter().rev().take(alphabet.keys_max) {
-            ops.push(Op::Cancel(*key));
-            ops.extend(alphabet.reset.iter().map(|delay| Op::Reset(*key, *delay)));
-            if alphabet.remote {
-                ops.extend([Op::Arm(*key, 3), Op::Revoke(*key)]);
-            }
-        }
-    }
-
-    fn step(&mut self, op: Op) {
-        self.past.0.push(op);
-        let shard = &mut self.shard;
-        let now = Tick::new(shard.now());
-        match op {
-            Op::Schedule(delay) => self.keys.extend(shard.schedule(now.saturating_add(delay))),
-            Op::Grant => self.keys.extend(shard.grant()),
-            Op::Drain => shard.drain(1),
-            Op::Turn(ticks, budget) => {
-                shard.advance(now.saturating_add(ticks), budget);
-                while shard.pop() {}
-            }
-            Op::Cancel(key) => shard.cancel(key),
-            Op::Reset(key, delay) => shard.reset(key, now.saturating_add(delay)),
-            Op::Arm(key, delay) => shard.arm(key, now.saturating_add(delay)),
-            Op::Revoke(key) => shard.revoke(key),
-        }
-    }
-
-    /// Takes turns until no timer is pending.
-    fn finish(&mut self) {
-        self.shard.thorough = false;
-        self.shard.run_out(Budget::UNLIMITED);
-        self.shard.compare();
-        assert_eq!(self.shard.nth_pending(0), None, "timers are pending after the last turn");
-    }
-}
-
-/// The choices of one history: for each operation its number and how many there were.
-#[derive(Default)]
-struct Choices {
-    picked: Vec<(usize, usize)>,
-    /// The first choice that differs from that of the previous history.
-    new_from: usize,
-}
-
-impl Choices {
-    fn pick(&mut self, number: usize, count: usize) -> usize {
-        if number == self.picked.len() {
-            self.picked.push((0, count));
-        }
-        assert_eq!(self.picked[number].1, count, "the same choices lead to other operations");
-        self.picked[number].0
-    }
-
-    fn is_new(&self, number: usize) -> bool {
-        number >= self.new_from
-    }
-
-    /// Goes on to the next history; false after the last one.
-    fn advance(&mut self) -> bool {
-        while let Some((choice, count)) = self.picked.pop() {
-            if choice + 1 < count {
-                self.new_from = self.picked.len();
-                self.picked.push((choice + 1, count));
-                return true;
-            }
-        }
-        false
+        ops
     }
 }

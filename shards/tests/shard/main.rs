@@ -5,7 +5,6 @@ mod checked_shard;
 mod conformance;
 mod exhaustive;
 mod model;
-mod postpone;
 
 /// The number in an environment variable; `None` if it is not set.
 fn setting(name: &str) -> Option<u64> {

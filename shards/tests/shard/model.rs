@@ -76,7 +76,7 @@ fn each(count: u64, check_every: usize, random: impl Fn(&mut Rng) -> (ShardConfi
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+pub(crate) enum Op {
     Schedule(When),
     Cancel(Which),
     Reset(Which, When),
@@ -86,12 +86,16 @@ enum Op {
     Advance(When, Budget),
     Pop(u32),
     Drain(usize),
+    /// An advance, and pops until none is due.
+    Turn(When, Budget),
+    Postpone(Which, When),
+    PanicAfter(u32),
 }
 
 /// A tick, given relative to the state of the history, so that it stays meaningful when earlier
 /// operations are removed.
 #[derive(Clone, Copy, Debug)]
-enum When {
+pub(crate) enum When {
     /// This many ticks from now.
     In(u64),
     /// This many ticks before now.
@@ -103,7 +107,7 @@ enum When {
 
 /// A key, given in the same way.
 #[derive(Clone, Copy, Debug)]
-enum Which {
+pub(crate) enum Which {
     Pending(usize),
     /// The key with this number of those that were handed out, counted from the latest.
     Known(usize),
@@ -125,7 +129,7 @@ fn check(config: ShardConfig, history: &[Op], check_every: usize, reached: &Cell
     shard.run_out(budgets[history.len() % 2]);
 }
 
-fn step(shard: &mut CheckedShard, known: &mut Vec<TimerKey>, op: Op) {
+pub(crate) fn step(shard: &mut CheckedShard, known: &mut Vec<TimerKey>, op: Op) {
     match op {
         Op::Schedule(when) => known.extend(shard.schedule(tick(shard, when))),
         Op::Cancel(which) => shard.cancel(key(shard, known, which)),
@@ -138,6 +142,12 @@ fn step(shard: &mut CheckedShard, known: &mut Vec<TimerKey>, op: Op) {
             let _ = (0..count).all(|_| shard.pop());
         }
         Op::Drain(count) => shard.drain(count),
+        Op::Turn(when, budget) => {
+            shard.advance(tick(shard, when), budget);
+            while shard.pop() {}
+        }
+        Op::Postpone(which, when) => shard.postpone(key(shard, known, which), tick(shard, when)),
+        Op::PanicAfter(calls) => shard.calls_to_panic = Some(calls),
     }
 }
 
@@ -193,17 +203,18 @@ fn random_wheel(rng: &mut Rng) -> WheelKind {
 }
 
 fn random_history(rng: &mut Rng) -> Vec<Op> {
-    let mut weights = [0; 9].map(|_| [0, 1, 5, 20][rng.usize(0..4)]);
+    let mut weights = [0; 11].map(|_| [0, 1, 5, 20][rng.usize(0..4)]);
     // Each history has some schedules and some turns, and few drains.
     weights[0] = weights[0].max(5);
     weights[6] = weights[6].max(2);
     weights[8] = weights[8].min(1);
+    weights[10] = weights[10].min(1);
     let tame = rng.bool();
     let steps = rng.usize(1..STEPS_MAX);
     (0..steps).map(|_| random_op(rng, &weights, tame)).collect()
 }
 
-fn random_op(rng: &mut Rng, weights: &[u32; 9], tame: bool) -> Op {
+fn random_op(rng: &mut Rng, weights: &[u32; 11], tame: bool) -> Op {
     let mut drawn = rng.u32(0..weights.iter().sum());
     let number = weights.iter().position(|weight| {
         let here = drawn < *weight;
@@ -219,7 +230,9 @@ fn random_op(rng: &mut Rng, weights: &[u32; 9], tame: bool) -> Op {
         5 => Op::Revoke(random_which(rng)),
         6 => Op::Advance(random_when(rng, tame), random_budget(rng)),
         7 => Op::Pop(1 << rng.u32(0..8)),
-        _ => Op::Drain(rng.usize(0..6)),
+        8 => Op::Drain(rng.usize(0..6)),
+        9 => Op::Postpone(random_which(rng), random_when(rng, tame)),
+        _ => Op::PanicAfter(rng.u32(0..9)),
     }
 }
 
@@ -271,6 +284,7 @@ fn random_overload(rng: &mut Rng) -> Vec<Op> {
             0..3 => Op::Schedule(When::Ago(rng.u64(0..3))),
             3 => Op::Schedule(When::In(rng.u64(1..4))),
             4 | 5 => Op::Cancel(random_which(rng)),
+            6 => Op::Postpone(random_which(rng), When::In(rng.u64(0..4))),
             _ => Op::Reset(random_which(rng), When::In(rng.u64(0..4))),
         };
         history.extend((0..rng.u32(0..3)).map(|_| between(rng)));
@@ -287,7 +301,7 @@ fn random_bursts(rng: &mut Rng) -> Vec<Op> {
         let when = random_when(rng, true);
         let many = rng.usize(0..BURST_TIMERS);
         let few = many / 200;
-        let burst: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..10) {
+        let burst: &mut dyn FnMut(&mut Rng) -> Op = match rng.u32(0..11) {
             0 => &mut |_| Op::Schedule(when),
             1 => &mut |rng| Op::Schedule(random_when(rng, false)),
             2 => &mut |rng| Op::Cancel(Which::Pending(rng.usize(0..BURST_TIMERS))),
@@ -302,10 +316,11 @@ fn random_bursts(rng: &mut Rng) -> Vec<Op> {
                 1 => Op::Pop(2),
                 _ => Op::Cancel(Which::Pending(rng.usize(0..BURST_TIMERS))),
             },
-            _ => &mut |rng| Op::Advance(random_when(rng, true), random_budget(rng)),
+            9 => &mut |rng| Op::Advance(random_when(rng, true), random_budget(rng)),
+            _ => &mut |rng| Op::Drain(rng.usize(0..BURST_TIMERS)),
         };
         let first = burst(rng);
-        let turns = matches!(first, Op::Pop(40) | Op::Advance(..));
+        let turns = matches!(first, Op::Pop(40) | Op::Advance(..) | Op::Drain(_));
         history.extend((0..if turns { few } else { many }).map(|_| burst(rng)));
     }
     history

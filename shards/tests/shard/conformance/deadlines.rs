@@ -8,17 +8,6 @@ use super::{Rig, levels, on_each_wheel, on_each_wheel_from};
 const STARTS: [u64; 9] =
     [0, 1, 255, 256, 65_535, (1 << 33) - 1, 1 << 47, (1 << 63) - 1, u64::MAX - 70_000];
 
-#[test]
-fn timers_fire_at_their_ticks_with_a_turn_at_each_tick() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        rig.schedule_all(1..600);
-        for now in 1..600 {
-            assert_eq!(rig.turn(now), [now as u32 - 1]);
-        }
-    });
-}
-
 /// Schedules timers, and checks that each fires at its tick.
 fn check_fire_at_their_ticks(start: u64, mut deadlines: Vec<u64>) {
     deadlines.retain(|deadline| (start + 1..=Tick::NEVER.index()).contains(deadline));
@@ -43,38 +32,6 @@ fn timers_at_edges_of_all_levels_fire_at_their_ticks() {
         let aligned = (0..60).map(|bit| ((start >> bit) + 1) << bit);
         check_fire_at_their_ticks(start, aligned.flat_map(|first| [first, first - 1]).collect());
     }
-}
-
-#[test]
-fn deadline_of_now_or_earlier_fires_in_next_turn() {
-    on_each_wheel_from(1_000, |config| {
-        for deadline in [1_000, 999, 998, 256, 1, 0] {
-            let mut rig = Rig::new(config);
-            rig.schedule(deadline, 7);
-            assert_eq!(rig.pop(), None, "a turn begins with an advance");
-            assert_eq!(rig.shard.next_deadline(), Some(Tick::new(1_000)), "it is due at once");
-            assert_eq!(rig.turn(1_000), [7]);
-        }
-    });
-}
-
-#[test]
-fn far_timers_fire_at_their_ticks_after_many_near_timers() {
-    on_each_wheel(|config| {
-        let mut rig = Rig::new(config);
-        let far = 1 << 20;
-        rig.schedule(far, 0);
-        rig.schedule(far + 1, 1);
-        let mut now = 0;
-        while now < far - 10_000 {
-            rig.schedule(now + 3, 2);
-            assert_eq!(rig.turn(now + 3), [2]);
-            now += 9_973;
-        }
-        assert_eq!(rig.turn(far - 1), []);
-        assert_eq!(rig.turn(far), [0]);
-        assert_eq!(rig.turn(far + 1), [1]);
-    });
 }
 
 #[test]

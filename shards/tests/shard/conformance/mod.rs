@@ -14,7 +14,6 @@ mod cancel_and_reset;
 mod deadlines;
 mod limits;
 mod order;
-mod reentrancy;
 mod soonest;
 mod stale_entries;
 
