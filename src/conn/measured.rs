@@ -203,15 +203,11 @@ impl Progress {
     /// Changes the state. Returns the one before.
     #[inline]
     fn exchange(&self, next: impl Fn(u64) -> u64) -> u64 {
-        let mut state = self.state.load(Ordering::Relaxed);
-        loop {
-            let new = next(state);
-            // Release: pairs with the load in `is_running`, for the start that was stored before.
-            match self.state.compare_exchange(state, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(before) => return before,
-                Err(present) => state = present,
-            }
-        }
+        let next = |state| Some(next(state));
+        // Release: pairs with the load in `is_running`, for the start that was stored before.
+        let (Ok(before) | Err(before)) =
+            self.state.fetch_update(Ordering::Release, Ordering::Relaxed, next);
+        before
     }
 
     fn is_running(&self) -> bool {

@@ -99,6 +99,15 @@ mod modelled {
             self.0.compare_exchange(current, new, success, failure)
         }
 
+        pub(crate) fn fetch_update(
+            &self,
+            success: Ordering,
+            failure: Ordering,
+            next: impl FnMut(u64) -> Option<u64>,
+        ) -> Result<u64, u64> {
+            self.0.fetch_update(success, failure, next)
+        }
+
         pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
             self.0.fetch_add(value, order)
         }

@@ -53,15 +53,11 @@ impl Notes {
     /// Changes notes in one exchange, so that no read sees one change without the other. Returns
     /// the notes before.
     fn exchange(&self, next: impl Fn(u64) -> u64) -> u64 {
-        let mut notes = self.get();
-        loop {
-            let new = next(notes);
-            // Relaxed: see `get`.
-            match self.0.compare_exchange(notes, new, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(before) => return before,
-                Err(present) => notes = present,
-            }
-        }
+        let next = |notes| Some(next(notes));
+        // Relaxed: see `get`.
+        let (Ok(before) | Err(before)) =
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        before
     }
 }
 

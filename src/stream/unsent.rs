@@ -60,15 +60,8 @@ impl Unsent {
     /// The end of a request waits for what waits to be written. False if nothing waits: then the
     /// request has ended.
     pub(super) fn end_at_write(&self) -> bool {
-        let mut word = self.word();
-        while word & SENDING != 0 {
-            let next = word + END;
-            match self.word.compare_exchange(word, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(present) => word = present,
-            }
-        }
-        false
+        let ends = |word| (word & SENDING != 0).then_some(word + END);
+        self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ends).is_ok()
     }
 
     /// A piece is handed over. True if nothing that waits is known: then the stream's task is to
