@@ -16,7 +16,7 @@ use super::tokio_clock::{self, Follower};
 use crate::clock::{Clock, Timeline, first_epoch, instant_after, nanos_after, saturating_nanos};
 use crate::face::handle::sleep::Sleep;
 use crate::face::handle::{AnyHandle, Handle};
-use crate::pass::{Limit, Pass};
+use crate::pass::{Decided, Limit, Pass, is_simulated};
 use crate::values::refused::RefusedKind;
 
 /// How often the fallback thread wakes the task of a sleep whose service goes by a manual clock:
@@ -399,15 +399,11 @@ impl Limit for InfallibleSleep {
     }
 
     #[inline]
-    fn poll_late(
-        &mut self,
-        pass: &mut Pass,
-        looks: u64,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), RefusedKind>> {
+    fn poll_late(&mut self, pass: &mut Pass, looks: u64, cx: &mut Context<'_>) -> Decided {
         ready!(self.poll_done(cx));
-        let is_proven = || self.kept.is_none() && self.timer.is_proven(looks, self.timer.due());
-        pass.decide(looks, self.needs_pass(), is_proven, cx).map(Ok)
+        let is_of_test = || !self.needs_pass() && !is_simulated();
+        let is_of_timer = || self.kept.is_none() && self.timer.is_proven(looks, self.timer.due());
+        pass.poll(Some(looks), || is_of_test() || is_of_timer(), cx).map(Ok)
     }
 }
 

@@ -6,57 +6,31 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{Pass, is_simulated, looks};
+use super::{Pass, looks};
 use crate::values::error::TimeoutError;
 use crate::values::refused::RefusedKind;
+
+/// Ready when it is decided that a future is late. An error where there is no timer.
+pub(crate) type Decided = Poll<Result<(), RefusedKind>>;
 
 /// When the time of a future is up.
 pub(crate) trait Limit {
     /// Prepares the deadline for a future that it guards.
     fn guard(&mut self) {}
 
-    /// Ready when the deadline has passed, and it is decided that a future is late which was
-    /// pending in a poll since there were so many `looks`. An error where there is no timer.
-    fn poll_late(
-        &mut self,
-        pass: &mut Pass,
-        looks: u64,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), RefusedKind>>;
+    /// Decides, when the deadline has passed, about a future that was pending in a poll since
+    /// there were so many `looks`.
+    fn poll_late(&mut self, pass: &mut Pass, looks: u64, cx: &mut Context<'_>) -> Decided;
 }
 
 /// A limit that `None` does not have.
 impl<L: Limit> Limit for Option<L> {
     fn guard(&mut self) {
-        if let Some(limit) = self {
-            limit.guard();
-        }
+        self.iter_mut().for_each(Limit::guard);
     }
 
-    fn poll_late(
-        &mut self,
-        pass: &mut Pass,
-        looks: u64,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), RefusedKind>> {
+    fn poll_late(&mut self, pass: &mut Pass, looks: u64, cx: &mut Context<'_>) -> Decided {
         self.as_mut().map_or(Poll::Pending, |limit| limit.poll_late(pass, looks, cx))
-    }
-}
-
-impl Pass {
-    /// Ready when it is decided that a future is late which was pending in a poll since there were
-    /// so many `looks`. `is_needed` is false for a deadline by a clock that a test moves, and
-    /// `is_proven` says whether the runtime has looked since the deadline.
-    #[cold]
-    pub(crate) fn decide(
-        &mut self,
-        looks: u64,
-        is_needed: bool,
-        is_proven: impl FnOnce() -> bool,
-        cx: &Context<'_>,
-    ) -> Poll<()> {
-        let is_proven = || !is_needed && !is_simulated() || is_proven();
-        self.poll(Some(looks), is_proven, cx)
     }
 }
 

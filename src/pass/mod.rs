@@ -63,7 +63,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub use self::guarded::Guarded;
-pub(crate) use self::guarded::Limit;
+pub(crate) use self::guarded::{Decided, Limit};
 use self::looks::{FIRST, LOOKS};
 pub use self::reader::SocketReader;
 use self::reader::counts_below;
@@ -210,12 +210,35 @@ enum HostId {
     #[cfg(all(feature = "tokio", unix))]
     Tokio(::tokio::runtime::Id),
     /// A runtime of a simulation.
-    Simulated(simulated::Number),
+    Simulated(u64),
+}
+
+/// A simulated runtime, as its tasks see it.
+pub(crate) trait Runtime: Send + Sync {
+    /// Tells it apart from other runtimes of the process.
+    fn number(&self) -> u64;
+    /// Whether the task that is polled may do more in this poll.
+    fn has_budget(&self) -> bool;
+    /// Ends the wait when what the sockets hold now was handed out.
+    fn ask(&self, wait: Arc<Wait>);
+    /// Whether what the sockets held at a time was handed out, within the first `looks`.
+    fn is_proven(&self, _looks: u64, _time: u64) -> bool {
+        false
+    }
+    /// What wakes the futures that timers of its threads guard; `None` for one thread.
+    fn relay(&self) -> Option<Arc<dyn Relay<Waker>>> {
+        None
+    }
+}
+
+/// The number of the simulated runtime that the calling thread runs; `None` if it runs none.
+fn simulated_host() -> Option<u64> {
+    simulated::here(|runtime| runtime.number())
 }
 
 /// The host of the calling thread; `None` if there is none, or if the thread does not run it.
 fn host() -> Option<HostId> {
-    if let Some(number) = simulated::host() {
+    if let Some(number) = simulated_host() {
         return Some(HostId::Simulated(number));
     }
     #[cfg(all(feature = "tokio", unix))]
@@ -234,7 +257,7 @@ pub(crate) fn looks() -> u64 {
 /// Whether the runtime of the calling thread has handed out what its sockets held at a time, in
 /// nanoseconds since the [first epoch](crate::clock::first_epoch), within the first `looks`.
 pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
-    if let Some(is_proven) = simulated::is_proven(looks, time) {
+    if let Some(is_proven) = simulated::here(|runtime| runtime.is_proven(looks, time)) {
         return is_proven;
     }
     #[cfg(all(feature = "tokio", unix))]
@@ -246,7 +269,7 @@ pub(crate) fn is_proven(looks: u64, time: u64) -> bool {
 /// What wakes the futures that timers of the calling thread guard; `None` if no runtime is known
 /// that lives as long as the thread.
 pub(crate) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
-    if let Some(relay) = simulated::relay() {
+    if let Some(relay) = simulated::here(|runtime| runtime.relay()).flatten() {
         return Some(relay);
     }
     #[cfg(all(feature = "tokio", unix))]
@@ -258,7 +281,7 @@ pub(crate) fn relay_of_thread() -> Option<Arc<dyn Relay<Waker>>> {
 /// Whether the calling thread runs a simulated runtime with sockets. There a clock that a test
 /// moves does not say what is in time.
 pub(crate) fn is_simulated() -> bool {
-    simulated::host().is_some()
+    simulated_host().is_some()
 }
 
 /// Asks the host of the calling thread for a pass.
@@ -266,7 +289,10 @@ fn ask(wait: &Arc<Wait>) -> Asked {
     match wait.host {
         #[cfg(all(feature = "tokio", unix))]
         Some(HostId::Tokio(id)) => tokio::ask(id, wait),
-        Some(HostId::Simulated(_)) => simulated::ask(wait),
+        Some(HostId::Simulated(_)) => {
+            let asked = simulated::here(|runtime| runtime.ask(Arc::clone(wait)));
+            asked.map_or(Asked::Unknown, |()| Asked::Waits)
+        }
         None => Asked::Unknown,
     }
 }
@@ -274,47 +300,49 @@ fn ask(wait: &Arc<Wait>) -> Asked {
 /// Spawns tasks in the runtime of a connection.
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 #[derive(Clone)]
-pub(crate) struct Spawner {
-    /// The number of a simulated runtime; `None` if it is none.
-    simulated: Option<simulated::Number>,
-    /// `None` if the runtime is not known.
+pub(crate) enum Spawner {
     #[cfg(all(feature = "tokio", unix))]
-    runtime: Option<::tokio::runtime::Handle>,
+    Tokio(::tokio::runtime::Handle),
+    /// In a runtime of a simulation, which has this number.
+    Simulated(u64),
+    /// The runtime is not known.
+    None,
 }
 
 #[cfg(any(feature = "hyper", feature = "tokio"))]
 impl Spawner {
     /// Spawns in the runtime that the calling thread is in.
     pub(crate) fn present() -> Self {
-        Self {
-            simulated: simulated::host(),
-            #[cfg(all(feature = "tokio", unix))]
-            runtime: ::tokio::runtime::Handle::try_current().ok(),
+        if let Some(number) = simulated_host() {
+            return Self::Simulated(number);
         }
+        #[cfg(all(feature = "tokio", unix))]
+        if let Ok(runtime) = ::tokio::runtime::Handle::try_current() {
+            return Self::Tokio(runtime);
+        }
+        Self::None
     }
 
     /// Runs a task, on any thread. Where the runtime is not known, the task is dropped.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        #[cfg(all(feature = "tokio", unix))]
-        if let (None, Some(runtime)) = (self.simulated, &self.runtime) {
-            runtime.spawn(task);
-            return;
-        }
-        if let Some(number) = self.simulated {
-            simulated::spawn(number, task);
+        match self {
+            #[cfg(all(feature = "tokio", unix))]
+            Self::Tokio(runtime) => drop(runtime.spawn(task)),
+            Self::Simulated(number) => simulated::spawn(*number, task),
+            Self::None => {}
         }
     }
 
     /// Whether the runtime is one of a simulation.
     pub(crate) fn is_simulated(&self) -> bool {
-        self.simulated.is_some()
+        matches!(self, Self::Simulated(_))
     }
 }
 
 /// Whether the task that is polled may do more in this poll. Without a budget, a socket says that
 /// it is not ready, and wakes the task.
 pub(crate) fn has_budget() -> bool {
-    if let Some(has_budget) = simulated::has_budget() {
+    if let Some(has_budget) = simulated::here(|runtime| runtime.has_budget()) {
         return has_budget;
     }
     #[cfg(feature = "tokio")]
@@ -395,6 +423,7 @@ impl Pass {
 
     /// Ready when it is decided that the time is up: see [`judge`](Self::judge). Until then the
     /// task is woken.
+    #[cold]
     pub(crate) fn poll(
         &mut self,
         looks: Option<u64>,

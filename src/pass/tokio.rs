@@ -300,10 +300,6 @@ impl Wake for Barrier {
     fn wake(self: Arc<Self>) {
         self.look();
     }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.look();
-    }
 }
 
 debug_fields!([] Barrier, |it| runtime: it.id);

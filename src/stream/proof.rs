@@ -31,7 +31,7 @@ use std::task::{Context, Poll, Waker, ready};
 use super::control::Shared;
 use crate::conn::Direction;
 use crate::face::handle::sleep::Sleep;
-use crate::pass::{Limit, PATIENCE, Pass, is_simulated};
+use crate::pass::{Decided, Limit, PATIENCE, Pass, is_simulated};
 use crate::values::refused::RefusedKind;
 
 /// The proof that what lay in the socket before its first poll has reached its consumer.
@@ -105,12 +105,7 @@ impl<'a> Deadline<'a> {
 }
 
 impl Limit for Deadline<'_> {
-    fn poll_late(
-        &mut self,
-        pass: &mut Pass,
-        _looks: u64,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), RefusedKind>> {
+    fn poll_late(&mut self, pass: &mut Pass, _looks: u64, cx: &mut Context<'_>) -> Decided {
         if self.shared.is_dropped() {
             return Poll::Ready(Err(RefusedKind::Closed));
         }

@@ -11,9 +11,9 @@ use super::inner::Inner;
 use crate::clock::ManualClock;
 use crate::conn::side::Connection;
 use crate::conn::{ConnLimits, DeadlineKind};
-use crate::pass::Wait;
 use crate::pass::looks::LOOKS;
-use crate::pass::simulated::{Runtime, within};
+use crate::pass::simulated::within;
+use crate::pass::{Runtime, Wait};
 use crate::{TimerService, Timers};
 
 /// A runtime that ends a pass when the test says so.

@@ -14,7 +14,7 @@ use super::kernel::{Kernel, Looked, Reactor, World};
 use crate::clock::saturating_nanos;
 use crate::link::thread_timers::Relay;
 use crate::pass::looks::Written;
-use crate::pass::{Wait, simulated};
+use crate::pass::{self, Wait, simulated};
 
 /// A runtime, as its threads have it.
 pub(in crate::sim) struct Worker {
@@ -46,7 +46,7 @@ impl Worker {
     }
 }
 
-impl simulated::Runtime for Worker {
+impl pass::Runtime for Worker {
     fn number(&self) -> u64 {
         self.number
     }
@@ -106,7 +106,7 @@ pub(in crate::sim) fn within<O>(worker: Option<&Arc<Worker>>, run: impl FnOnce()
     let before = HERE.with(|here| mem::replace(&mut *here.borrow_mut(), worker.cloned()));
     let budget = worker.map_or(u32::MAX, |worker| worker.reactor(|reactor| reactor.budget));
     let _restore = Restore(before, BUDGET.replace(budget));
-    let host = worker.map(|worker| Arc::clone(worker) as Arc<dyn simulated::Runtime>);
+    let host = worker.map(|worker| Arc::clone(worker) as Arc<dyn pass::Runtime>);
     simulated::within(host, run)
 }
 
