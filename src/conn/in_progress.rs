@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::kinds::{DeadlineKind, WRITES, rate};
-use super::measured::{Direction, Progress};
+use super::kinds::{DeadlineKind, Direction, WRITES, rate};
+use super::measured::Progress;
 use super::rules::{self, Held};
 use super::side::{Connection, Side, Wakes};
 use crate::face::timers::Timers;
@@ -59,7 +59,8 @@ impl<S: Side> InProgress<S> {
     #[inline]
     pub fn add(&self, bytes: u64) {
         if let Some(transfer) = self.measured() {
-            transfer.add(bytes);
+            transfer.count(bytes);
+            transfer.touch();
         }
     }
 
@@ -70,8 +71,10 @@ impl<S: Side> InProgress<S> {
     ///
     /// Cost: a reading of the clock; no lock. One task at a time pauses and resumes a transfer.
     pub fn pause(&self) {
-        if let Some(transfer) = self.measured() {
-            transfer.pause();
+        let Some(transfer) = self.measured() else { return };
+        if let Some(time) = transfer.conn.time() {
+            // The near clock may be ahead, and would count too little time as a pause.
+            transfer.pause_at(time.nanos());
         }
     }
 
@@ -82,7 +85,7 @@ impl<S: Side> InProgress<S> {
     /// expired since the transfer was last resumed.
     pub fn resume(&self) {
         if let Some(transfer) = self.measured() {
-            transfer.resume();
+            transfer.resume_at(transfer.conn.now(), Wakes::Task);
         }
     }
 
@@ -156,14 +159,7 @@ impl<S: Side> Transfer<S> {
     fn touch(&self) {
         let is_read = self.kind == rate(Direction::Read);
         let direction = if is_read { Direction::Read } else { Direction::Write };
-        self.conn.stamp(direction, self.conn.stamp_now());
-    }
-
-    /// Some bytes were transferred, which counts as a read or a write.
-    #[inline]
-    fn add(&self, bytes: u64) {
-        self.count(bytes);
-        self.touch();
+        self.conn.touch(direction, None);
     }
 
     /// Some bytes were transferred, which does not count as a read or a write.
@@ -171,14 +167,6 @@ impl<S: Side> Transfer<S> {
     pub(crate) fn count(&self, bytes: u64) {
         if let Some(progress) = &self.progress {
             S::Conn::add(progress, bytes);
-        }
-    }
-
-    /// The time from now does not count, until the transfer is resumed.
-    fn pause(&self) {
-        if let (Some(progress), Some(time)) = (&self.progress, self.conn.time()) {
-            // The near clock may be ahead, and would count too little time as a pause.
-            progress.pause(time.nanos());
         }
     }
 
@@ -190,7 +178,7 @@ impl<S: Side> Transfer<S> {
         Some(progress.counted_until(time.nanos(), |due| time.round_up(due)))
     }
 
-    /// As [`pause`](Self::pause), by a time that has passed.
+    /// The time from one that has passed does not count, until the transfer is resumed.
     #[inline]
     pub(crate) fn pause_at(&self, now: u64) {
         if let Some(progress) = &self.progress {
@@ -198,12 +186,8 @@ impl<S: Side> Transfer<S> {
         }
     }
 
-    /// The time counts again. A transfer that is not paused goes on.
-    fn resume(&self) {
-        self.resume_at(self.conn.now(), Wakes::Task);
-    }
-
-    /// True if the timer had to be filed.
+    /// The time counts again. A transfer that is not paused goes on. True if the timer had to be
+    /// filed.
     #[inline]
     pub(crate) fn resume_at(&self, now: u64, wakes: Wakes) -> bool {
         let is_to_file = self.progress.as_ref().is_some_and(|progress| progress.resume(now));
@@ -221,7 +205,7 @@ impl<S: Side> Transfer<S> {
     fn end_write(&mut self) -> bool {
         self.touch();
         let Some(progress) = self.progress.take() else { return true };
-        let (conn, now, stamp) = (&self.conn, self.conn.now(), self.conn.stamp_now());
+        let (conn, now, stamp) = (&self.conn, self.conn.now(), self.conn.stamp_at(None));
         conn.change(Wakes::Task, |facts| {
             let (is_in_time, is_over, first_idle) = rules::end_write(facts, &progress, now);
             if is_over {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::kinds::{DeadlineKind, deadline_kinds, limits_struct};
+use super::moment::Moment;
 use crate::clock::saturating_nanos;
 use crate::values::scale::Scale;
 
@@ -170,3 +171,9 @@ pub struct ConnEvent {
     /// than it had been idle for at its last event. Always true for a deadline that comes once.
     pub first: bool,
 }
+
+/// Says whether an event is wanted, by its kind, and by when it came if a look at the socket may
+/// refute it.
+pub(crate) trait Wanted: Fn(DeadlineKind, Option<Moment>) -> bool {}
+
+impl<F: Fn(DeadlineKind, Option<Moment>) -> bool> Wanted for F {}

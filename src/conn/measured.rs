@@ -30,8 +30,7 @@ use std::sync::Arc;
 use self::by_socket::Asked;
 pub(super) use self::by_socket::BoundWait;
 use super::acknowledged::Acknowledged;
-pub(crate) use super::kinds::Direction;
-use super::kinds::{IDLE, Rule, WRITES, rule};
+use super::kinds::{Direction, IDLE, Rule, WRITES, rule};
 use super::limits::{DataRate, NEVER};
 use super::moment::Moment;
 use super::rules::Rare;
@@ -100,11 +99,6 @@ impl Progress {
         bounded != bytes
     }
 
-    /// Whether the transfer that runs is too slow by `now`.
-    pub(super) fn is_due(&self, now: u64) -> bool {
-        self.due() <= now
-    }
-
     /// The transfer that runs is due later by this time, in nanoseconds. True if the timer is to
     /// be filed for it.
     pub(super) fn extend(&self, time: u64, now: u64) -> bool {
@@ -137,7 +131,7 @@ impl Progress {
     }
 
     /// When more bytes must have been transferred, if the transfer is not paused.
-    fn due(&self) -> u64 {
+    pub(super) fn due(&self) -> u64 {
         self.due_of(self.bytes.load(Ordering::Relaxed))
     }
 
@@ -267,15 +261,15 @@ impl Measured {
         if event_at != NEVER && !is_true {
             self.event_at.set(NEVER);
             // A transfer that is paused has no deadline for which the timer could be filed now.
-            self.unwatch_paused();
+            self.unwatch(false);
         }
         is_true
     }
 
-    /// The timer does not regard the transfer, if it is paused.
-    fn unwatch_paused(&self) {
-        let is_paused = |state| state & RUNNING != RUNNING;
-        self.progress.exchange(|state| if is_paused(state) { state | UNWATCHED } else { state });
+    /// The timer does not regard the transfer, if it is paused or `always`.
+    fn unwatch(&self, always: bool) {
+        let is_it = |state| always || state & RUNNING != RUNNING;
+        self.progress.exchange(|state| if is_it(state) { state | UNWATCHED } else { state });
     }
 }
 
@@ -311,10 +305,8 @@ impl Transfers {
 
     /// When the first of these writes has begun; `NEVER` if none goes on.
     pub(super) fn first_start(&self) -> u64 {
-        self.writes()
-            .map(|write| write.progress.start.load(Ordering::Relaxed))
-            .min()
-            .unwrap_or(NEVER)
+        let starts = self.writes().map(|write| write.progress.start.load(Ordering::Relaxed));
+        starts.min().unwrap_or(NEVER)
     }
 
     /// Whether one of these writes holds idle times back, and is not late by `now`.
@@ -381,7 +373,7 @@ impl Transfers {
         let mut is_any = false;
         for transfer in self.of(kind).filter(|transfer| transfer.due() <= now) {
             // The guard sees the mark, unless it has changed the transfer before.
-            transfer.progress.exchange(|state| state | UNWATCHED);
+            transfer.unwatch(true);
             if transfer.due() <= now {
                 transfer.event_at.set(now);
                 is_any = true;
@@ -404,13 +396,7 @@ impl Transfers {
 
     /// The timer does not regard the transfers that are paused, or any if `all` is set.
     pub(super) fn unwatch(&self, all: bool) {
-        for transfer in &self.all {
-            if all {
-                transfer.progress.exchange(|state| state | UNWATCHED);
-            } else {
-                transfer.unwatch_paused();
-            }
-        }
+        self.all.iter().for_each(|transfer| transfer.unwatch(all));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU64;
 
+use crate::link::sync::{AtomicU64, Ordering};
+
 /// A time in nanoseconds since the clock's epoch. `Option<Moment>` takes 8 bytes: it is the type of
 /// each stamp and mark, and `None` says that the thing has not happened.
 ///
@@ -23,20 +25,53 @@ impl Moment {
     pub(crate) fn nanos(self) -> u64 {
         self.0.get() - 1
     }
+}
 
-    /// For an atomic that holds an `Option<Moment>`. `None` is less than each time.
-    #[inline]
-    pub(crate) fn to_bits(at: Option<Self>) -> u64 {
-        at.map_or(0, |at| at.0.get())
+/// An `Option<Moment>` that any thread reads. Relaxed: it carries no other data.
+#[derive(Default)]
+pub(crate) struct AtomicMoment(AtomicU64);
+
+impl AtomicMoment {
+    pub(crate) fn get(&self) -> Option<Moment> {
+        NonZeroU64::new(self.0.load(Ordering::Relaxed)).map(Moment)
     }
 
+    /// Where one task sets it.
     #[inline]
-    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
-        NonZeroU64::new(bits).map(Self)
+    pub(crate) fn set(&self, at: Moment) {
+        self.0.store(at.0.get(), Ordering::Relaxed);
+    }
+
+    /// From any thread, to a time that never goes back. A store would let a thread that was held up
+    /// between its reading of the clock and the store take back what another thread has stamped.
+    #[inline]
+    pub(crate) fn set_later(&self, at: Moment) {
+        self.0.fetch_max(at.0.get(), Ordering::Relaxed);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, corewheel_loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::{AtomicMoment, Moment};
+    use crate::link::loom_tests::{BEGIN, check};
+
+    #[test]
+    fn stamps_of_two_threads_leave_the_later_time() {
+        check(|| {
+            let stamp = Arc::new(AtomicMoment::default());
+            let other = Arc::clone(&stamp);
+            let thread = thread::spawn(move || other.set_later(Moment::at(BEGIN + 7)));
+            stamp.set_later(Moment::at(BEGIN + 5));
+            thread.join().unwrap();
+            assert_eq!(stamp.get(), Some(Moment::at(BEGIN + 7)));
+        });
+    }
+}
+
+#[cfg(all(test, not(corewheel_loom)))]
 mod tests {
     use super::*;
 
@@ -47,9 +82,11 @@ mod tests {
         assert!(times[0] > None && times.is_sorted());
         for (nanos, at) in nanos.into_iter().zip(times) {
             assert_eq!(at.map(Moment::nanos), Some(nanos));
-            assert_eq!(Moment::from_bits(Moment::to_bits(at)), at);
+            let atomic = AtomicMoment::default();
+            assert_eq!(atomic.get(), None);
+            at.inspect(|at| atomic.set(*at));
+            assert_eq!(atomic.get(), at);
         }
         assert_eq!(Moment::at(u64::MAX).nanos(), u64::MAX - 1);
-        assert_eq!(Moment::from_bits(Moment::to_bits(None)), None);
     }
 }

@@ -4,14 +4,11 @@
 use std::task::{Context, Poll};
 
 use super::in_progress::Transfer;
-use super::kinds::{AGE_GRACE, DeadlineKind, MAX_AGE, WRITES};
-pub(crate) use super::kinds::{Ends, deadline_kinds, limits_struct};
-use super::limits::{ConnEvent, NEVER};
-pub(crate) use super::measured::Direction;
-pub(crate) use super::moment::Moment;
+use super::kinds::{AGE_GRACE, DeadlineKind, Direction, MAX_AGE, WRITES};
+use super::limits::{ConnEvent, NEVER, Wanted};
+use super::moment::Moment;
 use super::rules::{self, Held};
-pub(crate) use super::side::Wakes;
-use super::side::{Connection, Side};
+use super::side::{Connection, Side, Wakes};
 use super::timers::ConnTimers;
 use crate::values::refused::RefusedKind;
 
@@ -39,14 +36,13 @@ impl<S: Side> ConnTimers<S> {
     /// Polls for the next event of the wanted kinds; `Closed` if the connection is closed. The
     /// waker is woken for events of other kinds too: they stay, and another poll takes them.
     ///
-    /// `wanted` is told when an event came that a look at the socket may refute. The caller has
-    /// polled what these kinds guard since there were so many
+    /// The caller has polled what these kinds guard since there were so many
     /// [`looks`](crate::pass::looks); `None` if it does not know what they guard.
     pub(crate) fn poll_kinds(
         &self,
         cx: &mut Context<'_>,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
+        wanted: impl Wanted,
     ) -> Poll<Result<ConnEvent, RefusedKind>> {
         let event = self.conn().poll(cx, looks, wanted);
         event.map(|event| event.map_err(Into::into)?.ok_or(RefusedKind::Closed))
@@ -63,10 +59,7 @@ impl<S: Side> ConnTimers<S> {
     /// that.
     #[inline]
     pub(crate) fn touch_read_by(&self, now: Option<u64>) -> Moment {
-        let conn = self.conn();
-        let stamp = now.map_or_else(|| conn.stamp_now(), |now| conn.stamp_of(now));
-        conn.stamp(Direction::Read, stamp);
-        stamp
+        self.conn().touch(Direction::Read, now)
     }
 
     /// Whether no limit is set, no deadline is armed and no event has come, and the task that has
@@ -95,9 +88,7 @@ impl<S: Side> ConnTimers<S> {
     /// Something was written. Returns the stamp of that.
     #[inline]
     pub(crate) fn stamp_write(&self) -> Moment {
-        let stamp = self.conn().stamp_now();
-        self.conn().stamp(Direction::Write, stamp);
-        stamp
+        self.conn().touch(Direction::Write, None)
     }
 
     /// A write has gone on that had to wait, as [`touch`](Self::touch) says. Returns the stamp of
@@ -167,7 +158,7 @@ impl<S: Side> Transfer<S> {
 
     /// Whether the transfer that runs is too slow by `now`.
     pub(crate) fn is_due(&self, now: u64) -> bool {
-        self.progress.as_ref().is_some_and(|progress| progress.is_due(now))
+        self.progress.as_ref().is_some_and(|progress| progress.due() <= now)
     }
 
     /// The transfer that runs is due later by this time, in nanoseconds.

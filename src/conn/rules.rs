@@ -14,10 +14,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::kinds::{ARMED_END, DeadlineKind, HEARTBEAT, IDLE, MAX_AGE, Rule, WRITES, rate, rule};
-use super::limits::{ConnEvent, DataRate, NEVER, Spans};
+use super::kinds::{
+    ARMED_END, DeadlineKind, Direction, HEARTBEAT, IDLE, MAX_AGE, Rule, WRITES, rate, rule,
+};
+use super::limits::{ConnEvent, DataRate, NEVER, Spans, Wanted};
 use super::marks::{Flags, KindBits};
-use super::measured::{Direction, Progress, Transfers, came_at};
+use super::measured::{Progress, Transfers, came_at};
 use super::moment::Moment;
 use crate::clock::saturating_nanos;
 use crate::directory::orders::{Terms, Visit};
@@ -403,10 +405,7 @@ fn is_true(conn: &Facts<'_, impl Place>, kind: usize) -> bool {
 /// The kinds of the events that have come, are wanted and are still true, and that data in a socket
 /// may refute. Withdraws those that are not true. Beside them, whether the first deadline may be
 /// earlier now.
-pub(super) fn judged(
-    conn: &Facts<'_, impl Place>,
-    wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
-) -> (KindBits, bool) {
+pub(super) fn judged(conn: &Facts<'_, impl Place>, wanted: impl Wanted) -> (KindBits, bool) {
     let pending = conn.pending();
     let mut judged = 0;
     for kind in (0..KINDS).filter(|kind| pending & 1 << kind != 0) {
@@ -427,7 +426,7 @@ pub(super) fn judged(
 /// be earlier now.
 pub(super) fn next_event(
     conn: &mut Facts<'_, impl Place>,
-    wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
+    wanted: impl Wanted,
 ) -> (Option<ConnEvent>, bool) {
     let pending = conn.pending();
     if pending == 0 {

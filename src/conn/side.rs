@@ -10,9 +10,9 @@
 
 use std::task::{Context, Poll};
 
-use super::kinds::DeadlineKind;
-use super::limits::{ConnEvent, ConnLimits};
-use super::measured::{Direction, Progress};
+use super::kinds::Direction;
+use super::limits::{ConnEvent, ConnLimits, Wanted};
+use super::measured::Progress;
 use super::moment::Moment;
 use super::rules::{self, Facts, Held, Place};
 use crate::clock::Timeline;
@@ -42,12 +42,10 @@ pub(crate) enum Wakes {
 }
 
 /// What a side does.
-pub(super) trait Sealed: Sized + 'static {
-    type Conn: Connection<Error = Self::Error>;
-    /// Why a poll has no timer to wait for.
-    type Error: Into<RefusedKind>;
+pub(super) trait Sealed: Clone + 'static {
+    type Conn: Connection;
 
-    fn polled<V>(result: Result<V, Self::Error>) -> Self::Polled<V>
+    fn polled<V>(result: Result<V, <Self::Conn as Connection>::Error>) -> Self::Polled<V>
     where
         Self: Side;
 }
@@ -55,7 +53,8 @@ pub(super) trait Sealed: Sized + 'static {
 /// Refers to the facts of one connection. It does not keep the connection open.
 pub(super) trait Connection: Clone + 'static {
     type Place<'a>: Place;
-    type Error;
+    /// Why a poll has no timer to wait for.
+    type Error: Into<RefusedKind>;
 
     /// Counts a handle among those that keep the connection open.
     fn add_owner(&self);
@@ -68,12 +67,18 @@ pub(super) trait Connection: Clone + 'static {
     /// The present in nanoseconds since the clock's epoch, or a little later.
     fn now(&self) -> u64;
 
-    /// The activity stamp of what happens now.
-    fn stamp_now(&self) -> Moment;
-    /// The activity stamp of what has happened before [`now`](Self::now) has returned this.
-    fn stamp_of(&self, now: u64) -> Moment;
-    /// Stamps the connection with what [`stamp_now`](Self::stamp_now) has returned.
+    /// The activity stamp of what has happened before [`now`](Self::now) has returned this; of what
+    /// happens now, if that is `None`.
+    fn stamp_at(&self, now: Option<u64>) -> Moment;
+    /// Stamps the connection with what [`stamp_at`](Self::stamp_at) has returned.
     fn stamp(&self, direction: Direction, stamp: Moment);
+    /// Does both, and returns the stamp.
+    #[inline]
+    fn touch(&self, direction: Direction, now: Option<u64>) -> Moment {
+        let stamp = self.stamp_at(now);
+        self.stamp(direction, stamp);
+        stamp
+    }
     /// Sets the stamps that are given, in their order. Each is later than the one before,
     /// and not later than the present.
     fn stamp_all(&self, stamps: rules::Stamps);
@@ -107,8 +112,8 @@ pub(super) trait Connection: Clone + 'static {
     fn with_tally(&self, count: impl FnOnce(&Tally));
 
     /// Takes the next event that has come and is wanted, of a kind that data in a socket does not
-    /// refute. `wanted` is told when it came, if a look at the socket may refute it.
-    fn take(&self, wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool) -> Option<ConnEvent>;
+    /// refute.
+    fn take(&self, wanted: impl Wanted) -> Option<ConnEvent>;
     /// Takes the next event that has come and is wanted; `None` if the connection is closed.
     /// Otherwise the task waits, for events of all kinds, and so it may be several tasks that wait
     /// for different kinds through one waker.
@@ -119,7 +124,7 @@ pub(super) trait Connection: Clone + 'static {
         &self,
         cx: &mut Context<'_>,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
+        wanted: impl Wanted,
     ) -> Poll<Result<Option<ConnEvent>, Self::Error>>;
 
     /// The budget of polls, if the side has one; on any thread, the task's runtime has its own.

@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use super::in_progress::InProgress;
-use super::kinds::{DeadlineKind, WRITES, rate};
+use super::kinds::{DeadlineKind, Direction, WRITES, rate};
 use super::limits::{ConnLimits, NEVER};
-use super::measured::Direction;
 use super::rules::{self, Held};
 use super::side::{Connection, Side, Wakes};
 use crate::clock::Timeline;
@@ -232,13 +231,13 @@ impl<S: Side> ConnTimers<S> {
     /// Something was read.
     #[inline]
     pub fn touch_read(&self) {
-        self.conn.stamp(Direction::Read, self.conn.stamp_now());
+        self.conn.touch(Direction::Read, None);
     }
 
     /// Something was written, or a long write has made progress.
     #[inline]
     pub fn touch_write(&self) {
-        self.conn.stamp(Direction::Write, self.conn.stamp_now());
+        self.conn.touch(Direction::Write, None);
     }
 
     /// Something happened that counts as a read and as a write: all idle times begin again. A write
@@ -248,8 +247,7 @@ impl<S: Side> ConnTimers<S> {
     /// Cost: one stamp more than [`touch_read`](Self::touch_read). Drains and pressure add nothing.
     #[inline]
     pub fn touch(&self) {
-        let stamp = self.conn.stamp_now();
-        self.conn.stamp(Direction::Read, stamp);
+        let stamp = self.conn.touch(Direction::Read, None);
         self.conn.stamp(Direction::Write, stamp);
     }
 

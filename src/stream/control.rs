@@ -16,9 +16,9 @@ use super::socket::Looks;
 use super::unsent::Unsent;
 use super::waiter::{TaskWaker, Waiter};
 use crate::clock::when::When;
-use crate::conn::{ConnTimers, DeadlineKind, Direction, InProgress, Moment, Side};
+use crate::conn::{AtomicMoment, ConnTimers, DeadlineKind, Direction, InProgress, Moment, Side};
 use crate::face::handle::{AnyHandle, Handle};
-use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::link::sync::{AtomicBool, Ordering};
 use crate::pass::{Guarded, SocketReader};
 use crate::values::error::TimeoutError;
 
@@ -37,8 +37,8 @@ pub(super) struct Shared {
     /// The stream was dropped.
     is_dropped: AtomicBool,
     /// When a read or a write last moved bytes, or one of the few before that: of reads that did
-    /// not wait, one in eight is noted. The bits of an `Option<Moment>`.
-    moved: AtomicU64,
+    /// not wait, one in eight is noted.
+    moved: AtomicMoment,
     /// The tasks that ask for a read.
     pub(super) reads: SocketReader,
     /// What the next read takes note of.
@@ -67,7 +67,7 @@ impl Shared {
             handle,
             is_woken: AtomicBool::new(true),
             is_dropped: AtomicBool::new(false),
-            moved: AtomicU64::new(Moment::to_bits(None)),
+            moved: AtomicMoment::default(),
             reads: SocketReader::default(),
             notes: Notes::new(CONNECTION | MESSAGE),
             behind: Behind::default(),
@@ -78,9 +78,7 @@ impl Shared {
             timeout: OnceLock::new(),
         }
     }
-}
 
-impl Shared {
     #[inline]
     pub(super) fn is_woken(&self) -> bool {
         // Relaxed: the flag carries no data. A read that waits has registered its waker before, so
@@ -96,15 +94,13 @@ impl Shared {
     /// A read or a write has moved bytes.
     #[inline]
     pub(super) fn set_moved(&self, at: Moment) {
-        // Relaxed: `SocketReader` publishes it, by an answer, or when a read waits no more.
-        self.moved.store(Moment::to_bits(Some(at)), Ordering::Relaxed);
+        // `SocketReader` publishes it, by an answer, or when a read waits no more.
+        self.moved.set(at);
     }
 
     /// Whether one has moved bytes at or after a time, in nanoseconds of the service.
     pub(super) fn has_moved_since(&self, at: u64) -> bool {
-        // Relaxed: see `set_moved`.
-        let moved = Moment::from_bits(self.moved.load(Ordering::Relaxed));
-        moved.is_some_and(|moved| moved.nanos() >= at)
+        self.moved.get().is_some_and(|moved| moved.nanos() >= at)
     }
 
     /// Whether the stream has reached a limit, or was dropped.
@@ -167,6 +163,7 @@ impl Wake for Shared {
 /// - [`message_complete`](Self::message_complete) ends the measurement.
 /// - [`begin_message`](Self::begin_message) lets the next byte begin a message. Of an owner that
 ///   never says so, only the first head has a deadline.
+#[derive(Clone)]
 pub struct StreamControl<M: Side = Handle> {
     pub(super) timers: ConnTimers<M>,
     pub(super) shared: Arc<Shared>,
@@ -424,12 +421,6 @@ impl<M: Side> StreamControl<M> {
     /// The timers of the stream; see [`TimedIo::timers`](super::TimedIo::timers).
     pub fn timers(&self) -> &ConnTimers<M> {
         &self.timers
-    }
-}
-
-impl<M: Side> Clone for StreamControl<M> {
-    fn clone(&self) -> Self {
-        Self { timers: self.timers.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 

@@ -23,8 +23,8 @@ use std::os::fd::BorrowedFd;
 
 #[cfg(unix)]
 use crate::conn::{self, PeerSocket};
-use crate::conn::{Moment, QUICK, Sent, UnsentBound};
-use crate::link::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::conn::{AtomicMoment, Moment, QUICK, Sent, UnsentBound};
+use crate::link::sync::{AtomicBool, Ordering};
 
 /// What a socket is asked for, or told.
 #[derive(Clone, Copy)]
@@ -83,8 +83,8 @@ pub(super) struct Looks {
     needed: AtomicBool,
     /// Whether a deadline has passed that waits for a look.
     asked: AtomicBool,
-    /// When the stream has last looked. The bits of an `Option<Moment>`.
-    looked_at: AtomicU64,
+    /// When the stream has last looked.
+    looked_at: AtomicMoment,
 }
 
 impl Looks {
@@ -99,7 +99,7 @@ impl Looks {
 
     /// Whether a look has come since an event did.
     pub(super) fn has_looked_since(&self, came_at: Option<Moment>) -> bool {
-        let looked_at = Moment::from_bits(self.looked_at.load(Ordering::Relaxed));
+        let looked_at = self.looked_at.get();
         looked_at.is_some() && looked_at >= came_at
     }
 
@@ -110,17 +110,12 @@ impl Looks {
 
     /// Whether a look was asked for.
     pub(super) fn take_asked(&self) -> bool {
-        let is_asked = self.asked.load(Ordering::Relaxed);
-        if is_asked {
-            // What was asked in between is answered by the look that follows.
-            self.asked.store(false, Ordering::Relaxed);
-        }
-        is_asked
+        self.asked.swap(false, Ordering::Relaxed)
     }
 
     /// The stream has looked. Before the owner is woken.
     pub(super) fn answer(&self, at: Moment) {
-        self.looked_at.store(Moment::to_bits(Some(at)), Ordering::Relaxed);
+        self.looked_at.set(at);
     }
 }
 

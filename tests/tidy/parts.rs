@@ -89,8 +89,8 @@ const NAMED: [(&str, &[(&str, &str)]); 6] = [
         "a model checks the atomics",
         &[
             ("conn/any_thread/inner", "link::owners::OwnerCount"),
-            ("conn/any_thread/stamp", "link::sync"),
             ("conn/measured", "link::sync"),
+            ("conn/moment", "link::sync"),
             ("kit/kept/room", "link::sync"),
         ],
     ),

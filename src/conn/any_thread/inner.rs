@@ -17,15 +17,14 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use atomic_waker::AtomicWaker;
 
-use super::super::kinds::{DeadlineKind, JUDGED};
-use super::super::limits::{ConnEvent, ConnLimits, Spans};
+use super::super::kinds::{DeadlineKind, Direction, JUDGED};
+use super::super::limits::{ConnEvent, ConnLimits, Spans, Wanted};
 use super::super::marks::Flags;
-use super::super::measured::{Direction, Progress};
-use super::super::moment::Moment;
+use super::super::measured::Progress;
+use super::super::moment::{AtomicMoment, Moment};
 use super::super::rules::{self, Facts, Held, InProgressCounts, Place, Rare};
 use super::super::side::{Connection, Wakes};
 use super::share::share;
-use super::stamp::Stamp;
 use crate::clock::{NearClock, Timeline};
 use crate::directory::orders::{Group, Member, Terms, Visit};
 use crate::face::handle::AnyHandle;
@@ -60,7 +59,8 @@ pub(in crate::conn) struct Inner {
     /// `None` if the service had ended when the connection began.
     time: Option<Timeline>,
     opened: u64,
-    stamps: [Stamp; 3],
+    /// When the connection was last active in each way. None goes back.
+    stamps: [AtomicMoment; 3],
     /// The task that waits for events.
     task: AtomicWaker,
     /// The connections among which its shard finds it; `None` if the service had ended, or has no
@@ -181,7 +181,7 @@ impl Inner {
             is_open: state.sleep.is_some(),
             present: state.looked,
             opened: self.opened,
-            stamps: self.stamps.each_ref().map(Stamp::get),
+            stamps: self.stamps.each_ref().map(AtomicMoment::get),
             in_progress: state.in_progress,
             spans: &state.limits,
             terms: self.group.as_ref().map_or(Terms::default(), |group| group.terms()),
@@ -228,7 +228,7 @@ impl Inner {
         self: &Arc<Self>,
         state: &mut State,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
+        wanted: impl Wanted,
     ) -> Result<Polled, Found> {
         for _ in 0..TRIES {
             if state.sleep.is_some() {
@@ -286,7 +286,7 @@ impl Inner {
         self: &Arc<Self>,
         state: &mut State,
         looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
+        wanted: impl Wanted,
     ) -> Found {
         if state.flags.get().pending() & JUDGED == 0 {
             state.pass = Pass::NONE;
@@ -315,11 +315,7 @@ impl Inner {
         }
     }
 
-    fn next_event(
-        self: &Arc<Self>,
-        state: &mut State,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
-    ) -> Option<ConnEvent> {
+    fn next_event(self: &Arc<Self>, state: &mut State, wanted: impl Wanted) -> Option<ConnEvent> {
         let (event, may_be_earlier) = rules::next_event(&mut self.facts(state), wanted);
         if may_be_earlier {
             self.file(state, false);
@@ -376,24 +372,19 @@ impl Connection for Arc<Inner> {
     }
 
     #[inline]
-    fn stamp_now(&self) -> Moment {
-        Moment::at(self.now())
-    }
-
-    #[inline]
-    fn stamp_of(&self, now: u64) -> Moment {
-        Moment::at(now)
+    fn stamp_at(&self, now: Option<u64>) -> Moment {
+        Moment::at(now.unwrap_or_else(|| self.now()))
     }
 
     #[inline]
     fn stamp(&self, direction: Direction, stamp: Moment) {
-        self.stamps[direction as usize].set(stamp);
+        self.stamps[direction as usize].set_later(stamp);
     }
 
     fn stamp_all(&self, stamps: rules::Stamps) {
         for (stamp, at) in self.stamps.iter().zip(stamps) {
             if let Some(at) = at {
-                stamp.set(at);
+                stamp.set_later(at);
             }
         }
     }
@@ -405,9 +396,9 @@ impl Connection for Arc<Inner> {
 
     /// The stamp is stored under the lock, so that a poll sees it or what was in progress.
     fn end(&self, held: Held, at: Option<Moment>) {
-        let at = at.unwrap_or_else(|| self.stamp_now());
+        let at = at.unwrap_or_else(|| self.stamp_at(None));
         let mut state = self.lock();
-        self.stamps[held.stamp()].set(at);
+        self.stamps[held.stamp()].set_later(at);
         let count = &mut state.in_progress[held as usize];
         *count = count.checked_sub(1).expect("each end has a beginning");
     }
@@ -467,7 +458,7 @@ impl Connection for Arc<Inner> {
         rules::open_due(&self.facts(&mut state), kind)
     }
 
-    fn take(&self, wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool) -> Option<ConnEvent> {
+    fn take(&self, wanted: impl Wanted) -> Option<ConnEvent> {
         // Relaxed: see `set_quiet`.
         if self.now() < self.quiet_until.load(Ordering::Relaxed) {
             return None;
@@ -478,12 +469,7 @@ impl Connection for Arc<Inner> {
         self.next_event(&mut state, |kind, at| !kind.is_judged() && wanted(kind, at))
     }
 
-    fn poll(
-        &self,
-        cx: &mut Context<'_>,
-        looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
-    ) -> Polled {
+    fn poll(&self, cx: &mut Context<'_>, looks: Option<u64>, wanted: impl Wanted) -> Polled {
         // First of all, so that no event and no change comes in between.
         self.task.register(cx.waker());
         let mut state = self.lock();

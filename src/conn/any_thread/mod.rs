@@ -11,7 +11,6 @@
 
 mod inner;
 mod share;
-mod stamp;
 #[cfg(all(test, feature = "sim", feature = "tokio", unix))]
 mod tests;
 
@@ -38,7 +37,6 @@ impl Side for Handle {
 
 impl Sealed for Handle {
     type Conn = Arc<Inner>;
-    type Error = RefusedKind;
 
     fn polled<V>(result: Result<V, RefusedKind>) -> Result<V, RefusedKind> {
         result

@@ -129,7 +129,6 @@ impl Side for Timers {
 
 impl Sealed for Timers {
     type Conn = RecordRef;
-    type Error = Infallible;
 
     fn polled<V>(result: Result<V, Infallible>) -> V {
         match result {

@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::super::kinds::DeadlineKind;
-use super::super::limits::{ConnEvent, ConnLimits, NEVER};
-use super::super::measured::{Direction, Progress};
+use super::super::kinds::Direction;
+use super::super::limits::{ConnEvent, ConnLimits, NEVER, Wanted};
+use super::super::measured::Progress;
 use super::super::moment::Moment;
 use super::super::rules::{self, Facts, Held, Place};
 use super::super::side::{Connection, Wakes};
@@ -108,13 +108,8 @@ impl Connection for RecordRef {
     }
 
     #[inline]
-    fn stamp_now(&self) -> Moment {
+    fn stamp_at(&self, _now: Option<u64>) -> Moment {
         self.connections.stamp()
-    }
-
-    #[inline]
-    fn stamp_of(&self, _now: u64) -> Moment {
-        self.stamp_now()
     }
 
     #[inline]
@@ -135,7 +130,7 @@ impl Connection for RecordRef {
     /// A stamp costs no reading of the clock here.
     fn end(&self, held: Held, _at: Option<Moment>) {
         take_one(&self.usage().in_progress[held as usize]);
-        self.stamps()[held.stamp()].set(Some(self.stamp_now()));
+        self.stamps()[held.stamp()].set(Some(self.stamp_at(None)));
     }
 
     #[inline]
@@ -168,7 +163,7 @@ impl Connection for RecordRef {
         self.connections.table.borrow_mut().set_limits(self.index, limits);
     }
 
-    fn take(&self, wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool) -> Option<ConnEvent> {
+    fn take(&self, wanted: impl Wanted) -> Option<ConnEvent> {
         let event = self.change(Wakes::Task, |facts| {
             let (event, may_be_earlier) = rules::next_event(facts, wanted);
             (event, if may_be_earlier { 0 } else { NEVER })
@@ -181,7 +176,7 @@ impl Connection for RecordRef {
         cx: &mut Context<'_>,
         // The driver of the shard looks at its sockets before a turn that is late.
         _looks: Option<u64>,
-        wanted: impl Fn(DeadlineKind, Option<Moment>) -> bool,
+        wanted: impl Wanted,
     ) -> Poll<Result<Option<ConnEvent>, Infallible>> {
         let (table, record) = (&self.connections.table, self.record());
         if !record.is_open() {

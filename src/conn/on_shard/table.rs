@@ -261,14 +261,11 @@ fn made_extra<'a>(extras: &'a mut Slab<Extra>, record: &Record) -> &'a mut Extra
 
 /// Callbacks and wakers, to which the events go.
 impl Table {
-    pub(super) fn has_events(&self, index: u32) -> bool {
-        self.record(index).flags.get().pending() != 0
-    }
-
     /// Whether there is a callback that does not run, and an event that it has not been called for.
     pub(super) fn owes_callback(&self, index: u32) -> bool {
         let is_at_rest = |on_event: &OnEvent| on_event.try_borrow().is_ok();
-        self.has_events(index) && self.on_event(index).is_some_and(is_at_rest)
+        let has_events = self.record(index).flags.get().pending() != 0;
+        has_events && self.on_event(index).is_some_and(is_at_rest)
     }
 
     /// Sets the callback. Returns the one before.
