@@ -264,7 +264,10 @@ impl InfallibleSleep {
     /// Whether the deadline has come, for a sleep that was polled or reset.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_elapsed(&self) -> bool {
-        let is_elapsed = || now() >= self.done_at();
+        // When a poll finds it done: at the deadline, rounded up to a tick of the service.
+        let time = self.timer.handle().time().filter(|_| self.kept.is_none());
+        let ceil = |time: Timeline| time.instant(time.deadline_at(self.deadline.instant()));
+        let is_elapsed = || now() >= time.map_or_else(|| self.deadline.instant(), ceil);
         #[cfg(feature = "test-util")]
         if let Some(follower) = &self.follower {
             return follower.is_elapsed(is_elapsed);
@@ -283,14 +286,6 @@ impl InfallibleSleep {
             return polled;
         }
         self.poll_service(cx)
-    }
-
-    /// When a poll finds the sleep done: the deadline, rounded up to a tick of the service.
-    #[cfg(feature = "tokio")]
-    fn done_at(&self) -> Instant {
-        let time = self.timer.handle().time().filter(|_| self.kept.is_none());
-        let Some(time) = time else { return self.deadline.instant() };
-        time.instant(time.deadline_at(self.deadline.instant()))
     }
 
     /// Whether the deadline has come, by the clock of the service.

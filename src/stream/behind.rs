@@ -63,9 +63,7 @@ impl Behind {
             }
         }
     }
-}
 
-impl Behind {
     /// Takes the end of the last head; `None` if it is not known.
     #[inline]
     pub(super) fn take_head_end(&self) -> Option<u64> {

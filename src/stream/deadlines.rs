@@ -263,9 +263,9 @@ impl<M: Side> Deadlines<M> {
     /// Registers the task of a read or write that waits.
     #[inline]
     fn register(&mut self, direction: Direction, cx: &Context<'_>) {
-        let Self { shared, reads, writes, .. } = self;
-        let way = if direction == Direction::Read { &mut reads.way } else { &mut writes.way };
-        shared.waiting(direction).register_once(&mut way.registered, cx.waker());
+        let (read, write) = (&mut self.reads.way, &mut self.writes.way);
+        let way = if direction == Direction::Read { read } else { write };
+        self.shared.waiting(direction).register_once(&mut way.registered, cx.waker());
     }
 
     /// A tunnel of HTTP/2 is as active as a request that ends now.

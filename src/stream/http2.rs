@@ -118,8 +118,8 @@ const BY_SERVER: u8 = 2;
 
 #[derive(Default)]
 pub(super) struct Connection {
-    read: Frames,
-    written: Frames,
+    /// Those that were read, and those that were written.
+    frames: [Frames; 2],
     /// The streams that are open, by their numbers, and who has ended them.
     streams: Vec<(u32, u8)>,
     /// The number of the last stream that was opened.
@@ -243,7 +243,7 @@ impl Connection {
         let (was_shut, mut has_data) = (self.window <= 0, false);
         self.gives &= by == BY_SERVER;
         while !bytes.is_empty() {
-            let frames = if by == BY_CLIENT { &mut self.read } else { &mut self.written };
+            let frames = &mut self.frames[direction as usize];
             // A part of the payload of a DATA frame that has begun before.
             has_data |= frames.left > 0 && frames.is_data;
             let (taken, frame) = frames.next(bytes);

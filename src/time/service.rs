@@ -82,12 +82,8 @@ pub fn set_service<T: Send + 'static>(service: &TimerService<T>) -> Result<(), C
     let clock = chosen.handle.clock();
     if clock.is_manual() {
         let limit = "corewheel::time goes by the system's clock";
-        return Err(ConfigError::new(
-            "clock",
-            clock,
-            limit,
-            "set a service without a manual clock",
-        ));
+        let remedy = "set a service without a manual clock";
+        return Err(ConfigError::new("clock", clock, limit, remedy));
     }
     CHOSEN.set(chosen).map_err(|refused| {
         let limit = "corewheel::time has a service already";

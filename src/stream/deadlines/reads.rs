@@ -70,7 +70,11 @@ impl<M: Side> Deadlines<M> {
             // The time for which the owner did not read does not count.
             self.stamp_read(None);
         }
-        self.wait_for_message(begins);
+        // Of a read that waits as before, the owner may have said meanwhile that a head has begun,
+        // or is complete.
+        if self.reads.message.is_some() || !self.shared.notes.has_none_for_wait() {
+            self.file_message(begins);
+        }
         // Without a budget, the stream may have more.
         if self.reads.question.is_some() && pass::has_budget() {
             self.answer();
@@ -156,15 +160,7 @@ impl<M: Side> Deadlines<M> {
         Some(now)
     }
 
-    /// A read begins to wait, or waits as before: meanwhile the owner may have said that a head has
-    /// begun, or is complete.
-    #[inline(always)]
-    fn wait_for_message(&mut self, begins: bool) {
-        if self.reads.message.is_some() || !self.shared.notes.has_none_for_wait() {
-            self.file_message(begins);
-        }
-    }
-
+    /// A read begins to wait, or waits as before, for a message.
     #[inline(never)]
     fn file_message(&mut self, begins: bool) {
         self.forget_ended();
