@@ -6,7 +6,6 @@
 //!
 //! Cost: an allocation for each connection.
 
-use std::error::Error;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -26,9 +25,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
+use crate::BoxError;
 use crate::hyper::Exchange;
-
-type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A connector of hyper-util's client whose connects have a time, and whose connections are
 /// [cut](cut_with) with an exchange.

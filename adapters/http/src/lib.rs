@@ -46,6 +46,10 @@
 #[macro_use]
 mod debug;
 
+/// An error of a service, of a body or of a timeout, as hyper and tower have it.
+#[cfg(any(feature = "hyper", feature = "tower"))]
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 #[cfg(feature = "axum")]
 pub mod axum;
 #[cfg(feature = "client")]

@@ -15,7 +15,6 @@ mod connection;
 
 #[cfg(unix)]
 use std::any::Any;
-use std::error::Error;
 use std::fmt;
 #[cfg(unix)]
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,8 +33,6 @@ use self::closing::Terms;
 use crate::hyper::{BodyLimits, HyperTimer};
 #[cfg(feature = "rustls")]
 use crate::tls::TlsIo;
-
-type BoxError = Box<dyn Error + Send + Sync>;
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

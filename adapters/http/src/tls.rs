@@ -118,13 +118,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsIo<S> {
     /// Does what is left of the handshake.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut TlsStream<S>>>> {
         if let State::Handshake(accept) = &mut self.0 {
-            match ready!(Pin::new(accept).poll(cx)) {
-                Ok(stream) => self.0 = State::Open(stream),
-                Err(error) => {
-                    self.0 = State::Failed;
-                    return Poll::Ready(Err(error));
-                }
-            }
+            let opened = ready!(Pin::new(accept).poll(cx));
+            self.0 = State::Failed;
+            self.0 = State::Open(opened?);
         }
         Poll::Ready(match &mut self.0 {
             State::Open(stream) => Ok(Pin::new(stream)),

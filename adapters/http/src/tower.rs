@@ -8,7 +8,6 @@
 //!
 //! Cost: see [`TimeoutLayer`].
 
-use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,8 +22,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// An error of a service or its timeout, as tower has it.
-type BoxError = Box<dyn Error + Send + Sync>;
+use crate::BoxError;
 
 /// Gives each request of a service a time, until its response.
 ///

@@ -22,9 +22,10 @@ use corewheel::conn::Side;
 use corewheel::stream::StreamControl;
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
-use super::cell::{BoxError, Cell, Limited, Polled, poll_body};
+use super::cell::{Cell, Limited, Polled, poll_body};
 use super::exchange::{BodySide, Connection, Core, Exchange, Flag, Hold, Kind};
 use super::limits::Awaited;
+use crate::BoxError;
 
 /// The body of a request of a [`TimedHttp`](super::TimedHttp), whose waits have limits.
 ///
@@ -36,11 +37,7 @@ use super::limits::Awaited;
 ///
 /// Those of the body `B`, and [`BodyError`](super::BodyError), each in a
 /// `Box<dyn Error + Send + Sync>`.
-pub struct TimedBody<B, M = Handle>
-where
-    B: Body,
-    M: Side,
-{
+pub struct TimedBody<B: Body, M: Side = Handle> {
     body: Within<B>,
     exchange: Exchange,
     /// `None` when the connection knows that the body is over.
@@ -65,11 +62,8 @@ enum Within<B: Body> {
     },
 }
 
-impl<B, M> TimedBody<B, M>
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
-    M: Side,
-{
+#[allow(private_bounds, reason = "its functions are internal")]
+impl<B: Limited, M: Side> TimedBody<B, M> {
     /// Begins a request of a kind, with its exchange, after its head.
     #[inline]
     pub(super) fn of_request(
@@ -241,19 +235,12 @@ debug_fields!([B: Body + fmt::Debug, M: Side] TimedBody<B, M>, |it| exchange: it
 /// With a limit for its consumer, it says that it has ended only when the consumer has asked for
 /// more than the last frame: hyper asks for the frames of an HTTP/2 stream before the client has a
 /// window for them.
-pub struct ResponseBody<B, M = Handle>
-where
-    B: Body,
-    M: Side,
-{
+pub struct ResponseBody<B: Body, M: Side = Handle> {
     body: TimedBody<B, M>,
 }
 
-impl<B, M> ResponseBody<B, M>
-where
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
-    M: Side,
-{
+#[allow(private_bounds, reason = "as above")]
+impl<B: Limited, M: Side> ResponseBody<B, M> {
     pub(super) fn new(
         body: B,
         exchange: Exchange,
@@ -347,10 +334,7 @@ impl<M: Side> Drop for Piece<M> {
 ///     })
 /// }
 /// ```
-pub struct BodyData<D, M = Handle>
-where
-    M: Side,
-{
+pub struct BodyData<D, M: Side = Handle> {
     data: D,
     /// `None` if all is written, if a flush says that, or if no limit bounds the write. In a box,
     /// as hyper moves the data of a response often, and only HTTP/2 has pieces.

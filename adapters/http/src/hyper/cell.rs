@@ -20,7 +20,6 @@
 //!
 //! Cost: see [`TimedHttp`](super::TimedHttp).
 
-use std::error::Error;
 use std::future::Future;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,8 +34,8 @@ use hyper::body::{Body, Buf, Frame, SizeHint};
 
 use super::exchange::{BodySide, Core, Member};
 use super::limits::{Awaited, BodyError, NEVER, allowance, saturating_nanos};
+use crate::BoxError;
 
-pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type PolledFrame<D> = Poll<Option<Result<Frame<D>, BoxError>>>;
 /// What a poll returns, and whether the body is complete; `None` if it goes on.
 pub(super) type Polled<D> = (PolledFrame<D>, Option<bool>);
@@ -188,9 +187,9 @@ impl<B: Body> Cell<B> {
             && state.patience.is_none()
             && connection.shared().has_moved_since(due);
         if is_patient {
-            state.patience = connection.clock.now().checked_add(PATIENCE);
+            state.patience = Some(connection.clock.now() + PATIENCE);
         }
-        is_patient && state.patience.is_some()
+        is_patient
     }
 
     /// When the wait of a body that no poll has taken out is over, and by which limit; `None` if it
@@ -211,7 +210,7 @@ impl<B: Body> Cell<B> {
 
     /// The present wait has ended, or goes on with a poll.
     fn count_wait(&self, state: &mut State<B>, awaited: Awaited) {
-        let rate = self.core.limits(self.side).rate_of(awaited);
+        let (_, rate) = self.core.limits(self.side).of(awaited);
         if rate.bytes_per_second == 0 {
             return;
         }
@@ -286,13 +285,10 @@ impl<B: Limited> Cell<B> {
     /// Arms the alarm for the end of the present wait, if there is no earlier one, and unlocks.
     fn arm(self: &Arc<Self>, mut state: MutexGuard<'_, State<B>>) {
         let Some((due, _)) = self.due(&state) else { return };
-        let comes = match &state.alarm {
-            Alarm::Off => false,
-            Alarm::Armed { until, .. } => *until <= due,
-            Alarm::Judges => true,
-        };
-        if comes {
-            return;
+        match &state.alarm {
+            Alarm::Off => {}
+            Alarm::Armed { until, .. } if *until > due => {}
+            Alarm::Armed { .. } | Alarm::Judges => return,
         }
         let mut sleep = InfallibleSleep::until(self.core.connection.handle, due);
         let waker = Waker::from(Arc::clone(self));

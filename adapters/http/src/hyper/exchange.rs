@@ -215,13 +215,10 @@ enum Progress {
 impl Progress {
     /// Takes the body out if it has not ended. It is broken from now on.
     fn cut(&mut self) -> Option<Weak<dyn Member>> {
-        match mem::replace(self, Self::Broken) {
-            Self::Goes(body) => Some(body),
-            before => {
-                *self = before;
-                None
-            }
-        }
+        let Self::Goes(body) = self else { return None };
+        let body = Weak::clone(body);
+        *self = Self::Broken;
+        Some(body)
     }
 }
 
@@ -349,9 +346,7 @@ impl Core {
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.get()
     }
-}
 
-impl Core {
     /// The response is over, or does not come: the bodies are cut if bodies have limits. A body
     /// without a limit may be read on by a task of the handler's.
     pub(super) fn end_with_response(&self) {

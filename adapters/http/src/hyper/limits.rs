@@ -132,19 +132,13 @@ impl BodyLimits {
         next_poll: Duration::ZERO,
         min_poll_rate: DataRate::OFF,
     };
-}
 
-/// What the limits of a body say about one of the two waits.
-impl BodyLimits {
-    fn of(&self, awaited: Awaited) -> (Duration, DataRate) {
+    /// The longest time of a wait, and its least rate.
+    pub(super) fn of(&self, awaited: Awaited) -> (Duration, DataRate) {
         match awaited {
             Awaited::Frame => (self.next_frame, self.min_frame_rate),
             Awaited::Poll => (self.next_poll, self.min_poll_rate),
         }
-    }
-
-    pub(super) fn rate_of(&self, awaited: Awaited) -> DataRate {
-        self.of(awaited).1
     }
 
     /// Whether a wait has a limit.

@@ -18,11 +18,11 @@ use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 
 use super::body::{ResponseBody, TimedBody};
-use super::cell::BoxError;
 #[cfg(feature = "server")]
 use super::exchange::Told;
 use super::exchange::{Connection, Exchange, Kind};
 use super::limits::BodyLimits;
+use crate::BoxError;
 
 /// A service of hyper whose requests have limits.
 ///
@@ -143,11 +143,9 @@ use super::limits::BodyLimits;
 /// # assert_eq!(&received, b"HTTP/1.1 408");
 /// # });
 /// ```
+#[derive(Clone)]
 #[must_use = "a service does nothing unless a connection has it"]
-pub struct TimedHttp<S, M = Handle>
-where
-    M: Side,
-{
+pub struct TimedHttp<S, M: Side = Handle> {
     inner: S,
     control: StreamControl<M>,
     connection: Arc<Connection>,
@@ -210,13 +208,6 @@ where
         // Before the call, whose panic ends the request.
         let waiting = Waiting(Some((request.body().exchange().clone(), control.clone())));
         TimedResponse { future: self.inner.call(request), waiting }
-    }
-}
-
-impl<S: Clone, M: Side> Clone for TimedHttp<S, M> {
-    fn clone(&self) -> Self {
-        let (inner, control) = (self.inner.clone(), self.control.clone());
-        Self { inner, control, connection: Arc::clone(&self.connection) }
     }
 }
 

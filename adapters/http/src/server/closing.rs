@@ -103,8 +103,6 @@ struct Seen {
     is_between_events: bool,
     /// Whether the client has closed its side.
     has_left: bool,
-    /// Whether it is a connection of HTTP/2; `None` while that is not known.
-    is_http2: Option<bool>,
 }
 
 /// What a server says about a stream.
@@ -161,16 +159,13 @@ impl<S> ServedIo<S> {
     /// HTTP.
     fn note_read(&mut self, is_end: bool) -> io::Result<()> {
         self.seen.has_left |= is_end;
-        if self.seen.is_http2.is_none() {
-            let stream = self.stream.as_ref().expect("it is given back by the drop");
-            self.seen.is_http2 = stream.is_http2();
-            if self.seen.is_http2 == Some(true) {
-                if !self.terms.has_http2 {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                self.told.is_http2.set(true);
-                set_http2(&stream.control(), self.terms.limits_windows);
+        let stream = self.stream.as_ref().expect("it is given back by the drop");
+        if stream.is_http2() == Some(true) && !self.told.is_http2.get() {
+            if !self.terms.has_http2 {
+                return Err(io::ErrorKind::InvalidData.into());
             }
+            self.told.is_http2.set(true);
+            set_http2(&stream.control(), self.terms.limits_windows);
         }
         Ok(())
     }
@@ -188,10 +183,10 @@ impl<S: AsyncRead + Unpin> ServedIo<S> {
     /// the client has left.
     fn look_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let may_leave = self.told.has_request.get() && !self.told.is_tunnel.get();
-        if self.seen.is_http2 != Some(false) || !self.ahead.is_wanted || !may_leave {
+        let stream = self.stream.as_mut().expect("it is given back by the drop");
+        if stream.is_http2() != Some(false) || !self.ahead.is_wanted || !may_leave {
             return Ok(());
         }
-        let stream = self.stream.as_mut().expect("it is given back by the drop");
         while !self.seen.has_left && self.ahead.read.len() < AHEAD_MAX {
             let mut part = [const { MaybeUninit::uninit() }; PART];
             let mut part = ReadBuf::uninit(&mut part);
@@ -280,7 +275,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> EndedIo<S> {
     pub(super) async fn close(self, handle: AnyHandle, time: Duration) {
         let reached = self.stream.control().limit_reached();
         // A head of HTTP/1 has begun. What may become a preface is none.
-        let is_head_late = self.seen.is_http2 == Some(false) && matches!(reached, Some(Head(_)));
+        let is_head_late =
+            self.stream.is_http2() == Some(false) && matches!(reached, Some(Head(_)));
         let is_answered = !matches!(reached, Some(FirstByte(_) | WriteStall(_) | WriteRate(_)));
         let is_written = self.seen.is_written || is_head_late;
         if self.seen.has_left || !is_answered || !is_written || time.is_zero() {

@@ -19,8 +19,9 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::Server;
 use super::closing::ServedIo;
-use super::{BoxError, Server};
+use crate::BoxError;
 use crate::hyper::{TimedBody, TimedHttp, Told};
 
 /// How long a client may hold a connection that was told to end, after its last request: the time
