@@ -308,7 +308,9 @@ impl Reader {
     /// back for ever: what was in it when the connection asked is read after some polls.
     fn end_poll(&self, reads: Reads, cx: &Context<'_>, question: &mut Option<u32>) {
         let Some(number) = *question else { return };
-        if reads.are_done() || !self.socket.is_waited_for(POLLS_MAX) {
+        // Each socket was read until it was empty.
+        let are_done = reads.unread.is_none() && !reads.has_left;
+        if are_done || !self.socket.is_waited_for(POLLS_MAX) {
             *question = None;
             self.socket.answer(number);
             // What was asked between two polls before the answer has had its wake-up.
@@ -334,11 +336,6 @@ impl Reads {
     fn note(&mut self, socket: usize, is_empty: bool) {
         self.has_left |= self.unread.is_some_and(|unread| unread != socket);
         self.unread = (!is_empty).then_some(socket);
-    }
-
-    /// Whether each socket was read until it was empty.
-    fn are_done(self) -> bool {
-        self.unread.is_none() && !self.has_left
     }
 }
 

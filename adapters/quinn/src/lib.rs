@@ -73,9 +73,9 @@ use self::driver::{Driver, Readers, Socket};
 /// held back until the runtime has looked at its sockets since. Then the endpoints of this
 /// `QuinnRuntime` read theirs first.
 ///
-/// That holds on Unix, by the system's clock, and for idle times of more than 100 ms. It holds for
-/// the sockets that [`Endpoint::new`](quinn::Endpoint::new) and `rebind` take from this runtime,
-/// and for those of [`wrap_socket`](Self::wrap_socket). Another one may not be read before.
+/// That holds on Unix, for idle times of more than 100 ms. It holds for the sockets that
+/// [`Endpoint::new`](quinn::Endpoint::new) and `rebind` take from this runtime, and for those of
+/// [`wrap_socket`](Self::wrap_socket). Another one may not be read before.
 ///
 /// A silent connection ends then, too. Beside an endpoint whose socket is never empty, it ends when
 /// the endpoint has read 250 times.
@@ -142,10 +142,6 @@ impl Runtime for QuinnRuntime {
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        if self.clock.is_manual() {
-            // No runtime holds a clock up that a test moves.
-            return TokioRuntime.spawn(future);
-        }
         tokio::spawn(self.hold_back(future));
     }
 
