@@ -178,10 +178,6 @@ impl Polls {
 
 /// What a host says to a future that waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(feature = "tokio", unix)),
-    expect(dead_code, reason = "there is no host that is known")
-)]
 enum Asked {
     /// The host ends the wait.
     Waits,
