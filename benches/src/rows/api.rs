@@ -143,7 +143,7 @@ pub fn entrants(count: usize, are_resets: bool, glommio: bool) -> Vec<Entrant> {
         |known, timer| cancel(&known.home, *timer),
         |known, timer, delay| {
             // A server computes a deadline once for many connections that it has read from.
-            if known.begins_loop() {
+            if known.begins_loop() || known.deadline.is_none() {
                 known.deadline = Some(known.home.shard.timers().deadline(delay));
             }
             reset(&known.home, *timer, known.deadline.expect("it is computed"));
