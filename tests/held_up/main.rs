@@ -11,7 +11,6 @@
 mod client;
 mod edges;
 mod on_shard;
-mod pool;
 mod rows;
 mod server;
 
