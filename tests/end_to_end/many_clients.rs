@@ -29,7 +29,7 @@ fn five_thousand_connections_at_once_are_all_served() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let runtime = Runtime::new().unwrap();
     // One world after the other, as each takes this many files.
-    for world in worlds() {
+    for world in worlds().filter(|world| world.runtime != "auto") {
         let server = Server::start(world, &["--heartbeat", "10m", "--read-idle", "10m"]);
         runtime.block_on(serve_all(&server));
         server.wait_for("pending", 0);

@@ -1,4 +1,4 @@
-//! Sleeps, timeouts and intervals of a handle, with many threads and a real clock.
+//! Sleeps and timeouts of a handle, with many threads and a real clock.
 
 use std::future::{pending, poll_fn};
 use std::hint::black_box;
@@ -10,7 +10,6 @@ use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use corewheel::interval::MissedTickBehavior;
 use corewheel::stats::ShardCounts;
 use corewheel::{
     Handle, RefusedKind, Runtime, ShardId, ShutdownPolicy, TimerService, TimerServiceBuilder,
@@ -119,7 +118,7 @@ fn burst_of_timeouts_from_one_worker_arms_all() {
     for workers in [1, 4] {
         let lab = OneShard::new(TimerService::builder());
         let runtime = multi_thread(workers);
-        check_burst_of_timeouts(&lab, &runtime, 100_000, true);
+        check_burst_of_timeouts(&lab, &runtime, 40_000, true);
         check_burst_of_timeouts(&lab, &runtime, 20_000, false);
         drop(runtime);
         lab.wait_until_no_client();
@@ -172,7 +171,7 @@ fn check_burst_of_timeouts(
 
 #[test]
 fn burst_of_sleeps_fires_all_and_none_early() {
-    const COUNT: usize = 100_000;
+    const COUNT: usize = 30_000;
     for workers in [1, 4] {
         let lab = OneShard::new(TimerService::builder());
         let runtime = multi_thread(workers);
@@ -276,7 +275,7 @@ fn burst_of_2000_threads_at_a_capacity_of_2200_arms_all() {
 fn short_lived_threads_leave_no_timers() {
     const WAVE: usize = 100;
     // A shard of the default capacity grants and takes back a thousand keys for each thread.
-    for (capacity, waves) in [(1 << 20, 5), (1 << 11, 200)] {
+    for (capacity, waves) in [(1 << 20, 5), (1 << 11, 40)] {
         let lab = OneShard::new(TimerService::builder().capacity(capacity));
         let handle = lab.handle;
         for _ in 0..waves {
@@ -452,29 +451,4 @@ fn shard_beside_busy_workers_receives_its_requests() {
     lab.wait_until_no_timer();
     stop.store(true, Ordering::Relaxed);
     wait_for(&runtime, busy.join_all());
-}
-
-#[test]
-fn interval_on_a_multi_thread_runtime_ticks_without_drift() {
-    const PERIOD: Duration = ms(10);
-    let lab = OneShard::new(TimerService::builder());
-    let runtime = multi_thread(4);
-    let ticks = |number: usize| {
-        let behaviors = [MissedTickBehavior::Burst, MissedTickBehavior::Skip];
-        let mut interval = lab.handle.interval_at(PERIOD, PERIOD).unwrap();
-        interval.set_missed_tick_behavior(behaviors[number % 2]);
-        async move {
-            let first = interval.tick().await.unwrap();
-            for count in 1..50 {
-                let periods = count + interval.missed() as u32;
-                let due = interval.tick().await.unwrap();
-                assert!(Instant::now() >= due, "a tick is early");
-                assert_eq!(due, first + PERIOD * periods, "{number}");
-                yield_now().await;
-            }
-        }
-    };
-    let tasks = spawn_all(&runtime, (0..100).map(ticks));
-    wait_for(&runtime, tasks.join_all());
-    lab.wait_until_no_timer();
 }

@@ -189,7 +189,7 @@ pub(super) fn check_to_its_end(
 }
 
 /// What the upstream server of the example says of a body.
-fn received(bytes: usize) -> (u16, Vec<u8>) {
+pub(super) fn received(bytes: usize) -> (u16, Vec<u8>) {
     (200, format!("the body of the request had {bytes} bytes\n").into_bytes())
 }
 
@@ -392,8 +392,9 @@ fn connection_ends_at_its_greatest_age() {
 fn request_in_flight_is_not_cut_as_idle() {
     let options = ["--read-idle", "3s", "--keep-alive", "3s", "--response", "1h"];
     check(&["corewheel"], &options, |proxy| {
-        for request in [get_of("/slow?ms=5000"), post_of("/slow?ms=5000", 3) + "abc"] {
-            assert_eq!(read_answer(&mut proxy.send(request)).0, 200);
+        let requests = [get_of("/slow?ms=5000"), post_of("/slow?ms=5000", 3) + "abc"];
+        for mut client in requests.map(|request| proxy.send(request)) {
+            assert_eq!(read_answer(&mut client).0, 200);
         }
     });
 }
@@ -483,7 +484,7 @@ fn honest_client_is_served_for_longer_than_each_limit() {
 
 #[test]
 fn proxy_on_sigterm_answers_the_request_in_progress_and_ends() {
-    check_to_its_end(&ALL, &["--drain", "50s"], |proxy, _| {
+    check_to_its_end(&ALL, &["--drain", "20s"], |proxy, _| {
         let mut idle = proxy.connect();
         assert_eq!(get(&mut idle, "/").0, 200);
         let mut busy = begin_body(&proxy, "/");

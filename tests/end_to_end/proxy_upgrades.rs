@@ -170,7 +170,7 @@ fn websockets_outlast_the_greatest_age_until_its_grace() {
 
 #[test]
 fn websockets_outlast_the_beginning_of_a_shutdown_which_waits_for_them() {
-    check_to_its_end(&["--h2c", "--drain", "20s"], |proxy, _| {
+    check_to_its_end(&["--h2c", "--drain", "12s"], |proxy, _| {
         let tunnels = Tunnel::open_both(&proxy);
         proxy.child.signal(Signal::TERM);
         thread::sleep(PAST_TOLD);
