@@ -10,7 +10,7 @@ use stats_alloc::Region;
 
 use crate::ALLOCATOR;
 
-const WAKE_UPS: u64 = 5_000;
+const WAKE_UPS: u64 = 2_000;
 /// The bytes that may stay. A timer's entry for each wake-up would take some 50 bytes, a read's 16.
 const KEPT_MAX: usize = 16 << 10;
 

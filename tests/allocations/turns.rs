@@ -65,11 +65,11 @@ pub(crate) fn steady_load_of_timers_and_requests_allocates_nothing() {
             lab.settle();
         }
     };
-    steady(60_000);
+    steady(20_000);
     let ran = runs.load(Ordering::Relaxed);
-    check_allocates_nothing(|| steady(20_000));
+    check_allocates_nothing(|| steady(10_000));
     let ran = runs.load(Ordering::Relaxed) - ran;
-    assert!(ran > 8 * 20_000 / 4, "the periodic callbacks do not run");
+    assert!(ran > 8 * 10_000 / 4, "the periodic callbacks do not run");
     let counts = lab.service.stats().shards[0].counts;
-    assert!(counts.fired > 10_000 && counts.cancelled > 500_000, "{counts:?}");
+    assert!(counts.fired > 5_000 && counts.cancelled > 180_000, "{counts:?}");
 }
