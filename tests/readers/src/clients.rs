@@ -11,12 +11,9 @@ use axum::body::Bytes;
 use axum::http::Request;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::process::Command;
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
-
-use super::free_address;
 
 /// How often a client that is slow reads.
 const PIECE: Duration = Duration::from_millis(100);
@@ -32,8 +29,6 @@ pub(crate) enum Pace {
     FastThen(Duration, u64),
     /// So many bytes as fast as it can, and nothing afterwards.
     Stops(u64),
-    /// By `curl --limit-rate`, so many bytes in a second.
-    Curl(u64),
 }
 
 impl fmt::Display for Pace {
@@ -44,7 +39,6 @@ impl fmt::Display for Pace {
             Self::FastThen(time, rate) => write!(f, "fast for {time:?}, then {rate} bytes/s"),
             Self::Stops(0) => write!(f, "never reads"),
             Self::Stops(bytes) => write!(f, "stops after {bytes} bytes"),
-            Self::Curl(rate) => write!(f, "curl --limit-rate {rate}"),
         }
     }
 }
@@ -109,7 +103,6 @@ impl Source {
 
     async fn read(mut self, pace: Pace) -> io::Result<()> {
         match pace {
-            Pace::Curl(_) => unreachable!("curl reads itself"),
             Pace::Stops(bytes) => {
                 self.take_all(bytes).await?;
                 std::future::pending().await
@@ -144,15 +137,6 @@ impl Source {
 /// The rest of a client. It ends when the server has ended the connection.
 pub(crate) type Reading = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-async fn curl(server: SocketAddr, port: u16, rate: u64) -> io::Result<()> {
-    let (port, rate) = (port.to_string(), rate.to_string());
-    let mut command = Command::new("curl");
-    command.args(["--silent", "--output", "/dev/null", "--local-port", &port]);
-    command.args(["--limit-rate", &rate, &format!("http://{server}/")]);
-    let status = command.kill_on_drop(true).status().await?;
-    Err(io::Error::other(status.to_string()))
-}
-
 /// Connects and asks. Returns the port of the client, and the future that reads.
 ///
 /// # Errors
@@ -163,10 +147,6 @@ pub(crate) async fn begin(
     protocol: &Protocol,
     pace: Pace,
 ) -> io::Result<(u16, Reading)> {
-    if let Pace::Curl(rate) = pace {
-        let port = free_address()?.port();
-        return Ok((port, Box::pin(curl(server, port, rate))));
-    }
     let mut stream = TcpStream::connect(server).await?;
     let port = stream.local_addr()?.port();
     let reading: Reading = match protocol {

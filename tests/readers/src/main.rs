@@ -26,7 +26,7 @@ use std::error::Error;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
@@ -75,8 +75,6 @@ struct Client {
     expected: Expected,
     /// The ports of the server's and of the client's end.
     ports: (u16, u16),
-    /// Whether its connection was seen.
-    began: bool,
     seen: Seen,
     /// Why the client has ended.
     error: Option<String>,
@@ -88,7 +86,7 @@ impl Client {
             return false;
         }
         match self.expected {
-            Expected::Kept => self.began && self.seen.left.is_none(),
+            Expected::Kept => self.seen.left.is_none(),
             Expected::Ended(within) => self.seen.gone.is_some_and(|gone| gone <= within),
             Expected::Told(within) => self.seen.left.is_some_and(|left| left <= within),
             Expected::Either => true,
@@ -143,24 +141,15 @@ fn paces(server: &Server) -> Vec<(Pace, Expected)> {
         (Pace::Steady(300_000), Expected::Kept),
         (Pace::Bursts(30_000, seconds(5)), Expected::Kept),
         (Pace::Bursts(300_000, seconds(8)), Expected::Kept),
+        // As `curl --limit-rate 1M` does, which reads 5 to 10 MB at once.
+        (Pace::Bursts(1_000_000, seconds(10)), Expected::Kept),
         (Pace::FastThen(seconds(4), 100_000), Expected::Either),
         (Pace::Steady(1), dripped),
         (Pace::Stops(5_000_000), stopped),
     ];
-    let is_http1 = matches!(&server.protocol, Protocol::Bytes(bytes) if bytes.starts_with(b"GET"));
-    if is_http1 && has_curl() {
-        // It reads 5 to 10 MB at once, and then nothing for as long as that takes at its rate: at
-        // 300 kB/s for up to 34 s.
-        paces.extend([30_000, 300_000].map(|rate| (Pace::Curl(rate), Expected::Either)));
-        paces.push((Pace::Curl(1_000_000), Expected::Kept));
-    }
     let never = if server.name == "serve" { NEVER } else { 1 };
     paces.extend((0..never).map(|_| (Pace::Stops(0), ended)));
     paces
-}
-
-fn has_curl() -> bool {
-    Command::new("curl").arg("--version").output().is_ok()
 }
 
 struct Options {
@@ -198,7 +187,7 @@ async fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
             tasks.spawn(async move { (at, reading.await) });
             let ports = (server.address.port(), port);
             let (server, seen) = (server.name, Seen::default());
-            clients.push(Client { server, pace, expected, ports, began: false, seen, error: None });
+            clients.push(Client { server, pace, expected, ports, seen, error: None });
         }
     }
     let begin = Instant::now();
@@ -209,11 +198,6 @@ async fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
             let socket = sockets.get(client.ports);
             if let Some(socket) = socket {
                 client.seen.held = client.seen.held.max(socket.unsent);
-                client.began |= socket.is_established;
-            }
-            if !client.began {
-                // curl has not connected yet.
-                continue;
             }
             if !socket.is_some_and(|socket| socket.is_established) {
                 client.seen.left.get_or_insert(now);
@@ -237,9 +221,6 @@ async fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
             }
         }
         println!("{client}");
-    }
-    if !has_curl() {
-        println!("curl: skipped, as it is not installed");
     }
     for name in programs.missing() {
         println!("{name}: skipped, as --programs does not lead to it");
