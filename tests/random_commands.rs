@@ -249,8 +249,7 @@ impl Worker {
         let delay = delay(&mut self.rng);
         let at = moment(self.client.now(), delay);
         match self.rng.u8(..20) {
-            0..=8 => self.schedule(delay, at),
-            9..=10 => self.schedule_call(delay, at),
+            kind @ 0..=10 => self.schedule(delay, at, kind <= 8),
             kind => {
                 let Some((handle, id)) = self.ledger.pick(&mut self.rng) else { return };
                 match kind {
@@ -269,27 +268,20 @@ impl Worker {
         }
     }
 
-    fn schedule(&mut self, delay: Duration, at: Instant) {
+    /// Schedules a value, or a callback.
+    fn schedule(&mut self, delay: Duration, at: Instant, is_value: bool) {
         let Some(job) = self.ledger.job(at) else { return };
         let (shard, id) = (ShardId::new(self.rng.u16(..SHARDS)), job.id);
-        let scheduled = if self.rng.bool() || delay == Duration::MAX {
-            self.client.on(shard).schedule(delay, job)
+        let client = self.client.on(shard);
+        let scheduled = if is_value {
+            let is_by_delay = self.rng.bool() || delay == Duration::MAX;
+            let scheduled =
+                if is_by_delay { client.schedule(delay, job) } else { client.schedule(at, job) };
+            scheduled.map_err(|error| end_refused(error, |job| job.end(End::Returned)))
         } else {
-            self.client.on(shard).schedule(at, job)
+            let call = move |timers: &Timers<Job>| job.fire(timers.now());
+            client.schedule_fn(delay, call).map_err(|error| end_refused(error, drop))
         };
-        let scheduled = scheduled.map_err(|error| end_refused(error, |job| job.end(End::Returned)));
-        self.note(scheduled, id);
-    }
-
-    fn schedule_call(&mut self, delay: Duration, at: Instant) {
-        let Some(job) = self.ledger.job(at) else { return };
-        let (shard, id) = (ShardId::new(self.rng.u16(..SHARDS)), job.id);
-        let call = move |timers: &Timers<Job>| job.fire(timers.now());
-        let scheduled = self.client.on(shard).schedule_fn(delay, call);
-        self.note(scheduled.map_err(|error| end_refused(error, drop)), id);
-    }
-
-    fn note(&mut self, scheduled: Result<TimerId, RefusedKind>, id: u32) {
         match scheduled {
             Ok(handle) => {
                 self.outcomes.accepted += 1;
@@ -371,8 +363,8 @@ fn check(host: Host, commands: u64, early: Option<ShutdownPolicy>) {
             readings
         })
     };
-    let join = |threads: Vec<thread::JoinHandle<Outcomes>>| -> Vec<Outcomes> {
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    let join = |threads: Vec<thread::JoinHandle<Outcomes>>| {
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     };
     let (outcomes, report) = if let Some(policy) = early {
         let third = (commands / 3) as u32;
@@ -416,9 +408,10 @@ fn audit(
     assert_eq!(sum(|c| c.pending), 0, "{host:?}");
     assert_eq!(sum(|c| c.returned), returned, "{host:?}");
     let timers = (ledger.next.load(Ordering::SeqCst) as usize).min(ledger.ends.len());
+    let ends = |id: usize| ledger.ends[id].load(Ordering::SeqCst);
     let mut fired = 0;
     for id in 0..timers {
-        let ends = ledger.ends[id].load(Ordering::SeqCst);
+        let ends = ends(id);
         assert!(
             [End::Fired, End::Cancelled, End::Dropped, End::Returned]
                 .into_iter()
@@ -431,18 +424,14 @@ fn audit(
     let accepted: u64 = outcomes.iter().map(|outcomes| outcomes.accepted).sum();
     assert!(sum(|c| c.scheduled_remote) >= accepted, "{host:?}: {accepted} were accepted");
     for outcomes in &outcomes {
-        assert!(
-            shuts_down_early || outcomes.replies_lost == 0,
-            "{host:?}: {}",
-            outcomes.replies_lost
-        );
+        let lost = outcomes.replies_lost;
+        assert!(shuts_down_early || lost == 0, "{host:?}: {lost}");
         for id in &outcomes.fired {
-            let ends = ledger.ends[*id as usize].load(Ordering::SeqCst);
-            assert_eq!(ends, 1 << End::Fired as u8, "{host:?}: timer {id} was reported as fired");
+            let is_fired = ends(*id as usize) == 1 << End::Fired as u8;
+            assert!(is_fired, "{host:?}: timer {id} was reported as fired");
         }
         for id in &outcomes.stale {
-            let ends = ledger.ends[*id as usize].load(Ordering::SeqCst);
-            assert!(ends > 0, "{host:?}: timer {id} was reported as stale");
+            assert!(ends(*id as usize) > 0, "{host:?}: timer {id} was reported as stale");
         }
     }
 }
