@@ -295,7 +295,7 @@ fn card_of_a_stuck_shard_says_so_and_a_lane_that_was_deep_just_now_is_shown() {
 }
 
 #[test]
-fn state_warnings_and_counts_of_trouble_are_drawn_as_alarms_and_no_others() {
+fn trouble_is_drawn_as_alarms_and_a_calm_page_says_that_nothing_needs_attention() {
     let Some(mut browser) = Browser::start() else { return };
     let stage = Stage::new();
     // What is drawn as an alarm, in the order of the page.
@@ -303,6 +303,13 @@ fn state_warnings_and_counts_of_trouble_are_drawn_as_alarms_and_no_others() {
         ?? one.textContent)";
     stage.show(&mut browser);
     assert_eq!(browser.eval(drawn), json!([]));
+    let said = browser.text("#attention");
+    assert!(said.contains("Nothing needs attention: timers are on time."), "{said}");
+    let listed = browser.text("#warnings");
+    for kind in WarningKind::ALL {
+        assert!(listed.contains(kind.id()), "{kind}: {listed}");
+    }
+    browser.check_calm();
     browser.leave();
     let server = FakeServer::start(stage.address(), |stats| {
         stats["shards"][0]["state"] = json!("dead");
@@ -363,19 +370,5 @@ fn page_shows_what_has_ended_connections_and_what_a_stamp_adds() {
     assert!(said.contains("0 open on shards; 3 have ended"), "{said}");
     let said = browser.text("#stamp");
     assert!(said.contains("up to 11 ms after its limit"), "{said}");
-    browser.check_calm();
-}
-
-#[test]
-fn page_without_a_warning_says_that_nothing_needs_attention() {
-    let Some(mut browser) = Browser::start() else { return };
-    let stage = Stage::new();
-    stage.show(&mut browser);
-    let said = browser.text("#attention");
-    assert!(said.contains("Nothing needs attention: timers are on time."), "{said}");
-    let listed = browser.text("#warnings");
-    for kind in WarningKind::ALL {
-        assert!(listed.contains(kind.id()), "{kind}: {listed}");
-    }
     browser.check_calm();
 }
