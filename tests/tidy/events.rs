@@ -1,9 +1,8 @@
 //! The guide `statistics` lists each event of `tracing` in the sources, and lists no other.
 
 use std::collections::BTreeSet;
-use std::fs;
 
-use super::{ADAPTERS, SERVICE, SHARD, Source, sources};
+use super::{ADAPTERS, SERVICE, SHARD, Source, sources, text_of};
 
 /// The macros by which the sources emit events.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
@@ -106,8 +105,7 @@ fn guide_lists_each_event_of_the_sources_and_no_other() {
         }
         assert_eq!(emitted.len() - before, calls, "each use of `tracing` is an event by its path");
     }
-    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide/statistics.md"))
-        .expect("the guide is text");
+    let guide = text_of("src/guide/statistics.md");
     let (_, events) = guide.split_once("# Events\n").expect("the guide has a list of events");
     let listed = entries(events);
     let (emitted_set, listed_set): (BTreeSet<_>, BTreeSet<_>) =

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Source;
+use super::{Source, text_of};
 
 /// The links to tests in a text, each `[words](path "name of the test")`: line, path and name. The
 /// name is empty if the link has none.
@@ -31,8 +31,7 @@ fn has_test(source: &str, name: &str) -> bool {
 
 /// What is guaranteed, as the README says it.
 fn guarantees() -> (usize, String) {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))
-        .expect("there is a README");
+    let text = text_of("README.md");
     let (before, section) = text.split_once("## What is guaranteed\n").expect("it has the section");
     let section = section.split("\n## ").next().unwrap_or_default();
     (before.lines().count() + 1, section.to_owned())

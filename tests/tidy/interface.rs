@@ -1,10 +1,8 @@
 //! No type of a crate that is still 0.x stands in the public interface of the service.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
-use super::{SERVICE, Source, check, first_word, has_word, is_of_word, sources};
+use super::{SERVICE, Source, check, first_word, has_word, is_of_word, sources, text_of};
 
 /// The crates that are still 0.x with types in the public interface of the service, and why.
 /// `src/guide/packages.md` says the same to users.
@@ -120,9 +118,7 @@ fn public_uses(sources: &[Source], of: &str) -> Vec<(String, usize)> {
 
 #[test]
 fn public_interface_has_no_type_of_a_crate_that_is_still_0_x() {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let manifest = fs::read_to_string(manifest).expect("there is a manifest");
-    let young = young_dependencies(&manifest);
+    let young = young_dependencies(&text_of("Cargo.toml"));
     assert!(young.len() >= 10 && young.contains(&"rtrb".to_owned()), "{young:?}");
     let sources = sources(&[SERVICE]);
     for name in &young {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{ADAPTERS, check};
+use super::{ADAPTERS, check, text_of};
 
 /// The folders of the published packages, but for that of the service.
 fn packages(root: &Path) -> Vec<PathBuf> {
@@ -31,8 +31,7 @@ fn each_package_has_the_licences_of_the_repository() {
 
 /// The words of a list in the script of all checks.
 fn listed(name: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/run");
-    let script = fs::read_to_string(path).expect("there is a script of all checks");
+    let script = text_of(".ci/run");
     let after = script.split_once(&format!("\n{name}=(")).expect("the script has this list").1;
     let list = after.split_once(')').expect("a list ends").0;
     list.split_whitespace().map(str::to_owned).collect()
@@ -55,8 +54,7 @@ fn each_published_package_is_packed_and_checked() {
 
 #[test]
 fn each_piece_of_the_checks_is_run_on_a_change() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows/ci.yml");
-    let workflow = fs::read_to_string(path).expect("there is a workflow");
+    let workflow = text_of(".github/workflows/ci.yml");
     let matrix = workflow.split_once("pieces:\n          - ").expect("the workflow has pieces").1;
     let matrix = matrix.split_once("steps:").expect("the workflow has steps").0;
     let mut run: Vec<_> = matrix.split_whitespace().filter(|word| *word != "-").collect();
