@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -296,11 +297,14 @@ impl<T: Send + 'static> Lab<T> {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
+        // One type for all futures of an output: the code of a task is compiled once.
+        let future: Pin<Box<dyn Future<Output = F::Output> + Send>> = Box::pin(future);
         self.tasks().spawn(future)
     }
 
     /// Runs a future that needs nothing but the tasks.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let future: Pin<&mut dyn Future<Output = F::Output>> = pin!(future);
         self.tasks().block_on(future)
     }
 

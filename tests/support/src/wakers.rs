@@ -162,6 +162,7 @@ pub fn wait_for(is_so: impl FnMut() -> bool) {
 }
 
 /// Runs a test on a thread of its own, and fails if it does not end in time.
+#[track_caller]
 pub fn within_patience<O: Send + 'static>(run: impl FnOnce() -> O + Send + 'static) -> O {
     let (done, is_done) = mpsc::channel::<()>();
     let thread = thread::spawn(move || {

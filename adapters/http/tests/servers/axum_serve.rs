@@ -1,6 +1,7 @@
 //! `serve` of this package over real sockets: idle connections and slow clients are cut, and no
 //! request that the server works on is, nor in a graceful shutdown.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::thread;
@@ -11,20 +12,20 @@ use axum::extract::ConnectInfo;
 use axum::extract::connect_info::Connected;
 use axum::handler::{Handler, HandlerWithoutStateExt};
 use axum::routing::get as on_get;
-use axum::serve::ListenerExt;
+use axum::serve::{ListenerExt, TapIo};
 use corewheel::conn::DataRate;
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::{IncomingStream, serve};
-use corewheel_http::hyper::BodyLimits;
-use tokio::net::TcpListener;
+use corewheel_test_support::stream::NONE as OFF;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
-use crate::axum_told::{LONG, OFF, PARTS, Server, half};
+use crate::axum_told::half;
 use crate::http::{
-    PATIENCE, ask, beside_runtime, check_at_once, connect, connect_http2, get, ms, read_until,
-    wait_until,
+    DATA, RST_STREAM, beside_runtime, check_at_once, connect, get, head, ms, read_until, rest_of,
 };
-use crate::on_its_way::clients::{Client, VERSIONS, Version};
+use crate::on_its_way::clients::{Client, Version};
+use crate::served::{Http2, PARTS, Server};
 
 /// Each limit: shorter than a handler works that comes to an end by itself.
 const LIMIT: Duration = ms(1_000);
@@ -32,11 +33,6 @@ const RATE: DataRate = DataRate::new(1_000, LIMIT);
 
 const ALL: StreamLimits =
     OFF.first_byte(LIMIT).head(LIMIT).idle(LIMIT).read_idle(LIMIT).min_read_rate(RATE);
-
-/// A server for which a client that stops in a body is idle.
-fn start(limits: StreamLimits) -> Server {
-    Server::start(limits, BodyLimits::NONE)
-}
 
 #[test]
 fn connection_that_is_idle_or_whose_head_or_body_is_slow_is_cut() {
@@ -48,7 +44,7 @@ fn connection_that_is_idle_or_whose_head_or_body_is_slow_is_cut() {
         (OFF.min_read_rate(RATE), half("/post"), "read rate"),
     ];
     check_at_once(cases, |(limits, sent, limit)| {
-        let server = start(limits);
+        let server = Server::of(limits);
         let begin = Instant::now();
         let answer = server.answer_to(&sent);
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
@@ -63,7 +59,7 @@ fn connection_that_is_idle_or_whose_head_or_body_is_slow_is_cut() {
 
 #[test]
 fn handlers_and_responses_that_take_longer_than_each_limit_are_not_cut() {
-    let server = start(ALL);
+    let server = Server::of(ALL);
     // The second request is there before the first is answered.
     let mut client = server.send(&get("/late").repeat(2));
     for _ in 0..2 {
@@ -72,23 +68,25 @@ fn handlers_and_responses_that_take_longer_than_each_limit_are_not_cut() {
     client.write_all(&get("/slow")).unwrap();
     let answer = read_until(&mut client, b"0\r\n\r\n");
     assert_eq!(answer.matches("part").count(), PARTS as usize, "{answer:?}");
-    server.runtime.block_on(async {
-        let client = connect_http2(server.address).await;
-        // They end at different times.
-        let (at_once, panicked, late, slow) = tokio::join!(
-            ask(client.clone(), "/"),
-            ask(client.clone(), "/panic"),
-            ask(client.clone(), "/late"),
-            ask(client.clone(), "/slow"),
-        );
-        assert_eq!(at_once.unwrap(), "hello");
-        assert!(panicked.is_err());
-        assert_eq!(late.unwrap(), "worked");
-        assert_eq!(slow.unwrap().len(), PARTS as usize * b"part".len());
-        // The connection is idle when the last has ended.
-        tokio::task::block_in_place(|| wait_until(|| client.is_closed()));
-    });
-    assert_eq!(read_until(&mut client, b"\0"), "");
+    let mut http2 = Http2::connect(server.address);
+    // They end at different times.
+    for (stream, path) in [(1, "/"), (3, "/panic"), (5, "/late"), (7, "/slow")] {
+        http2.send(&head(stream, path, false));
+    }
+    let (mut bodies, mut reset) = (BTreeMap::<_, Vec<_>>::new(), Vec::new());
+    // The connection is idle when the last has ended.
+    while let Some((kind, _, stream, payload)) = http2.next() {
+        match kind {
+            DATA => bodies.entry(stream).or_default().extend(payload),
+            RST_STREAM => reset.push(stream),
+            _ => {}
+        }
+    }
+    let slow = b"part".repeat(PARTS as usize);
+    assert_eq!(bodies, [(1, b"hello".to_vec()), (5, b"worked".to_vec()), (7, slow)].into());
+    assert_eq!(reset, [3]);
+    drop(http2);
+    assert_eq!(rest_of(client), "");
     // Both idle limits are due at the same time.
     let ended = server.stop();
     let idle: u64 = ended.iter().filter(|of| of.0.ends_with("idle")).map(|of| of.1).sum();
@@ -107,14 +105,14 @@ fn http1_head_that_comes_with_the_body_before_it_is_cut_as_a_slow_head() {
         [(parted, with_more, Duration::ZERO, "request"), (parted, whole, 2 * LIMIT, "all idle")]
     });
     check_at_once(cases, |(parted, sent, idle, end)| {
-        let server = start(OFF.head(LIMIT).idle(idle));
+        let server = Server::of(OFF.head(LIMIT).idle(idle));
         let (first, second) = sent.as_bytes().split_at(parted);
         let mut client = server.send(first);
         thread::sleep(LIMIT / 2);
         let begin = Instant::now();
         client.write_all(second).unwrap();
         assert!(read_until(&mut client, body.as_bytes()).starts_with("HTTP/1.1 200"));
-        let told = read_until(&mut client, b"\0");
+        let told = rest_of(client);
         assert_eq!(told.starts_with("HTTP/1.1 408 "), !told.is_empty(), "{told:?}");
         assert!(begin.elapsed() >= LIMIT, "after {:?}", begin.elapsed());
         assert_eq!(server.stop(), [(end, 1)]);
@@ -122,34 +120,8 @@ fn http1_head_that_comes_with_the_body_before_it_is_cut_as_a_slow_head() {
 }
 
 #[test]
-fn client_that_takes_a_long_response_slowly_is_not_idle() {
-    // A client of HTTP/2 has a window for all of it, or for a part.
-    let cases = VERSIONS.map(|version| (version, None));
-    check_at_once(
-        cases.into_iter().chain([(Version::Http2, Some(40_000))]),
-        |(version, window)| {
-            let server = start(OFF.idle(ms(200)).write_stall(PATIENCE));
-            let mut client = Client::connect(server.address, version, window.unwrap_or(32 << 20));
-            client.get(1, "/long");
-            if let Some(window) = window {
-                for _ in 0..LONG / window as usize {
-                    client.read_data(window as usize);
-                    thread::sleep(ms(400));
-                    client.give_window(1, window);
-                }
-                client.read_data(LONG % window as usize);
-            } else {
-                client.read_steadily(LONG, &format!("{version:?}"));
-            }
-            client.wait_for_end();
-            server.stop();
-        },
-    );
-}
-
-#[test]
 fn http2_client_that_gives_no_window_is_cut() {
-    let server = start(OFF.write_stall(LIMIT));
+    let server = Server::of(OFF.write_stall(LIMIT));
     let mut client = Client::connect(server.address, Version::Http2, 1);
     let begin = Instant::now();
     client.get(1, "/long");
@@ -160,22 +132,22 @@ fn http2_client_that_gives_no_window_is_cut() {
 
 #[test]
 fn graceful_shutdown_waits_for_a_request_that_takes_longer_than_each_limit() {
-    let server = start(ALL);
-    let mut client = server.send(&get("/late"));
-    let mut idle = server.greet();
+    let server = Server::of(ALL);
+    let client = server.send(&get("/late"));
+    let idle = server.greet();
     server.wait_for_work();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let answer = read_until(&mut client, b"\0");
+            let answer = rest_of(client);
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
             assert!(answer.ends_with("worked"), "{answer:?}");
         });
+        scope.spawn(|| assert_eq!(rest_of(idle), ""));
         server.stop();
     });
-    assert_eq!(read_until(&mut idle, b"\0"), "");
 }
 
-/// The answer to a client of a server.
+/// Serves a client. Returns its address and what it is answered.
 fn answer_of<F: IntoFuture<IntoFuture: Send + 'static, Output: Send + 'static>>(
     serve: impl FnOnce(TcpListener) -> F,
 ) -> (String, String) {
@@ -183,8 +155,7 @@ fn answer_of<F: IntoFuture<IntoFuture: Send + 'static, Output: Send + 'static>>(
     runtime.spawn(serve(listener).into_future());
     let mut client = connect(address);
     client.write_all(b"GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
-    let own = client.local_addr().unwrap().to_string();
-    (read_until(&mut client, b"\0"), own)
+    (client.local_addr().unwrap().to_string(), rest_of(client))
 }
 
 #[test]
@@ -198,33 +169,31 @@ fn handler_is_given_the_control_of_its_connection_which_has_limits_without_setti
     };
     let app = Router::new().route("/", on_get(late));
     let app = app.into_make_service_with_connect_info::<StreamControl>();
-    let (answer, _) = answer_of(|listener| serve(listener, app));
+    let (_, answer) = answer_of(|listener| serve(listener, app));
     assert!(answer.ends_with("late: true 60s 30s"), "{answer:?}");
-}
-
-#[test]
-fn handler_is_given_the_address_of_its_client() {
-    let whom = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
-    let app = Router::new().route("/", on_get(whom));
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    let (answer, own) = answer_of(|listener| serve(listener, app.clone()));
-    assert!(answer.ends_with(&own), "{answer:?}, {own}");
-    let tap = |stream: &mut tokio::net::TcpStream| stream.set_nodelay(true).unwrap();
-    let (answer, own) = answer_of(|listener| serve(listener.tap_io(tap), app));
-    assert!(answer.ends_with(&own), "{answer:?}, {own}");
 }
 
 /// What a server knows of a connection, as its own type.
 #[derive(Clone)]
-struct Known(String);
+struct Known(SocketAddr);
 
-impl Connected<IncomingStream<'_, TcpListener>> for Known {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        let of_socket = stream.io().peer_addr().unwrap();
-        assert_eq!(of_socket, *stream.remote_addr());
-        assert_eq!(StreamControl::connect_info(stream).limit_reached(), None);
-        Self(of_socket.to_string())
+type Tapped = TapIo<TcpListener, fn(&mut TcpStream)>;
+
+impl Connected<IncomingStream<'_, Tapped>> for Known {
+    fn connect_info(stream: IncomingStream<'_, Tapped>) -> Self {
+        assert_eq!(stream.io().peer_addr().unwrap(), *stream.remote_addr());
+        Self(SocketAddr::connect_info(stream))
     }
+}
+
+#[test]
+fn handler_is_given_the_address_of_its_client_and_what_the_server_knows_of_it() {
+    let whom = |ConnectInfo(Known(peer)): ConnectInfo<Known>| async move { peer.to_string() };
+    let app = Router::new().route("/", on_get(whom));
+    let app = app.into_make_service_with_connect_info::<Known>();
+    let tap: fn(&mut TcpStream) = |stream| stream.set_nodelay(true).unwrap();
+    let (own, answer) = answer_of(|listener| serve(listener.tap_io(tap), app));
+    assert!(answer.ends_with(&own), "{answer:?}, {own}");
 }
 
 #[test]
@@ -233,18 +202,19 @@ fn server_takes_whatever_that_of_axum_takes() {
         "hello"
     }
     let router = || Router::new().route("/", on_get(hello));
-    let is_hello = |(answer, _): (String, String)| assert!(answer.ends_with("hello"), "{answer:?}");
-    is_hello(answer_of(|listener| serve(listener, router())));
-    is_hello(answer_of(|listener| serve(listener, router().into_make_service())));
-    is_hello(answer_of(|listener| serve(listener, on_get(hello))));
-    is_hello(answer_of(|listener| serve(listener, hello.with_state(()))));
-    is_hello(answer_of(|listener| serve(listener, hello.into_make_service())));
+    let is_hello = |(_, answer): (String, String)| assert!(answer.ends_with("hello"), "{answer:?}");
     is_hello(answer_of(|listener| {
         serve(listener, router()).with_graceful_shutdown(std::future::pending())
     }));
-    let known = |ConnectInfo(Known(peer)): ConnectInfo<Known>| async move { peer };
-    let app = Router::new().route("/", on_get(known));
-    let app = app.into_make_service_with_connect_info::<Known>();
-    let (answer, own) = answer_of(|listener| serve(listener, app));
-    assert!(answer.ends_with(&own), "{answer:?}, {own}");
+    is_hello(answer_of(|listener| serve(listener, on_get(hello))));
+    is_hello(answer_of(|listener| serve(listener, hello.with_state(()))));
+    // These make the same services by code of axum, which the compiler takes as well.
+    let _ = |[one, two, three]: [TcpListener; 3]| {
+        let with_info = router().into_make_service_with_connect_info::<SocketAddr>();
+        [
+            serve(one, with_info).into_future(),
+            serve(two, router().into_make_service()).into_future(),
+            serve(three, hello.into_make_service()).into_future(),
+        ]
+    };
 }

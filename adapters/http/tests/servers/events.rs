@@ -1,83 +1,25 @@
 //! Streams of events that a drain or a greatest age ends, over real sockets: the last chunk, where
 //! there can be one.
 
-use std::convert::Infallible;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::io::Read;
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use corewheel::TimerService;
-use corewheel_http::hyper::TimedBody;
-use corewheel_http::server::Server;
-use futures_lite::stream::{self, Stream, StreamExt};
-use http_body_util::StreamBody;
-use hyper::body::{Bytes, Frame, Incoming};
-use hyper::header::CONTENT_TYPE;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use tokio::runtime::{Builder, Runtime};
+use crate::http::{ms, read_until};
+use crate::server::{EVENT, Loop};
 
-use crate::http::{beside_runtime, connect, ms, read_until};
-
-const EVENT: &[u8] = b"data: 1\n\n";
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Answers each request with a part, after which its stream rests. The part of `/large` is more
-/// than the buffers of a socket hold.
-struct Events {
-    address: SocketAddr,
-    timers: TimerService,
-    _runtime: Runtime,
+fn ask(server: &Loop, line: &str) -> TcpStream {
+    server.send(format!("GET {line}\r\nhost: a\r\n\r\n").as_bytes())
 }
 
-fn rests(part: Bytes) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Unpin {
-    stream::once(Ok(Frame::data(part))).chain(stream::pending())
-}
-
-async fn answer(
-    request: Request<TimedBody<Incoming>>,
-) -> Result<Response<StreamBody<impl Stream<Item = Result<Frame<Bytes>, Infallible>>>>, Infallible>
-{
-    let part = match request.uri().path() {
-        "/large" => vec![b'x'; 24 << 20].into(),
-        _ => Bytes::from_static(EVENT),
-    };
-    let media = if request.uri().path() == "/file" { "text/plain" } else { "text/event-stream" };
-    let response = Response::builder().header(CONTENT_TYPE, media);
-    Ok(response.body(StreamBody::new(rests(part))).unwrap())
-}
-
-impl Events {
-    fn start(set: impl FnOnce(Server) -> Server) -> Self {
-        let (timers, runtime, listener, address) = beside_runtime(Builder::enable_io);
-        let server = Arc::new(set(Server::new(timers.handle())));
-        runtime.spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let server = Arc::clone(&server);
-                tokio::spawn(async move {
-                    let stream = server.stream(socket);
-                    server.serve(stream, service_fn(answer), std::future::pending()).await;
-                });
-            }
-        });
-        Self { address, timers, _runtime: runtime }
-    }
-
-    /// A client that has the beginning of a stream.
-    fn begin(&self, line: &str) -> TcpStream {
-        let mut client = self.ask(line);
-        read_until(&mut client, EVENT);
-        client
-    }
-
-    fn ask(&self, line: &str) -> TcpStream {
-        let mut client = connect(self.address);
-        client.write_all(format!("GET {line}\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
-        client
-    }
+/// A client that has the beginning of a stream.
+fn begin(server: &Loop, line: &str) -> TcpStream {
+    let mut client = ask(server, line);
+    read_until(&mut client, EVENT);
+    client
 }
 
 /// All that the client of a stream still gets. It must be closed, and not reset.
@@ -89,24 +31,24 @@ fn rest_of(mut client: TcpStream) -> Vec<u8> {
 
 #[test]
 fn stream_of_events_that_a_drain_or_a_greatest_age_ends_has_its_last_chunk() {
-    let server = Events::start(|server| server);
-    let client = server.begin("/ HTTP/1.1");
+    let server = Loop::start(|server| server);
+    let client = begin(&server, "/events HTTP/1.1");
     server.timers.drain(ms(300));
     assert_eq!(rest_of(client), [b"\r\n", LAST_CHUNK].concat());
 
-    let aged =
-        |server: Server| server.limits(|limits| limits.max_age(ms(200)).max_age_grace(ms(200)));
-    let server = Events::start(aged);
-    let client = server.begin("/ HTTP/1.1");
+    let server = Loop::start(|server| {
+        server.limits(|limits| limits.max_age(ms(200)).max_age_grace(ms(200)))
+    });
+    let client = begin(&server, "/events HTTP/1.1");
     assert_eq!(rest_of(client), [b"\r\n", LAST_CHUNK].concat());
 }
 
 #[test]
 fn response_whose_end_the_last_chunk_would_claim_or_break_has_none() {
-    let server = Events::start(|server| server);
-    let others = ["/file HTTP/1.1", "/ HTTP/1.0"].map(|line| server.begin(line));
+    let server = Loop::start(|server| server);
+    let others = ["/file HTTP/1.1", "/events HTTP/1.0"].map(|line| begin(&server, line));
     // The chunk is not written when the drain is over.
-    let large = server.ask("/large HTTP/1.1");
+    let large = ask(&server, "/large HTTP/1.1");
     thread::sleep(ms(300));
     server.timers.drain(ms(300));
     thread::sleep(Duration::from_secs(1));

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -185,13 +184,10 @@ impl<B: Body<Error = Box<dyn Error + Send + Sync>> + Unpin> Timed<B> {
 }
 
 /// Counts the calls of a function that an exchange calls at its end.
-fn count_ends(exchange: &Exchange) -> Arc<AtomicUsize> {
-    let count = Arc::<AtomicUsize>::default();
-    let counted = Arc::clone(&count);
-    exchange.on_end(move || {
-        counted.fetch_add(1, Ordering::SeqCst);
-    });
-    count
+fn count_ends(exchange: &Exchange) -> Arc<Alarm> {
+    let (alarm, waker) = Alarm::new();
+    exchange.on_end(move || waker.wake());
+    alarm
 }
 
 /// The limits of the request and of the response that have ended an exchange.
@@ -295,7 +291,7 @@ fn body_that_no_task_polls_is_dropped_at_its_limit_and_the_other_one_says_so() {
     check_comes(&mut lab, LIMIT, || response.is_dropped());
     // Without a poll, of both bodies.
     assert!(asked.request.is_dropped());
-    assert_eq!((alarm.count(), ends.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((alarm.count(), ends.count()), (1, 1));
     let reached = BodyError::NextPoll(LIMIT);
     assert_eq!(asked.exchange.response_limit_reached(), Some(reached));
     assert_eq!(response.poll(), Polled::Failed(reached));
@@ -412,7 +408,7 @@ fn exchange_whose_bodies_are_complete_calls_no_function() {
     drop((asked, response));
     exchange.end();
     let late = count_ends(&exchange);
-    assert_eq!((ends.load(Ordering::SeqCst), late.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!((ends.count(), late.count()), (0, 0));
 }
 
 #[test]
@@ -426,10 +422,10 @@ fn response_that_is_dropped_or_complete_first_ends_the_request() {
         }
         drop(response);
         assert!(asked.request.is_dropped());
-        assert_eq!(ends.load(Ordering::SeqCst), 1);
+        assert_eq!(ends.count(), 1);
         assert_eq!(asked.request.poll(), Polled::Failed(BodyError::Ended));
         // A function that comes later is called at once.
-        assert_eq!(count_ends(&asked.exchange).load(Ordering::SeqCst), 1);
+        assert_eq!(count_ends(&asked.exchange).count(), 1);
     }
 }
 
@@ -441,7 +437,7 @@ fn response_to_complete_request_fails_in_its_first_poll_after_the_end() {
     response.feed.push(b"all");
     response.feed.end();
     asked.exchange.end();
-    assert_eq!(ends.load(Ordering::SeqCst), 1);
+    assert_eq!(ends.count(), 1);
     assert_eq!(response.poll(), Polled::Failed(BodyError::Ended));
     assert!(response.is_dropped());
     assert_eq!(response.poll(), Polled::End);
@@ -486,7 +482,7 @@ fn response_that_is_dropped_before_its_first_poll_calls_the_functions() {
         let Timed { body, feed } = asked.respond();
         drop(body);
         assert!(feed.is_dropped());
-        assert_eq!((ends.load(Ordering::SeqCst), asked.exchange.has_ended()), (1, true));
+        assert_eq!((ends.count(), asked.exchange.has_ended()), (1, true));
     }
 }
 
@@ -496,7 +492,7 @@ fn response_future_that_is_dropped_ends_the_exchange() {
     let ends = count_ends(&asked.exchange);
     drop(asked.answering);
     assert!(asked.request.is_dropped());
-    assert_eq!(ends.load(Ordering::SeqCst), 1);
+    assert_eq!(ends.count(), 1);
 }
 
 #[test]
@@ -571,7 +567,7 @@ fn response_with_a_limit_for_its_client_is_complete_with_its_last_frame() {
         }
         drop(body);
         assert!(exchange.has_ended());
-        assert_eq!(ends.load(Ordering::SeqCst), 0);
+        assert_eq!(ends.count(), 0);
     }
 }
 

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use corewheel::conn::DataRate;
 use corewheel_http::hyper::BodyLimits;
+use corewheel_test_support::stream::NONE as OFF;
 
-use crate::axum_told::{FAR, GOAWAY, HEADERS, Http2, LIMIT, LONG, OFF, RST_STREAM, Server, head};
-use crate::http::{PATIENCE, get, ms, read_until, wait_until};
-use crate::on_its_way::clients::{Client, Version, frame};
+use crate::http::{GOAWAY, HEADERS, PATIENCE, RST_STREAM, frame, get, ms, wait_until};
+use crate::on_its_way::clients::{Client, Version};
+use crate::served::{FAR, LIMIT, LONG, Server, Settings, UNLIMITED};
 
 /// A server whose responses must be asked for on in time.
 fn next_poll(idle: Duration) -> Server {
-    let limits = OFF.idle(idle).write_stall(FAR);
-    Server::with_bodies(limits, BodyLimits::NONE, BodyLimits::NONE.next_poll(LIMIT))
+    let (limits, response) = (OFF.idle(idle).write_stall(FAR), BodyLimits::NONE.next_poll(LIMIT));
+    Server::with(Settings { limits, response, ..UNLIMITED })
 }
 
 /// A size alone is no fault: HTTP sets no bound, and the bytes may come.
@@ -46,13 +47,13 @@ fn chunk_of_an_impossible_size_is_ended_by_the_stall_and_by_the_rate_as_any_othe
 
 #[test]
 fn response_whose_handler_stops_is_broken_off() {
-    let server = Server::with_bodies(OFF, BodyLimits::NONE, BodyLimits::NONE.next_frame(LIMIT));
-    let answer = read_until(&mut server.send(&get("/stalls")), b"\0");
+    let response = BodyLimits::NONE.next_frame(LIMIT);
+    let server = Server::with(Settings { response, ..UNLIMITED });
+    let answer = server.answer_to(&get("/stalls"));
     assert!(answer.contains("xxx") && !answer.ends_with("0\r\n\r\n"), "{answer:?}");
     server.wait_for_drop();
     server.wait_for_tasks();
-    let mut client = Http2::connect(&server);
-    client.send(&head(1, "/stalls", false));
+    let mut client = server.ask_http2("/stalls");
     client.wait_for(HEADERS);
     client.wait_for(RST_STREAM);
     server.wait_for_drop();
@@ -67,8 +68,7 @@ fn response_that_its_client_does_not_take_is_dropped_while_the_client_stays() {
     server.wait_for_drop();
     drop(http1);
     server.wait_for_tasks();
-    let mut client = Http2::connect(&server);
-    client.send(&head(1, "/endless", false));
+    let client = server.ask_http2("/endless");
     server.wait_for_drop();
     drop(client);
     server.wait_for_tasks();
@@ -77,8 +77,7 @@ fn response_that_its_client_does_not_take_is_dropped_while_the_client_stays() {
 #[test]
 fn http2_request_that_the_client_cancels_holds_nothing() {
     let server = Server::of(OFF.idle(2 * LIMIT));
-    let mut client = Http2::connect(&server);
-    client.send(&head(1, "/never", false));
+    let mut client = server.ask_http2("/never");
     server.wait_for_work();
     thread::sleep(3 * LIMIT);
     client.send(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
@@ -120,7 +119,8 @@ fn http1_request_is_not_cut_while_hyper_holds_its_last_frame() {
     client.get(1, "/long");
     // hyper holds what the socket does not take, and the body has ended.
     thread::sleep(3 * LIMIT);
-    client.read_steadily(LONG, "HTTP/1");
+    client.read_data(LONG);
     client.wait_for_end();
+    drop(client);
     assert_eq!(server.stop(), [("all idle", 1)]);
 }

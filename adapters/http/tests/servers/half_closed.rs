@@ -1,105 +1,70 @@
 //! Clients of HTTP/1 that close their own side after a request.
 
-use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
 use axum::routing::any;
-use corewheel::TimerService;
 use corewheel_http::axum::serve;
-use http_body_util::BodyExt;
-use hyper::Response;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
-use crate::axum_told::FAR;
-use crate::http::{Dropped, PATIENCE, beside_runtime, connect, get, ms, read_until};
+use crate::http::{beside_runtime, connect, get, ms, read_until, rest_of};
+use crate::served::{FAR, LIMIT, MUCH, Server, Settings, UNLIMITED};
 
-const WORK: Duration = ms(500);
-/// More than a socket takes at once.
-const LONG: usize = 16 << 20;
-
-struct Server {
-    address: SocketAddr,
-    dropped: Receiver<Instant>,
-    _running: (Runtime, TimerService),
+fn start(half_close: Duration) -> Server {
+    Server::with(Settings { half_close, ..UNLIMITED })
 }
 
-impl Server {
-    fn start(half_close: Duration) -> Self {
-        let (service, runtime, listener, address) = beside_runtime(Builder::enable_all);
-        let timers = service.handle();
-        let (drops, dropped) = mpsc::channel();
-        let work = async move |body: Body| {
-            tokio::time::sleep(WORK).await;
-            let length = body.collect().await.unwrap().to_bytes().len();
-            [length.to_string().as_bytes(), &vec![b'x'; LONG]].concat()
-        };
-        let never = async move || {
-            let _dropped = Dropped(drops.clone());
-            std::future::pending::<()>().await;
-        };
-        let app = Router::new().route("/work", any(work)).route("/never", any(never));
-        runtime
-            .spawn(async move { serve(listener, app).timers(timers).half_close(half_close).await });
-        Self { address, dropped, _running: (runtime, service) }
-    }
-
-    /// A client that closes its side after what it sends.
-    fn ask(&self, request: &str) -> TcpStream {
-        let mut client = connect(self.address);
-        client.write_all(request.as_bytes()).unwrap();
-        thread::sleep(ms(50));
-        client.shutdown(Shutdown::Write).unwrap();
-        client
-    }
+/// A client that closes its side after what it sends.
+fn ask(server: &Server, request: &str) -> TcpStream {
+    let client = server.send(request.as_bytes());
+    thread::sleep(ms(50));
+    client.shutdown(Shutdown::Write).unwrap();
+    client
 }
 
-const GET: &str = "GET /work HTTP/1.1\r\nhost: test\r\n\r\n";
-const POST: &str = "POST /work HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nbody";
+const GET: &str = "GET /count HTTP/1.1\r\nhost: test\r\n\r\n";
+const POST: &str = "POST /count HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nbody";
 const NEVER: &str = "GET /never HTTP/1.1\r\nhost: test\r\n\r\n";
 
 #[test]
 fn client_that_has_closed_its_side_gets_its_responses_within_the_time() {
-    let server = Server::start(FAR);
+    let server = start(FAR);
     for (requests, lengths) in [(GET, "0"), (POST, "4"), (&[GET, POST].concat(), "04")] {
         let begin = Instant::now();
         let mut answer = Vec::new();
-        server.ask(requests).read_to_end(&mut answer).unwrap();
+        ask(&server, requests).read_to_end(&mut answer).unwrap();
         let answer = String::from_utf8(answer).unwrap();
         let bodies = answer.split("\r\n\r\n").skip(1).map(|body| &body[..1]);
         assert_eq!(bodies.collect::<String>(), lengths);
         let count = answer.bytes().filter(|byte| *byte == b'x').count();
-        assert!(count >= lengths.len() * LONG, "{count} bytes");
-        assert!(begin.elapsed() >= WORK);
+        assert!(count >= lengths.len() * MUCH, "{count} bytes");
+        assert!(begin.elapsed() >= LIMIT);
     }
 }
 
 #[test]
 fn handler_whose_client_has_closed_its_side_is_dropped_after_the_time() {
-    for (time, sent) in [(Duration::ZERO, NEVER), (WORK, NEVER), (WORK, &[NEVER, GET].concat())] {
-        let server = Server::start(time);
+    for (time, sent) in [(Duration::ZERO, NEVER), (LIMIT, NEVER), (LIMIT, &[NEVER, GET].concat())] {
+        let server = start(time);
         let begin = Instant::now();
-        let mut client = server.ask(sent);
-        let dropped = server.dropped.recv_timeout(PATIENCE).expect("the handler works on");
-        assert!(dropped - begin >= time);
-        assert_eq!(read_until(&mut client, b"\0"), "");
+        let client = ask(&server, sent);
+        assert!(server.wait_for_drop() - begin >= time);
+        assert_eq!(rest_of(client), "");
     }
 }
 
 #[test]
 fn client_that_closes_its_side_between_requests_is_closed() {
-    let server = Server::start(FAR);
-    assert_eq!(read_until(&mut server.ask(""), b"\0"), "");
-    assert_eq!(read_until(&mut server.ask("GET / HT"), b"\0"), "");
+    let server = start(FAR);
+    assert_eq!(rest_of(ask(&server, "")), "");
+    assert_eq!(rest_of(ask(&server, "GET / HT")), "");
 }
 
 /// Reads the answer to a request, and what comes behind it when the client has sent the rest.
@@ -110,7 +75,7 @@ fn answers(address: SocketAddr, [first, rest]: [&str; 2]) -> String {
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     client.write_all(rest.as_bytes()).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    read_until(&mut client, b"\0")
+    rest_of(client)
 }
 
 /// hyper parses a head when its first piece is there, and then not until its empty line has come.
@@ -126,14 +91,13 @@ fn bytes_that_are_no_head_are_refused_in_one_piece_alone_as_by_hyper_itself() {
     let plain = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let addresses = [address, plain.local_addr().unwrap()];
     let app = Router::new().route("/", any(async || "ok"));
-    runtime.spawn(async move { serve(ours, app).timers(timers).half_close(FAR).await });
+    runtime.spawn(serve(ours, app.clone()).timers(timers).half_close(FAR).into_future());
     runtime.spawn(async move {
-        let answer = async |_| Ok::<_, Infallible>(Response::new("ok".to_owned()));
+        let mut hyper = auto::Builder::new(TokioExecutor::new()).http1_only();
+        hyper.http1().half_close(true);
         while let Ok((socket, _)) = plain.accept().await {
-            let mut http1 = http1::Builder::new();
-            let service = service_fn(answer);
-            let serving = http1.half_close(true).serve_connection(TokioIo::new(socket), service);
-            tokio::spawn(serving);
+            let (hyper, app) = (hyper.clone(), TowerToHyperService::new(app.clone()));
+            tokio::spawn(async move { hyper.serve_connection(TokioIo::new(socket), app).await });
         }
     });
     for (pieces, is_refused) in PIECES {

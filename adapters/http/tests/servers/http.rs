@@ -13,17 +13,18 @@ use std::time::{Duration, Instant};
 
 use corewheel::{Handle, TimerService};
 use futures_lite::stream;
-use http_body_util::{BodyExt, Empty, StreamBody};
+use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame, Incoming};
-use hyper::{Method, Request, Response, Version, client};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::{Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use corewheel_test_support::sockets::connect;
 pub(crate) use corewheel_test_support::wait_for as wait_until;
-pub(crate) use corewheel_test_support::{Alarm, FAR, Lab, PATIENCE, builder, ms, poll_with};
+pub(crate) use corewheel_test_support::{
+    Alarm, FAR, Lab, OnDrop, PATIENCE, builder, ms, poll_with,
+};
 
 /// The body of each answer.
 pub(crate) type Body = http_body_util::Full<Bytes>;
@@ -79,17 +80,60 @@ impl Peer {
     }
 }
 
-/// The types of the HTTP/2 frames that the tests name.
+/// The types of the frames of HTTP/2.
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 
-/// The beginning of an HTTP/2 connection: the preface, empty settings, and the acknowledgement of
-/// the server's.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
+    frame.extend(payload);
+    frame
+}
+
+pub(crate) fn ping() -> Vec<u8> {
+    frame(PING, 0, 0, b"12345678")
+}
+
+/// The answer to a PING.
+pub(crate) fn pong(payload: &[u8]) -> Vec<u8> {
+    frame(PING, 1, 0, payload)
+}
+
+/// The head of a request of HTTP/2 with further fields, on a stream that ends with it if the
+/// request has no body.
+pub(crate) fn head_of(
+    method: &str,
+    stream: u8,
+    path: &str,
+    more: &[u8],
+    has_body: bool,
+) -> Vec<u8> {
+    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    // A literal method, the scheme, a literal path, a literal authority.
+    let head = [&[2][..], &literal(method), b"\x86\x04", &literal(path), b"\x01\x04test", more];
+    frame(HEADERS, if has_body { 4 } else { 5 }, stream, &head.concat())
+}
+
+/// The head of a GET or a POST.
+pub(crate) fn head(stream: u8, path: &str, has_body: bool) -> Vec<u8> {
+    head_of(if has_body { "POST" } else { "GET" }, stream, path, b"", has_body)
+}
+
+/// The beginning of an HTTP/2 connection: the preface, settings, and the acknowledgement of the
+/// server's.
+pub(crate) fn preface_with(settings: &[u8]) -> Vec<u8> {
+    let settings = [frame(SETTINGS, 0, 0, settings), frame(SETTINGS, 1, 0, b"")].concat();
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat()
+}
+
 pub(crate) fn preface() -> Vec<u8> {
-    let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    preface.extend([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]);
-    preface.extend([0, 0, 0, SETTINGS, 1, 0, 0, 0, 0]);
-    preface
+    preface_with(b"")
 }
 
 /// The frames in some bytes: the type, the flags and the payload of each.
@@ -102,19 +146,6 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, Vec<u8>)> {
         bytes = rest;
     }
     frames
-}
-
-/// The answer to a PING.
-pub(crate) fn pong(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0, 0, 8, PING, 1, 0, 0, 0, 0];
-    frame.extend(payload);
-    frame
-}
-
-/// Whether an error, or a cause of it, is a timeout of hyper.
-pub(crate) fn is_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut errors = std::iter::successors(Some(error), |error| error.source());
-    errors.any(|error| error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout))
 }
 
 /// An error that a task returns.
@@ -198,12 +229,8 @@ impl hyper::body::Body for Feed {
 }
 
 /// Says when it is dropped.
-pub(crate) struct Dropped(pub(crate) Sender<Instant>);
-
-impl Drop for Dropped {
-    fn drop(&mut self) {
-        let _ = self.0.send(Instant::now());
-    }
+pub(crate) fn dropped(drops: Sender<Instant>) -> OnDrop<impl FnMut() + Send + Sync> {
+    OnDrop(move || _ = drops.send(Instant::now()))
 }
 
 /// A service beside a runtime of two threads, which has the drivers that a test names, and a
@@ -223,10 +250,20 @@ pub(crate) fn beside_runtime(
 pub(crate) fn check_at_once<C: Send>(cases: impl IntoIterator<Item = C>, check: impl Fn(C) + Sync) {
     thread::scope(|scope| {
         for case in cases {
+            // One type for all cases: the code of a thread is compiled once.
             let check = &check;
-            scope.spawn(move || check(case));
+            let run: Box<dyn FnOnce() + Send + '_> = Box::new(move || check(case));
+            scope.spawn(run);
         }
     });
+}
+
+/// How many connections of a service have ended by each limit, and how many without one.
+pub(crate) fn ended<T: Send + 'static>(service: &TimerService<T>) -> Vec<(&'static str, u64)> {
+    let stats = service.stats();
+    let by_limit = stats.deadlines.iter().map(|of| (of.kind, of.ended));
+    let all = by_limit.chain([("close", stats.connections_closed)]);
+    all.filter(|(_, count)| *count > 0).collect()
 }
 
 /// A request by HTTP/1.1.
@@ -252,22 +289,7 @@ pub(crate) fn read_until(client: &mut Client, end: &[u8]) -> String {
     String::from_utf8(read).unwrap()
 }
 
-pub(crate) type Http2 = client::conn::http2::SendRequest<Empty<Bytes>>;
-
-/// Connects by HTTP/2.
-pub(crate) async fn connect_http2(address: SocketAddr) -> Http2 {
-    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
-    let executor = TokioExecutor::new();
-    let (client, connection) =
-        client::conn::http2::handshake(executor, TokioIo::new(socket)).await.unwrap();
-    tokio::spawn(connection);
-    client
-}
-
-/// Asks by HTTP/2, and reads the response to its end.
-pub(crate) async fn ask(mut client: Http2, path: &str) -> hyper::Result<Bytes> {
-    let uri = format!("http://test{path}");
-    let request = Request::builder().version(Version::HTTP_2).method(Method::GET).uri(uri);
-    let response = client.send_request(request.body(Empty::new()).unwrap()).await?;
-    Ok(response.into_body().collect().await?.to_bytes())
+/// All that a client still gets. Then it leaves.
+pub(crate) fn rest_of(mut client: Client) -> String {
+    read_until(&mut client, b"\0")
 }

@@ -13,17 +13,14 @@ use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
 use tokio::task::JoinHandle;
 
 use crate::http::{
-    Alarm, FAR, Lab, Peer, answer, builder, check_comes, is_timeout, lab, ms, poll_with, pong,
-    preface, wait_until,
+    Alarm, FAR, Lab, Peer, answer, builder, check_comes, lab, ms, poll_with, pong, preface,
 };
 use corewheel_test_support::logged;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
-const HALF_A_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: te";
 const LIMIT: Duration = ms(100);
 
 fn timer(lab: &Lab) -> HyperTimer {
@@ -99,33 +96,6 @@ fn http2_peer_that_answers_pings_stays_and_uses_one_timer() {
 }
 
 #[test]
-fn server_that_detects_the_version_has_the_deadlines_of_both() {
-    let mut lab = lab();
-    let serve = |lab: &Lab| {
-        let (near, far) = tokio::io::duplex(1 << 16);
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(timer(lab)).header_read_timeout(LIMIT);
-        let mut http2 = builder.http2();
-        http2.timer(timer(lab)).keep_alive_interval(LIMIT).keep_alive_timeout(ms(50));
-        let served =
-            async move { builder.serve_connection(TokioIo::new(near), service_fn(answer)).await };
-        (Peer(far), lab.spawn(served))
-    };
-    let (mut half, half_served) = serve(&lab);
-    let (mut quiet, quiet_served) = serve(&lab);
-    half.write(&mut lab, HALF_A_HEAD);
-    quiet.write(&mut lab, &preface());
-    lab.advance(ms(99));
-    assert!(!half_served.is_finished());
-    assert_eq!(quiet.pings(&mut lab).len(), 0);
-    lab.advance(ms(1));
-    assert!(is_timeout(&*lab.output(half_served).unwrap_err()));
-    assert_eq!(quiet.pings(&mut lab).len(), 1);
-    check_comes(&mut lab, ms(50), || quiet_served.is_finished());
-    assert!(is_timeout(&*lab.output(quiet_served).unwrap_err()));
-}
-
-#[test]
 fn sleeps_by_delay_and_by_instant_are_done_at_their_tick() {
     let mut lab = lab();
     let timer = timer(&lab);
@@ -136,14 +106,6 @@ fn sleeps_by_delay_and_by_instant_are_done_at_their_tick() {
     assert_eq!(done(), [false; 2]);
     lab.advance(ms(1));
     assert_eq!(done(), [true; 2]);
-}
-
-#[test]
-fn sleep_of_the_longest_delay_waits() {
-    let mut lab = lab();
-    let mut sleep = timer(&lab).sleep(Duration::MAX);
-    lab.advance(FAR);
-    assert!(poll_with(sleep.as_mut(), Waker::noop()).is_pending());
 }
 
 #[test]
@@ -238,38 +200,6 @@ fn sleep_of_a_full_shard_is_not_early_four_centuries_after_the_epoch() {
     }
     assert!(InfallibleSleep::fallback_count() > before);
     assert!(poll_with(sleep.as_mut(), Waker::noop()).is_ready());
-}
-
-#[test]
-fn sleep_of_a_service_that_has_ended_is_done_by_the_systems_clock_and_not_early() {
-    let service = TimerService::builder().shards(1).start().unwrap();
-    let timer = HyperTimer::new(service.handle());
-    let (alarm, waker) = Alarm::new();
-    let mut waits = timer.sleep(FAR);
-    assert!(poll_with(waits.as_mut(), &waker).is_pending());
-    service.shutdown(ShutdownPolicy::Drop).unwrap();
-    wait_until(|| alarm.count() > 0);
-    assert!(poll_with(waits.as_mut(), &waker).is_pending());
-    let check = move || {
-        let deadline = Instant::now() + ms(20);
-        let mut sleeps = [timer.sleep(ms(20)), timer.sleep_until(deadline), waits];
-        timer.reset(&mut sleeps[2], deadline);
-        for mut sleep in sleeps {
-            let (alarm, waker) = Alarm::new();
-            // A thread that was held up finds the sleep done at its first poll.
-            if poll_with(sleep.as_mut(), &waker).is_pending() {
-                wait_until(|| alarm.count() > 0);
-                // Without a runtime that is known, it wakes its task before it is done.
-                let mut woken = 0;
-                while poll_with(sleep.as_mut(), &waker).is_pending() {
-                    wait_until(|| alarm.count() > woken + 1);
-                    woken += 1;
-                }
-            }
-            assert!(Instant::now() >= deadline, "early");
-        }
-    };
-    std::thread::spawn(check).join().unwrap();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
-use tower::{Service, service_fn as connect_fn};
+use tower::service_fn as connect_fn;
 
 use crate::http::{Lab, answer, check_comes, lab, ms};
 
@@ -61,32 +61,21 @@ impl Write for InMemory {
 /// The servers of the connections that a client has made.
 type Servers = Arc<Mutex<Vec<JoinHandle<Result<(), hyper::Error>>>>>;
 
-/// Connects to a server of HTTP/1 of its own each time.
-fn connector(
-    servers: Servers,
-) -> impl Service<Uri, Response = InMemory, Error = io::Error, Future: Send + Unpin>
-+ Clone
-+ Send
-+ Sync
-+ 'static {
-    connect_fn(move |_: Uri| {
+/// A client whose pool keeps idle connections for 100 ms, and the servers of its connections: each
+/// has one of HTTP/1 of its own.
+fn pooled(lab: &Lab) -> (impl FnMut(&mut Lab) + use<>, Servers) {
+    let (servers, timer) = (Servers::default(), HyperTimer::new(lab.handle()));
+    let made = Arc::clone(&servers);
+    let connect = connect_fn(move |_: Uri| {
         let (near, far) = tokio::io::duplex(1 << 16);
         let builder = http1::Builder::new();
         let served = builder.serve_connection(TokioIo::new(far), service_fn(answer));
-        servers.lock().unwrap().push(tokio::spawn(served));
-        std::future::ready(Ok(InMemory(TokioIo::new(near))))
-    })
-}
-
-/// A client whose pool keeps idle connections for 100 ms, and the servers of its connections.
-fn pooled(lab: &Lab) -> (impl FnMut(&mut Lab) + use<>, Servers) {
-    let servers = Servers::default();
-    let timer = HyperTimer::new(lab.handle());
-    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new())
-        .timer(timer)
-        .pool_timer(timer)
-        .pool_idle_timeout(ms(100))
-        .build(connector(Arc::clone(&servers)));
+        made.lock().unwrap().push(tokio::spawn(served));
+        std::future::ready(Ok::<_, io::Error>(InMemory(TokioIo::new(near))))
+    });
+    let builder = &mut Client::builder(TokioExecutor::new());
+    let builder = builder.timer(timer).pool_timer(timer).pool_idle_timeout(ms(100));
+    let client: Client<_, Empty<Bytes>> = builder.build(connect);
     let get = move |lab: &mut Lab| {
         let response = client.get(Uri::from_static("http://test/"));
         let answered = lab.spawn(async move {

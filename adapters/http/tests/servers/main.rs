@@ -19,6 +19,7 @@ mod on_its_way;
 mod over_tls;
 mod paused;
 mod reentrant;
+mod served;
 mod server;
 mod stream;
 mod threads;

@@ -2,18 +2,20 @@
 //! that are judged by what they have acknowledged. The buffers have the sizes that the system gives
 //! them.
 
+use std::convert::Infallible;
 use std::future::{Ready, pending, ready};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::extract::Request;
 use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, Request};
 use axum::routing::get as on_get;
 use axum::serve::Listener;
 use corewheel::TimerService;
@@ -21,10 +23,7 @@ use corewheel::stream::StreamTimeout::FirstByte;
 use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::axum::{IncomingStream, serve};
 use corewheel_http::tls::{TlsIo, TlsListener};
-use http_body_util::{BodyExt, Empty};
-use hyper::Version;
-use hyper::body::Bytes;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use corewheel_test_support::stream::NONE as OFF;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle};
@@ -34,10 +33,11 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
 };
 use tokio_rustls::{TlsConnector, client};
+use tower::Service;
 
-use crate::axum_closes::{HUGE, check_slow_and_stopped, has_socket};
-use crate::axum_told::{FAR, OFF};
-use crate::http::{PATIENCE, beside_runtime, check_at_once, get, ms, wait_until};
+use crate::axum_closes::{check_slow_and_stopped, has_socket};
+use crate::http::{PATIENCE, check_at_once, get, head, ms, preface, wait_until};
+use crate::served::{FAR, HUGE};
 
 const STALL: Duration = Duration::from_secs(3);
 const LIMIT: Duration = ms(600);
@@ -81,6 +81,41 @@ fn hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     hello
 }
 
+/// Serves each connection by a router, and gives its control to the test.
+struct Make(mpsc::UnboundedSender<StreamControl>, Router);
+
+impl<L: Listener> Service<IncomingStream<'_, L>> for Make {
+    type Response = Router;
+    type Error = Infallible;
+    type Future = Ready<Result<Router, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
+        let _ = self.0.send(StreamControl::connect_info(stream));
+        ready(Ok(self.1.clone()))
+    }
+}
+
+/// A listener of another library, whose stream is not known here.
+struct Buffered(TlsListener<TcpListener>);
+
+impl Listener for Buffered {
+    type Io = BufWriter<TlsIo<TcpStream>>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        let (io, address) = self.0.accept().await;
+        (BufWriter::new(io), address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
 /// A server over TLS, and its side of each connection.
 struct Server {
     address: SocketAddr,
@@ -88,31 +123,34 @@ struct Server {
     service: TimerService,
     controls: mpsc::UnboundedReceiver<StreamControl>,
     stop: oneshot::Sender<()>,
-    serving: tokio::task::JoinHandle<()>,
+    serving: tokio::task::JoinHandle<io::Result<()>>,
 }
 
 impl Server {
     async fn start(limits: StreamLimits) -> Self {
+        Self::start_by(limits, false).await
+    }
+
+    /// Whether the server is told where the socket is, of a stream that it does not know.
+    async fn start_by(limits: StreamLimits, is_told: bool) -> Self {
         let service = TimerService::beside_runtime().start().unwrap();
         let (certificate, config) = certified();
         let (sender, controls) = mpsc::unbounded_channel();
         let version = |request: Request| async move { format!("{:?}", request.version()) };
         let app: Router = Router::new().route("/", on_get(version));
-        let make = tower::service_fn(
-            move |stream: IncomingStream<'_, TlsListener<TcpListener>>| -> Ready<_> {
-                let _ = sender.send(StreamControl::connect_info(stream));
-                ready(Ok(app.clone()))
-            },
-        );
+        let app = app.route("/huge", on_get(async || vec![b'x'; HUGE]));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let timers = service.handle();
-        let serving = tokio::spawn(async move {
-            let server = serve(TlsListener::new(listener, config), make);
-            let server = server.timers(timers).limits(|_| limits);
-            let server = server.with_graceful_shutdown(async { drop(stopped.await) });
-            server.await.unwrap();
+        let stopped = async { drop(stopped.await) };
+        let (listener, make) = (TlsListener::new(listener, config), Make(sender, app));
+        let serving = tokio::spawn(if is_told {
+            let server = serve(Buffered(listener), make).timers(service.handle());
+            let server = server.socket(|stream| stream.get_ref().get_ref().map(AsFd::as_fd));
+            server.limits(|_| limits).with_graceful_shutdown(stopped).into_future()
+        } else {
+            let server = serve(listener, make).timers(service.handle());
+            server.limits(|_| limits).with_graceful_shutdown(stopped).into_future()
         });
         Self { address, certificate, service, controls, stop, serving }
     }
@@ -125,7 +163,7 @@ impl Server {
     async fn stop(self) {
         self.stop.send(()).unwrap();
         let ended = tokio::time::timeout(PATIENCE, self.serving).await;
-        ended.expect("a connection holds the shutdown").unwrap();
+        ended.expect("a connection holds the shutdown").unwrap().unwrap();
     }
 }
 
@@ -133,36 +171,30 @@ impl Server {
 async fn clients_are_served_by_the_version_that_they_choose_while_others_are_silent() {
     let server = Server::start(OFF.first_byte(FAR)).await;
     let mut silent = Vec::new();
-    let both = server.client(&[b"h2", b"http/1.1"]);
+    let hello = hello(&server.client(&[b"h2", b"http/1.1"]));
     for _ in 0..3 {
         silent.push(TcpStream::connect(server.address).await.unwrap());
         // This one stops in its handshake.
         let mut half = TcpStream::connect(server.address).await.unwrap();
-        half.write_all(&hello(&both)[..20]).await.unwrap();
+        half.write_all(&hello[..20]).await.unwrap();
         silent.push(half);
     }
 
-    for protocols in [&[][..], &[&b"http/1.1"[..]]] {
+    let (http1, http2) = (get("/"), [preface(), head(1, "/", false)].concat());
+    let cases: [(&[&[u8]], _, &[u8]); 3] = [
+        (&[], &http1, b"\r\n\r\nHTTP/1.1"),
+        (&[b"http/1.1"], &http1, b"\r\n\r\nHTTP/1.1"),
+        (&[b"h2", b"http/1.1"], &http2, b"HTTP/2.0"),
+    ];
+    for (protocols, sent, end) in cases {
         let mut client = connect(server.address, &server.client(protocols)).await;
         assert_eq!(client.get_ref().1.alpn_protocol(), protocols.first().copied());
-        client.write_all(&get("/")).await.unwrap();
+        client.write_all(sent).await.unwrap();
         let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\nHTTP/1.1") {
+        while !answer.ends_with(end) {
             answer.push(client.read_u8().await.unwrap());
         }
     }
-
-    let client = connect(server.address, &both).await;
-    assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(client))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
-    let request = Request::get("https://localhost/").body(Empty::<Bytes>::new()).unwrap();
-    let response = sender.send_request(request).await.unwrap();
-    assert_eq!(response.version(), Version::HTTP_2);
-    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "HTTP/2.0");
     drop(silent);
 }
 
@@ -229,15 +261,15 @@ async fn drain_and_shutdown_end_a_handshake_that_goes_on() {
         for _ in 0..2 {
             drop(server.controls.recv().await.unwrap());
         }
+        let mut clients = vec![half, silent];
         if drains {
             server.service.drain(LIMIT);
-            wait_for_end(half).await;
-            wait_for_end(silent).await;
-            server.stop().await;
-        } else {
-            // The clients keep their sockets.
-            server.stop().await;
+            for client in clients.drain(..) {
+                wait_for_end(client).await;
+            }
         }
+        // At the shutdown, the clients keep their sockets.
+        server.stop().await;
     }
 }
 
@@ -278,57 +310,23 @@ fn handshake_that_was_done_in_time_while_the_runtime_was_held_up_is_served() {
     assert_eq!(&answer, b"HTTP/1.1 200 OK");
 }
 
-/// A listener of another library, whose stream is not known here.
-struct Buffered(TlsListener<TcpListener>);
-
-impl Listener for Buffered {
-    type Io = BufWriter<TlsIo<TcpStream>>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        let (io, address) = self.0.accept().await;
-        (BufWriter::new(io), address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-}
-
 #[test]
 fn client_over_tls_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_reset() {
-    // Whether the server is told where the socket is.
     check_at_once([false, true], |is_told| {
-        let (service, runtime, sockets, address) = beside_runtime(Builder::enable_all);
-        let (certificate, config) = certified();
-        let connector = client_of(certificate, &[]);
-        let (sender, controls) = channel();
-        let answer = async move |ConnectInfo(control): ConnectInfo<StreamControl>| {
-            sender.send(control).unwrap();
-            vec![b'x'; HUGE]
-        };
-        let app = Router::new().route("/", on_get(answer));
-        let app = app.into_make_service_with_connect_info::<StreamControl>();
-        let limits = StreamLimits::default().write_stall(STALL).idle(20 * STALL);
-        let (listener, timers) = (TlsListener::new(sockets, config), service.handle());
-        if is_told {
-            let server = serve(Buffered(listener), app).timers(timers).limits(move |_| limits);
-            let server = server.socket(|stream| stream.get_ref().get_ref().map(AsFd::as_fd));
-            runtime.spawn(server.into_future());
-        } else {
-            let server = serve(listener, app).timers(timers).limits(move |_| limits);
-            runtime.spawn(server.into_future());
-        }
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let limits = OFF.write_stall(STALL).idle(20 * STALL);
+        let mut server = runtime.block_on(Server::start_by(limits, is_told));
+        let connector = server.client(&[]);
         let stopped = check_slow_and_stopped(STALL, |_| {
-            let socket = std::net::TcpStream::connect(address).unwrap();
+            let socket = std::net::TcpStream::connect(server.address).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             let client = ClientConnection::new(Arc::clone(&connector), localhost()).unwrap();
             let mut client = StreamOwned::new(client, socket);
-            client.write_all(&get("/")).unwrap();
+            client.write_all(&get("/huge")).unwrap();
             client.read_exact(&mut [0]).unwrap();
-            (client, controls.recv_timeout(PATIENCE).unwrap())
+            (client, server.controls.blocking_recv().unwrap())
         });
         let stopped_address = stopped.sock.local_addr().unwrap();
-        wait_until(|| !has_socket(address, stopped_address));
+        wait_until(|| !has_socket(server.address, stopped_address));
     });
 }

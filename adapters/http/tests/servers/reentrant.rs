@@ -5,8 +5,8 @@
 use std::error::Error;
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Wake, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -15,52 +15,30 @@ use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
 use corewheel_http::hyper::{BodyLimits, Exchange, HyperTimer};
 use corewheel_http::tower::TimeoutLayer;
 use corewheel_test_support::stream::{read_with, write_with};
+use corewheel_test_support::{OnDrop, waker_that, within_patience};
 use hyper::body::Body;
 use hyper::rt::Timer;
 use tokio::io::AsyncWrite;
 use tower::{Layer, Service};
 
 use crate::exchanges::{Asked, LIMIT, NONE, Polled, Timed};
-use crate::http::{Lab, PATIENCE, lab, poll_with};
+use crate::http::{Lab, lab, poll_with};
 
 /// A waker that acts when it is woken, and when its last clone is dropped.
-struct Acts(Box<dyn Fn() + Send + Sync>);
-
-impl Acts {
-    fn waker(act: impl Fn() + Send + Sync + 'static) -> Waker {
-        Waker::from(Arc::new(Self(Box::new(act))))
-    }
-}
-
-impl Wake for Acts {
-    fn wake(self: Arc<Self>) {
-        (self.0)();
-    }
-}
-
-impl Drop for Acts {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
-/// Runs a check that fails if it does not return.
-#[track_caller]
-fn check(name: &str, run: impl FnOnce() + Send + 'static) {
-    let (sender, ended) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        run();
-        let _ = sender.send(());
-    });
-    let has_hung = ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout);
-    assert!(!has_hung, "{name}: it never returns");
-    thread.join().unwrap();
+fn acting(act: impl Fn() + Send + Sync + 'static) -> Waker {
+    let act = Arc::new(act);
+    let at_drop = Arc::clone(&act);
+    let kept = OnDrop(move || at_drop());
+    waker_that(move || {
+        let _kept = &kept;
+        act();
+    })
 }
 
 #[test]
 fn waker_whose_drop_ends_the_exchange_is_replaced_by_the_next_poll() {
     for (is_request, has_limit) in [(true, true), (true, false), (false, true), (false, false)] {
-        check(&format!("request: {is_request}, limit: {has_limit}"), move || {
+        within_patience(move || {
             let lab = lab();
             let limits = if has_limit { NONE.next_frame(LIMIT).next_poll(LIMIT) } else { NONE };
             let mut asked = Asked::new(lab.handle(), limits, limits);
@@ -79,7 +57,7 @@ where
     B: Body<Error = Box<dyn Error + Send + Sync>> + Unpin,
 {
     let ended = exchange.clone();
-    let waker = Acts::waker(move || ended.end());
+    let waker = acting(move || ended.end());
     assert_eq!(body.poll_with(&waker), Polled::Waits);
     drop(waker);
     assert!(!exchange.has_ended());
@@ -91,14 +69,14 @@ where
 
 #[test]
 fn waker_whose_drop_drops_the_last_body_is_dropped_while_a_body_arms_its_timer() {
-    check("a wait of a body", || {
+    within_patience(|| {
         let service = TimerService::beside_runtime().start().unwrap();
         let timers = service.handle();
         let far = NONE.next_frame(Duration::from_hours(1));
         let mut asked = Asked::new(timers, far, far);
         let last = asked.respond();
         let (ended, held) = (asked.exchange.clone(), Mutex::new(Some(last)));
-        let waker = Acts::waker(move || {
+        let waker = acting(move || {
             drop(held.lock().unwrap().take());
             ended.end();
         });
@@ -152,7 +130,7 @@ impl Used {
     /// A waker that uses all that other tasks may use.
     fn waker(&self) -> Waker {
         let (control, exchange) = (self.control.clone(), self.exchange.clone());
-        Acts::waker(move || {
+        acting(move || {
             let cx = &mut Context::from_waker(Waker::noop());
             control.head_complete();
             control.message_complete();
@@ -184,18 +162,19 @@ fn drive(used: &mut Used, mut poll: impl FnMut(&mut Used, &Waker)) {
 }
 
 /// Checks polls of something that stays when it has ended.
-fn check_polls(name: &str, poll: fn(&mut Used, &Waker)) {
-    check(name, move || drive(&mut Used::new(), poll));
+#[track_caller]
+fn check_polls(poll: fn(&mut Used, &Waker)) {
+    within_patience(move || drive(&mut Used::new(), poll));
 }
 
+type Boxed = Pin<Box<dyn Future<Output = ()>>>;
+
 /// Checks a future that is kept from poll to poll, and is dropped before it ends.
-fn check_future<F: Future + 'static>(
-    name: &'static str,
-    make: impl FnOnce(&mut Used) -> F + Send + 'static,
-) {
-    check(name, move || {
+#[track_caller]
+fn check_future(make: fn(&mut Used) -> Boxed) {
+    within_patience(move || {
         let used = &mut Used::new();
-        let mut future = Box::pin(make(used));
+        let mut future = make(used);
         let mut is_over = false;
         let mut poll = |waker: &Waker| poll_with(future.as_mut(), waker).is_ready();
         drive(used, |_, waker| is_over = is_over || poll(waker));
@@ -205,17 +184,18 @@ fn check_future<F: Future + 'static>(
 
 #[test]
 fn wakers_that_use_the_connection_return_from_each_future_of_a_stream() {
-    let of = |used: &mut Used| used.control.clone();
-    let timeout = async |control: StreamControl| control.timeout(LIMIT, pending::<()>()).await;
-    check_future("timeout", move |used| timeout(of(used)));
-    let heartbeat = async |control: StreamControl| control.heartbeat().await;
-    check_future("heartbeat", move |used| heartbeat(of(used)));
-    let idle = async |control: StreamControl| control.request_idle().await;
-    check_future("request_idle", move |used| idle(of(used)));
-    let aged = async |control: StreamControl| control.max_age_reached().await;
-    check_future("max_age_reached", move |used| aged(of(used)));
-    check_polls("read", |used, waker| drop(read_with(&mut used.stream, waker)));
-    check_polls("write", |used, waker| {
+    fn of(used: &mut Used, poll: impl AsyncFn(StreamControl) + 'static) -> Boxed {
+        let control = used.control.clone();
+        Box::pin(async move { poll(control).await })
+    }
+    check_future(|used| {
+        of(used, async |control| _ = control.timeout(LIMIT, pending::<()>()).await)
+    });
+    check_future(|used| of(used, async |control| drop(control.heartbeat().await)));
+    check_future(|used| of(used, async |control| drop(control.request_idle().await)));
+    check_future(|used| of(used, async |control| drop(control.max_age_reached().await)));
+    check_polls(|used, waker| drop(read_with(&mut used.stream, waker)));
+    check_polls(|used, waker| {
         let _ = write_with(&mut used.stream, &[0; 16], waker);
         let _ = Pin::new(&mut used.stream).poll_flush(&mut Context::from_waker(waker));
     });
@@ -223,22 +203,23 @@ fn wakers_that_use_the_connection_return_from_each_future_of_a_stream() {
 
 #[test]
 fn wakers_that_use_the_connection_return_from_each_future_and_body_of_the_adapters() {
-    check_future("Exchange::ended", |used| {
+    check_future(|used| {
         let exchange = used.exchange.clone();
-        async move { exchange.ended().await }
+        Box::pin(async move { exchange.ended().await })
     });
-    check_future("HyperTimer", |used| HyperTimer::new(used.lab.handle()).sleep(LIMIT));
-    check_future("TimeoutLayer", |used| {
+    check_future(|used| Box::pin(HyperTimer::new(used.lab.handle()).sleep(LIMIT)));
+    check_future(|used| {
         let never = tower::service_fn(|()| pending::<Result<(), std::io::Error>>());
-        TimeoutLayer::new(used.lab.handle(), LIMIT).layer(never).call(())
+        let request = TimeoutLayer::new(used.lab.handle(), LIMIT).layer(never).call(());
+        Box::pin(async { drop(request.await) })
     });
-    check_polls("body of a request", |used, waker| drop(used.asked.request.poll_with(waker)));
-    check("body of a response", || {
+    check_polls(|used, waker| drop(used.asked.request.poll_with(waker)));
+    within_patience(|| {
         let used = &mut Used::new();
         let mut response = used.asked.respond();
         drive(used, |_, waker| assert!(!matches!(response.poll_with(waker), Polled::Frame(_))));
     });
-    check_polls("response", |used, waker| {
+    check_polls(|used, waker| {
         let _ = used.asked.poll_answer(&mut Context::from_waker(waker));
     });
 }

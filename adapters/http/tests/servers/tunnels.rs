@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use corewheel::conn::DataRate;
 use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::BodyLimits;
+use corewheel_test_support::stream::NONE as OFF;
 
-use crate::axum_told::{
-    DATA, FAR, GOAWAY, HEADERS, Http2, LIMIT, OFF, OK, PING, RST_STREAM, Server, frame, head,
-    present,
+use crate::http::{
+    DATA, GOAWAY, HEADERS, PING, RST_STREAM, check_at_once, frame, head, head_of, ms, pong,
+    read_until, rest_of, wait_until,
 };
-use crate::http::{check_at_once, ms, read_until, wait_until};
+use crate::served::{FAR, Http2, LIMIT, OK, Server, present};
 
 /// Longer than a connection that was told to end stays without a request.
 const PAST_TOLD: Duration = ms(1_500);
@@ -64,9 +65,7 @@ fn sent_at(event: &str) -> Option<u128> {
 
 /// The head of a CONNECT with a protocol.
 fn connect_head(stream: u8) -> Vec<u8> {
-    let mut block = b"\x02\x07CONNECT\x00\x09:protocol\x09websocket\x86\x04\x08/upgrade".to_vec();
-    block.extend(b"\x01\x04test");
-    frame(HEADERS, 4, stream, &block)
+    head_of("CONNECT", stream, "/upgrade", b"\x00\x09:protocol\x09websocket", true)
 }
 
 impl Tunnel {
@@ -79,7 +78,8 @@ impl Tunnel {
             Opening::Connect => "CONNECT test:1 HTTP/1.1\r\nhost: test:1\r\n\r\n",
             Opening::EventsOfHttp1 => "GET /events HTTP/1.1\r\nhost: test\r\n\r\n",
             Opening::Extended | Opening::Stream | Opening::Pushed | Opening::Events => {
-                let mut tunnel = Self { opening, client: Http2::connect(server), stream: 1 };
+                let mut tunnel =
+                    Self { opening, client: Http2::connect(server.address), stream: 1 };
                 tunnel.begin();
                 return tunnel;
             }
@@ -126,7 +126,7 @@ impl Tunnel {
                     Some((DATA, _, _, bytes)) if has_events => String::from_utf8(bytes).unwrap(),
                     Some((DATA, _, _, bytes)) if bytes == b"x" => return true,
                     Some((PING, 0, _, bytes)) => {
-                        self.client.send(&frame(PING, 1, 0, &bytes));
+                        self.client.send(&pong(&bytes));
                         continue;
                     }
                     Some(_) => continue,
@@ -185,15 +185,23 @@ fn tunnel_that_is_busy_is_not_idle() {
 }
 
 #[test]
-fn tunnel_that_is_silent_is_idle_whatever_pings_come() {
+fn tunnel_that_is_silent_is_idle_whatever_pings_come_and_holds_no_shutdown() {
     let idle = 2 * LIMIT;
-    let server = Server::of(OFF.idle(idle));
-    let mut tunnel = Tunnel::open(&server, Opening::Extended);
-    let last = Instant::now();
-    assert!(tunnel.echo());
-    assert!(tunnel.client.rest_beside_pings(idle / 5).contains(&GOAWAY));
-    assert!(last.elapsed() >= idle, "after {:?}", last.elapsed());
-    server.stop();
+    check_at_once([Opening::Extended, Opening::Upgrade], |opening| {
+        let server = Server::of(OFF.idle(idle));
+        let mut tunnel = Tunnel::open(&server, opening);
+        let last = Instant::now();
+        assert!(tunnel.echo());
+        if opening == Opening::Extended {
+            assert!(tunnel.client.rest_beside_pings(idle / 5).contains(&GOAWAY));
+        } else {
+            assert_eq!(rest_of(tunnel.client.0), "");
+        }
+        assert!(last.elapsed() >= idle, "{opening:?} after {:?}", last.elapsed());
+        // Another one stays open, without an end of its own in the time of the test.
+        let _other = (opening == Opening::Upgrade).then(|| Tunnel::open(&server, opening));
+        server.stop();
+    });
 }
 
 /// Checks that tunnels outlast what tells their connections to end, until both sides end them.
@@ -255,8 +263,8 @@ fn stream_of_both_directions_has_no_limits_for_a_client_that_has_its_response() 
     check_at_once([limits.next_frame(LIMIT), rate], |limits| {
         let server = Server::start(OFF.idle(LIMIT), limits);
         let mut tunnels = [Opening::Stream, Opening::Pushed].map(|it| Tunnel::open(&server, it));
-        for pause in [LIMIT / 5, 3 * LIMIT] {
-            for _ in 0..6 {
+        for (pause, times) in [(LIMIT / 5, 6), (3 * LIMIT, 2)] {
+            for _ in 0..times {
                 thread::sleep(pause);
                 assert!(tunnels.iter_mut().all(Tunnel::echo), "{limits:?}, {pause:?}");
             }
@@ -297,7 +305,7 @@ fn close_of_the_idlest_takes_an_idle_connection_and_none_with_a_stream() {
         // It was not told, and takes another one.
         stream.begin_another();
         assert!(stream.echo(), "{opening:?}");
-        drop(stream);
+        drop((stream, idle));
         server.stop();
     });
 }
@@ -327,7 +335,7 @@ fn await_each(client: &mut Http2, count: usize, is_wanted: impl Fn(u8, u8, &[u8]
     while left > 0 {
         let (kind, flags, _, payload) = client.next().expect("the connection was cut");
         if (kind, flags) == (PING, 0) {
-            client.send(&frame(PING, 1, 0, &payload));
+            client.send(&pong(&payload));
         }
         left -= usize::from(is_wanted(kind, flags, &payload));
     }
@@ -336,29 +344,25 @@ fn await_each(client: &mut Http2, count: usize, is_wanted: impl Fn(u8, u8, &[u8]
 #[test]
 fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
     const CONNECTIONS: usize = 25;
-    /// Far longer than it takes to open the tunnels of one connection.
-    const AGE: Duration = Duration::from_secs(8);
     /// The numbers of their streams are a byte.
     const TUNNELS: usize = 100;
     let frames = |frame: &dyn Fn(u8) -> Vec<u8>| {
         (0..TUNNELS).flat_map(|at| frame(2 * u8::try_from(at).unwrap() + 1)).collect::<Vec<_>>()
     };
-    let tells: [fn(&Server); 4] = [
+    let tells: [fn(&Server); 3] = [
         |server| server.service.drain(FAR),
-        |_| thread::sleep(AGE),
         |server| server.service.close_idlest(CONNECTIONS),
         // It stops beside the tunnels.
         |_| {},
     ];
     check_at_once(tells.into_iter().enumerate(), |(at, tell)| {
-        let age = if at == 1 { AGE } else { Duration::ZERO };
-        let server = Server::of(OFF.max_age(age).max_age_grace(FAR));
+        let server = Server::of(OFF.max_age_grace(FAR));
         let echo = |client: &mut Http2| {
             client.send(&frames(&|stream| frame(DATA, 0, stream, b"x")));
             await_each(client, TUNNELS, |kind, _, bytes| kind == DATA && bytes == b"x");
         };
         let open = |_| {
-            let mut client = Http2::connect(&server);
+            let mut client = Http2::connect(server.address);
             client.send(&frames(&connect_head));
             await_each(&mut client, TUNNELS, |kind, _, _| kind == HEADERS);
             echo(&mut client);
@@ -367,7 +371,7 @@ fn many_tunnels_are_used_and_end_while_their_connections_are_told_to_end() {
         let mut clients: Vec<_> = (0..CONNECTIONS).map(open).collect();
         tell(&server);
         let stopping = thread::spawn(move || {
-            if at < 3 {
+            if at < 2 {
                 thread::sleep(PAST_TOLD);
             }
             server.stop();

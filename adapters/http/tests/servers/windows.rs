@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use corewheel::conn::DataRate;
 use corewheel_http::hyper::BodyLimits;
+use corewheel_test_support::stream::NONE as OFF;
 
-use crate::axum_told::{DATA, HEADERS, Http2, LIMIT, OFF, OK, Server, frame, head};
 use crate::exchanges::{Asked, NONE, Polled};
-use crate::http::{Lab, check_comes, lab, ms, preface};
+use crate::http::{DATA, HEADERS, Lab, WINDOW_UPDATE, check_comes, frame, head, lab, ms, preface};
+use crate::served::{Http2, LIMIT, OK, Server};
 
-const WINDOW_UPDATE: u8 = 8;
 /// The window of a connection at its beginning.
 const WINDOW: usize = 65_535;
 
@@ -20,7 +20,7 @@ const EXCUSE_MAX: Duration = Duration::from_secs(60);
 /// A client whose first request, which a handler does not read yet, has used up the window of the
 /// connection.
 fn use_up(server: &Server) -> Http2 {
-    let mut client = Http2::connect(server);
+    let mut client = Http2::connect(server.address);
     client.send(&head(1, "/hold", true));
     server.wait_for_work();
     let (_, added) = client.wait_for(WINDOW_UPDATE);

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::http::{PATIENCE, ms};
+use crate::http::{
+    DATA, HEADERS, PATIENCE, RST_STREAM, WINDOW_UPDATE, frame, head_of, ms, preface_with,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Version {
@@ -16,30 +18,22 @@ pub(crate) enum Version {
 }
 pub(crate) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
 
-/// A steady client reads so many bytes after each pause, 20 KiB a second.
-const PORTION: usize = 1 << 10;
+/// A client that takes its response slowly reads after each pause.
 const PAUSE: Duration = ms(50);
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-
-pub(crate) fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut frame = vec![0, length[0], length[1], kind, flags, 0, 0, 0, stream];
-    frame.extend(payload);
-    frame
-}
-
-pub(crate) fn ping() -> Vec<u8> {
-    frame(PING, 0, 0, b"12345678")
-}
 
 pub(crate) fn window(stream: u8, bytes: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes())
+}
+
+pub(crate) fn connect(server: SocketAddr, receive_buffer: usize) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    // Before it connects, as it says what the server may send at first.
+    socket.set_recv_buffer_size(receive_buffer).unwrap();
+    socket.connect(&server.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 pub(crate) struct Client {
@@ -52,32 +46,20 @@ pub(crate) struct Client {
 impl Client {
     /// A client with a small receive buffer. `initial` is the window of each HTTP/2 response.
     pub(crate) fn connect(server: SocketAddr, version: Version, initial: u32) -> Self {
-        Self::connect_with(server, version, initial, Some(16 << 10))
+        Self::connect_with(server, version, initial, 16 << 10)
     }
 
-    /// `None` leaves the size of the receive buffer to the system.
     pub(crate) fn connect_with(
         server: SocketAddr,
         version: Version,
         initial: u32,
-        receive_buffer: Option<usize>,
+        receive_buffer: usize,
     ) -> Self {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        if let Some(bytes) = receive_buffer {
-            // Before it connects, as it says what the server may send at first.
-            socket.set_recv_buffer_size(bytes).unwrap();
-        }
-        socket.connect(&server.into()).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
+        let stream = connect(server, receive_buffer);
         let mut client = Self { stream, version, read: Vec::new() };
         if version == Version::Http2 {
             let settings = [&[0, 4][..], &initial.to_be_bytes()].concat();
-            client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-            client.send(&frame(SETTINGS, 0, 0, &settings));
-            client.send(&frame(SETTINGS, 1, 0, &[]));
-            client.send(&window(0, 64 << 20));
+            client.send(&[preface_with(&settings), window(0, 64 << 20)].concat());
         }
         client
     }
@@ -148,16 +130,7 @@ impl Client {
     pub(crate) fn ask(&mut self, method: &str, stream: u8, path: &str) {
         let request = match self.version {
             Version::Http1 => format!("{method} {path} HTTP/1.1\r\nhost: test\r\n\r\n").into(),
-            Version::Http2 => {
-                let length = |text: &str| u8::try_from(text.len()).unwrap();
-                // A literal method, the scheme, a literal path, a literal authority.
-                let mut block = vec![0x02, length(method)];
-                block.extend(method.as_bytes());
-                block.extend([0x86, 0x04, length(path)]);
-                block.extend(path.as_bytes());
-                block.extend(b"\x01\x04test");
-                frame(HEADERS, 5, stream, &block)
-            }
+            Version::Http2 => head_of(method, stream, path, b"", false),
         };
         self.send(&request);
     }
@@ -170,10 +143,8 @@ impl Client {
 
     /// Sends an HTTP/2 request whose body comes after a `100 Continue`.
     pub(crate) fn post_http2(&mut self, stream: u8, path: &str, body: &[u8]) {
-        let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
-        block.extend(path.as_bytes());
-        block.extend(b"\x01\x04test\x0f\x14\x0c100-continue");
-        self.send(&frame(HEADERS, 4, stream, &block));
+        let expect = b"\x0f\x14\x0c100-continue";
+        self.send(&head_of("POST", stream, path, expect, true));
         self.send(&frame(DATA, 1, stream, body));
     }
 
@@ -225,17 +196,9 @@ impl Client {
     /// Takes a response of so many bytes at a steady pace.
     #[track_caller]
     pub(crate) fn read_steadily(&mut self, length: usize, case: &str) {
-        let mut total = 0;
-        while total < length {
-            thread::sleep(PAUSE);
-            if !self.read_more(PORTION) {
-                break;
-            }
-            // Heads and frames are less than a hundredth.
-            if self.read.len() >= length {
-                total = self.received();
-            }
-        }
+        self.read_at(20 << 10, length, || {});
+        // Heads and frames are less than a hundredth.
+        while self.received() < length && self.read_more(1 << 10) {}
         assert!(self.received() >= length, "{case}: cut at {} bytes", self.received());
     }
 
@@ -246,21 +209,17 @@ impl Client {
         length: usize,
         mut each: impl FnMut(),
     ) -> usize {
-        let (begin, mut taken) = (Instant::now(), 0);
-        let mut part = vec![0; per_second / 20];
-        while taken < length {
+        let (begin, before) = (Instant::now(), self.read.len());
+        loop {
             each();
+            let taken = self.read.len() - before;
             let due = begin.elapsed().as_millis() * per_second as u128 / 1_000;
-            if due > taken as u128 {
-                match self.stream.read(&mut part) {
-                    Ok(count @ 1..) => taken += count,
-                    Ok(_) | Err(_) => break,
-                }
-            } else {
+            if due <= taken as u128 {
                 thread::sleep(PAUSE);
+            } else if taken >= length || !self.read_more(per_second / 20) {
+                return taken;
             }
         }
-        taken
     }
 
     /// Reads so many bytes of a response. Returns how many.

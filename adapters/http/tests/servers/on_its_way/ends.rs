@@ -2,7 +2,7 @@
 //! them comes, and none comes before.
 
 use super::*;
-use crate::http::get;
+use crate::http::{ended, get};
 
 /// A request whose response ends in some way. The client stays.
 type Exchange = (String, Box<dyn Fn(&mut Client) + Send + Sync>);
@@ -41,10 +41,7 @@ fn check<const N: usize>(version: Version, exchanges: [Exchange; N]) {
         let server = Server::start(side, idle());
         let mut client = Client::connect(server.address, version, 1 << 16);
         run(&mut client);
-        let begin = Instant::now();
         server.check_ended(Some(Idle(LIMIT)), &case);
-        // The last byte has come before.
-        assert!(begin.elapsed() < PATIENCE, "{case}");
     });
 }
 
@@ -139,11 +136,8 @@ fn http1_handler_that_panics_ends_its_connection_alone() {
         client.get(1, "/panic");
         client.wait_for_end();
         server.check_ended(None, &case);
-        other.read_steadily(LONG, &case);
+        other.read_data(LONG);
         server.check_ended(Some(Idle(LIMIT)), &case);
-        let stats = server.service.stats();
-        let ended = stats.deadlines.iter().filter(|of| of.ended > 0);
-        assert_eq!(ended.map(|of| (of.kind, of.ended)).collect::<Vec<_>>(), [("all idle", 1)]);
-        assert_eq!(stats.connections_closed, 1, "{case}");
+        assert_eq!(ended(&server.service), [("all idle", 1), ("close", 1)], "{case}");
     });
 }
