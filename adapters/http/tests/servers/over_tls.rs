@@ -127,12 +127,8 @@ struct Server {
 }
 
 impl Server {
-    async fn start(limits: StreamLimits) -> Self {
-        Self::start_by(limits, false).await
-    }
-
     /// Whether the server is told where the socket is, of a stream that it does not know.
-    async fn start_by(limits: StreamLimits, is_told: bool) -> Self {
+    async fn start(limits: StreamLimits, is_told: bool) -> Self {
         let service = TimerService::beside_runtime().start().unwrap();
         let (certificate, config) = certified();
         let (sender, controls) = mpsc::unbounded_channel();
@@ -169,7 +165,7 @@ impl Server {
 
 #[tokio::test]
 async fn clients_are_served_by_the_version_that_they_choose_while_others_are_silent() {
-    let server = Server::start(OFF.first_byte(FAR)).await;
+    let server = Server::start(OFF.first_byte(FAR), false).await;
     let mut silent = Vec::new();
     let hello = hello(&server.client(&[b"h2", b"http/1.1"]));
     for _ in 0..3 {
@@ -207,7 +203,7 @@ async fn wait_for_end(mut client: impl AsyncRead + Unpin) {
 
 #[tokio::test]
 async fn handshake_that_takes_too_long_ends_at_the_time_of_the_first_byte() {
-    let mut server = Server::start(OFF.first_byte(LIMIT)).await;
+    let mut server = Server::start(OFF.first_byte(LIMIT), false).await;
     let hello = hello(&server.client(&[]));
     let silent = TcpStream::connect(server.address).await.unwrap();
     let begin = Instant::now();
@@ -236,7 +232,7 @@ async fn handshake_that_takes_too_long_ends_at_the_time_of_the_first_byte() {
 
 #[tokio::test]
 async fn handshake_that_fails_is_told_and_ends() {
-    let server = Server::start(OFF).await;
+    let server = Server::start(OFF, false).await;
     let mut client = TcpStream::connect(server.address).await.unwrap();
     client.write_all(&get("/")).await.unwrap();
     let mut told = [0];
@@ -254,7 +250,7 @@ async fn handshake_that_fails_is_told_and_ends() {
 #[tokio::test]
 async fn drain_and_shutdown_end_a_handshake_that_goes_on() {
     for drains in [false, true] {
-        let mut server = Server::start(OFF.max_age_grace(FAR)).await;
+        let mut server = Server::start(OFF.max_age_grace(FAR), false).await;
         let mut half = TcpStream::connect(server.address).await.unwrap();
         half.write_all(&hello(&server.client(&[]))[..20]).await.unwrap();
         let silent = TcpStream::connect(server.address).await.unwrap();
@@ -280,7 +276,7 @@ fn handshake_that_was_done_in_time_while_the_runtime_was_held_up_is_served() {
     thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let server = Server::start(OFF.first_byte(LONG)).await;
+            let server = Server::start(OFF.first_byte(LONG), false).await;
             started.send((server.address, server.client(&[]), Handle::current())).unwrap();
             pending::<()>().await;
         });
@@ -315,7 +311,7 @@ fn client_over_tls_that_takes_a_response_slowly_is_kept_and_one_that_stops_is_re
     check_at_once([false, true], |is_told| {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let limits = OFF.write_stall(STALL).idle(20 * STALL);
-        let mut server = runtime.block_on(Server::start_by(limits, is_told));
+        let mut server = runtime.block_on(Server::start(limits, is_told));
         let connector = server.client(&[]);
         let stopped = check_slow_and_stopped(STALL, |_| {
             let socket = std::net::TcpStream::connect(server.address).unwrap();

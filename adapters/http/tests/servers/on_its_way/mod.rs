@@ -24,7 +24,7 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::{CONNECTION, UPGRADE};
 use hyper::rt::Executor;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpSocket};
@@ -65,11 +65,8 @@ fn frames(frames: Vec<Frame<Bytes>>) -> Body {
 
 async fn answer<M: Side>(request: Request<TimedBody<Incoming, M>>) -> Response<Body> {
     let long = || Bytes::from(vec![b'x'; LONG]);
-    let status = |status| {
-        let mut response = Response::new(whole(Bytes::new()));
-        *response.status_mut() = status;
-        response
-    };
+    let empty = |head: http::response::Builder| head.body(whole(Bytes::new())).unwrap();
+    let head = Response::builder();
     match request.uri().path() {
         "/long" => Response::new(whole(long())),
         "/one-frame" => Response::new(frames(vec![Frame::data(long())])),
@@ -91,19 +88,14 @@ async fn answer<M: Side>(request: Request<TimedBody<Incoming, M>>) -> Response<B
             let frames = futures_lite::stream::once_future(data);
             Response::new(StreamBody::new(frames).boxed_unsync())
         }
-        "/204" => status(StatusCode::NO_CONTENT),
-        "/304" => status(StatusCode::NOT_MODIFIED),
+        "/204" => empty(head.status(204)),
+        "/304" => empty(head.status(304)),
         "/panic" => panic!("a handler panics"),
         "/echo" => {
             let body = request.into_body().collect().await.unwrap().to_bytes();
             Response::new(whole(body))
         }
-        "/upgrade" => {
-            let mut response = status(StatusCode::SWITCHING_PROTOCOLS);
-            response.headers_mut().insert(CONNECTION, "upgrade".parse().unwrap());
-            response.headers_mut().insert(UPGRADE, "test".parse().unwrap());
-            response
-        }
+        "/upgrade" => empty(head.status(101).header(CONNECTION, "upgrade").header(UPGRADE, "test")),
         _ => Response::new(whole(Bytes::from_static(b"short"))),
     }
 }
