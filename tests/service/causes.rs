@@ -3,11 +3,9 @@
 
 use std::future::IntoFuture;
 
-use corewheel::class::TimerClass;
-use corewheel::{Fired, Refused, RefusedKind, Runtime, TimerService, Timers};
+use corewheel::Runtime;
 
-use corewheel_test_support::logged;
-use corewheel_test_support::{FAR, OTHER, SHARD, block_on, builder, look, wait_until};
+use super::*;
 
 #[test]
 fn shard_that_nothing_has_attached_refuses_with_that_cause() {
@@ -56,7 +54,7 @@ fn handles_of_a_dropped_service_find_it_closed_and_say_what_to_do() {
     let builder = builder(1).runtime(Runtime::Thread).class(request);
     let service: TimerService<u8> = builder.start_with(|_| |_, _: &_| {}).unwrap();
     let (client, handle) = (service.handle(), service.handle());
-    let pending = client.on(SHARD).schedule(FAR, 1).unwrap();
+    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
     let mut slept = handle.sleep(FAR);
     assert!(look(&mut slept).is_none());
     drop(service);
@@ -66,17 +64,17 @@ fn handles_of_a_dropped_service_find_it_closed_and_say_what_to_do() {
     let text = refused.to_string();
     assert!(text.contains("dropped") && text.contains("keep the TimerService"), "{text}");
     assert_eq!(block_on(client.on(SHARD).sleep(FAR)), Err(RefusedKind::Closed));
-    let reply = block_on(client.cancel(pending).into_future());
+    let reply = block_on(client.cancel(timer).into_future());
     assert!(reply.unwrap_err().to_string().contains("dropped"));
 
     assert_eq!(look(&mut slept), Some(Err(RefusedKind::Closed)));
-    let never = std::future::pending::<()>();
+    let never = pending::<()>();
     let late = block_on(handle.timeout(FAR, never)).unwrap_err();
     assert!(late.to_string().contains("dropped"), "{late}");
     let unknown = handle.of_class(request).unwrap_err();
     assert!(unknown.to_string().contains("dropped"), "{unknown}");
     // A thread that has not used the service before.
-    let other = std::thread::spawn(move || block_on(handle.sleep(FAR)));
+    let other = thread::spawn(move || block_on(handle.sleep(FAR)));
     assert_eq!(other.join().unwrap(), Err(RefusedKind::Closed));
     assert!(matches!(client.on(OTHER).schedule(FAR, 7), Err(Refused::NoSuchShard(7))));
 }

@@ -1,16 +1,9 @@
 //! Refused settings: each error names the field and the value, and says which values are possible
 //! and what to do.
 
-use std::time::Duration;
+use corewheel::ConfigError;
 
-use corewheel::class::TimerClass;
-use corewheel::settings::Scale;
-use corewheel::settings::TurnBudget;
-use corewheel::{ConfigError, TimerService, TimerServiceBuilder};
-use corewheel_kit::repeat::Repeat;
-use corewheel_kit::scaled::ScaledTimeouts;
-
-use corewheel_test_support::{Lab, builder, ms};
+use super::*;
 
 /// Checks that an error names this field and this value, a limit and a remedy.
 #[track_caller]
@@ -46,7 +39,7 @@ fn builder_refuses_settings_out_of_range_and_accepts_extreme_ones() {
     ) -> Option<ConfigError> {
         let started = change(TimerService::builder().shards(1)).start_attached_with::<()>();
         started.err().map(|error| match error {
-            corewheel::StartError::Config(error) => error,
+            StartError::Config(error) => error,
             other => panic!("{other}"),
         })
     }

@@ -1,12 +1,8 @@
 //! Deadlines: every method schedules to the exact tick, and no timer is early.
 
-use std::time::{Duration, Instant};
+use corewheel::When;
 
-use corewheel::attach::Turn;
-use corewheel::settings::WheelKind;
-use corewheel::{CancelOutcome, ResetOutcome, ShutdownPolicy, TimerId, When};
-
-use corewheel_test_support::{FAR, Host, Lab, PATIENCE, Running, SHARD, builder, look, ms, next};
+use super::*;
 
 /// A method that makes a timer fire after `delay`.
 type Path = fn(&Lab<u8>, Duration) -> TimerId;
@@ -193,6 +189,5 @@ fn timer_with_a_delay_that_does_not_fit_never_fires_on_any_runtime() {
         client.on(SHARD).schedule(ms(5), 2).unwrap();
         assert_eq!(fired.recv_timeout(PATIENCE), Ok(2), "{host:?}");
         assert!(client.cancel(never).wait().unwrap().won(), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }

@@ -1,22 +1,8 @@
 //! Dead shards, and starts that fail.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
-use std::thread;
-
-use corewheel::sim::Thread;
-use corewheel::stats::ShardState;
-use corewheel::{
-    CancelOutcome, Fired, Refused, ReplyError, ShardError, ShutdownPolicy, StartError, TimerId,
-    TimerService, Timers,
-};
 use corewheel_glommio::{Runtime, attach};
 
-use corewheel_test_support::{
-    FAR, Guard, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on_tokio, builder, check_law,
-    look, ms, runtimes, wait_until,
-};
+use super::*;
 
 /// Checks each command on a dead shard, and that the other shard works on.
 fn check_dead(service: &TimerService<u32>, dead: TimerId) {
@@ -67,23 +53,26 @@ fn death_of_a_glommio_executor_fails_its_callers_and_no_other_shard() {
     let hosts = Host::executors().filter(|host| *host == Host::Own(Runtime::Glommio));
     for (_, running) in Running::<u32>::each(hosts, 2) {
         let client = running.client();
-        let pending = client.on(SHARD).schedule(FAR, 1).unwrap();
+        let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
+        let (guard, dropped) = Guard::new();
         let spawned = running.service.spawn_on(SHARD, |timers| async move {
+            let _guard = guard;
             let dies = async move {
                 timers.sleep(ms(1)).await.unwrap();
                 panic!("this task ends its executor");
             };
             glommio::spawn_local(dies).detach();
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         });
         // Cancels come before, during and after the death of the executor.
-        wait_until("the shard is closed", || match client.cancel(pending).wait() {
+        wait_until("the shard is closed", || match client.cancel(timer).wait() {
             Ok(CancelOutcome::Cancelled { .. } | CancelOutcome::Stale) => false,
             Ok(other) => panic!("{other:?}"),
             Err(error) => error == ReplyError::Closed,
         });
         assert_eq!(spawned.unwrap().wait(), Err(ReplyError::Closed));
-        check_dead(&running.service, pending);
+        wait_until("the future is dropped", || count(&dropped) == 1);
+        check_dead(&running.service, timer);
         assert_eq!(running.end(ShutdownPolicy::Return).dead, [SHARD]);
     }
 }
@@ -155,17 +144,11 @@ fn executor_that_ends_before_the_driver_has_run_leaves_a_dead_shard() {
 }
 
 /// How many threads of this process have a name with this prefix.
-#[cfg(target_os = "linux")]
 fn threads_named(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with(prefix)).count()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn threads_named(_: &str) -> usize {
-    0
 }
 
 #[test]

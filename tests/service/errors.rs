@@ -1,15 +1,9 @@
 //! Refusals and errors as a caller converts them.
 
-use std::cell::Cell;
 use std::error::Error;
 use std::io;
-use std::rc::Rc;
 
-use corewheel::Handle;
-use corewheel::{Refused, RefusedKind, ReplyError, TimeoutError, TimerId, Timers};
-use corewheel_kit::repeat::Repeat;
-
-use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
+use super::*;
 
 type AnyError = Box<dyn Error + Send + Sync + 'static>;
 

@@ -2,18 +2,12 @@
 //! affects another timer.
 
 use std::mem::forget;
-use std::task::{Context, Waker};
-use std::thread;
 
-use corewheel::{
-    CancelOutcome, ConnLimits, ConnTimers, Payload, ResetOutcome, ShutdownPolicy, TimerId,
-};
 use corewheel_glommio::Runtime;
 use corewheel_kit::queue::DelayQueue;
 
-use corewheel_test_support::{
-    FAR, Host, Lab, Running, SHARD, builder, check_law, key_of, look, ms,
-};
+use super::*;
+use corewheel_test_support::key_of;
 
 /// Two services, and a timer of each with the same shard and key.
 fn two_labs() -> [(Lab<u64>, TimerId); 2] {
@@ -45,7 +39,6 @@ fn handle_of_another_service_on_the_core_is_foreign_and_changes_nothing() {
     timers.schedule(ms(5), 9).unwrap();
     other.advance(ms(5));
     assert_eq!((other.fired(), lab.timers().len()), (vec![(9, 5)], 1));
-    check_law(&other.counts());
 }
 
 #[test]
@@ -83,7 +76,6 @@ fn cancel_of_a_handle_of_a_dropped_service_is_foreign() {
     let running = Running::<u64>::idle(Host::Own(Runtime::Thread), builder(1));
     let outcome = running.client().cancel(foreign).wait();
     assert!(matches!(outcome, Ok(CancelOutcome::Foreign)));
-    running.end(ShutdownPolicy::Drop);
 }
 
 /// Polls a future once and forgets it.
@@ -102,7 +94,7 @@ fn forgotten_futures_and_replies_do_not_change_later_timers() {
     for round in 0..20 {
         let timer = timers.schedule(ms(1), round).unwrap();
         poll_and_forget(timers.sleep(ms(1)));
-        poll_and_forget(timers.timeout(ms(2), std::future::pending::<()>()));
+        poll_and_forget(timers.timeout(ms(2), pending::<()>()));
         poll_and_forget(lab.handle().on(SHARD).sleep(ms(1)));
         forget(client.reset(timer, ms(2)));
         forget(client.cancel_many(&[timer]));
@@ -121,7 +113,6 @@ fn forgotten_futures_and_replies_do_not_change_later_timers() {
         assert_eq!(look(&mut slept), Some(Ok(())));
         assert_eq!(lab.fired().last(), Some(&(100 + round, 3 * round + 3)));
     }
-    check_law(&lab.counts());
 }
 
 #[test]
@@ -146,5 +137,4 @@ fn forgotten_read_and_write_guards_do_not_change_the_next_connection() {
         assert!(is_over(&next), "the read timeout has passed");
     }
     assert_eq!(lab.settled().connections, 0);
-    check_law(&lab.counts());
 }

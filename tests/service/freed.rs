@@ -1,18 +1,7 @@
 //! Cancels that no caller waits for: a shard that sleeps drops the payload within a second, and
 //! many such cancels share a wake-up.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
-use std::time::{Duration, Instant};
-
-use corewheel::attach::Turn;
-use corewheel::sim::Thread;
-use corewheel::{CancelOutcome, Handle, ShutdownPolicy, TimerId};
-
-use corewheel_test_support::{
-    Alarm, FAR, Guard, Host, Lab, Running, SHARD, block_on, builder, check_law, ms, wait_until,
-};
+use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Later than the timer until which the shards of these tests sleep.
@@ -48,23 +37,10 @@ impl Asleep {
     /// Takes turns until the shard sleeps for more than a second, and fails if it takes them at a
     /// moment of its own before.
     fn sleeps_long(&mut self) {
-        let slept = self.fall_asleep();
+        let slept = self.lab.fall_asleep(&self.waker);
         let long = self.lab.clock.now() + 10 * SECOND;
         assert!(matches!(slept, Turn::Next(at) if at > long), "{slept:?}");
     }
-
-    /// Takes turns until the shard falls asleep, and returns until when.
-    fn fall_asleep(&mut self) -> Turn {
-        self.lab.fall_asleep(&self.waker)
-    }
-
-    fn count(&self) -> usize {
-        self.alarm.count()
-    }
-}
-
-fn count(dropped: &AtomicUsize) -> usize {
-    dropped.load(Ordering::SeqCst)
 }
 
 /// Schedules a timer, and tells how often its payload was dropped.
@@ -81,18 +57,21 @@ fn cancel_without_a_reply_frees_the_payload_of_a_sleeping_shard() {
         let (mut asleep, received) =
             Asleep::after(|_, client| (!is_in_lane).then(|| schedule(client)));
         let (timer, dropped) = received.unwrap_or_else(|| schedule(*asleep.client));
-        assert_eq!(asleep.count(), 0, "the timer may wait");
+        assert_eq!(asleep.alarm.count(), 0, "the timer may wait");
         let begin = asleep.lab.clock.now();
         asleep.client.cancel_detached(timer);
-        assert_eq!((asleep.count(), count(&dropped)), (1, 0), "in its lane: {is_in_lane}");
-        assert_eq!(asleep.fall_asleep(), Turn::Next(begin + SECOND), "in its lane: {is_in_lane}");
+        assert_eq!((asleep.alarm.count(), count(&dropped)), (1, 0), "in its lane: {is_in_lane}");
+        assert_eq!(
+            asleep.lab.fall_asleep(&asleep.waker),
+            Turn::Next(begin + SECOND),
+            "in its lane: {is_in_lane}"
+        );
         assert_eq!(count(&dropped), 1, "in its lane: {is_in_lane}");
         let requests = if is_in_lane { 2 } else { 3 };
         assert_eq!(asleep.lab.counts().requests, requests, "a cancel in the lane is no message");
         asleep.lab.clock.advance(SECOND);
         asleep.sleeps_long();
-        assert_eq!((asleep.count(), asleep.lab.counts().pending), (1, 2));
-        check_law(&asleep.lab.counts());
+        assert_eq!((asleep.alarm.count(), asleep.lab.counts().pending), (1, 2));
     }
 }
 
@@ -106,8 +85,8 @@ fn cancel_between_a_turn_and_the_sleep_frees_the_payload() {
         asleep.client.cancel_detached(timer);
         let sleep = asleep.lab.shards[0].prepare_to_sleep(after, &asleep.waker);
         assert_eq!((sleep, count(&dropped)), (Turn::More, 0), "in its lane: {is_in_lane}");
-        let _next = asleep.fall_asleep();
-        assert_eq!((count(&dropped), asleep.count()), (1, 0), "in its lane: {is_in_lane}");
+        let _next = asleep.lab.fall_asleep(&asleep.waker);
+        assert_eq!((count(&dropped), asleep.alarm.count()), (1, 0), "in its lane: {is_in_lane}");
     }
 }
 
@@ -122,7 +101,7 @@ fn timer_in_its_lane_that_its_shard_cancels_is_freed_within_a_second() {
         assert!(matches!(outcome, CancelOutcome::Overtook));
         let end = asleep.lab.clock.now() + SECOND;
         if is_asleep {
-            assert_eq!(asleep.count(), 1);
+            assert_eq!(asleep.alarm.count(), 1);
         } else {
             let sleep = asleep.lab.shards[0].prepare_to_sleep(after, &asleep.waker);
             assert_eq!(sleep, Turn::Next(end));
@@ -149,10 +128,12 @@ fn cancel_one_by_one(number: usize) -> (usize, usize) {
             asleep.client.cancel_detached(*timer);
         }
         let now = asleep.lab.clock.now();
-        if asleep.count() > woken || until.is_some_and(|at| at <= now) {
-            woken = asleep.count();
+        if asleep.alarm.count() > woken || until.is_some_and(|at| at <= now) {
+            woken = asleep.alarm.count();
             turns += 1;
-            let Turn::Next(at) = asleep.fall_asleep() else { panic!("it sleeps for ever") };
+            let Turn::Next(at) = asleep.lab.fall_asleep(&asleep.waker) else {
+                panic!("it sleeps for ever")
+            };
             until = Some(at);
         }
         if let Some(past) = sent.checked_sub(1_000).filter(|past| *past < number) {
@@ -161,9 +142,8 @@ fn cancel_one_by_one(number: usize) -> (usize, usize) {
         asleep.lab.clock.advance(ms(1));
     }
     assert_eq!(asleep.lab.counts().pending, 2);
-    check_law(&asleep.lab.counts());
     asleep.sleeps_long();
-    (asleep.count(), turns)
+    (asleep.alarm.count(), turns)
 }
 
 #[test]
@@ -190,7 +170,6 @@ fn sleeping_shards_of_all_hosts_free_what_is_cancelled() {
             shard.cancel_detached(timer);
             wait_until("the payload is dropped", || count(&dropped) == 1);
         }
-        running.end(ShutdownPolicy::Drop);
     }
 }
 
@@ -207,13 +186,12 @@ fn thousand_cancels_of_real_threads_make_few_wake_ups() {
         let (before, begin) = (running.counts().wakeups_made, Instant::now());
         for timer in timers {
             shard.cancel_detached(timer);
-            std::thread::sleep(Duration::from_micros(100));
+            thread::sleep(Duration::from_micros(100));
         }
         wait_until("all payloads are dropped", || all.iter().all(|dropped| count(dropped) == 1));
         let made = running.counts().wakeups_made - before;
         let seconds = begin.elapsed().as_secs();
         // Three times the lane is full, and grows.
         assert!(made <= 4 + seconds, "{host:?}: {made} wake-ups in {seconds} s");
-        running.end(ShutdownPolicy::Drop);
     }
 }

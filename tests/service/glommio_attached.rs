@@ -1,17 +1,10 @@
 //! A shard in a glommio executor that has timers of its own.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::mpsc;
-use std::task::{Context, Poll, Waker};
-use std::thread;
-use std::time::Duration;
-
 use corewheel_glommio::attach;
 use glommio::LocalExecutorBuilder;
 use glommio::timer::Timer;
 
-use corewheel_test_support::{PATIENCE, SHARD, builder, glommio_works, ms};
+use super::*;
 
 /// From this many pending timers on, glommio keeps them by whole milliseconds and wakes some of
 /// them up to a millisecond early.

@@ -1,18 +1,8 @@
 //! Commands of handles, by the thread that sends them.
 
-use std::cell::RefCell;
-use std::future::pending;
-use std::sync::mpsc;
-use std::thread;
+use corewheel::Runtime;
 
-use tokio::task::LocalSet;
-
-use corewheel::{
-    AnyHandle, Fired, Handle, Payload, RefusedKind, Runtime, ShardId, ShutdownPolicy, TimeoutError,
-    TimerId, Timers,
-};
-
-use corewheel_test_support::{FAR, Host, OTHER, Running, SHARD, block_on, builder, ms};
+use super::*;
 
 /// The shards of two timers in a row that a thread without a shard schedules by a handle which
 /// names none.
@@ -33,26 +23,6 @@ fn timer_of_a_handle_without_a_shard_is_on_that_of_its_thread_or_a_given_one() {
         let given = [shards_of_a_new_thread(handle), shards_of_a_new_thread(handle)];
         assert!(given.iter().all(|[first, second]| first == second), "{host:?}: {given:?}");
         assert_ne!(given[0], given[1], "{host:?}: threads are given the shards in turn");
-        running.end(ShutdownPolicy::Drop);
-    }
-}
-
-/// Uses a handle when its thread ends, and tells the value of a timer that it has cancelled, and
-/// the id of one that it has cancelled without a reply.
-struct Last {
-    handle: Handle<u32>,
-    told: mpsc::Sender<(Option<u32>, TimerId)>,
-}
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        // The shard falls asleep, so that the first command wakes it.
-        thread::sleep(ms(10));
-        let schedule = |value| block_on(self.handle.on(SHARD).schedule_when_room(FAR, value));
-        let (timer, detached) = (schedule(7).unwrap(), schedule(8).unwrap());
-        self.handle.cancel_detached(detached);
-        let payload = block_on(self.handle.cancel(timer)).unwrap().payload();
-        self.told.send((payload.and_then(Payload::into_value), detached)).unwrap();
     }
 }
 
@@ -60,23 +30,32 @@ impl Drop for Last {
 fn handle_is_used_by_the_last_destructors_of_a_thread() {
     thread_local! {
         // Made before the table of services of its thread, so it is dropped after that.
-        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+        static LAST: RefCell<Option<OnDrop<Box<dyn FnMut()>>>> = const { RefCell::new(None) };
     }
     for (host, running) in Running::each(Host::all(), 1) {
         let (handle, (told, what)) = (running.service.handle(), mpsc::channel());
         let thread = thread::spawn(move || {
-            LAST.set(Some(Last { handle, told }));
+            let schedule =
+                move |value| block_on(handle.on(SHARD).schedule_when_room(FAR, value)).unwrap();
+            let last = move || {
+                // The shard falls asleep, so that the first command wakes it.
+                thread::sleep(ms(10));
+                let (timer, detached) = (schedule(7), schedule(8));
+                handle.cancel_detached(detached);
+                let payload = block_on(handle.cancel(timer)).unwrap().payload();
+                told.send((payload.and_then(Payload::into_value), detached)).unwrap();
+            };
+            LAST.set(Some(OnDrop(Box::new(last))));
             // Tokio makes its thread-local after that, and destroys it before. It panics where a
             // `LocalSet` is woken without it.
             drop(LocalSet::new().enter());
-            block_on(handle.on(SHARD).schedule_when_room(FAR, 1)).unwrap()
+            schedule(1)
         });
         let timer = thread.join().unwrap();
         let (value, detached) = what.recv().unwrap();
         assert_eq!(value, Some(7), "{host:?}");
         assert_eq!(block_on(handle.remaining(detached)), Ok(None), "{host:?}");
         assert!(block_on(handle.remaining(timer)).unwrap().is_some(), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }
 

@@ -3,11 +3,10 @@
 //! restated.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use corewheel_kit::herd::Jitter;
 
-use corewheel_test_support::{FAR, Lab, builder, ms};
+use super::*;
 
 #[test]
 fn deadlines_with_slack_share_few_ticks_within_the_slack() {
@@ -15,7 +14,7 @@ fn deadlines_with_slack_share_few_ticks_within_the_slack() {
     for slack in [Duration::ZERO, Duration::from_micros(999), ms(100)] {
         let mut lab = Lab::<u64>::new(builder(1));
         lab.advance(ms(12_345));
-        let mut rng = fastrand::Rng::with_seed(0x0C0D_E5EE_D000_0042);
+        let mut rng = Rng::with_seed(0x0C0D_E5EE_D000_0042);
         for n in 0..500 {
             // The delay is not a whole number of ticks.
             let delay = Duration::from_micros(rng.u64(1..1_000_000));

@@ -1,15 +1,11 @@
 //! Services that are started, waited for and shut down inside a tokio runtime, as in
 //! `#[tokio::main]`.
 
-use std::future::{Future, pending, poll_fn};
-use std::task::Poll;
-
-use corewheel::{ReplyError, ShutdownPolicy, TimeoutError, TimerService};
 use corewheel_glommio::Runtime;
 use tokio::runtime::Builder;
-use tokio::task::{LocalSet, spawn_blocking};
+use tokio::task::spawn_blocking;
 
-use corewheel_test_support::{FAR, OTHER, SHARD, builder, glommio_works, ms};
+use super::*;
 
 /// Every setting of a service's runtime that works on this machine.
 fn settings() -> impl Iterator<Item = Runtime> {
@@ -88,7 +84,7 @@ fn shutdown_on_the_thread_of_an_attached_shard_is_refused_before_its_first_turn(
         assert_eq!(refused, ReplyError::OnShard);
         assert!(refused.to_string().contains("begin_shutdown"), "{refused}");
         let client = service.handle();
-        let client = std::thread::scope(|scope| scope.spawn(move || client).join().unwrap());
+        let client = thread::scope(|scope| scope.spawn(move || client).join().unwrap());
         let refused = client.remaining(timers.schedule(FAR, 2).unwrap()).wait().unwrap_err();
         assert_eq!(refused, ReplyError::OnShard);
         assert!(refused.to_string().contains("await"), "{refused}");

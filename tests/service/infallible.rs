@@ -1,14 +1,9 @@
 //! Sleeps that return no error: on a shard with room, on a full one, and after the end of a
 //! service.
 
-use std::task::Waker;
-use std::thread;
-use std::time::{Duration, Instant};
-
 use corewheel::fallback::InfallibleSleep;
-use corewheel::{ShutdownPolicy, TimerService};
 
-use corewheel_test_support::{Alarm, FAR, Lab, builder, look, ms, poll, wait_until};
+use super::*;
 
 /// A runtime of tokio whose clock is paused.
 fn paused() -> tokio::runtime::Runtime {

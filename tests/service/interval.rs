@@ -1,13 +1,8 @@
 //! Ticks for futures: when they are due, and which are missed.
 
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
-
-use corewheel::attach::Turn;
 use corewheel::interval::{Interval, MissedTickBehavior};
-use corewheel::{RefusedKind, ShutdownPolicy};
 
-use corewheel_test_support::{Host, Lab, PATIENCE, Running, SHARD, builder, ms};
+use super::*;
 
 /// When the tick was due that an interval has now; `None` if it has none.
 fn tick(interval: &mut Interval) -> Option<Instant> {

@@ -1,18 +1,8 @@
 //! Where the lateness of a delivery arose, and what the statistics tell about the shard's turns.
 
-use std::cell::Cell;
-use std::rc::Rc;
-use std::task::Waker;
-use std::time::Duration;
+use corewheel::stats::LateDelivery;
 
-use corewheel::class::TimerClass;
-use corewheel::settings::TurnBudget;
-use corewheel::stats::{LateDelivery, ShardStats};
-use corewheel_kit::scaled::ScaledTimeouts;
-
-use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
-
-const REQUEST: TimerClass = TimerClass::new("request");
+use super::*;
 
 fn shard<T: Send + 'static>(lab: &Lab<T>) -> ShardStats {
     lab.service.stats().shards.swap_remove(0)

@@ -1,24 +1,7 @@
 //! What a shard's own thread leaves for a turn, between the last turn and the sleep of the driver
 //! and while the driver sleeps: no driver sleeps beside it.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::task::{Wake, Waker};
-use std::thread;
-
-use corewheel::attach::Turn;
-use corewheel::clock::ManualClock;
-use corewheel::conn::ConnLimits;
-use corewheel::kept::Kept;
-use corewheel::settings::Scale;
-use corewheel::{ShutdownPolicy, Timers};
-use corewheel_kit::scaled::ScaledTimeouts;
-
-use corewheel_test_support::{
-    Alarm, FAR, Guard, Host, Lab, PATIENCE, Running, SHARD, block_on, builder, look, ms,
-};
+use super::*;
 
 /// Whether a turn has done what was left.
 type IsDone = Box<dyn FnMut() -> bool>;
@@ -162,29 +145,13 @@ fn earlier_deadlines_of_timers_and_futures_end_the_wait_earlier() {
     assert!(slept == Turn::More || slept == Turn::Next(begin + ms(3)), "{slept:?}");
 }
 
-thread_local! {
-    static TIMERS: RefCell<Option<Timers<u32>>> = const { RefCell::new(None) };
-}
-
-/// A waker whose drop schedules a timer.
-struct Schedules;
-
-impl Wake for Schedules {
-    fn wake(self: Arc<Self>) {}
-}
-
-impl Drop for Schedules {
-    fn drop(&mut self) {
-        TIMERS.with_borrow(|timers| timers.as_ref().unwrap().schedule(ms(5), 9).unwrap());
-    }
-}
-
 #[test]
 fn timer_of_a_waker_that_is_dropped_as_the_loop_falls_asleep_is_on_time() {
     let mut lab = Lab::new(builder(1));
-    TIMERS.set(Some(lab.timers().clone()));
+    let timers = lab.timers().clone();
+    let schedules = OnDrop(move || _ = timers.schedule(ms(5), 9).unwrap());
+    let schedules = waker_of(move || _ = &schedules);
     let after = lab.turn();
-    let schedules = Waker::from(Arc::new(Schedules));
     assert_eq!(lab.shards[0].prepare_to_sleep(after, &schedules), Turn::Idle);
     drop(schedules);
     let after = lab.turn();
@@ -193,7 +160,6 @@ fn timer_of_a_waker_that_is_dropped_as_the_loop_falls_asleep_is_on_time() {
     let begin = lab.clock.now();
     assert_eq!(lab.fall_asleep(&waker), Turn::Next(begin + ms(5)));
     assert_eq!(alarm.count(), 0);
-    TIMERS.set(None);
 }
 
 #[test]
@@ -239,7 +205,6 @@ fn command_of_a_callback_runs_on_every_host() {
         }
         let reply = reply.recv_timeout(PATIENCE).unwrap();
         assert_eq!(block_on(reply), Ok(7), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }
 
@@ -251,7 +216,6 @@ fn command_of_a_closure_that_makes_a_future_runs_on_every_executor() {
         let make = move |_| kept.try_run(Cell::get).unwrap();
         let spawned = running.service.spawn_on(SHARD, make);
         assert_eq!(block_on(spawned.unwrap()), Ok(Ok(7)), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }
 
@@ -271,6 +235,5 @@ fn command_of_a_task_runs_on_every_executor() {
         });
         assert_eq!(block_on(spawned.unwrap()), Ok(()), "{host:?}");
         assert_eq!(last.load(Ordering::SeqCst), 1_049, "{host:?}: it ran to its end");
-        running.end(ShutdownPolicy::Drop);
     }
 }

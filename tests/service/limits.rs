@@ -3,26 +3,21 @@
 //! The limits hold for a whole process, so each start runs in a child process: this test program,
 //! with an environment variable that contains the limit.
 
-#![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a child prints for its parent how its start ended")]
 
-use std::env;
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicU32;
+use std::{env, fs};
 
-use corewheel::{ShutdownPolicy, StartError, TimerService};
 use corewheel_glommio::Runtime;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, getuid, kill_process, setrlimit};
 
+use super::*;
 use corewheel_test_support::child::this_test;
-use corewheel_test_support::{PATIENCE, SHARD, glommio_works, ms, runtimes, wait_until};
 
 const LIMIT: &str = "COREWHEEL_TEST_LIMIT";
 const MIB: u64 = 1 << 20;

@@ -1,38 +1,17 @@
 //! A manual clock that takes shards, and tasks beside them, from deadline to deadline.
 
-use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
-use std::rc::Rc;
-use std::thread;
-use std::time::Duration;
-
-use corewheel::attach::{ShardLoop, Turn};
-use corewheel::clock::ManualClock;
-use corewheel::settings::TurnBudget;
-use corewheel::{Fired, RefusedKind, ShutdownPolicy, TimerService, TimerServiceBuilder, Timers};
-use corewheel_kit::repeat::Repeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-use tokio::task::{LocalSet, yield_now};
+use tokio::task::yield_now;
 
-use corewheel_test_support::{FAR, OTHER, builder, ms, seeds};
+use super::*;
 
-/// Starts a service, whose clock has run for a random time, and loops of its shards with one
-/// handler.
-fn start<T: Send + 'static, H: FnMut(Fired<T>, &Timers<T>) + 'static>(
-    builder: TimerServiceBuilder,
-    make_handler: impl Fn() -> H,
-) -> (ManualClock, TimerService<T>, Vec<ShardLoop<T, H>>) {
-    let clock = seeds::clock();
-    let service: TimerService<T> = builder.clock(&clock).start_attached_with().unwrap();
-    let attach = |shard| service.attach(shard).unwrap().into_loop(make_handler()).unwrap();
-    let loops = service.shards().map(attach).collect();
-    (clock, service, loops)
-}
-
-/// A service without values.
-fn bare(shards: usize) -> (ManualClock, TimerService, Vec<ShardLoop<Infallible>>) {
-    let handler: fn(Fired<Infallible>, &Timers) = |_, _| {};
-    start(builder(shards), || handler)
+/// Lets the clock of a lab run with its shards and tasks.
+fn run<T: Send + 'static>(
+    lab: &mut Lab<T>,
+    limit: Duration,
+    tasks: impl Future<Output = ()>,
+) -> Turn {
+    lab.clock.run_until_idle(&mut lab.shards, limit, tasks)
 }
 
 #[test]
@@ -40,7 +19,7 @@ fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last(
     // The budget makes a shard take many turns at one moment.
     for budget in [TurnBudget::default(), TurnBudget { expired_max: 1, ..TurnBudget::default() }] {
         let fired = Rc::new(RefCell::new(Vec::new()));
-        let (clock, service, mut shards) = start(builder(2).budget(budget), || {
+        let mut lab = Lab::with_handler(builder(2).budget(budget), |_| {
             let fired = Rc::clone(&fired);
             move |one: Fired<u32>, timers: &Timers<u32>| {
                 assert_eq!(one.lateness, Duration::ZERO);
@@ -50,18 +29,18 @@ fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last(
                 }
             }
         });
-        let begin = clock.now();
-        shards[0].timers().schedule(ms(7), 0).unwrap();
+        let begin = lab.clock.now();
+        lab.shards[0].timers().schedule(ms(7), 0).unwrap();
         for _ in 0..20 {
-            shards[1].timers().schedule(ms(3), 9).unwrap();
+            lab.shards[1].timers().schedule(ms(3), 9).unwrap();
         }
         // Another thread's request, which lies in its lane.
-        let client = service.handle();
+        let client = lab.service.handle();
         thread::scope(|scope| {
             scope.spawn(move || client.on(OTHER).schedule(begin + 10 * FAR, 8).unwrap());
         });
-        assert_eq!(clock.run_until_idle(&mut shards, 20 * FAR, std::future::pending()), Turn::Idle);
-        assert_eq!(clock.now() - begin, 10 * FAR);
+        assert_eq!(run(&mut lab, 20 * FAR, pending()), Turn::Idle);
+        assert_eq!(lab.clock.now() - begin, 10 * FAR);
         let mut expected = vec![(9, begin + ms(3)); 20];
         expected.extend((0..=5).map(|payload| (payload, begin + ms(7) + FAR * payload)));
         expected.push((8, begin + 10 * FAR));
@@ -71,43 +50,44 @@ fn run_until_idle_delivers_every_timer_on_time_and_leaves_the_clock_at_the_last(
 
 #[test]
 fn run_until_idle_stops_at_its_limit_and_goes_on_from_there() {
-    let (clock, _service, mut shards) = bare(2);
-    let begin = clock.now();
+    let mut lab: Lab = Lab::new(builder(2));
+    let begin = lab.clock.now();
     let runs = Rc::new(Cell::new(0));
     let counted = Rc::clone(&runs);
     let rate = Repeat::at_fixed_rate(ms(300)).unwrap();
-    let repeats = rate.begin(shards[1].timers(), move |_| counted.set(counted.get() + 1));
+    let repeats = rate.begin(lab.shards[1].timers(), move |_| counted.set(counted.get() + 1));
     let repeats = repeats.unwrap();
     for (limit, next, expected) in [(ms(1_000), ms(1_200), 3), (ms(200), ms(1_500), 4)] {
-        let end = clock.now() + limit;
-        let turn = clock.run_until_idle(&mut shards, limit, std::future::pending());
+        let end = lab.clock.now() + limit;
+        let turn = run(&mut lab, limit, pending());
         // The shard may want a turn before the deadline.
         let is_next = matches!(turn, Turn::Next(at) if at > end && at <= begin + next);
         assert!(is_next, "{turn:?} is not after {end:?} and until {next:?}");
-        assert_eq!((clock.now(), runs.get()), (end, expected));
+        assert_eq!((lab.clock.now(), runs.get()), (end, expected));
     }
     let _ = repeats.stop();
-    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
-    assert_eq!((clock.now() - begin, runs.get()), (ms(1_200), 4));
+    assert_eq!(run(&mut lab, FAR, pending()), Turn::Idle);
+    assert_eq!((lab.clock.now() - begin, runs.get()), (ms(1_200), 4));
 }
 
 #[test]
 fn run_until_idle_is_idle_with_timers_that_never_fire_and_closed_after_the_end() {
-    let (clock, service, mut shards) = start(builder(1), || |_: Fired<u8>, _: &Timers<u8>| {});
-    let begin = clock.now();
-    shards[0].timers().schedule(Duration::MAX, 1).unwrap();
-    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Idle);
-    assert_eq!(clock.now(), begin);
-    let report = service.begin_shutdown(ShutdownPolicy::Return).unwrap();
-    assert_eq!(clock.run_until_idle(&mut shards, FAR, std::future::pending()), Turn::Closed);
+    let mut lab = Lab::<u8>::new(builder(1));
+    let begin = lab.clock.now();
+    lab.shards[0].timers().schedule(Duration::MAX, 1).unwrap();
+    assert_eq!(run(&mut lab, FAR, pending()), Turn::Idle);
+    assert_eq!(lab.clock.now(), begin);
+    let report = lab.service.begin_shutdown(ShutdownPolicy::Return).unwrap();
+    assert_eq!(run(&mut lab, FAR, pending()), Turn::Closed);
     drop(report);
 }
 
 #[test]
 fn run_until_idle_runs_tasks_that_wait_by_a_handle() {
-    let (clock, service, mut shards) = bare(2);
-    let (begin, timers) = (clock.now(), service.handle());
+    let mut lab: Lab = Lab::new(builder(2));
+    let (begin, timers) = (lab.clock.now(), lab.service.handle());
     let seen = Rc::new(RefCell::new(Vec::new()));
+    let clock = lab.clock.clone();
     let note = |what| seen.borrow_mut().push((what, clock.now() - begin));
     let (mut peer, mut stream) = duplex(8);
     let client = async {
@@ -130,7 +110,7 @@ fn run_until_idle_runs_tasks_that_wait_by_a_handle() {
     let tasks = async {
         tokio::join!(client, server);
     };
-    assert_eq!(clock.run_until_idle(&mut shards, 2 * FAR, tasks), Turn::Idle);
+    assert_eq!(run(&mut lab, 2 * FAR, tasks), Turn::Idle);
     let expected = [
         ("ping", ms(20)),
         ("pong", ms(20)),
@@ -144,8 +124,8 @@ fn run_until_idle_runs_tasks_that_wait_by_a_handle() {
 
 #[test]
 fn tasks_of_a_local_set_go_on_in_the_next_run() {
-    let (clock, service, mut shards) = bare(1);
-    let (begin, timers) = (clock.now(), service.handle());
+    let mut lab: Lab = Lab::new(builder(1));
+    let (begin, timers) = (lab.clock.now(), lab.service.handle());
     let mut tasks = LocalSet::new();
     let ended = Rc::new(RefCell::new(Vec::new()));
     for number in 0..200 {
@@ -156,51 +136,51 @@ fn tasks_of_a_local_set_go_on_in_the_next_run() {
             Ok::<_, RefusedKind>(())
         });
     }
-    let turn = clock.run_until_idle(&mut shards, ms(999), &mut tasks);
+    let turn = run(&mut lab, ms(999), &mut tasks);
     assert!(matches!(turn, Turn::Next(at) if at <= begin + ms(1_000)), "{turn:?}");
-    assert_eq!((clock.now() - begin, ended.borrow().len()), (ms(999), 100));
-    assert_eq!(clock.run_until_idle(&mut shards, FAR, &mut tasks), Turn::Idle);
-    assert_eq!(clock.now() - begin, ms(1_990));
+    assert_eq!((lab.clock.now() - begin, ended.borrow().len()), (ms(999), 100));
+    assert_eq!(run(&mut lab, FAR, &mut tasks), Turn::Idle);
+    assert_eq!(lab.clock.now() - begin, ms(1_990));
     assert!(ended.borrow().is_sorted() && ended.borrow().len() == 200);
 }
 
 #[test]
 #[should_panic(expected = "always has work, and the clock stands still")]
 fn run_until_idle_panics_if_a_handler_always_schedules_at_once() {
-    let (clock, _service, mut shards) = start(builder(1), || {
+    let mut lab = Lab::with_handler(builder(1), |_| {
         |one: Fired<u8>, timers: &Timers<u8>| {
             timers.schedule(Duration::ZERO, one.payload).unwrap();
         }
     });
-    shards[0].timers().schedule(ms(1), 1).unwrap();
-    let _ = clock.run_until_idle(&mut shards, FAR, std::future::pending());
+    lab.shards[0].timers().schedule(ms(1), 1).unwrap();
+    let _ = run(&mut lab, FAR, pending());
 }
 
 #[test]
 #[should_panic(expected = "always has work, and the clock stands still")]
 fn run_until_idle_panics_if_a_task_always_wakes_itself() {
-    let (clock, _service, mut shards) = bare(1);
+    let mut lab: Lab = Lab::new(builder(1));
     let tasks = async {
         loop {
             yield_now().await;
         }
     };
-    let _ = clock.run_until_idle(&mut shards, FAR, tasks);
+    let _ = run(&mut lab, FAR, tasks);
 }
 
 #[test]
 #[should_panic(expected = "goes by another clock than this one")]
 fn run_until_idle_panics_if_a_shard_goes_by_another_clock() {
-    let (_clock, _service, mut shards) = bare(1);
-    let _ = ManualClock::new().run_until_idle(&mut shards, FAR, std::future::pending());
+    let mut lab: Lab = Lab::new(builder(1));
+    let _ = ManualClock::new().run_until_idle(&mut lab.shards, FAR, pending());
 }
 
 #[test]
 fn clone_of_a_clock_runs_the_shards_of_the_clock() {
-    let (clock, service, mut shards) = bare(1);
-    let begin = clock.now();
-    let timers = service.handle();
+    let mut lab: Lab = Lab::new(builder(1));
+    let begin = lab.clock.now();
+    let timers = lab.service.handle();
     let slept = async { timers.sleep(ms(5)).await.unwrap() };
-    assert_eq!(clock.clone().run_until_idle(&mut shards, FAR, slept), Turn::Idle);
-    assert_eq!(clock.now() - begin, ms(5));
+    assert_eq!(lab.clock.clone().run_until_idle(&mut lab.shards, FAR, slept), Turn::Idle);
+    assert_eq!(lab.clock.now() - begin, ms(5));
 }

@@ -2,9 +2,7 @@
 //! `random_commands`, threads cancel and schedule at random, also where shards are full and where a
 //! shutdown comes between.
 
-use corewheel::{CancelOutcome, Payload};
-
-use corewheel_test_support::{Lab, OTHER, SHARD, builder, ms};
+use super::*;
 
 #[test]
 fn timer_put_on_another_shard_fires_there_at_its_deadline() {

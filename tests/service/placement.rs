@@ -1,14 +1,11 @@
 //! Where the threads of a service run by default, on the machine of this test. `.ci/many-cpus` runs
 //! it on others, and reads the line that it prints.
 
-use std::sync::mpsc;
 use std::thread::available_parallelism;
 
-use corewheel::sim::Thread;
-use corewheel::{ShutdownPolicy, TimerService, TimerServiceBuilder};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use corewheel_test_support::ms;
+use super::*;
 
 /// The cpus that the calling thread may use.
 fn own_cpus() -> Vec<usize> {

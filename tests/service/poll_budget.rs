@@ -1,16 +1,6 @@
 //! The poll budget: tasks that never have to wait return to their executor, and wake the driver.
 
-use std::cell::Cell;
-use std::future::{Future, ready};
-use std::pin::pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
-
-use corewheel::attach::Turn;
-use corewheel::conn::Raced;
-use corewheel::{ConnLimits, ConnTimers, ShutdownPolicy, TimeoutError, Timers};
-
-use corewheel_test_support::{Alarm, FAR, Host, Lab, PATIENCE, Running, SHARD, builder, ms};
+use super::*;
 
 /// The most results in a row without a return to the executor.
 const READY_MAX: usize = 8;
@@ -25,53 +15,48 @@ fn connection(timers: &Timers<u8>) -> ConnTimers {
     timers.connection(ConnLimits::default()).unwrap()
 }
 
-/// Awaits a hundred values that are ready at once, and counts the returns to the executor.
-fn check_returns<F: Future>(mut ask: impl FnMut() -> F, is_value: impl Fn(F::Output) -> bool) {
-    let (alarm, waker) = Alarm::new();
-    let mut cx = Context::from_waker(&waker);
-    let mut in_a_row = 0;
-    for number in 0..100 {
-        let mut asked = pin!(ask());
-        let first = asked.as_mut().poll(&mut cx);
-        let value = match first {
-            Poll::Ready(value) => {
-                in_a_row += 1;
-                value
-            }
-            Poll::Pending => {
-                assert_eq!(in_a_row, READY_MAX, "value {number}");
-                in_a_row = 0;
-                match asked.as_mut().poll(&mut cx) {
-                    Poll::Ready(value) => value,
-                    Poll::Pending => panic!("value {number} is pending twice"),
-                }
-            }
-        };
-        assert!(is_value(value), "value {number}");
-        assert!(in_a_row <= READY_MAX, "value {number}");
+/// What a task asks for that is always ready.
+#[derive(Clone, Copy, Debug)]
+enum Busy {
+    Race,
+    Timeout,
+    ConsumeBudget,
+}
+
+impl Busy {
+    const ALL: [Self; 3] = [Self::Race, Self::Timeout, Self::ConsumeBudget];
+
+    async fn ask(self, timers: &Timers<u8>, conn: &ConnTimers) {
+        match self {
+            Self::Race => assert_eq!(conn.race(ready(7)).await, Raced::Done(7)),
+            Self::Timeout => assert_eq!(timers.timeout(FAR, ready(7)).await, Ok(7)),
+            Self::ConsumeBudget => timers.consume_budget().await,
+        }
     }
-    assert_eq!(alarm.count(), 100 / (READY_MAX + 1), "each return wakes the task once");
 }
 
 #[test]
-fn race_of_ready_values_returns_to_the_executor() {
-    let lab = lab();
-    let conn = connection(lab.timers());
-    check_returns(|| conn.race(ready(7)), |value| value == Raced::Done(7));
-}
-
-#[test]
-fn timeout_of_ready_values_returns_to_the_executor() {
-    let lab = lab();
-    let timers = lab.timers().clone();
-    check_returns(|| timers.timeout(FAR, ready(7)), |value| matches!(value, Ok(7)));
-}
-
-#[test]
-fn consumed_budget_returns_to_the_executor() {
-    let lab = lab();
-    let timers = lab.timers().clone();
-    check_returns(|| timers.consume_budget(), |()| true);
+fn values_that_are_always_ready_return_to_the_executor() {
+    for busy in Busy::ALL {
+        let lab = lab();
+        let conn = connection(lab.timers());
+        let (alarm, waker) = Alarm::new();
+        let mut in_a_row = 0;
+        for number in 0..100 {
+            let mut asked = pin!(busy.ask(lab.timers(), &conn));
+            if poll_with(asked.as_mut(), &waker).is_ready() {
+                in_a_row += 1;
+            } else {
+                assert_eq!(in_a_row, READY_MAX, "{busy:?} {number}");
+                in_a_row = 0;
+                let again = poll_with(asked.as_mut(), &waker);
+                assert!(again.is_ready(), "{busy:?} {number} is pending twice");
+            }
+            assert!(in_a_row <= READY_MAX, "{busy:?} {number}");
+        }
+        let returns = 100 / (READY_MAX + 1);
+        assert_eq!(alarm.count(), returns, "{busy:?}: each return wakes the task once");
+    }
 }
 
 #[test]
@@ -83,69 +68,34 @@ fn race_that_waits_renews_the_budget() {
         for _ in 1..READY_MAX {
             assert_eq!(pin!(conn.race(ready(7))).poll(&mut cx), Poll::Ready(Raced::Done(7)));
         }
-        assert!(pin!(conn.race(std::future::pending::<u8>())).poll(&mut cx).is_pending());
+        assert!(pin!(conn.race(pending::<u8>())).poll(&mut cx).is_pending());
     }
 }
 
-/// Checks that 16 polls wake a sleeping shard after its time has come, and not before.
-fn check_wakes(mut poll: impl FnMut(&Timers<u8>)) {
-    let mut lab = lab();
-    let _timer = lab.timers().schedule(ms(5), 1).unwrap();
-    let (alarm, waker) = Alarm::new();
-    let turn = lab.shards[0].turn();
-    let sleep = lab.shards[0].prepare_to_sleep(turn, &waker);
-    assert!(matches!(sleep, Turn::Next(_)), "{sleep:?}");
-    let timers = lab.timers().clone();
-    let mut polls = |count| (0..count).for_each(|_| poll(&timers));
-    lab.clock.advance(ms(4));
-    polls(5 * POLLS_PER_CLOCK_READ);
-    assert_eq!(alarm.count(), 0, "its time has not come");
-    lab.clock.advance(ms(1));
-    polls(POLLS_PER_CLOCK_READ);
-    assert_eq!(alarm.count(), 1, "its time has come");
-    polls(5 * POLLS_PER_CLOCK_READ);
-    assert_eq!(alarm.count(), 1, "the driver is awake already");
-}
-
+/// 16 polls wake a sleeping shard after its time has come, and not before.
 #[test]
-fn race_wakes_the_driver_when_its_time_has_come() {
-    let mut conn = None;
-    check_wakes(|timers| {
-        let conn = conn.get_or_insert_with(|| connection(timers));
-        let _ = pin!(conn.race(ready(7))).poll(&mut Context::from_waker(Waker::noop()));
-    });
-}
-
-#[test]
-fn poll_for_events_wakes_the_driver_when_its_time_has_come() {
-    let mut conn = None;
-    check_wakes(|timers| {
-        let conn = conn.get_or_insert_with(|| connection(timers));
-        assert!(conn.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
-    });
-}
-
-#[test]
-fn timeout_wakes_the_driver_when_its_time_has_come() {
-    check_wakes(|timers| {
-        let limited = timers.timeout(FAR, ready(7));
-        let _ = pin!(limited).poll(&mut Context::from_waker(Waker::noop()));
-    });
-}
-
-#[test]
-fn consumed_budget_wakes_the_driver_when_its_time_has_come() {
-    check_wakes(|timers| {
-        let _ = pin!(timers.consume_budget()).poll(&mut Context::from_waker(Waker::noop()));
-    });
-}
-
-/// The method that a task calls for values that are always ready.
-#[derive(Clone, Copy, Debug)]
-enum Busy {
-    Race,
-    Timeout,
-    ConsumeBudget,
+fn task_that_is_always_ready_wakes_the_driver_when_its_time_has_come() {
+    // A poll for events is counted, too.
+    for busy in Busy::ALL.map(Some).into_iter().chain([None]) {
+        let mut lab = lab();
+        let conn = connection(lab.timers());
+        let _timer = lab.timers().schedule(ms(5), 1).unwrap();
+        let (alarm, waker) = Alarm::new();
+        let turn = lab.turn();
+        let sleep = lab.shards[0].prepare_to_sleep(turn, &waker);
+        assert!(matches!(sleep, Turn::Next(_)), "{sleep:?}");
+        for (passes, polls, woken) in [(4, 5, 0), (1, 1, 1), (0, 5, 1)] {
+            lab.clock.advance(ms(passes));
+            for _ in 0..polls * POLLS_PER_CLOCK_READ {
+                let cx = &mut Context::from_waker(Waker::noop());
+                match busy {
+                    Some(busy) => _ = pin!(busy.ask(lab.timers(), &conn)).poll(cx),
+                    None => assert!(conn.poll_next(cx).is_pending()),
+                }
+            }
+            assert_eq!(alarm.count(), woken, "{busy:?} after {passes} ms more");
+        }
+    }
 }
 
 /// Returns whether a timer fires while a task of its shard always has a ready value.
@@ -156,14 +106,7 @@ async fn fires(timers: Timers<u8>, busy: Busy) -> bool {
     timers.schedule_fn(ms(5), move |_| note.set(true)).unwrap();
     let begin = timers.now();
     while !fired.get() && timers.now() - begin < PATIENCE {
-        match busy {
-            Busy::Race => assert_eq!(conn.race(ready(7)).await, Raced::Done(7)),
-            Busy::Timeout => {
-                let value: Result<_, TimeoutError> = timers.timeout(FAR, ready(7)).await;
-                assert_eq!(value.unwrap(), 7);
-            }
-            Busy::ConsumeBudget => timers.consume_budget().await,
-        }
+        busy.ask(&timers, &conn).await;
     }
     fired.get()
 }
@@ -171,24 +114,21 @@ async fn fires(timers: Timers<u8>, busy: Busy) -> bool {
 #[test]
 fn timer_fires_while_a_task_of_its_shard_is_always_ready() {
     for host in Host::executors() {
-        for busy in [Busy::Race, Busy::Timeout, Busy::ConsumeBudget] {
-            let running = Running::start(host, builder(1), |_| |_: _, _: &_| {});
+        for busy in Busy::ALL {
+            let running = Running::<u8>::idle(host, builder(1));
             let spawned = running.service.spawn_on(SHARD, move |timers| fires(timers, busy));
             assert!(spawned.unwrap().wait().unwrap(), "{host:?}, {busy:?}: the timer never fires");
-            running.end(ShutdownPolicy::Drop);
         }
     }
 }
 
 /// Takes all that tokio lets a task do in a poll.
-#[cfg(feature = "tokio")]
 fn use_up_budget(cx: &mut Context<'_>) {
     while tokio::task::coop::has_budget_remaining() {
         let _ = pin!(tokio::task::coop::consume_budget()).poll(cx);
     }
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn event_is_not_taken_in_a_poll_that_has_used_up_the_budget_of_tokio() {
     let mut lab = lab();
@@ -203,7 +143,7 @@ fn event_is_not_taken_in_a_poll_that_has_used_up_the_budget_of_tokio() {
         polls.set(0);
         async move {
             let mut next = pin!(conn.next());
-            std::future::poll_fn(|cx| {
+            poll_fn(|cx| {
                 polls.set(polls.get() + 1);
                 if always || polls.get() < 3 {
                     use_up_budget(cx);

@@ -1,10 +1,6 @@
 //! `Client::remaining`: the time until a timer is due, from another thread.
 
-use std::time::Duration;
-
-use corewheel::ShutdownPolicy;
-
-use corewheel_test_support::{FAR, Host, Lab, Running, SHARD, block_on, builder, look, ms};
+use super::*;
 
 #[test]
 fn remaining_from_another_thread_is_the_time_to_the_deadline() {

@@ -1,14 +1,9 @@
 //! The runtimes of a service, and which of them accept futures.
 
-use std::sync::mpsc;
-
 use corewheel::host::Engine;
-use corewheel::{ShardError, ShardId, ShutdownPolicy, StartError, TimerService};
 use corewheel_glommio::Runtime;
 
-use corewheel_test_support::{
-    Host, PATIENCE, Running, SHARD, builder, glommio_works, ms, runtimes,
-};
+use super::*;
 
 const NOWHERE: ShardId = ShardId::new(7);
 
@@ -20,7 +15,6 @@ fn service_on_a_chosen_runtime_names_that_runtime() {
         assert_eq!(service.runtime_reason(), "asked for");
         assert_eq!(service.stats().runtime, runtime.name());
         assert!(matches!(service.attach(SHARD), Err(ShardError::NotAttachable)));
-        service.shutdown(ShutdownPolicy::Drop).unwrap();
     }
 }
 
@@ -36,12 +30,11 @@ fn auto_runtime_accepts_callbacks_and_refuses_futures() {
     assert!(service.runtime().is_some());
     let (sender, fired) = mpsc::channel();
     let call = move |_: &_| sender.send(()).unwrap();
-    corewheel::sim::Thread::of(&service).on(SHARD).schedule_fn(ms(1), call).unwrap();
+    Thread::of(&service).on(SHARD).schedule_fn(ms(1), call).unwrap();
     assert_eq!(fired.recv_timeout(PATIENCE), Ok(()));
     let refused = service.spawn_on(SHARD, |_| async {}).map(drop).unwrap_err();
     assert_eq!(refused, ShardError::RuntimeNotChosen);
     assert!(refused.to_string().contains("GlommioOrTokio of corewheel-glommio"), "{refused}");
-    service.shutdown(ShutdownPolicy::Drop).unwrap();
 }
 
 #[test]
@@ -51,33 +44,25 @@ fn glommio_or_tokio_runtime_accepts_futures() {
     assert_eq!(service.runtime(), Some(runtime.name()));
     let slept = service.spawn_on(SHARD, |timers| async move { timers.sleep(ms(1)).await });
     assert_eq!(slept.unwrap().wait(), Ok(Ok(())));
-    service.shutdown(ShutdownPolicy::Drop).unwrap();
 }
 
 #[test]
-fn shard_without_executor_refuses_futures() {
-    for (host, running) in Running::<()>::each(Host::all(), 1) {
-        let accepts = Host::executors().any(|executor| executor == host);
-        let spawned = running.service.spawn_on(SHARD, |_| async {}).map(drop);
-        let expected = if accepts { Ok(()) } else { Err(ShardError::NoExecutor) };
-        assert_eq!(spawned, expected, "{host:?}");
-        running.end(ShutdownPolicy::Drop);
-    }
-}
-
-#[test]
-fn spawn_on_an_unknown_shard_is_refused_with_its_number() {
+fn spawn_on_is_refused_without_an_executor_and_for_an_unknown_shard() {
     for (host, running) in Running::<()>::each(Host::all(), 2) {
-        let spawned = running.service.spawn_on(NOWHERE, |_| async {}).map(drop);
-        assert_eq!(spawned, Err(ShardError::NoSuchShard(NOWHERE)), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
+        let accepts = Host::executors().any(|executor| executor == host);
+        let expected = if accepts { Ok(()) } else { Err(ShardError::NoExecutor) };
+        let unknown = Err(ShardError::NoSuchShard(NOWHERE));
+        for (shard, expected) in [(SHARD, expected), (NOWHERE, unknown)] {
+            let spawned = running.service.spawn_on(shard, |_| async {}).map(drop);
+            assert_eq!(spawned, expected, "{host:?}");
+        }
     }
 }
 
 #[test]
 fn hash_names_the_same_shard_for_the_service_and_its_clients() {
     let service: TimerService<()> = builder(3).start_attached_with().unwrap();
-    let client = corewheel::sim::Thread::of(&service);
+    let client = Thread::of(&service);
     assert_eq!((service.shards().count(), client.shards().count()), (3, 3));
     for hash in [0, 1, 2, 3, 1_000, u64::MAX] {
         let shard = service.shard_for(hash);
@@ -88,7 +73,7 @@ fn hash_names_the_same_shard_for_the_service_and_its_clients() {
 
 #[test]
 fn manual_clock_is_refused_by_a_service_with_threads_of_its_own() {
-    let clock = corewheel::clock::ManualClock::new();
+    let clock = ManualClock::new();
     let refused = builder(1).clock(&clock).start().map(drop);
     assert!(matches!(refused, Err(StartError::Config(error)) if error.field() == "clock"));
 }

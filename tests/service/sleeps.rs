@@ -1,16 +1,8 @@
 //! Sleeps and timeouts: on the shard's own core, on executors, and on other threads.
 
-use std::cell::RefCell;
-use std::future::pending;
 use std::hint::black_box;
-use std::rc::Rc;
 
-use corewheel::{RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimeoutError, Timers};
-
-use corewheel_test_support::{
-    FAR, Host, Lab, POLICIES, Running, SHARD, block_on, builder, check_law, look, ms, poll,
-    wait_until, waker_of,
-};
+use super::*;
 
 fn lab() -> Lab<()> {
     Lab::new(builder(1))
@@ -29,8 +21,7 @@ fn dropped_sleep_gives_its_timer_back_in_every_state() {
     let timers = lab.timers().clone();
     let check = |lab: &mut Lab<()>| {
         assert_eq!(timers.len(), 0);
-        lab.settle();
-        assert_eq!(lab.counts().pending, 0);
+        assert_eq!(lab.settled().pending, 0);
     };
     // Never polled.
     drop(timers.sleep(ms(1)));
@@ -80,8 +71,7 @@ fn dropped_timeout_gives_its_timer_back_in_every_state() {
     assert!(look(&mut elapsed).unwrap().unwrap_err().is_elapsed());
     let mut ready = Box::pin(timers.timeout(timers.now(), async { 7 }));
     assert_eq!(look(&mut ready), Some(Ok(7)), "a value that is ready at the deadline wins");
-    lab.settle();
-    assert_eq!(lab.counts().pending, 0);
+    assert_eq!(lab.settled().pending, 0);
 }
 
 #[test]
@@ -166,7 +156,6 @@ fn shutdown_by_every_policy_ends_sleeps_as_closed_and_never_early() {
         assert_eq!(look(&mut remote), None);
         lab.advance(ms(1));
         let report = lab.end(policy);
-        check_law(&report.shards[0].counts);
         assert_eq!(look(&mut due), Some(Ok(())), "{policy:?}: the timer had fired");
         assert_eq!(look(&mut far), Some(Err(RefusedKind::Closed)), "{policy:?}");
         let closed = Err(TimeoutError::NoTimer(RefusedKind::Closed));
@@ -192,7 +181,6 @@ fn attached_executor_runs_on_after_its_shard_is_closed() {
             running.service.shutdown(policy).unwrap();
             let closed = Err(RefusedKind::Closed);
             assert_eq!(spawned.unwrap().wait(), Ok((closed, closed)), "{host:?}, {policy:?}");
-            running.stop();
         }
     }
 }
@@ -210,7 +198,6 @@ fn spawned_future_sleeps_and_times_out() {
         let (took, timed_out, left) = slept.unwrap().wait().unwrap();
         assert!(took >= ms(50), "{host:?}: {took:?}");
         assert_eq!((timed_out, left), (true, 0), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }
 
@@ -260,6 +247,5 @@ fn sleep_from_another_thread_ends_and_gives_its_timer_back() {
             let counts = running.counts();
             counts.pending == 0 && counts.cancelled == 1
         });
-        running.end(ShutdownPolicy::Drop);
     }
 }

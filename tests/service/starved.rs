@@ -3,15 +3,10 @@
 #![allow(clippy::print_stdout, reason = "the numbers of refusals and turns are for a reader")]
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
 
-use corewheel::sim::Thread;
-use corewheel::{Fired, Refused, Runtime, ShutdownPolicy};
+use corewheel::Runtime;
 
-use corewheel_test_support::{OnDrop, SHARD, builder, check_law, ms};
+use super::*;
 
 const CLIENTS: usize = 4;
 const TIMERS: u64 = 3_000;

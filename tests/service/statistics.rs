@@ -1,13 +1,9 @@
 //! The statistics of a service as a value.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use corewheel::class::TimerClass;
+use corewheel::Runtime;
 use corewheel::stats::WarningKind;
-use corewheel::{Runtime, Timers};
 
-use corewheel_test_support::{FAR, Lab, SHARD, builder, ms};
+use super::*;
 
 #[test]
 fn statistics_serialize_to_json_with_all_counts() {
@@ -50,12 +46,11 @@ fn statistics_serialize_to_json_with_all_counts() {
 
 #[test]
 fn readers_at_once_count_each_occurrence_of_a_warning_once() {
-    const REQUEST: TimerClass = TimerClass::new("request");
     let builder = builder(1).runtime(Runtime::Thread).unpinned().class(REQUEST);
     let service = builder.overrun(Duration::from_micros(1)).start().unwrap();
     let timers = service.handle().on(SHARD).of_class(REQUEST).unwrap();
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -70,7 +65,7 @@ fn readers_at_once_count_each_occurrence_of_a_warning_once() {
             };
             // A lane that is full is no fault here.
             let _full = timers.schedule_fn(Duration::ZERO, slow);
-            std::thread::sleep(Duration::from_micros(50));
+            thread::sleep(Duration::from_micros(50));
         }
         done.store(true, Ordering::Relaxed);
     });

@@ -2,14 +2,12 @@
 //! processor's counter counts on. A library that is loaded before the system's plays it.
 
 use std::process::Command;
-use std::time::Instant;
-use std::{env, fs, thread};
+use std::{env, fs};
 
-use corewheel::TimerService;
 use futures_lite::future::block_on;
 
+use super::*;
 use corewheel_test_support::child::this_test;
-use corewheel_test_support::{SHARD, ms};
 
 const NAME: &str = "suspend::no_sleep_is_early_after_a_suspend_that_the_first_readings_lie_around";
 /// After so many milliseconds the machine is suspended, and for so many.

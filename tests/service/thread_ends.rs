@@ -1,19 +1,10 @@
 //! Handles and their futures in the last destructors of a thread, after its table of services is
 //! gone. A panic in such a destructor ends the process, so these tests assert elsewhere.
 
-use std::cell::RefCell;
-use std::future::pending;
-use std::sync::mpsc;
-use std::task::Poll;
-use std::thread;
-use std::time::{Duration, Instant};
+use corewheel::Runtime;
+use corewheel::conn::DeadlineKind;
 
-use corewheel::conn::{ConnLimits, DeadlineKind};
-use corewheel::{
-    AnyHandle, RefusedKind, Runtime, ShutdownPolicy, Sleep, TimeoutError, TimerService,
-};
-
-use corewheel_test_support::{Alarm, FAR, OnDrop, block_on, builder, ms, poll, wait_until};
+use super::*;
 
 type Last = OnDrop<Box<dyn FnMut()>>;
 
@@ -53,7 +44,6 @@ fn service() -> (TimerService, AnyHandle) {
 fn end(service: TimerService) {
     let pending = || service.stats().shards.iter().map(|shard| shard.counts.pending).sum::<u64>();
     wait_until("all timers have ended", || pending() == 0);
-    service.shutdown(ShutdownPolicy::Drop).unwrap();
 }
 
 #[test]

@@ -3,19 +3,12 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use corewheel::attach::Attachment;
-use corewheel::conn::Raced;
-use corewheel::stats::ShardState;
-use corewheel::{CancelOutcome, ConnLimits, ShutdownPolicy, TimerService, Timers};
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Builder;
 
-use corewheel_test_support::{FAR, Host, SHARD, block_on_tokio, builder, ms};
+use super::*;
 
 const HOSTS: [Host; 2] = [Host::TokioAttached, Host::LocalRuntimeAttached];
 /// More connections than a `LocalSet` or a runtime polls in a row.
@@ -29,7 +22,7 @@ fn attached() -> (TimerService<u32>, Attachment<u32>) {
     (service, attachment)
 }
 
-fn ignore(_: corewheel::Fired<u32>, _: &Timers<u32>) {}
+fn ignore(_: Fired<u32>, _: &Timers<u32>) {}
 
 #[test]
 fn shard_is_used_directly_by_tasks_of_its_runtime() {
@@ -63,14 +56,14 @@ fn attach_outside_of_both_runtimes_panics_and_leaves_a_dead_shard() {
     }));
     assert!(attached.is_err());
     assert_eq!(service.stats().shards[0].state, ShardState::Dead);
-    assert!(corewheel::sim::Thread::of(&service).on(SHARD).schedule(FAR, 7).is_err());
+    assert!(Thread::of(&service).on(SHARD).schedule(FAR, 7).is_err());
 }
 
 /// Sleeps by a shard on a runtime of this builder.
 fn sleep_on(builder_of_runtime: &mut Builder) {
     let (service, attachment) = attached();
     let runtime = builder_of_runtime.build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, async {
+    LocalSet::new().block_on(&runtime, async {
         let timers = attachment.attach_tokio(ignore).unwrap();
         for delay in [ms(5), ms(1), ms(2)] {
             let long = timers.schedule(FAR, 1).unwrap();
@@ -85,7 +78,6 @@ fn sleep_on(builder_of_runtime: &mut Builder) {
 #[test]
 fn shard_sleeps_on_a_runtime_without_io_or_time_or_whose_clock_is_paused() {
     sleep_on(Builder::new_current_thread().enable_time());
-    #[cfg(target_os = "linux")]
     sleep_on(Builder::new_current_thread().enable_io());
     sleep_on(Builder::new_current_thread().enable_all().start_paused(true));
 }
@@ -120,7 +112,7 @@ async fn read_after_a_stall(service: &TimerService<u32>, read_idle: Duration) ->
     thread::scope(|scope| {
         // A request of another thread wakes the driver, so that it runs before the runtime looks at
         // its sockets.
-        scope.spawn(|| corewheel::sim::Thread::of(service).on(SHARD).schedule(ms(0), 7).unwrap());
+        scope.spawn(|| Thread::of(service).on(SHARD).schedule(ms(0), 7).unwrap());
     });
     thread::sleep(read_idle + ms(50));
     let mut read = 0;

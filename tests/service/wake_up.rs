@@ -1,17 +1,6 @@
 //! Wake-ups: which requests and commands wake a sleeping shard.
 
-use std::sync::{Arc, mpsc};
-use std::task::Waker;
-use std::time::Duration;
-
-use corewheel::attach::Turn;
-use corewheel::sim::Thread;
-use corewheel::{ResetOutcome, ShutdownPolicy, TimerServiceBuilder};
-
-use corewheel_test_support::{
-    Alarm, Elsewhere, FAR, Host, Lab, OnDrop, PATIENCE, Running, SHARD, block_on, builder, look,
-    ms, next, waker_that,
-};
+use super::*;
 
 /// A shard with a timer of a client that it knows.
 fn connected(builder: TimerServiceBuilder) -> (Lab<u32>, Thread<u32>) {
@@ -262,7 +251,7 @@ fn reset_to_an_earlier_deadline_wakes_a_sleeping_shard_on_every_runtime() {
         let client = running.client();
         for (n, way) in [(1, "reset"), (2, "detached"), (3, "instant"), (4, "cancel")] {
             let timer = block_on(client.on(SHARD).schedule_when_room(FAR, n)).unwrap();
-            std::thread::sleep(ms(20));
+            thread::sleep(ms(20));
             match way {
                 "reset" => assert_eq!(client.reset(timer, ms(5)).wait(), Ok(ResetOutcome::Reset)),
                 "detached" => client.reset_detached(timer, ms(5)),
@@ -277,7 +266,6 @@ fn reset_to_an_earlier_deadline_wakes_a_sleeping_shard_on_every_runtime() {
             }
             assert_eq!(fired.recv_timeout(PATIENCE), Ok(n), "{host:?}, {way}");
         }
-        running.end(ShutdownPolicy::Drop);
     }
 }
 
@@ -292,7 +280,6 @@ fn local_reset_to_an_earlier_deadline_wakes_the_driver() {
             fired.await.is_ok()
         });
         assert_eq!(spawned.unwrap().wait(), Ok(true), "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }
 
@@ -334,7 +321,7 @@ fn sleep_dropped_on_another_thread_wakes_a_shard_that_sleeps_for_long() {
     lab.settle();
     let (alarm, waker) = Alarm::new();
     assert!(matches!(lab.fall_asleep(&waker), Turn::Next(_)));
-    std::thread::spawn(move || drop(sleep)).join().unwrap();
+    thread::spawn(move || drop(sleep)).join().unwrap();
     assert_eq!(alarm.count(), 1, "the shard would keep the waker until its look at the timers");
 }
 

@@ -1,24 +1,9 @@
 //! Futures whose timers are due together: a turn wakes them one after the other, and counts them
 //! afterwards.
 
-use std::cell::{Cell, RefCell};
 use std::panic::panic_any;
-use std::rc::Rc;
-use std::sync::{Arc, mpsc};
-use std::task::{Poll, Waker};
-use std::time::Instant;
 
-use corewheel::class::TimerClass;
-use corewheel::settings::TurnBudget;
-use corewheel::{RefusedKind, ReplyError, ShutdownPolicy, Sleep, TimerId, Timers};
-
-use corewheel_test_support::{
-    Alarm, FAR, Host, Lab, PATIENCE, Running, block_on, builder, check_law, look, ms, poll,
-    waker_of, waker_that,
-};
-
-const IDLE: TimerClass = TimerClass::new("idle");
-const REQUEST: TimerClass = TimerClass::new("request");
+use super::*;
 
 /// What the wakers of a test have noted.
 type Noted = Rc<RefCell<Vec<usize>>>;
@@ -193,6 +178,5 @@ fn waker_that_shuts_the_service_down_inline_is_in_no_turn_of_its_own() {
         assert_eq!(alarm.count(), 2, "{host:?}");
         let ends = sleeps.each_mut().map(look);
         assert_eq!(ends, [Some(Ok(())), Some(Ok(())), Some(Err(RefusedKind::Closed))], "{host:?}");
-        running.stop();
     }
 }

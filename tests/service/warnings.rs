@@ -1,21 +1,11 @@
 //! The warnings: each occurs in its scenario, and no other does.
 
-use std::sync::{Mutex, mpsc};
-use std::task::Waker;
-use std::thread;
-use std::time::Duration;
-
-use corewheel::attach::Turn;
-use corewheel::class::TimerClass;
-use corewheel::clock::ManualClock;
-use corewheel::settings::{TurnBudget, WarningLimits};
-use corewheel::stats::{ShardStats, Warning, WarningKind};
-use corewheel::{Fired, Runtime, ShutdownPolicy, TimerServiceBuilder, Timers};
+use corewheel::Runtime;
+use corewheel::settings::WarningLimits;
+use corewheel::stats::{Warning, WarningKind};
 use corewheel_stats::watchdog::watch;
 
-use corewheel_test_support::{FAR, Lab, PATIENCE, SHARD, builder, ms, wait_until};
-
-const REQUEST: TimerClass = TimerClass::new("request");
+use super::*;
 
 /// Checks that a lab has this warning alone, and returns it.
 #[track_caller]
@@ -213,7 +203,7 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
     let service = service.unwrap();
     let source = service.stats_source();
     thread::spawn(move || watch(source, tell));
-    let timers = corewheel::sim::Thread::of(&service);
+    let timers = Thread::of(&service);
     timers.on(SHARD).of_class(REQUEST).unwrap().schedule(ms(1), 1).unwrap();
     let (first, first_is_hung) = seen.recv_timeout(PATIENCE).unwrap();
     let (second, second_is_hung) = seen.recv_timeout(PATIENCE).unwrap();
@@ -240,24 +230,20 @@ fn watchdog_calls_its_hook_for_a_handler_that_does_not_return() {
 
 #[test]
 fn watchdog_ends_with_its_shards_and_survives_a_hook_that_panics() {
-    let clock = ManualClock::new();
-    clock.advance(Duration::from_secs(12_345));
     let (sender, seen) = mpsc::channel();
     let tell = move |_: &ShardStats, is_hung| {
         let _ = sender.send(is_hung);
         panic!("the hook panics");
     };
     let limits = WarningLimits { stuck: ms(10), hung: ms(50), ..WarningLimits::default() };
-    let service = limited(limits).clock(&clock).start_attached_with::<u64>().unwrap();
-    let source = service.stats_source();
+    let mut lab = Lab::new(limited(limits));
+    let source = lab.service.stats_source();
     thread::spawn(move || watch(source, tell));
-    let mut shard = service.attach(SHARD).unwrap().into_loop(|_, _| {}).unwrap();
-    shard.timers().schedule(ms(1), 1).unwrap();
-    let _ = shard.turn();
-    clock.advance(ms(20));
+    schedule(&mut lab, 1, ms(1));
+    lab.clock.advance(ms(20));
     assert_eq!(seen.recv_timeout(PATIENCE), Ok(false));
-    clock.advance(ms(50));
+    lab.clock.advance(ms(50));
     assert_eq!(seen.recv_timeout(PATIENCE), Ok(true));
-    let _report = shard.shutdown(ShutdownPolicy::Drop);
+    lab.end(ShutdownPolicy::Drop);
     assert_eq!(seen.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
 }

@@ -203,7 +203,7 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
         for thread in 0..THREADS {
             let (client, done) = (running.service.handle(), Arc::clone(&done));
             let classes = ALL.map(|class| client.of_class(class).unwrap());
-            threads.push(std::thread::spawn(move || {
+            threads.push(thread::spawn(move || {
                 let mut rng = Rng::with_seed(thread as u64);
                 // How many were accepted and refused.
                 let mut outcomes = [[0; 2]; 3];
@@ -230,7 +230,7 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
             }));
         }
         let (service, reads) = (Arc::clone(&running.service), Arc::clone(&done));
-        let reader = std::thread::spawn(move || {
+        let reader = thread::spawn(move || {
             while !reads.load(Ordering::Relaxed) {
                 for shard in service.stats().shards {
                     check_law(&shard.counts);
@@ -238,10 +238,10 @@ fn timers_accepted_during_shutdown_add_up_for_each_class() {
                 }
             }
         });
-        std::thread::sleep(ms(30));
+        thread::sleep(ms(30));
         let service = Arc::clone(&running.service);
         let report = service.shutdown(policy).unwrap();
-        std::thread::sleep(ms(2));
+        thread::sleep(ms(2));
         done.store(true, Ordering::Relaxed);
         reader.join().expect("each reading adds up");
         let outcomes = threads.into_iter().map(|thread| thread.join().unwrap());

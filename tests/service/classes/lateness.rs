@@ -1,11 +1,6 @@
 //! How late the timers of each class were delivered.
 
-use corewheel::ShutdownPolicy;
-use corewheel::stats::ClassStats;
-use corewheel_kit::scaled::ScaledTimeouts;
-
-use super::{IDLE, LEASE, REQUEST, classed, counts, of};
-use corewheel_test_support::{FAR, Lab, OTHER, SHARD, ms};
+use super::*;
 
 /// The number of measured deliveries, the sum and the greatest lateness in milliseconds.
 #[track_caller]

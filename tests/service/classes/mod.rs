@@ -5,28 +5,10 @@ mod histories;
 mod lateness;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
-use std::task::{Context, Waker};
 
-use corewheel::class::TimerClass;
-use corewheel::stats::ClassStats;
-use corewheel::{
-    CancelOutcome, ConnLimits, Fired, Refused, RefusedKind, ShutdownPolicy, StartError, TimerId,
-    TimerService, TimerServiceBuilder, Timers,
-};
-use corewheel_kit::repeat::PeriodicRun;
-use fastrand::Rng;
+use super::*;
+use corewheel_test_support::Eager;
 
-use corewheel_test_support::logged;
-use corewheel_test_support::{
-    Eager, FAR, Host, Lab, OTHER, PATIENCE, Running, SHARD, block_on, builder, check_law, look, ms,
-    seeds, unfired, wait_until,
-};
-
-const IDLE: TimerClass = TimerClass::new("idle");
-const REQUEST: TimerClass = TimerClass::new("request");
-const LEASE: TimerClass = TimerClass::new("lease");
 const ALL: [TimerClass; 3] = [IDLE, REQUEST, LEASE];
 
 fn classed(shards: usize) -> TimerServiceBuilder {
@@ -100,7 +82,7 @@ fn callbacks_and_futures_count_for_class_of_their_view() {
     let lease = timers.of_class(LEASE).unwrap();
     lease.schedule_fn(ms(1), |_| {}).unwrap();
     lease.schedule_fn(timers.now() + FAR, |_| {}).unwrap();
-    let never = std::future::pending::<()>;
+    let never = pending::<()>;
     let mut dropped = Box::pin(lease.sleep(timers.now() + FAR));
     let mut sleeps = Box::pin(lease.sleep(ms(2)));
     let mut within = Box::pin(lease.timeout(ms(3), never()));
@@ -261,13 +243,13 @@ fn overrun_counts_for_its_class() {
         let running = Running::start(host, classed(1).overrun(ms(2)), |_| {
             |fired: Fired<u32>, _: &Timers<u32>| {
                 if fired.payload == 1 {
-                    std::thread::sleep(ms(5));
+                    thread::sleep(ms(5));
                 }
             }
         });
         let client = running.service.handle();
         client.on(SHARD).of_class(IDLE).unwrap().schedule(ms(1), 1).unwrap();
-        let slow = |_: &Timers<u32>| std::thread::sleep(ms(5));
+        let slow = |_: &Timers<u32>| thread::sleep(ms(5));
         client.on(SHARD).of_class(IDLE).unwrap().schedule_fn(ms(1), slow).unwrap();
         client.on(SHARD).schedule_fn(ms(1), slow).unwrap();
         let stats = || running.service.stats().shards[0].clone();
@@ -275,7 +257,6 @@ fn overrun_counts_for_its_class() {
         let overrun = of(&stats().classes, IDLE).overrun;
         assert_eq!(overrun, 2, "{host:?}");
         assert_eq!(of(&stats().classes, REQUEST).overrun, 0, "{host:?}");
-        running.end(ShutdownPolicy::Drop);
     }
 }
 

@@ -44,7 +44,7 @@ fn connection_has_its_whole_idle_time_at_each_age_of_the_service() {
 
 #[test]
 fn request_on_a_shard_without_connections_before_is_in_progress_from_its_adoption() {
-    let mut lab = lab_with(builder(2));
+    let mut lab = Lab::<u8>::new(builder(2));
     let conn = Timers::open(&lab, NONE.all_idle(ms(LIMIT)));
     lab.advance(ms(60));
     let packed = conn.pack().unwrap();

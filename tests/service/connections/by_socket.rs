@@ -1,8 +1,5 @@
 //! Limits of writing that are judged by what the peer has acknowledged, for both kinds of timers.
 
-use std::cell::{Cell, RefCell};
-use std::future::pending;
-
 use corewheel::conn::PeerSocket;
 
 use super::*;

@@ -1,12 +1,7 @@
 //! Drains and the idlest connections, on a shard and on any thread: which connections are told to
 //! end, when, and when they are cut.
 
-use std::sync::Arc;
-
-use corewheel::{Fired, ShutdownPolicy};
-
 use super::*;
-use corewheel_test_support::{Alarm, seeds};
 
 type Seen = Vec<(u64, DeadlineKind)>;
 
@@ -160,7 +155,7 @@ fn drain_of_one_shard_leaves_others_alone_and_waits_until_it_is_attached() {
     let shards: Vec<_> = service.shards().collect();
     let handle = service.handle();
     let conns = [0, 1].map(|shard| handle.on(shards[shard]).connection(NONE));
-    corewheel::sim::Thread::of(&service).on(shards[1]).drain(ms(50)).unwrap();
+    Thread::of(&service).on(shards[1]).drain(ms(50)).unwrap();
     let ignore: fn(Fired<u8>, &Timers<u8>) = |_, _| {};
     let attach = |shard: &_| service.attach(*shard).unwrap().into_loop(ignore).unwrap();
     let mut loops: Vec<_> = shards.iter().map(attach).collect();
@@ -182,7 +177,7 @@ fn visits_of_many_connections_keep_to_the_budget_of_a_turn() {
     const COUNT: usize = 5_000;
     on_both!(|S| {
         // No window of the wheel ends within the delays: its end takes a turn.
-        let mut lab = Lab::<u8>::at_windows(corewheel::TimerService::builder().shards(1));
+        let mut lab = Lab::<u8>::at_windows(TimerService::builder().shards(1));
         let mut conns = Watched::<S>::many(&lab, COUNT, NONE);
         for delay in (1..=20).flat_map(|delay| [delay; 50]) {
             lab.timers().schedule(ms(delay), 0).unwrap();
@@ -207,7 +202,7 @@ fn visits_of_many_connections_keep_to_the_budget_of_a_turn() {
 fn idlest_of_many_are_found_and_told_in_many_turns_between_other_timers() {
     const COUNT: usize = 5_000;
     on_both!(|S| {
-        let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
+        let mut lab = Lab::<u8>::new(TimerService::builder().shards(1));
         let mut conns = Watched::<S>::many(&lab, COUNT, NONE);
         lab.service.close_idlest(usize::MAX);
         let (mut turns, mut before) = (0, 0);

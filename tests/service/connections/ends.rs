@@ -1,7 +1,5 @@
 //! What the statistics say has ended a connection, on a shard and on any thread.
 
-use corewheel::{ShutdownPolicy, TimerService};
-
 use super::*;
 
 /// The connections that have ended, by what has ended them.
@@ -92,7 +90,7 @@ fn connection_whose_last_handle_is_dropped_has_ended_once() {
 
 #[test]
 fn connection_that_goes_to_another_shard_has_not_ended_and_takes_its_event_along() {
-    let mut lab = lab_with(builder(2));
+    let mut lab = Lab::<u8>::new(builder(2));
     let conn = Timers::open(&lab, READ_IDLE);
     lab.advance(ms(120));
     assert_eq!(event(&conn), Some((ReadIdle, true)));
@@ -105,7 +103,7 @@ fn connection_that_goes_to_another_shard_has_not_ended_and_takes_its_event_along
 
 #[test]
 fn ends_on_several_shards_and_on_none_are_counted_together() {
-    let mut lab = lab_with(builder(3));
+    let mut lab = Lab::<u8>::new(builder(3));
     let here = |lab: &Lab<u8>, shard: usize, limits| {
         lab.shards[shard].timers().connection(limits).unwrap()
     };

@@ -1,7 +1,5 @@
 //! The time between a connection's greatest age and its cut, on a shard and on any thread.
 
-use std::future::ready;
-
 use super::*;
 
 const LIMITS: ConnLimits = NONE.max_age(ms(100)).max_age_grace(ms(50));

@@ -1,11 +1,6 @@
 //! The random part of a connection's greatest age.
 
-use std::time::Instant;
-
-use corewheel::clock::ManualClock;
-
 use super::*;
-use corewheel_test_support::seeds;
 
 const AGE: Duration = ms(100);
 

@@ -1,14 +1,12 @@
 //! Limits, and the deadlines that are armed beside them.
 
-use corewheel::attach::Turn;
-
 use super::*;
 
 /// Whether a turn leaves nothing to be done for a thousand years.
 fn is_quiet(turn: Turn) -> bool {
     match turn {
         Turn::Idle => true,
-        Turn::Next(at) => at > std::time::Instant::now() + Duration::from_hours(500 * 365 * 24),
+        Turn::Next(at) => at > Instant::now() + Duration::from_hours(500 * 365 * 24),
         _ => false,
     }
 }

@@ -4,11 +4,8 @@
 //! is a promise. It adds up for how long a transfer has run, where the code moves its beginning by
 //! each pause.
 
-use corewheel::conn::DataRate;
-use fastrand::Rng;
-
 use super::model::NEVER;
-use super::{ConnLimits, Duration, NONE};
+use super::*;
 
 /// A transfer that has not ended and has a rate.
 pub(super) struct Measured {

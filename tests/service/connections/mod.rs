@@ -27,23 +27,14 @@ mod stamps;
 mod waits;
 mod write_ends;
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
-
 use corewheel::DeadlineKind::{
     AgeGrace, AllIdle, Custom, Handshake, Heartbeat, MaxAge, ReadIdle, ReadRate, Request,
     RequestIdle, WriteIdle, WriteRate, WriteTimeout,
 };
-use corewheel::attach::Turn;
-use corewheel::conn::{DataRate, Raced, Side};
-use corewheel::{
-    ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Handle, RefusedKind, TimerServiceBuilder,
-    Timers,
-};
+use corewheel::conn::{DataRate, Side};
+use corewheel::{ConnEvent, DeadlineKind};
 
-use corewheel_test_support::{Lab, builder, look, ms, ticks_of, waker_of};
+use super::*;
 
 const NONE: ConnLimits = ConnLimits {
     read_idle: Duration::ZERO,
@@ -105,11 +96,7 @@ const ARMED: [DeadlineKind; 7] =
     [MaxAge, AgeGrace, Handshake, Request, Custom(0), Custom(1), Custom(7)];
 
 fn lab() -> Lab<u8> {
-    lab_with(builder(1))
-}
-
-fn lab_with(builder: TimerServiceBuilder) -> Lab<u8> {
-    Lab::new(builder)
+    Lab::new(builder(1))
 }
 
 /// A connection on a shard, or one of tasks on any thread.
@@ -172,6 +159,7 @@ macro_rules! on_both {
         })
     };
 }
+
 use on_both;
 
 fn poll_with<S: Opened>(conn: &ConnTimers<S>, waker: &Waker) -> Poll<Option<ConnEvent>> {
@@ -214,18 +202,10 @@ fn run<S: Opened>(lab: &mut Lab<u8>, conn: &ConnTimers<S>, milliseconds: u64) ->
     events
 }
 
-/// Closes its connection when it is dropped.
-struct ClosesWhenDropped<S: Side>(ConnTimers<S>);
-
-impl<S: Side> Drop for ClosesWhenDropped<S> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
 /// A waker that closes a connection when its last clone is dropped.
-fn closes_when_dropped<S: Side>(conn: &ConnTimers<S>) -> Waker {
-    let closes = ClosesWhenDropped(conn.clone());
+fn closes_when_dropped<S: Side + 'static>(conn: &ConnTimers<S>) -> Waker {
+    let conn = conn.clone();
+    let closes = OnDrop(move || _ = conn.close());
     waker_of(move || _ = &closes)
 }
 

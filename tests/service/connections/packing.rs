@@ -1,12 +1,10 @@
 //! `pack` and `adopt`: a connection that goes to another shard.
 
-use corewheel::Refused;
-
 use super::*;
 
 #[test]
 fn packed_connection_has_left_its_shard_and_goes_to_any_thread() {
-    let mut lab = lab_with(builder(2));
+    let mut lab = Lab::<u8>::new(builder(2));
     let limits = READ_IDLE.max_age(ms(500));
     let conn = Timers::open(&lab, limits);
     let clone = conn.clone();
@@ -16,7 +14,7 @@ fn packed_connection_has_left_its_shard_and_goes_to_any_thread() {
     let _ = lab.turn();
     assert_eq!((lab.counts().cancelled, lab.counts().migrated_out), (1, 1));
     // Time passes on the way.
-    let packed = std::thread::spawn(move || packed).join().unwrap();
+    let packed = thread::spawn(move || packed).join().unwrap();
     lab.advance(ms(5));
     let conn = lab.shards[1].timers().adopt(packed).unwrap();
     assert_eq!((conn.limits(), conn.is_closed()), (limits, false));
@@ -25,7 +23,7 @@ fn packed_connection_has_left_its_shard_and_goes_to_any_thread() {
 
 #[test]
 fn adopt_by_a_full_shard_returns_the_connection() {
-    let mut lab = lab_with(builder(2).capacity(1));
+    let mut lab = Lab::<u8>::new(builder(2).capacity(1));
     let packed = Timers::open(&lab, READ_IDLE).pack().unwrap();
     let other = lab.shards[1].timers().clone();
     let there = other.connection(READ_IDLE).unwrap();
@@ -44,7 +42,7 @@ fn idle_event_that_was_taken_along_is_held_back_by_what_has_begun_since() {
     let limits = NONE.all_idle(ms(100)).write_timeout(ms(500));
     let holds = [ConnTimers::begin_read, ConnTimers::begin_write, ConnTimers::begin_request];
     for (what, begin) in holds.into_iter().enumerate() {
-        let mut lab = lab_with(builder(2));
+        let mut lab = Lab::<u8>::new(builder(2));
         let _other = lab.shards[1].timers().connection(NONE).unwrap();
         let conn = Timers::open(&lab, limits);
         lab.clock.advance(ms(100));

@@ -1,10 +1,6 @@
 //! Heartbeats of connections that begin together and do not beat together.
 
-use std::cell::Cell;
-use std::rc::Rc;
-
 use super::*;
-use corewheel_test_support::seeds;
 
 const COUNT: usize = 300;
 const PERIOD: u64 = 1_000;
@@ -18,7 +14,7 @@ fn most(beats: &[Vec<u64>]) -> usize {
 
 /// The ticks of the heartbeats of each of some connections that begin together.
 fn heartbeats<S: Opened>(limits: ConnLimits) -> Vec<Vec<u64>> {
-    let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
+    let mut lab = Lab::<u8>::new(TimerService::builder().shards(1));
     let conns: Vec<_> = (0..COUNT).map(|_| S::open(&lab, limits)).collect();
     // Every server greets its client.
     conns.iter().for_each(ConnTimers::touch_write);
@@ -64,7 +60,7 @@ fn heartbeats_of_connections_that_begin_together_are_spread_and_keep_their_dista
 /// 100 ms and have a heartbeat of 10 s.
 fn most_of_100_000(has_phase: bool) -> u32 {
     // The count depends on when the connections begin.
-    let mut lab = Lab::<u8>::at_epoch(corewheel::TimerService::builder().shards(1));
+    let mut lab = Lab::<u8>::at_epoch(TimerService::builder().shards(1));
     let limits = NONE.heartbeat(ms(10_000)).heartbeat_phase(has_phase);
     let beats = Rc::new(Cell::new(0));
     let mut conns = Vec::new();

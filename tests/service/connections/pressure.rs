@@ -1,14 +1,7 @@
 //! Limits that shrink under pressure, on a shard and on any thread.
 
-use std::cell::Cell;
-use std::rc::Rc;
-use std::time::Instant;
-
-use corewheel::settings::Scale;
-
 use super::drain::{Watched, pass};
 use super::*;
-use corewheel_test_support::{Alarm, FAR};
 
 fn set_scale(lab: &Lab<u8>, factor: f64) {
     lab.service.set_scale(Scale::new(factor).unwrap());
@@ -56,7 +49,7 @@ fn limit_without_a_least_time_or_with_a_longer_one_does_not_shrink() {
 #[test]
 fn pressure_reaches_idle_connections_within_turns_and_wakes_no_task_that_has_time() {
     on_both!(|S| {
-        let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
+        let mut lab = Lab::<u8>::new(TimerService::builder().shards(1));
         let limits = NONE.read_idle(FAR).read_idle_least(ms(500));
         let mut conns = Watched::<S>::many(&lab, 2_000, limits);
         pass(&mut lab, &mut conns[..1], 100);
@@ -75,7 +68,7 @@ fn pressure_reaches_idle_connections_within_turns_and_wakes_no_task_that_has_tim
 #[test]
 fn pressure_that_ends_gives_the_time_back_and_changes_that_come_often_reach_all() {
     on_both!(|S| {
-        let mut lab = lab_with(corewheel::TimerService::builder().shards(1));
+        let mut lab = Lab::<u8>::new(TimerService::builder().shards(1));
         let limits = NONE.read_idle(FAR).read_idle_least(ms(100));
         let mut conns = Watched::<S>::many(&lab, 3_000, limits);
         set_scale(&lab, 0.0);
@@ -112,33 +105,20 @@ fn scale_that_shrinks_again_before_the_next_turn_reaches_the_connections() {
 /// A turn visits at most this many connections, as `shard::sweep` says.
 const VISITS_MAX: usize = 256;
 
-/// Each connection is overdue when it is visited, so that its event counts the visit, or the timer
-/// that wakes its task. `COREWHEEL_CONNECTIONS` is how many connections there are.
+/// Each connection is overdue when it is visited, which wakes its task. `COREWHEEL_CONNECTIONS` is
+/// how many connections there are.
 #[test]
 #[allow(clippy::print_stdout, reason = "a run says what it has run")]
 fn pressure_visits_few_of_many_connections_in_each_turn_and_delays_no_timer() {
     let count = std::env::var("COREWHEEL_CONNECTIONS").ok().map(|text| text.parse().unwrap());
     let count = count.unwrap_or(20_000);
-    for side in 0..2 {
-        let mut lab = lab_with(builder(1).capacity(count as u32 * 2));
-        let limits = NONE.read_idle(FAR).read_idle_least(ms(1));
-        let (visits, (alarm, waker)) = (Rc::new(Cell::new(0)), Alarm::new());
-        let (mut on_shard, mut any_thread) = (Vec::new(), Vec::new());
-        for _ in 0..count {
-            if side == 0 {
-                let (conn, visits) = (lab.timers().connection(limits).unwrap(), Rc::clone(&visits));
-                conn.on_event(move |conn, _| {
-                    visits.set(visits.get() + 1);
-                    conn.close();
-                });
-                on_shard.push(conn);
-            } else {
-                let conn = lab.service.handle().connection(limits);
-                assert!(conn.poll_next(&mut Context::from_waker(&waker)).is_pending());
-                any_thread.push(conn);
-            }
-        }
-        lab.advance(ms(5));
+    on_both!(|S| {
+        let mut lab = Lab::<u8>::new(builder(1).capacity(count as u32 * 2));
+        let limits = NONE.read_idle(FAR).read_idle_least(FAR / 2);
+        let (alarm, waker) = Alarm::new();
+        let conns: Vec<_> = (0..count).map(|_| S::open(&lab, limits)).collect();
+        assert!(conns.iter().all(|conn| poll_with(conn, &waker).is_pending()));
+        lab.advance(FAR / 2 + ms(5));
         // One other timer comes in each of the turns, which are a millisecond apart. A place of the
         // list may be vacant, which costs a visit.
         let turns_max = count * 2 / VISITS_MAX + 2;
@@ -147,21 +127,20 @@ fn pressure_visits_few_of_many_connections_in_each_turn_and_delays_no_timer() {
             lab.timers().schedule(ms(turn), 7).unwrap();
         }
         lab.service.set_scale(Scale::ZERO);
-        let seen = || visits.get() + alarm.count();
         let (mut most, mut turns, mut longest) = (0, 0, Duration::ZERO);
         for turn in 1..=turns_max as u64 {
-            let before = seen();
+            let before = alarm.count();
             lab.clock.advance(ms(1));
             let begin = Instant::now();
             let _ = lab.turn();
             longest = longest.max(begin.elapsed());
-            let visited = seen() - before;
+            let visited = alarm.count() - before;
             most = visited.max(most);
             turns += u64::from(visited > 0);
-            assert!(visited <= VISITS_MAX, "side {side}, turn {turn}: {visited} visits");
-            assert_eq!(lab.fired(), [(7, start + turn)], "side {side}: another timer is late");
+            assert!(visited <= VISITS_MAX, "turn {turn}: {visited} visits");
+            assert_eq!(lab.fired(), [(7, start + turn)], "another timer is late");
         }
-        assert_eq!(seen(), count, "side {side}, after {turns_max} turns");
-        println!("side {side}: {turns} turns, at most {most} visits and {longest:?} in one");
-    }
+        assert_eq!(alarm.count(), count, "after {turns_max} turns");
+        println!("{turns} turns, at most {most} visits and {longest:?} in one");
+    });
 }

@@ -1,11 +1,6 @@
 //! Least data rates: when a measured transfer is too slow, on a shard and for tasks on any thread.
 
-use std::thread;
-
-use corewheel::conn::InProgress;
-
 use super::*;
-use corewheel_test_support::Alarm;
 
 /// Begins a measured transfer, whose least rate is of this kind.
 fn begin<S: Side>(conn: &ConnTimers<S>, kind: DeadlineKind) -> InProgress<S> {

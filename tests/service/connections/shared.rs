@@ -1,13 +1,7 @@
 //! Connection timers of tasks that run on any thread: their events, what holds them back, their
 //! wakers and their errors.
 
-use std::future::ready;
-use std::thread;
-
-use corewheel::conn::InProgress;
-
 use super::*;
-use corewheel_test_support::Alarm;
 
 #[test]
 fn shared_connection_and_its_guards_are_send_sync_and_static() {

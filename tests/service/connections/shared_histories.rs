@@ -4,14 +4,9 @@
 //! Both sides share the rules of deadlines, so no fault of a rule shows here: the model of random
 //! histories finds those.
 
-use corewheel::TimerService;
-use corewheel::conn::InProgress;
-use corewheel::settings::Scale;
-use fastrand::Rng;
-
 use super::measured::random_limits;
 use super::*;
-use corewheel_test_support::{FAR, nanos_of, seeds};
+use corewheel_test_support::nanos_of;
 
 fn touch<S: Side>(conn: &ConnTimers<S>, is_read: bool) {
     if is_read { conn.touch_read() } else { conn.touch_write() }

@@ -1,9 +1,6 @@
 //! Connections of tasks that run on any thread, where a shard has no room or the service has ended.
 
-use corewheel::{ShutdownPolicy, TimerId};
-
 use super::*;
-use corewheel_test_support::Alarm;
 
 type Polled = Poll<Result<Option<ConnEvent>, RefusedKind>>;
 
@@ -26,12 +23,12 @@ fn fill(lab: &Lab<u8>) -> Vec<TimerId> {
 
 #[test]
 fn shard_without_room_refuses_the_timer_and_keeps_the_deadlines() {
-    let mut lab = lab_with(builder(1).capacity(64));
+    let mut lab = Lab::<u8>::new(builder(1).capacity(64));
     let timers = fill(&lab);
     let conn = Handle::open(&lab, READ_IDLE);
     let refused = settled_poll(&mut lab, &conn, Waker::noop());
     assert_eq!(refused, Poll::Ready(Err(RefusedKind::Full)));
-    assert_eq!(race(&conn, std::future::ready(7)), Some(Raced::Done(7)), "it needs no timer");
+    assert_eq!(race(&conn, ready(7)), Some(Raced::Done(7)), "it needs no timer");
     assert!(!conn.is_closed());
     // The next poll tries again.
     for timer in timers {
@@ -48,7 +45,7 @@ fn shard_without_room_refuses_the_timer_and_keeps_the_deadlines() {
 
 #[test]
 fn event_that_is_due_comes_without_a_timer() {
-    let mut lab = lab_with(builder(1).capacity(64));
+    let mut lab = Lab::<u8>::new(builder(1).capacity(64));
     let _timers = fill(&lab);
     let conn = Handle::open(&lab, READ_IDLE);
     lab.advance(ms(100));

@@ -4,17 +4,10 @@
 //! Nothing is asserted of how soon an event comes, only that it comes and is not early.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream as Client};
-use std::pin::pin;
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
-use std::time::Instant;
 
-use corewheel::conn::Raced;
-use corewheel::settings::Scale;
-use corewheel::{Fired, ShutdownPolicy, Timers};
 use corewheel_glommio::Runtime;
 use socket2::{Domain, Socket, Type};
 
@@ -22,7 +15,6 @@ use super::*;
 use crate::network::on_glommio::Glommio;
 use crate::network::on_tokio::Tokio;
 use crate::network::{Network, Stream};
-use corewheel_test_support::{Host, PATIENCE, Running, SHARD, glommio_works};
 
 const IDLE: Duration = ms(150);
 const HOUR: Duration = Duration::from_hours(1);
@@ -142,7 +134,7 @@ struct Server {
 
 impl Server {
     fn start<N: Network>(host: Host, limits: ConnLimits) -> Self {
-        let running = Running::start(host, builder(1), |_| |_: Fired<u8>, _: &Timers<u8>| {});
+        let running = Running::<u8>::idle(host, builder(1));
         let (ready, address) = mpsc::channel();
         let (reported, reports) = mpsc::channel();
         let serving = running.service.spawn_on(SHARD, move |timers: Timers<u8>| async move {

@@ -1,9 +1,6 @@
 //! Tasks that wait: `next`, `race`, and their wakers.
 
-use std::future::{pending, ready};
-
 use super::*;
-use corewheel_test_support::Alarm;
 
 #[test]
 fn race_prefers_value_that_is_ready_with_the_deadline() {

@@ -1,24 +1,9 @@
 //! The end of a write of a connection's own, as the task sees it that the end wakes.
 
-use std::sync::{Arc, Mutex};
-use std::task::Wake;
-
 use super::*;
 
-/// A task that looks in its wake-up already, as one on another thread may before the call returns
-/// that has woken it.
-struct Looker {
-    conn: ConnTimers<Handle>,
-    /// The event that each wake-up has found; `None` where it has found none.
-    found: Mutex<Vec<Option<(DeadlineKind, bool)>>>,
-}
-
-impl Wake for Looker {
-    fn wake(self: Arc<Self>) {
-        self.found.lock().unwrap().push(event(&self.conn));
-    }
-}
-
+/// The task looks in its wake-up already, as one on another thread may before the call returns that
+/// has woken it.
 #[test]
 fn task_that_the_end_of_a_write_wakes_does_not_find_the_connection_idle() {
     let cases = [
@@ -29,8 +14,9 @@ fn task_that_the_end_of_a_write_wakes_does_not_find_the_connection_idle() {
     for (kind, limits) in cases {
         let mut lab = lab();
         let conn = Handle::open(&lab, limits.write_timeout(ms(1_000)));
-        let looker = Arc::new(Looker { conn: conn.clone(), found: Mutex::default() });
-        let waker = Waker::from(Arc::clone(&looker));
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let (looker, seen) = (conn.clone(), Arc::clone(&found));
+        let waker = waker_that(move || seen.lock().unwrap().push(event(&looker)));
         let write = conn.begin_write();
         lab.advance(ms(90));
         // As of this poll, the idle time counts from here.
@@ -38,7 +24,7 @@ fn task_that_the_end_of_a_write_wakes_does_not_find_the_connection_idle() {
         lab.advance(ms(60));
         drop(write);
         assert_eq!(conn.deadline(kind), Some(lab.clock.now() + ms(100)), "{kind}");
-        let found = looker.found.lock().unwrap();
+        let found = found.lock().unwrap();
         assert!(found.iter().all(Option::is_none), "{kind}: {found:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The hosts on which a shard can run.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -81,14 +81,46 @@ pub fn runtimes() -> impl Iterator<Item = Runtime> {
     })
 }
 
-/// A service with running shards, and the threads of the test that drive them.
+/// A service with running shards. Its drop ends the service, and then the threads of the test.
 pub struct Running<T: Send + 'static> {
+    /// The threads of the test that drive shards. Dropped before the service.
+    pub attached: Attached<T>,
     /// The service.
     pub service: Arc<TimerService<T>>,
-    /// What ends each attached host.
-    pub stops: Vec<oneshot::Sender<()>>,
-    /// The threads of the test.
-    pub threads: Vec<JoinHandle<()>>,
+}
+
+/// The threads of a test that drive the shards of a service. Their drop ends the service, if it is
+/// there, whose counts obey the law, and then the threads.
+pub struct Attached<T: Send + 'static> {
+    service: Weak<TimerService<T>>,
+    /// Each with what ends its host.
+    threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl<T: Send + 'static> Attached<T> {
+    fn join(&mut self) {
+        let (stops, threads): (Vec<_>, Vec<_>) = self.threads.drain(..).unzip();
+        for stop in stops {
+            let _ = stop.send(());
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Attached<T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        if let Some(service) = self.service.upgrade() {
+            // The test may have shut it down.
+            let _report = service.shutdown(ShutdownPolicy::Drop);
+            service.stats().shards.iter().for_each(|shard| check_law(&shard.counts));
+        }
+        self.join();
+    }
 }
 
 impl<T: Send + 'static> Running<T> {
@@ -133,8 +165,7 @@ impl<T: Send + 'static> Running<T> {
             let (stop, stopped) = oneshot::async_channel();
             let (ready, attached) = oneshot::channel();
             let ready = move || ready.send(()).unwrap();
-            running.stops.push(stop);
-            running.threads.push(thread::spawn(move || match host {
+            let thread = thread::spawn(move || match host {
                 Host::GlommioAttached => {
                     run_glommio(attachment, make_handler(shard), ready, stopped);
                 }
@@ -142,7 +173,8 @@ impl<T: Send + 'static> Running<T> {
                     run_tokio(host, attachment, make_handler(shard), ready, stopped);
                 }
                 _ => run_loop(attachment, make_handler(shard), ready),
-            }));
+            });
+            running.attached.threads.push((stop, thread));
             attached.recv().unwrap();
         }
         running
@@ -158,7 +190,9 @@ impl<T: Send + 'static> Running<T> {
     }
 
     fn of(service: TimerService<T>) -> Self {
-        Self { service: Arc::new(service), stops: Vec::new(), threads: Vec::new() }
+        let service = Arc::new(service);
+        let attached = Attached { service: Arc::downgrade(&service), threads: Vec::new() };
+        Self { attached, service }
     }
 
     /// What any thread can do with the service.
@@ -174,21 +208,18 @@ impl<T: Send + 'static> Running<T> {
         counts
     }
 
-    /// Shuts the service down and ends the threads of the test that drove its shards.
+    /// Shuts the service down and ends the threads of the test that drove its shards, whose counts
+    /// obey the law.
+    #[track_caller]
     pub fn end(self, policy: ShutdownPolicy) -> ShutdownReport<T> {
         let report = self.service.shutdown(policy).unwrap();
-        self.stop();
+        report.shards.iter().for_each(|shard| check_law(&shard.counts));
         report
     }
 
-    /// Ends the threads of the test that drove the shards. The service is shut down.
-    pub fn stop(self) {
-        for stop in self.stops {
-            let _ = stop.send(());
-        }
-        for thread in self.threads {
-            thread.join().unwrap();
-        }
+    /// Ends the threads of the test that drive the shards, also those of a service that is open.
+    pub fn stop(mut self) {
+        self.attached.join();
     }
 }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use corewheel::attach::{ShardLoop, Turn};
@@ -31,8 +32,10 @@ pub type BoxedHandler<T> = Box<dyn FnMut(Fired<T>, &Timers<T>)>;
 /// millisecond.
 ///
 /// The clock has run for a random time before the service starts, the shards begin at different
-/// times, and have run for a while when the test begins.
+/// times, and have run for a while when the test begins. At its end, their counts obey the law.
 pub struct Lab<T: Send + 'static = Infallible> {
+    /// Dropped first. Checks the law for the counts of all shards, unless the test has failed.
+    _law: OnDrop<Box<dyn FnMut()>>,
     /// What the clock showed when it was made. Ticks count from there.
     pub epoch: Instant,
     /// The clock of the service.
@@ -144,7 +147,13 @@ impl<T: Send + 'static> Lab<T> {
         };
         let shards = service.shards().map(drive).collect();
         EPOCH.set(Some(clock.now()));
-        Self { epoch, clock, service, shards, fired: Rc::default(), tasks: None }
+        let stats = service.stats_source();
+        let law = OnDrop::<Box<dyn FnMut()>>(Box::new(move || {
+            if !thread::panicking() {
+                stats().shards.iter().for_each(|shard| check_law(&shard.counts));
+            }
+        }));
+        Self { _law: law, epoch, clock, service, shards, fired: Rc::default(), tasks: None }
     }
 
     /// Nanoseconds since the clock's epoch.
@@ -272,9 +281,12 @@ impl<T: Send + 'static> Lab<T> {
         counts
     }
 
-    /// Shuts the first shard down alone.
+    /// Shuts the first shard down alone. Its counts obey the law.
+    #[track_caller]
     pub fn end(&mut self, policy: ShutdownPolicy) -> ShutdownReport<T> {
-        self.shards.remove(0).shutdown(policy)
+        let report = self.shards.remove(0).shutdown(policy);
+        check_law(&report.shards[0].counts);
+        report
     }
 
     /// The counts of the first shard when it has no more to do.
