@@ -29,6 +29,9 @@ fn schedules_of_5000_fresh_clients_wait_for_room_and_are_accepted() {
             assert!(waiting.len() > CLIENTS / 2, "{} wait", waiting.len());
         }
         lab.advance(ms(1));
+        if waiting.is_empty() {
+            break;
+        }
     }
     assert_eq!(waiting.len(), 0, "they wait for ever or are refused");
     assert!(polls <= 4 * CLIENTS, "{polls} polls");
