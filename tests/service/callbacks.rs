@@ -213,25 +213,6 @@ fn turn_stops_delivering_when_its_time_is_used_up() {
 }
 
 #[test]
-fn cancelled_callback_comes_back_and_can_be_run() {
-    let mut lab = Lab::<u8>::new(builder(1));
-    let call = |timers: &Timers<u8>| assert!(timers.schedule(ms(1), 7).is_ok());
-    let sent = lab.handle().on(SHARD).schedule_fn(FAR, call).unwrap();
-    match lab.reply(lab.handle().cancel(sent)).unwrap().payload() {
-        Some(Payload::Callback(call)) => call(lab.timers()),
-        _ => panic!("the reply contains the callback"),
-    }
-    let call = |timers: &Timers<u8>| assert!(timers.schedule(ms(2), 8).is_ok());
-    let local = lab.timers().schedule_fn(FAR, call).unwrap();
-    match lab.timers().cancel(local).payload() {
-        Some(Payload::Callback(call)) => call(lab.timers()),
-        _ => panic!("the cancel returns the callback"),
-    }
-    lab.advance(ms(2));
-    assert_eq!(lab.values(), [7, 8]);
-}
-
-#[test]
 fn callback_uses_every_method_of_its_own_shard() {
     let mut lab = Lab::<u8>::new(builder(2));
     let call = |timers: &Timers<u8>| {
@@ -248,17 +229,4 @@ fn callback_uses_every_method_of_its_own_shard() {
     lab.advance(ms(4));
     assert_eq!(lab.fired(), [(2, 5)], "the cancel of the shard's own client is executed too");
     assert_eq!((lab.counts().panicked, lab.counts().pending), (0, 1));
-}
-
-#[test]
-fn callback_runs_in_a_service_without_a_handler() {
-    for runtime in runtimes() {
-        let service: TimerService = builder(1).runtime(runtime).start().unwrap();
-        let (sender, fired) = mpsc::channel();
-        let call = move |timers: &Timers| sender.send(timers.shard_id()).unwrap();
-        let at = service.now() + ms(5);
-        service.handle().on(SHARD).schedule_fn(at, call).unwrap();
-        assert_eq!(fired.recv_timeout(PATIENCE), Ok(SHARD));
-        assert!(service.now() >= at, "{runtime:?}");
-    }
 }

@@ -33,9 +33,7 @@ fn timers_from_several_threads_fire_exactly_once() {
                 });
             }
         });
-        let mut all: Vec<_> =
-            (0..THREADS * EACH).map(|_| fired.recv_timeout(PATIENCE).unwrap()).collect();
-        all.sort_unstable();
+        let all = sorted((0..THREADS * EACH).map(|_| fired.recv_timeout(PATIENCE).unwrap()));
         assert!(all.into_iter().eq(0..THREADS * EACH), "{host:?}: each timer fires once");
         let report = running.end(ShutdownPolicy::Return);
         assert!(fired.try_recv().is_err(), "{host:?}: no timer fires twice");

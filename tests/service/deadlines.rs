@@ -69,9 +69,7 @@ fn timer_with_zero_delay_fires_before_the_next_tick() {
     let late = lab.timers().schedule(FAR, 3).unwrap();
     assert_eq!(lab.timers().reset(late, Duration::ZERO), ResetOutcome::Reset);
     lab.settle();
-    let mut fired = lab.values();
-    fired.sort_unstable();
-    assert_eq!(fired, [1, 2, 3]);
+    assert_eq!(sorted(lab.values()), [1, 2, 3]);
 }
 
 /// Checks that the only timer fires at the tick `due`, counted from `begun`. Advances the clock to

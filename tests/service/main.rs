@@ -65,7 +65,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,12 @@ const LEASE: TimerClass = TimerClass::new("lease");
 
 fn count(counter: &AtomicUsize) -> usize {
     counter.load(Ordering::SeqCst)
+}
+
+fn sorted<V: Ord>(values: impl IntoIterator<Item = V>) -> Vec<V> {
+    let mut values: Vec<_> = values.into_iter().collect();
+    values.sort_unstable();
+    values
 }
 
 /// Panics when it is dropped.

@@ -191,8 +191,7 @@ fn cancel_many_works_on_every_runtime() {
         let gone = schedule(OTHER, FAR, 300..310);
         let awaited = block_on(client.cancel_many(&gone)).unwrap();
         assert!(values(awaited).into_iter().eq((300..310).map(Some)), "{host:?}");
-        let mut seen: Vec<_> = (0..100).map(|_| fired.recv_timeout(PATIENCE).unwrap()).collect();
-        seen.sort_unstable();
+        let seen = sorted((0..100).map(|_| fired.recv_timeout(PATIENCE).unwrap()));
         assert!(seen.into_iter().eq(200..300), "{host:?}");
         let report = running.end(ShutdownPolicy::Return);
         for shard in &report.shards {

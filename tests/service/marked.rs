@@ -3,33 +3,25 @@
 use super::*;
 
 #[test]
-fn value_cancelled_in_its_lane_is_dropped_by_the_next_turn() {
+fn timers_cancelled_in_their_lane_are_dropped_by_the_next_turn_and_do_not_fire() {
     let mut lab = Lab::<Guard>::new(builder(1));
     let client = lab.client();
     let (guard, dropped) = Guard::new();
-    let timer = client.on(SHARD).schedule(FAR, guard).unwrap();
-    client.cancel_detached(timer);
-    client.cancel_detached(timer);
-    assert_eq!(dropped.load(Ordering::SeqCst), 0);
+    let held = guard.clone();
+    let call = move |_: &_| panic!("{held:?} is cancelled");
+    let call = client.on(SHARD).schedule_fn(ms(5), call).unwrap();
+    let value = client.on(SHARD).schedule(FAR, guard).unwrap();
+    // The second cancel of the value is a message, for a timer that is gone.
+    for timer in [call, value, value] {
+        client.cancel_detached(timer);
+    }
+    assert_eq!(count(&dropped), 0);
     lab.settle();
-    assert_eq!(dropped.load(Ordering::SeqCst), 1);
-    let counts = lab.counts();
-    // The second cancel is a message, for a timer that is gone.
-    assert_eq!((counts.requests, counts.cancelled, counts.stale), (2, 1, 1));
-}
-
-#[test]
-fn callback_cancelled_in_its_lane_does_not_run() {
-    let mut lab = Lab::<()>::new(builder(1));
-    let client = lab.client();
-    let (guard, dropped) = Guard::new();
-    let call = move |_: &_| panic!("{guard:?} is cancelled");
-    let timer = client.on(SHARD).schedule_fn(ms(5), call).unwrap();
-    client.cancel_detached(timer);
-    lab.settle();
+    assert_eq!(count(&dropped), 2);
     lab.advance(ms(5));
-    assert_eq!(dropped.load(Ordering::SeqCst), 1);
-    assert_eq!((lab.counts().requests, lab.counts().cancelled), (1, 1));
+    let counts = lab.counts();
+    assert_eq!((counts.requests, counts.cancelled, counts.stale), (3, 2, 1));
+    assert_eq!((counts.fired, counts.panicked), (0, 0));
 }
 
 #[test]

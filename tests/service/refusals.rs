@@ -47,12 +47,3 @@ fn wait_on_a_shards_own_thread_returns_an_error() {
         });
     }
 }
-
-#[test]
-fn turn_of_a_closed_loop_returns_closed() {
-    let mut lab = Lab::<u8>::new(builder(1));
-    drop(lab.service.begin_shutdown(ShutdownPolicy::Drop).unwrap());
-    for _ in 0..3 {
-        assert_eq!(lab.turn(), Turn::Closed);
-    }
-}

@@ -64,25 +64,6 @@ fn sleep_polled_with_wakers_a_b_and_a_wakes_a() {
 }
 
 #[test]
-fn sleep_on_the_shards_own_thread_needs_no_turn_and_no_request() {
-    let (mut lab, handle) = lab();
-    let mut sleep = armed(handle, ms(10), Waker::noop());
-    // No turn was needed.
-    assert_eq!(lab.timers().len(), 1);
-    lab.advance(ms(9));
-    assert_eq!(look(&mut sleep), None);
-    lab.advance(ms(1));
-    assert_eq!(look(&mut sleep), Some(Ok(())));
-    assert!(sleep.is_elapsed());
-    assert_eq!(lab.settled().requests, 0);
-    assert_eq!(lab.counts().fired, 1);
-    // A drop gives the timer back at once.
-    drop(armed(handle, FAR, Waker::noop()));
-    assert_eq!(lab.timers().len(), 0);
-    lab.settle();
-}
-
-#[test]
 fn sleep_wakes_its_task_at_its_last_deadline_and_not_before() {
     // Where it is polled, its delay in milliseconds, and that of a reset.
     for case in [

@@ -74,21 +74,6 @@ fn dropped_timeout_gives_its_timer_back_in_every_state() {
     assert_eq!(lab.settled().pending, 0);
 }
 
-#[test]
-fn reset_sleep_ends_at_its_last_deadline() {
-    let mut lab = lab();
-    for (first, second) in [(3, 8), (8, 3)] {
-        let start = lab.clock.now();
-        let mut sleep = polled(lab.timers(), first);
-        sleep.reset(ms(second));
-        assert_eq!(sleep.deadline(), Some(start + ms(second)));
-        while look(&mut sleep).is_none() {
-            lab.advance(ms(1));
-        }
-        assert_eq!(lab.clock.now() - start, ms(second));
-    }
-}
-
 /// The shard is late, and the clock says that the sleep is over.
 #[test]
 fn sleep_that_is_over_before_its_timer_fires_ends_the_timer() {
@@ -104,15 +89,6 @@ fn sleep_that_is_over_before_its_timer_fires_ends_the_timer() {
     assert_eq!(polled, Some(Ok(())));
     let counts = lab.counts();
     assert_eq!((counts.pending, counts.cancelled, counts.fired), (0, 1, 0));
-}
-
-#[test]
-fn sleep_on_a_full_shard_is_refused() {
-    let lab = Lab::<()>::new(builder(1).capacity(1));
-    lab.timers().schedule(FAR, ()).unwrap();
-    assert_eq!(look(&mut lab.timers().sleep(ms(1))), Some(Err(RefusedKind::Full)));
-    let mut timeout = Box::pin(lab.timers().timeout(ms(1), pending::<()>()));
-    assert_eq!(look(&mut timeout), Some(Err(TimeoutError::NoTimer(RefusedKind::Full))));
 }
 
 #[test]

@@ -151,21 +151,6 @@ fn timers_end_in_place_wherever_they_are_dropped() {
 }
 
 #[test]
-fn timers_of_a_thread_that_has_ended_fire() {
-    let (mut lab, mut there) = Lab::<()>::with_thread(builder(1));
-    let mut sleeps = there.sleeps([10, 100, 10_000].map(ms).into());
-    there.end();
-    for after in [10, 90, 9_900] {
-        lab.advance_steps(10, ms(after / 10));
-    }
-    assert_eq!(there.woken(), 3);
-    assert!(sleeps.iter_mut().all(|sleep| look(sleep) == Some(Ok(()))));
-    drop(sleeps);
-    lab.advance(ms(1_000));
-    assert_eq!(there.kept(), 0);
-}
-
-#[test]
 fn each_policy_of_a_shutdown_gives_each_timer_one_outcome() {
     for (policy, has_ended) in POLICIES.into_iter().flat_map(|one| [(one, false), (one, true)]) {
         let (mut lab, mut there) = Lab::<()>::with_thread(builder(1));

@@ -36,15 +36,42 @@ fn wake_ups(lab: &Lab<u32>) -> (u64, u64) {
     (lab.counts().wakeups_made, lab.counts().wakeups_saved)
 }
 
+/// A command beside a shard that sleeps for a second, whose client has a timer for later.
+type Command = fn(&Lab<u32>, &Thread<u32>, TimerId);
+
 #[test]
-fn later_timer_does_not_wake_the_shard() {
-    let (lab, client, alarm, _) = asleep(true);
-    let (made, saved) = wake_ups(&lab);
-    // The wheel may want a turn before its timer is due, but never later.
-    client.on(SHARD).schedule(ms(1_000), 1).unwrap();
-    client.on(SHARD).schedule(FAR, 2).unwrap();
-    assert_eq!(alarm.count(), 0);
-    assert_eq!(wake_ups(&lab), (made, saved + 2));
+fn command_wakes_a_shard_that_sleeps_for_a_second_if_it_cannot_wait() {
+    const COMMANDS: [(&str, u64, Command); 10] = [
+        ("timer for later", 0, |_, client, _| _ = client.on(SHARD).schedule(FAR, 2).unwrap()),
+        // The wheel may want a turn before its timer is due, but never later.
+        ("timer for then", 0, |_, client, _| _ = client.on(SHARD).schedule(ms(1_000), 1).unwrap()),
+        ("timer for before", 1, |_, client, _| _ = client.on(SHARD).schedule(ms(5), 1).unwrap()),
+        ("detached cancel", 0, |_, client, timer| client.cancel_detached(timer)),
+        ("cancel", 1, |_, client, timer| drop(client.cancel(timer))),
+        ("detached reset to later", 0, |_, client, timer| client.reset_detached(timer, FAR * 2)),
+        ("detached reset to earlier", 1, |_, client, timer| client.reset_detached(timer, ms(3))),
+        ("reset", 1, |_, client, timer| drop(client.reset(timer, FAR))),
+        ("local timer for later", 0, |lab, _, _| _ = lab.timers().schedule(FAR, 1).unwrap()),
+        ("local timer for before", 1, |lab, _, _| _ = lab.timers().schedule(ms(5), 1).unwrap()),
+    ];
+    for (command, woken, run) in COMMANDS {
+        let (mut lab, client, alarm, _) = asleep(true);
+        let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
+        let (made, saved) = wake_ups(&lab);
+        run(&lab, &client, timer);
+        assert_eq!(alarm.count() as u64, woken, "{command}");
+        let is_local = command.starts_with("local");
+        let expected = (made + woken, saved + 1 - woken);
+        assert!(is_local || wake_ups(&lab) == expected, "{command}");
+        lab.advance(ms(1_000));
+        assert!(lab.fired().contains(&(0, 1_000)), "{command}");
+    }
+    // A driver that is awake is not woken, and one whose timer is reset to earlier is.
+    let (lab, _, alarm, _) = asleep(true);
+    let timer = lab.timers().schedule(FAR, 1).unwrap();
+    let _ = lab.timers().reset(timer, ms(5));
+    lab.timers().schedule(ms(1), 1).unwrap();
+    assert_eq!(alarm.count(), 1);
 }
 
 #[test]
@@ -61,41 +88,6 @@ fn earlier_timers_wake_a_sleeping_shard_once() {
         client.on(SHARD).schedule(ms(4), 9).unwrap();
         assert_eq!(alarm.count(), 2, "the next sleep is ended once too");
     }
-}
-
-#[test]
-fn detached_cancel_does_not_wake_a_shard_that_sleeps_for_a_second() {
-    let (mut lab, client, alarm, _) = asleep(true);
-    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
-    client.cancel_detached(timer);
-    assert_eq!(alarm.count(), 0);
-    lab.advance(ms(1_000));
-    assert_eq!(lab.fired(), [(0, 1_000)]);
-    assert_eq!(lab.counts().pending, 0);
-}
-
-#[test]
-fn cancel_and_reset_with_a_reply_wake_the_shard() {
-    let (mut lab, client, alarm, waker) = asleep(true);
-    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
-    let mut reset = client.reset(timer, FAR).into_future();
-    assert_eq!(alarm.count(), 1);
-    let _ = lab.fall_asleep(&waker);
-    assert!(look(&mut reset).unwrap().is_ok());
-    let mut cancel = client.cancel(timer).into_future();
-    assert_eq!(alarm.count(), 2);
-    let _ = lab.fall_asleep(&waker);
-    assert!(look(&mut cancel).unwrap().unwrap().won());
-}
-
-#[test]
-fn detached_reset_wakes_the_shard_only_for_an_earlier_deadline() {
-    let (_lab, client, alarm, _) = asleep(true);
-    let timer = client.on(SHARD).schedule(FAR, 1).unwrap();
-    client.reset_detached(timer, FAR * 2);
-    assert_eq!(alarm.count(), 0);
-    client.reset_detached(timer, ms(3));
-    assert_eq!(alarm.count(), 1);
 }
 
 #[test]
@@ -217,17 +209,6 @@ fn overflow_of_a_full_lane_wakes_the_shard() {
     assert_eq!(alarm.count(), 1, "the ring is full until the shard receives");
     let _ = lab.fall_asleep(&waker);
     assert_eq!((lab.counts().cancelled, lab.counts().stale), (1, 1));
-}
-
-#[test]
-fn local_timer_wakes_the_driver_only_if_it_is_earlier() {
-    let (lab, _, alarm, _) = asleep(true);
-    let timer = lab.timers().schedule(FAR, 1).unwrap();
-    assert_eq!(alarm.count(), 0);
-    let _ = lab.timers().reset(timer, ms(5));
-    assert_eq!(alarm.count(), 1);
-    lab.timers().schedule(ms(1), 1).unwrap();
-    assert_eq!(alarm.count(), 1, "the driver is awake already");
 }
 
 #[test]

@@ -46,9 +46,7 @@ fn each_of_many_is_woken_once_and_a_turn_keeps_to_its_budget() {
             assert_eq!(noted.borrow().len(), woken, "{expired_max}");
             check_law(&lab.counts());
         }
-        let mut numbers = noted.take();
-        numbers.sort_unstable();
-        assert!(numbers.into_iter().eq(0..COUNT), "{expired_max}");
+        assert!(sorted(noted.take()).into_iter().eq(0..COUNT), "{expired_max}");
         assert_eq!(lab.counts().fired, COUNT as u64);
     }
 }

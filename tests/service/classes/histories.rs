@@ -121,50 +121,6 @@ fn random_histories_add_up_for_each_class() {
     seeds::each(9, random_history);
 }
 
-#[test]
-fn class_counts_add_up_on_every_runtime() {
-    for host in Host::all() {
-        let (sender, fired) = mpsc::channel();
-        let running = Running::start(host, classed(2), move |_| {
-            let sender = sender.clone();
-            move |one: Fired<u64>, timers: &Timers<u64>| {
-                assert!(one.deadline <= timers.now(), "a timer is early");
-                if one.payload < 20 {
-                    // On its own core, of the class after.
-                    let class = ALL[(one.payload as usize + 1) % 3];
-                    timers.of_class(class).unwrap().schedule(ms(1), one.payload + 20).unwrap();
-                }
-                sender.send(one.payload).unwrap();
-            }
-        });
-        let client = running.service.handle();
-        for n in 0..20 {
-            let shard = [SHARD, OTHER][n as usize % 2];
-            let class = client.on(shard).of_class(ALL[n as usize % 3]).unwrap();
-            class.schedule(ms(n % 5), n).unwrap();
-        }
-        let lost = client.on(OTHER).of_class(LEASE).unwrap().schedule(FAR, 100).unwrap();
-        client.on(SHARD).of_class(IDLE).unwrap().schedule(FAR, 101).unwrap();
-        for _ in 0..40 {
-            fired.recv_timeout(PATIENCE).expect("all of them fire");
-        }
-        assert!(matches!(client.cancel(lost).wait().unwrap(), CancelOutcome::Cancelled { .. }));
-        let service = Arc::clone(&running.service);
-        let report = running.end(ShutdownPolicy::Drop);
-        let classes = service.stats().classes();
-        check_classes(&classes);
-        for shard in &report.shards {
-            check_classes(&shard.classes);
-        }
-        let sum = |count: fn(&ClassStats) -> u64| -> u64 { classes.iter().map(count).sum() };
-        assert_eq!(sum(|counts| counts.scheduled), 42, "{host:?}");
-        assert_eq!(sum(|counts| counts.fired), 40, "{host:?}");
-        assert_eq!(of(&classes, LEASE).cancelled, 1, "{host:?}");
-        assert_eq!(of(&classes, IDLE).dropped, 1, "{host:?}");
-        assert_eq!(sum(|counts| counts.pending), 0, "{host:?}");
-    }
-}
-
 /// Where a timer that was asked for counts: accepted or refused, or nowhere after the end.
 fn outcome(made: Result<TimerId, RefusedKind>) -> Option<usize> {
     match made {

@@ -134,32 +134,6 @@ fn ticks_and_shared_deadlines_count_for_class_of_their_view() {
 }
 
 #[test]
-fn timer_of_client_counts_for_class_of_its_view() {
-    let mut lab = Lab::<u32>::new(classed(1));
-    let client = lab.service.handle();
-    let request = client.on(SHARD).of_class(REQUEST).unwrap();
-    request.schedule(ms(1), 1).unwrap();
-    request.schedule(client.now() + ms(1), 2).unwrap();
-    request.schedule_fn(ms(1), |_| {}).unwrap();
-    let cancelled = request.schedule_fn(client.now() + FAR, |_| {}).unwrap();
-    let mut sleep = request.sleep(FAR);
-    assert_eq!(look(&mut sleep), None);
-    client.on(SHARD).schedule(FAR, 3).unwrap();
-    lab.settle();
-    check(counts(&lab, REQUEST), &[("scheduled", 5), ("pending", 5)]);
-    client.cancel_detached(cancelled);
-    drop(sleep);
-    client.on(SHARD).schedule(FAR, 4).unwrap();
-    let lease = client.on(SHARD).of_class(LEASE).unwrap();
-    lease.schedule(lab.clock.now() + FAR, 5).unwrap();
-    lease.schedule(lab.clock.now() + ms(1), 6).unwrap();
-    lab.advance(ms(5));
-    check(counts(&lab, REQUEST), &[("scheduled", 5), ("fired", 3), ("cancelled", 2)]);
-    check(counts(&lab, LEASE), &[("scheduled", 2), ("fired", 1), ("pending", 1)]);
-    check(counts(&lab, IDLE), &[]);
-}
-
-#[test]
 fn cancel_that_overtakes_its_timer_counts_for_its_class() {
     let mut lab = Lab::<u32>::new(classed(1));
     let (sender, other) = (lab.client(), lab.client());

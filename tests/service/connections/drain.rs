@@ -66,8 +66,7 @@ fn connections_are_told_once_evenly_over_the_window_and_cut_at_its_end() {
         lab.service.drain(ms(1_000));
         lab.settle();
         pass(&mut lab, &mut conns, 2_000);
-        let mut told: Vec<_> = conns.iter().map(|conn| told_and_cut(conn, 1_005)).collect();
-        told.sort_unstable();
+        let told = sorted(conns.iter().map(|conn| told_and_cut(conn, 1_005)));
         let even: Vec<_> = (0..100).map(|conn| 5 + conn * 10).collect();
         assert_eq!(told, even);
     });

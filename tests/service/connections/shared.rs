@@ -40,20 +40,6 @@ fn touches_of_other_threads_hold_back_the_event_and_wake_no_task() {
 }
 
 #[test]
-fn guard_does_not_keep_its_connection_open() {
-    let lab = lab();
-    let conn = Handle::open(&lab, READ_IDLE);
-    let other = conn.clone();
-    let (alarm, waker) = Alarm::new();
-    let request = conn.begin_request();
-    drop(conn);
-    assert!(poll_with(&other, &waker).is_pending(), "a handle is left");
-    drop(other);
-    assert_eq!(alarm.count(), 1, "the last handle has closed the connection");
-    drop(request);
-}
-
-#[test]
 fn close_from_another_thread_wakes_the_task_that_waits() {
     let lab = lab();
     let conn = Handle::open(&lab, READ_IDLE);

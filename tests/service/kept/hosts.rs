@@ -38,8 +38,7 @@ fn keyed_jobs_of_many_threads_expire_or_are_removed_exactly_once() {
         let removed: u32 = tasks.into_iter().map(|task| block_on(task).unwrap()).sum();
         assert_eq!(removed, TASKS * EACH / 4, "{host:?}");
         let all = 0..TASKS * EACH - removed;
-        let mut fired: Vec<_> = all.map(|_| due.recv_timeout(PATIENCE).unwrap()).collect();
-        fired.sort_unstable();
+        let fired = sorted(all.map(|_| due.recv_timeout(PATIENCE).unwrap()));
         let expected = (0..TASKS * EACH).filter(|number| number % 4 != 1);
         assert!(fired.into_iter().eq(expected), "{host:?}");
         assert_eq!(block_on(jobs.run(KeyedTimers::len)), Ok(0), "{host:?}");

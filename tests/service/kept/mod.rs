@@ -281,16 +281,12 @@ fn keep_on_a_shard_that_is_not_attached_waits_for_it() {
 
 fn is_shared<X: Send + Sync + Clone + 'static>(_: &X) {}
 
-fn is_send<F: Future + Send + 'static>(future: F) -> Pin<Box<F>> {
-    Box::pin(future)
-}
-
 #[test]
 fn handle_of_a_value_that_is_not_send_is_send_and_sync() {
     let mut lab = Lab::new(builder(1));
     let kept = kept(&mut lab, |_| Rc::new(Cell::new(1)));
     is_shared(&kept);
-    let mut run = is_send(kept.run(|value| value.get()));
+    let mut run: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(kept.run(|it| it.get()));
     assert!(look(&mut run).is_none());
     lab.settle();
     assert_eq!(look(&mut run), Some(Ok(1)));
