@@ -32,6 +32,14 @@ pub(crate) enum Temper {
     PanicsWhenDropped,
 }
 
+/// A timer that is to be scheduled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Planned {
+    pub(crate) due: Due,
+    pub(crate) temper: Temper,
+    pub(crate) is_call: bool,
+}
+
 /// What becomes of the reply to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
@@ -53,11 +61,8 @@ pub(crate) enum Work {
     Waits(Due),
     /// A timeout on the shard's own core around a wait.
     TimesOut(Due, Due),
-    /// Takes so many values of the shard's delay queue. `all` if it ends when the queue is empty.
-    Takes {
-        count: u8,
-        all: bool,
-    },
+    /// Takes so many values of the shard's delay queue. `true` if it ends when the queue is empty.
+    Takes(u8, bool),
     Panics,
     /// The closure that makes it runs a command on a value that is kept on the shard.
     Commands,
@@ -65,191 +70,84 @@ pub(crate) enum Work {
 
 /// A command. Numbers of clients, shards and timers are taken modulo how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Command {
+pub(crate) struct Command {
+    pub(crate) client: u8,
+    pub(crate) shard: u8,
+    pub(crate) timer: u16,
+    pub(crate) what: What,
+}
+
+/// What a command does, with the client, the shard and the timer that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
     NewClient,
-    DropClient(u8),
-    ForgetClient(u8),
-    Schedule {
-        client: u8,
-        shard: u8,
-        due: Due,
-        temper: Temper,
-        is_call: bool,
-    },
-    ScheduleMany {
-        client: u8,
-        shard: u8,
-        count: u8,
-        due: Due,
-    },
-    Cancel {
-        client: u8,
-        timer: u16,
-        mode: Mode,
-    },
-    Reset {
-        client: u8,
-        timer: u16,
-        due: Due,
-        mode: Mode,
-    },
-    CancelMany {
-        client: u8,
-        timer: u16,
-        count: u8,
-        mode: Mode,
-    },
-    Remaining {
-        client: u8,
-        timer: u16,
-    },
-    /// A timeout of a task on a thread of its own.
-    Timeout {
-        client: u8,
-        shard: u8,
-        due: Due,
-        work: Due,
-    },
-    LocalSchedule {
-        shard: u8,
-        due: Due,
-        temper: Temper,
-        is_call: bool,
-    },
-    LocalMany {
-        shard: u8,
-        count: u8,
-        due: Due,
-    },
-    LocalCancel {
-        shard: u8,
-        timer: u16,
-    },
-    LocalCancelMany {
-        shard: u8,
-        timer: u16,
-        count: u8,
-    },
-    LocalReset {
-        shard: u8,
-        timer: u16,
-        due: Due,
-    },
-    Spawn {
-        shard: u8,
-        work: Work,
-    },
-    /// A command on a container of a shard.
-    Contain {
-        shard: u8,
-        command: ContainerCommand,
-    },
-    /// All containers of a shard are dropped, and others take their place.
-    ReplaceContainers {
-        shard: u8,
-    },
-    /// Sleeps of one task on a shard. The wake-up of the first drops all of them.
-    Tangle {
-        shard: u8,
-        due: Due,
-        count: u8,
-        panics: bool,
-    },
+    DropClient,
+    ForgetClient,
+    Schedule(Planned),
+    /// So many timers.
+    ScheduleMany(u8, Due),
+    Cancel(Mode),
+    Reset(Due, Mode),
+    CancelMany(u8, Mode),
+    Remaining,
+    /// A timeout of a task on a thread of its own, around a wait.
+    Timeout(Due, Due),
+    LocalSchedule(Planned),
+    LocalMany(u8, Due),
+    LocalCancel,
+    LocalCancelMany(u8),
+    LocalReset(Due),
+    Spawn(Work),
+    /// A command on a container of the shard.
+    Contain(ContainerCommand),
+    /// All containers of the shard are dropped, and others take their place.
+    ReplaceContainers,
+    /// So many sleeps of one task on the shard. The wake-up of the first drops all of them, and
+    /// then panics if this is `true`.
+    Tangle(Due, u8, bool),
     /// A sleep of a handle of the service, and two tasks that poll it.
     SharedSleep(SharedPlan),
-    /// A timeout of a handle, of a task on a thread of its own.
-    SharedTimeout {
-        shard: Option<u8>,
-        due: Due,
-        work: Due,
-    },
-    /// Cancel and reset with a handle of another service.
-    Foreign {
-        client: u8,
-        shard: u8,
-        detached: bool,
-    },
+    /// A timeout of a handle of this shard or of the service, around a wait of a task on a thread
+    /// of its own.
+    SharedTimeout(Option<u8>, Due, Due),
+    /// Cancel and reset with a handle of another service; `true` if without replies.
+    Foreign(bool),
     /// A step of a task, this many times.
     Steps(u8),
     Run(Duration),
-    Stall {
-        shard: u8,
-        stall: Duration,
-    },
+    Stall(Duration),
     Leap(Duration),
-    Hold {
-        shard: u8,
-        holds: bool,
-    },
-    Kill(u8),
+    /// Whether the lanes of the shard are held from now on.
+    Hold(bool),
+    Kill,
     /// A shutdown, whose report is dropped unless a task waits for it.
-    Shutdown {
-        policy: ShutdownPolicy,
-        waits: bool,
-    },
+    Shutdown(ShutdownPolicy, bool),
 }
 
 /// A command on the containers of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ContainerCommand {
-    /// Commands on the delay queue of the shard.
-    QueueInsert {
-        due: Due,
-        temper: Temper,
-    },
-    QueueTake {
-        max: u8,
-    },
-    QueueRemove {
-        value: u8,
-    },
-    QueueReset {
-        value: u8,
-        due: Due,
-    },
+    QueueInsert(Due, Temper),
+    /// Takes at most so many values.
+    QueueTake(u8),
+    QueueRemove(u8),
+    QueueReset(u8, Due),
     QueueClear,
-    /// Commands on the keyed timers of the shard.
-    KeyedInsert {
-        key: u8,
-        due: Due,
-        temper: Temper,
-    },
-    KeyedReset {
-        key: u8,
-        due: Due,
-    },
-    KeyedRemove {
-        key: u8,
-    },
+    KeyedInsert(u8, Due, Temper),
+    KeyedReset(u8, Due),
+    KeyedRemove(u8),
     KeyedClear,
-    /// Commands on the scaled timeouts of the shard.
-    ScaledStart {
-        temper: Temper,
-    },
-    ScaledReset {
-        timeout: u8,
-    },
-    ScaledCancel {
-        timeout: u8,
-    },
+    ScaledStart(Temper),
+    ScaledReset(u8),
+    ScaledCancel(u8),
     ScaledClear,
-    SetScale {
-        quarters: u8,
-        is_remote: bool,
-    },
-    /// Commands on the purgatory of the shard. `keys` has a bit for each key.
-    Watch {
-        due: Due,
-        temper: Temper,
-        keys: u8,
-        times: u32,
-    },
-    Check {
-        key: u8,
-    },
-    CancelForKey {
-        key: u8,
-    },
+    /// The scale in quarters; `true` if another thread sets it.
+    SetScale(u8, bool),
+    /// An operation of the purgatory, with a bit for each of its keys, and how often these must be
+    /// checked.
+    Watch(Due, Temper, u8, u32),
+    Check(u8),
+    CancelForKey(u8),
     ClearOperations,
 }
 
@@ -330,48 +228,46 @@ impl Plan<'_> {
         [Mode::Awaited, Mode::Awaited, Mode::Dropped, Mode::Detached][self.rng.usize(..4)]
     }
 
+    fn planned(&mut self) -> Planned {
+        Planned { due: self.due(), temper: self.temper(), is_call: self.rng.bool() }
+    }
+
     fn work(&mut self) -> Work {
         match self.rng.u8(..8) {
             0 => Work::Sleeps(self.due()),
             1 => Work::Ticks(self.rng.u8(..9), self.duration()),
             2 => Work::Waits(self.due()),
             3 => Work::TimesOut(self.due(), self.due()),
-            4..6 => Work::Takes { count: self.rng.u8(..20), all: self.rng.bool() },
+            4..6 => Work::Takes(self.rng.u8(..20), self.rng.bool()),
             6 => Work::Commands,
             _ => Work::Panics,
         }
     }
 
     fn container_command(&mut self, kind: usize, number: u8) -> ContainerCommand {
+        use ContainerCommand as Is;
         match kind {
-            23 => ContainerCommand::QueueInsert { due: self.due(), temper: self.temper() },
-            24 => ContainerCommand::QueueTake { max: self.rng.u8(..9) },
-            25 => ContainerCommand::QueueRemove { value: number },
-            26 => ContainerCommand::QueueClear,
-            27 => ContainerCommand::QueueReset { value: number, due: self.due() },
-            28 => {
-                let (due, temper) = (self.due(), self.temper());
-                ContainerCommand::KeyedInsert { key: number % 16, due, temper }
-            }
-            29 => ContainerCommand::KeyedReset { key: number % 16, due: self.due() },
-            30 => ContainerCommand::KeyedRemove { key: number % 16 },
-            31 => ContainerCommand::KeyedClear,
-            32 => ContainerCommand::ScaledStart { temper: self.temper() },
-            33 => ContainerCommand::ScaledReset { timeout: number },
-            34 => ContainerCommand::ScaledCancel { timeout: number },
-            35 => ContainerCommand::ScaledClear,
-            36 => ContainerCommand::SetScale {
-                quarters: number % 5,
-                is_remote: self.rng.u8(..4) == 0,
-            },
+            23 => Is::QueueInsert(self.due(), self.temper()),
+            24 => Is::QueueTake(self.rng.u8(..9)),
+            25 => Is::QueueRemove(number),
+            26 => Is::QueueClear,
+            27 => Is::QueueReset(number, self.due()),
+            28 => Is::KeyedInsert(number % 16, self.due(), self.temper()),
+            29 => Is::KeyedReset(number % 16, self.due()),
+            30 => Is::KeyedRemove(number % 16),
+            31 => Is::KeyedClear,
+            32 => Is::ScaledStart(self.temper()),
+            33 => Is::ScaledReset(number),
+            34 => Is::ScaledCancel(number),
+            35 => Is::ScaledClear,
+            36 => Is::SetScale(number % 5, self.rng.u8(..4) == 0),
             37 => {
                 let (due, temper) = (self.due(), self.temper());
-                let (keys, times) = (self.rng.u8(..1 << KEYS), self.rng.u32(..4));
-                ContainerCommand::Watch { due, temper, keys, times }
+                Is::Watch(due, temper, self.rng.u8(..1 << KEYS), self.rng.u32(..4))
             }
-            38 => ContainerCommand::Check { key: number % KEYS },
-            39 | 40 => ContainerCommand::CancelForKey { key: number % KEYS },
-            _ => ContainerCommand::ClearOperations,
+            38 => Is::Check(number % KEYS),
+            39 | 40 => Is::CancelForKey(number % KEYS),
+            _ => Is::ClearOperations,
         }
     }
 
@@ -384,66 +280,51 @@ impl Plan<'_> {
         SharedPlan { shard, is_taken_over, tasks, due, pause_max, seed }
     }
 
-    #[allow(clippy::too_many_lines, reason = "a table of the commands")]
     fn command(&mut self, kind: usize) -> Command {
         let (client, shard, timer) =
             (self.rng.u8(..), self.rng.u8(..), self.rng.u16(..self.timers));
-        match kind {
-            0 => Command::NewClient,
-            1 => Command::DropClient(client),
-            2 => Command::ForgetClient(client),
-            3 => {
-                let (due, temper) = (self.due(), self.temper());
-                Command::Schedule { client, shard, due, temper, is_call: self.rng.bool() }
-            }
-            4..=5 => {
-                let count = self.rng.u8(..20);
-                Command::ScheduleMany { client, shard, count, due: self.due() }
-            }
-            6 => Command::Cancel { client, timer, mode: self.mode() },
-            7 => {
-                let due = self.due_of_reset();
-                Command::Reset { client, timer, due, mode: self.mode() }
-            }
-            8 => {
-                let count = self.rng.u8(..40);
-                Command::CancelMany { client, timer, count, mode: self.mode() }
-            }
-            9 => Command::Remaining { client, timer },
-            10 => Command::Timeout { client, shard, due: self.due(), work: self.due() },
-            11 => {
-                let (due, temper) = (self.due(), self.temper());
-                Command::LocalSchedule { shard, due, temper, is_call: self.rng.bool() }
-            }
-            12 => Command::LocalMany { shard, count: self.rng.u8(..20), due: self.due() },
-            13 => Command::LocalCancel { shard, timer },
-            14 => Command::LocalCancelMany { shard, timer, count: self.rng.u8(..40) },
-            15 => Command::LocalReset { shard, timer, due: self.due_of_reset() },
-            16 => Command::Spawn { shard, work: self.work() },
-            17 => Command::Foreign { client, shard, detached: self.rng.bool() },
-            18 if self.load != Load::Any => Command::Steps(self.rng.u8(..4)),
-            18 => Command::Steps(self.rng.u8(..)),
-            19 => Command::Run(self.duration()),
-            20 => Command::Stall { shard, stall: self.duration() },
-            21 => Command::Leap(self.duration()),
-            22 => Command::Hold { shard, holds: self.rng.bool() },
-            23..42 => Command::Contain { shard, command: self.container_command(kind, client) },
-            42 => Command::ReplaceContainers { shard },
+        let what = match kind {
+            0 => What::NewClient,
+            1 => What::DropClient,
+            2 => What::ForgetClient,
+            3 => What::Schedule(self.planned()),
+            4..=5 => What::ScheduleMany(self.rng.u8(..20), self.due()),
+            6 => What::Cancel(self.mode()),
+            7 => What::Reset(self.due_of_reset(), self.mode()),
+            8 => What::CancelMany(self.rng.u8(..40), self.mode()),
+            9 => What::Remaining,
+            10 => What::Timeout(self.due(), self.due()),
+            11 => What::LocalSchedule(self.planned()),
+            12 => What::LocalMany(self.rng.u8(..20), self.due()),
+            13 => What::LocalCancel,
+            14 => What::LocalCancelMany(self.rng.u8(..40)),
+            15 => What::LocalReset(self.due_of_reset()),
+            16 => What::Spawn(self.work()),
+            17 => What::Foreign(self.rng.bool()),
+            18 if self.load != Load::Any => What::Steps(self.rng.u8(..4)),
+            18 => What::Steps(self.rng.u8(..)),
+            19 => What::Run(self.duration()),
+            20 => What::Stall(self.duration()),
+            21 => What::Leap(self.duration()),
+            22 => What::Hold(self.rng.bool()),
+            23..42 => What::Contain(self.container_command(kind, client)),
+            42 => What::ReplaceContainers,
             43 => {
                 let (due, count) = (self.due(), self.rng.u8(..5));
-                Command::Tangle { shard, due, count, panics: !self.calm && self.rng.bool() }
+                What::Tangle(due, count, !self.calm && self.rng.bool())
             }
-            44 => Command::SharedSleep(self.shared_plan(shard)),
+            44 => What::SharedSleep(self.shared_plan(shard)),
             45 => {
                 let shard = self.rng.bool().then_some(shard);
-                Command::SharedTimeout { shard, due: self.due(), work: self.due() }
+                What::SharedTimeout(shard, self.due(), self.due())
             }
-            46 => Command::Kill(shard),
+            46 => What::Kill,
             _ => {
                 let all = [ShutdownPolicy::Return, ShutdownPolicy::Fire, ShutdownPolicy::Drop];
-                Command::Shutdown { policy: all[self.rng.usize(..3)], waits: self.rng.bool() }
+                What::Shutdown(all[self.rng.usize(..3)], self.rng.bool())
             }
-        }
+        };
+        Command { client, shard, timer, what }
     }
 }
 

@@ -14,13 +14,14 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use corewheel::conn::ConnTimers;
-use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, Runtime, Stream};
+use corewheel::sim::net::Stream;
 use corewheel::{ConnLimits, ShardId};
 use fastrand::Rng;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::judge::{Done, Fault, Judge, end, one_of, pair, run_for, start};
+use crate::judge::{
+    Command, Fault, History, Judge, Kind, Place, at_place, one_of, pair, poll_read, start,
+};
 use crate::sockets::laws::End;
 use crate::sockets::servers::Events;
 use crate::sockets::settings;
@@ -28,29 +29,24 @@ use crate::sockets::settings;
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Command {
-    Open { on_shard: bool, seed: u64 },
-    Run(Duration),
-    Fault(Fault),
-}
-
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     let command = |rng: &mut Rng| {
-        let (time, on_shard) = (FAULT_MAX.mul_f64(rng.f64()), rng.bool());
+        let (time, on) = (FAULT_MAX.mul_f64(rng.f64()), rng.u8(..2));
         match rng.u8(..10) {
-            0..=2 => Command::Open { on_shard, seed: rng.u64(..) },
+            0..=2 => Command::Open(on, rng.u64(..)),
             3..=5 => Command::Run(time),
             6..=7 => Command::Fault(Fault::HoldDriver(time)),
-            8 => Command::Fault(Fault::Stall { on: on_shard.into(), time }),
-            _ => Command::Fault(Fault::WakeSome { on: on_shard.into() }),
+            8 => Command::Fault(Fault::Stall(on, time)),
+            _ => Command::Fault(Fault::WakeSome(on)),
         }
     };
     (0..rng.usize(5..30)).map(|_| command(rng)).collect()
 }
 
-/// Shared with how many connections are left.
-type World = Judge<Cell<u32>>;
+/// The tasks of a history share nothing else.
+pub(crate) struct Known;
+
+type World = Judge<Known>;
 
 /// A read that the kernel has done.
 struct Completed {
@@ -87,9 +83,8 @@ impl Ring {
             }
             while let Some((number, room)) = self.waits.get() {
                 let mut bytes = vec![0; room];
-                let mut part = ReadBuf::new(&mut bytes);
-                let _ = ready!(Pin::new(&mut socket).poll_read(cx, &mut part));
-                let bytes = part.filled().to_vec();
+                let count = ready!(poll_read(&mut socket, cx, &mut bytes)).unwrap_or(0);
+                bytes.truncate(count);
                 self.waits.set(None);
                 let at = world.now();
                 self.completed.borrow_mut().push_back(Completed { number, bytes, at });
@@ -140,9 +135,7 @@ impl Future for Read<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Socket { ring, told, brought } = self.socket;
         loop {
-            let mut byte = [0];
-            let mut part = ReadBuf::new(&mut byte);
-            let _ = ready!(Pin::new(&mut *told.borrow_mut()).poll_read(cx, &mut part));
+            let _ = ready!(poll_read(&mut *told.borrow_mut(), cx, &mut [0]));
             let completed = ring.completed.borrow_mut().pop_front().expect("it is told of");
             // That of a read that was dropped is lost.
             if completed.number == self.number {
@@ -234,86 +227,52 @@ async fn client(
     }
 }
 
-struct History {
-    sim: Simulation<u8>,
-    net: Net,
-    world: Rc<World>,
-    /// That of any thread, and that of the first shard.
-    runtimes: [Runtime; 2],
-}
+impl Kind for Known {
+    /// Whether the server's task has ended.
+    type Seen = Cell<bool>;
 
-/// Runs the history of a seed.
-pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
-    let mut history = History::new(seed);
-    for command in commands {
-        history.execute(*command);
-    }
-    history.run_for(Duration::from_secs(60));
-    assert_eq!(history.world.get(), 0, "connections have not ended");
-    end(history.sim, &history.net);
-    history.world.done()
-}
-
-impl History {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> History<Self> {
         let mut rng = Rng::with_seed(!seed);
         let (builder, _) = settings(&mut rng);
         let sim = start(seed, builder);
         let net = sim.net();
         let of_any = net.runtime(rng.usize(1..=3));
         let of_shard = sim.runtime_of(ShardId::new(0), &net);
-        let world = Rc::new(Judge::new(&sim, Cell::new(0)));
-        Self { sim, net, world, runtimes: [of_any, of_shard] }
+        History::of(sim, net, vec![of_any, of_shard], Self)
     }
 
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Open { on_shard, seed } => self.open(on_shard, Rng::with_seed(seed)),
-            Command::Run(time) => self.run_for(time),
-            Command::Fault(fault) => fault.execute(&mut self.sim, &self.runtimes),
-        }
-    }
-
-    fn open(&mut self, on_shard: bool, mut rng: Rng) {
-        let world = &self.world;
-        let number = 2 * world.done().get("connections") as u16;
-        world.count("connections", 1);
-        world.set(world.get() + 1);
-        let (at_kernel, of_client) = pair(&self.net, number);
-        let (at_runtime, told) = pair(&self.net, number + 1);
+    fn open(history: &mut History<Self>, on: usize, mut rng: Rng) {
+        let (world, seen) = (&history.world, Rc::<Cell<bool>>::default());
+        let number = 2 * history.seen.len() as u16;
+        history.seen.push(Rc::clone(&seen));
+        let (at_kernel, of_client) = pair(&history.net, number);
+        let (at_runtime, told) = pair(&history.net, number + 1);
         let beat = Duration::from_micros(rng.u64(2_000..20_000));
         let limit = beat * rng.u32(2..5);
         let reads = Rc::<Ring>::default();
         let (shared, of_kernel) = (Rc::clone(world), Rc::clone(&reads));
-        drop(self.sim.spawn(async move {
+        drop(history.sim.spawn(async move {
             let socket = at_kernel.accept().await;
             of_kernel.complete(&shared, socket, told).await;
         }));
         let client = client(Rc::clone(world), of_client, limit, beat, rng.fork());
-        drop(self.sim.spawn(client));
+        drop(history.sim.spawn(client));
         let limits = ConnLimits::default().read_idle(limit).heartbeat(beat);
-        let handle = self.sim.service().handle();
-        let timers = on_shard.then(|| self.sim.timers(ShardId::new(0)).clone());
-        let shared = Rc::clone(world);
-        drop(self.runtimes[usize::from(on_shard)].spawn(async move {
+        let (timers, world) = (history.timers(on), Rc::clone(world));
+        drop(history.runtimes[on].spawn(async move {
             let told = RefCell::new(at_runtime.accept().await);
             let socket = Socket { ring: reads, told, brought: RefCell::default() };
-            let world = Rc::clone(&shared);
-            match timers {
-                Some(timers) => {
-                    let conn = timers.connection(limits).expect("there is room");
-                    serve(world, socket, conn, limit, rng).await;
-                }
-                None => serve(world, socket, handle.connection(limits), limit, rng).await,
-            }
-            shared.set(shared.get() - 1);
+            at_place!(timers, |place| {
+                serve(world, socket, Place::connection(&place, limits), limit, rng).await;
+            });
+            seen.set(true);
         }));
     }
 
-    fn run_for(&mut self, time: Duration) {
-        run_for(&mut self.sim, time, |sim| {
-            sim.step();
-            self.world.check();
-        });
+    fn check(_: &History<Self>, _: bool) {}
+
+    fn finish(history: &mut History<Self>) {
+        history.run_for(Duration::from_secs(60));
+        assert!(history.seen.iter().all(|seen| seen.get()), "connections have not ended");
     }
 }

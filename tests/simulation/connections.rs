@@ -5,13 +5,13 @@
 //! With the code it shares no constant. It knows the promise alone: an event never comes early, a
 //! stamp is late by up to 10 ms and a tick, and each order is carried out in the end.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::conn::InProgress;
 use corewheel::settings::Scale;
-use corewheel::sim::{Simulation, Time};
+use corewheel::sim::{Simulation, Thread, Time};
 use corewheel::{
     ConnEvent, ConnLimits, ConnTimers, DeadlineKind, Handle, RefusedKind, ShardId, ShutdownPolicy,
     TimerService,
@@ -37,45 +37,21 @@ const STAMP: Duration = Duration::from_millis(12);
 /// A command. Numbers of shards and connections are taken modulo how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
-    Open {
-        shard: u8,
-        is_shared: bool,
-        has_age: bool,
-    },
+    /// On this shard, for tasks on any thread or for the shard's own, with an age or without one.
+    Open(u8, bool, bool),
     Touch(u8),
-    /// A request, or a pause of reads.
-    BeginRequest {
-        conn: u8,
-        is_pause: bool,
-    },
+    /// A request of this connection, or a pause of its reads.
+    BeginRequest(u8, bool),
     EndRequest(u8),
     Close(u8),
-    /// Of one shard, from its thread or from another, or of the service.
-    Drain {
-        shard: u8,
-        whom: Whom,
-        window: Duration,
-    },
-    CloseIdlest {
-        shard: u8,
-        whom: Whom,
-        count: u8,
-    },
-    SetScale {
-        quarters: u8,
-    },
+    /// Of one shard, from another thread, or of the service.
+    Drain(Option<u8>, Duration),
+    CloseIdlest(Option<u8>, u8),
+    /// A scale of so many quarters.
+    SetScale(u8),
     Run(Duration),
-    Stall {
-        shard: u8,
-        stall: Duration,
-    },
+    Stall(u8, Duration),
     Leap(Duration),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whom {
-    Remote,
-    Service,
 }
 
 /// The commands of a seed's history.
@@ -89,17 +65,17 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     while commands.len() < count {
         let time = Duration::from_micros(rng.u64(..most * 1_000));
         let (shard, conn) = (rng.u8(..), rng.u8(..));
-        let whom = [Whom::Remote, Whom::Remote, Whom::Service][rng.usize(..3)];
+        let whom = (rng.u8(..3) > 0).then_some(shard);
         commands.push(match rng.u8(..20) {
-            0..5 => Command::Open { shard, is_shared: rng.bool(), has_age: may_age && rng.bool() },
+            0..5 => Command::Open(shard, rng.bool(), may_age && rng.bool()),
             5..8 => Command::Touch(conn),
-            8 => Command::BeginRequest { conn, is_pause: rng.bool() },
+            8 => Command::BeginRequest(conn, rng.bool()),
             9 => Command::EndRequest(conn),
             10 => Command::Close(conn),
-            11 if may_drain => Command::Drain { shard, whom, window: time },
-            12 | 13 if !may_age => Command::CloseIdlest { shard, whom, count: rng.u8(..6) },
-            14 => Command::SetScale { quarters: rng.u8(..5) },
-            15 => Command::Stall { shard, stall: time / 10 },
+            11 if may_drain => Command::Drain(whom, time),
+            12 | 13 if !may_age => Command::CloseIdlest(whom, rng.u8(..6)),
+            14 => Command::SetScale(rng.u8(..5)),
+            15 => Command::Stall(shard, time / 10),
             16 => Command::Leap(time / 10),
             _ => Command::Run(time),
         });
@@ -113,9 +89,14 @@ enum Timer {
     Shared(ConnTimers<Handle>),
 }
 
-enum Request {
-    Here(#[expect(dead_code, reason = "its drop ends the request")] InProgress),
-    Shared(#[expect(dead_code, reason = "its drop ends the request")] InProgress<Handle>),
+/// Evaluates an expression with the timers of a connection, on whichever side they are.
+macro_rules! with_timers {
+    ($timers:expr, |$it:ident| $run:expr) => {
+        match $timers {
+            Timer::Here($it) => $run,
+            Timer::Shared($it) => $run,
+        }
+    };
 }
 
 /// What the model knows of one connection.
@@ -148,7 +129,8 @@ struct Known {
 
 struct Conn {
     timers: Timer,
-    request: Option<Request>,
+    /// Its drop ends the request, or the pause.
+    request: RefCell<Option<Box<dyn Any>>>,
     known: Rc<Known>,
 }
 
@@ -179,7 +161,7 @@ impl Orders {
         let now = self.now();
         // Only where its stamp changes, and while one order is carried out.
         if self.is_ordering.get() && known.counts_as.get() < now && known.told.get().is_none() {
-            timers.touch();
+            with_timers!(timers, |timers| timers.touch());
             known.is_active(now, self.quarters.get());
             known.counts_as.set(now + STAMP + 2 * self.tick);
             known.is_roused.set(true);
@@ -225,15 +207,6 @@ impl Orders {
                 known.is_unasked.set(true);
             }
             kind => panic!("{kind} has no limit"),
-        }
-    }
-}
-
-impl Timer {
-    fn touch(&self) {
-        match self {
-            Self::Here(timers) => timers.touch(),
-            Self::Shared(timers) => timers.touch(),
         }
     }
 }
@@ -288,64 +261,66 @@ impl History {
         self.service().shards().count()
     }
 
-    fn conn(&mut self, number: u8) -> Option<&mut Conn> {
-        let count = self.conns.len().max(1);
-        self.conns.get_mut(usize::from(number) % count)
+    fn place(&self, number: u8) -> Option<usize> {
+        usize::from(number).checked_rem(self.conns.len())
+    }
+
+    fn conn(&self, number: u8) -> Option<&Conn> {
+        self.place(number).map(|place| &self.conns[place])
+    }
+
+    /// A connection is active now.
+    fn is_active(&self, known: &Known) {
+        known.is_active(self.orders.now(), self.orders.quarters.get());
+        self.note_stamp(known);
+    }
+
+    fn end_request(&self, conn: &Conn) {
+        if conn.request.take().is_some() {
+            conn.known.is_asked.set(false);
+            conn.known.request_ends(self.orders.now());
+            self.is_active(&conn.known);
+        }
     }
 
     fn execute(&mut self, command: &Command) {
         let now = self.orders.now();
-        let quarters = self.orders.quarters.get();
         match *command {
-            Command::Open { shard, is_shared, has_age } => {
+            Command::Open(shard, is_shared, has_age) => {
                 self.open(usize::from(shard) % self.shards(), is_shared, has_age);
             }
             Command::Touch(number) => {
                 let Some(conn) = self.conn(number) else { return };
-                conn.known.is_active(now, quarters);
-                conn.timers.touch();
-                let known = Rc::clone(&conn.known);
-                self.note_stamp(&known);
+                with_timers!(&conn.timers, |timers| timers.touch());
+                self.is_active(&conn.known);
             }
-            Command::BeginRequest { conn, is_pause } => {
-                let Some(conn) = self.conn(conn) else { return };
+            Command::BeginRequest(number, is_pause) => {
+                let Some(conn) = self.conn(number) else { return };
                 conn.known.is_asked.set(true);
-                conn.known.is_active(now, quarters);
                 // It takes the place of the one before.
                 conn.known.request_ends(now);
                 conn.known.has_request.set(!is_pause);
-                conn.request = Some(match (&conn.timers, is_pause) {
-                    (Timer::Here(timers), false) => Request::Here(timers.begin_request()),
-                    (Timer::Here(timers), true) => Request::Here(timers.begin_read()),
-                    (Timer::Shared(timers), false) => Request::Shared(timers.begin_request()),
-                    (Timer::Shared(timers), true) => Request::Shared(timers.begin_read()),
-                });
-                let known = Rc::clone(&conn.known);
-                self.note_stamp(&known);
+                let request: Box<dyn Any> =
+                    with_timers!(&conn.timers, |timers| Box::new(if is_pause {
+                        timers.begin_read()
+                    } else {
+                        timers.begin_request()
+                    }));
+                conn.request.replace(Some(request));
+                self.is_active(&conn.known);
             }
             Command::EndRequest(number) => {
                 let Some(conn) = self.conn(number) else { return };
-                if conn.request.take().is_some() {
-                    conn.known.is_asked.set(false);
-                    conn.known.is_active(now, quarters);
-                    conn.known.request_ends(now);
-                    let known = Rc::clone(&conn.known);
-                    self.note_stamp(&known);
-                }
+                self.end_request(conn);
             }
             Command::Close(number) => {
-                let count = self.conns.len().max(1);
-                if usize::from(number) % count < self.conns.len() {
-                    let closed = self.conns.swap_remove(usize::from(number) % count);
-                    match closed.timers {
-                        Timer::Here(timers) => timers.close(),
-                        Timer::Shared(timers) => timers.close(),
-                    };
-                }
+                let Some(place) = self.place(number) else { return };
+                let closed = self.conns.swap_remove(place);
+                with_timers!(closed.timers, |timers| timers.close());
             }
-            Command::Drain { shard, whom, window } => self.drain(shard, whom, window),
-            Command::CloseIdlest { shard, whom, count } => self.close_idlest(shard, whom, count),
-            Command::SetScale { quarters } => {
+            Command::Drain(shard, window) => self.drain(shard, window),
+            Command::CloseIdlest(shard, count) => self.close_idlest(shard, count.into()),
+            Command::SetScale(quarters) => {
                 self.orders.quarters.set(quarters);
                 self.orders.scaled_at.set(now);
                 for conn in &self.conns {
@@ -358,7 +333,7 @@ impl History {
                 self.sim.run_for(time);
                 self.check_late();
             }
-            Command::Stall { shard, stall } => {
+            Command::Stall(shard, stall) => {
                 let shard = usize::from(shard) % self.shards();
                 self.sim.stall(ShardId::new(shard as u16), stall);
                 self.hold_up(shard);
@@ -461,52 +436,44 @@ impl History {
             });
             Timer::Here(timers)
         };
-        self.conns.push(Conn { timers, request: None, known });
+        self.conns.push(Conn { timers, request: RefCell::default(), known });
     }
 
-    /// Gives an order to one shard or to all. Returns these shards.
-    fn order(
-        &self,
-        shard: u8,
-        whom: Whom,
-        (remote, all): (impl Fn(ShardId), impl Fn()),
-    ) -> Vec<usize> {
-        let shard = usize::from(shard) % self.shards();
-        let id = ShardId::new(shard as u16);
-        match whom {
-            Whom::Remote => remote(id),
-            Whom::Service => {
-                all();
-                return (0..self.shards()).collect();
-            }
+    /// The shards that an order is for: this one, or all.
+    fn ordered(&self, shard: Option<u8>) -> Vec<usize> {
+        let count = self.shards();
+        shard.map_or_else(|| (0..count).collect(), |shard| vec![usize::from(shard) % count])
+    }
+
+    fn drain(&mut self, shard: Option<u8>, window: Duration) {
+        let (now, service, shards) = (self.orders.now(), self.service(), self.ordered(shard));
+        if shard.is_some() {
+            let thread = Thread::of(&service);
+            let shard = thread.on(ShardId::new(shards[0] as u16));
+            shard.drain(window).expect("the shard is open");
+        } else {
+            service.drain(window);
         }
-        vec![shard]
-    }
-
-    fn drain(&mut self, shard: u8, whom: Whom, window: Duration) {
-        let (now, service) = (self.orders.now(), self.service());
-        let remote = |id| {
-            corewheel::sim::Thread::of(&service).on(id).drain(window).expect("the shard is open");
-        };
-        let order = (remote, || service.drain(window));
         let until = now + window;
-        for shard in self.order(shard, whom, order) {
+        for shard in shards {
             let drain = &mut self.orders.drains.borrow_mut()[shard];
             let (from, first, _) = drain.unwrap_or((now, until, until));
             *drain = Some((from, first.min(until), until));
         }
     }
 
-    fn close_idlest(&mut self, shard: u8, whom: Whom, count: u8) {
+    fn close_idlest(&mut self, shard: Option<u8>, count: usize) {
         // Earlier orders are carried out, unless a shard is held up.
         self.sim.settle();
         let before: Vec<_> = self.conns.iter().map(|conn| conn.known.told.get()).collect();
-        let service = self.service();
-        let count = usize::from(count);
-        let remote = |id| {
-            corewheel::sim::Thread::of(&service).on(id).close_idlest(count).expect("it is open");
-        };
-        let shards = self.order(shard, whom, (remote, || service.close_idlest(count)));
+        let (service, shards) = (self.service(), self.ordered(shard));
+        if shard.is_some() {
+            let thread = Thread::of(&service);
+            let shard = thread.on(ShardId::new(shards[0] as u16));
+            shard.close_idlest(count).expect("it is open");
+        } else {
+            service.close_idlest(count);
+        }
         if count > 0 {
             for shard in &shards {
                 self.orders.has_idlest.borrow_mut()[*shard] = true;
@@ -522,9 +489,8 @@ impl History {
                 self.check_idlest(shard, count, &before);
             }
         }
-        let roused = self.conns.iter().map(|conn| Rc::clone(&conn.known));
-        for known in roused.filter(|known| known.is_roused.take()).collect::<Vec<_>>() {
-            self.note_stamp(&known);
+        for Conn { known, .. } in self.conns.iter().filter(|conn| conn.known.is_roused.take()) {
+            self.note_stamp(known);
         }
     }
 
@@ -555,12 +521,8 @@ impl History {
 
     /// Lets all shards run, and checks that each order was carried out.
     fn finish(mut self) {
-        for conn in &mut self.conns {
-            if conn.request.take().is_some() {
-                conn.known.is_asked.set(false);
-                conn.known.is_active(self.orders.now(), self.orders.quarters.get());
-                conn.known.request_ends(self.orders.now());
-            }
+        for conn in &self.conns {
+            self.end_request(conn);
         }
         let stalled =
             (0..self.shards()).filter_map(|shard| self.sim.stall_end(ShardId::new(shard as u16)));

@@ -11,13 +11,14 @@ use corewheel_kit::keyed::KeyedTimers;
 use corewheel_kit::queue::{DelayKey, DelayQueue, Expired};
 
 use crate::commands::{ContainerCommand, Due, Temper};
-use crate::ledger::{Id, Job, Ledger, State, drop_contained};
+use crate::ledger::{Id, Job, Ledger, drop_contained};
 use crate::operations::Operations;
 use crate::scaled::Scaled;
-use crate::world::{World, by_due, world};
+use crate::world::{World, by_due, deliver, shard_of};
 
 /// The containers of one shard.
 pub(crate) struct Containers {
+    shard: usize,
     queue: Rc<DelayQueue<Job>>,
     /// How many futures wait for a value of the queue.
     takers: Rc<Cell<u32>>,
@@ -50,20 +51,12 @@ impl Drop for Taker {
 impl Containers {
     /// New containers of a shard with this scale, see [`Scaled::new`].
     pub(crate) fn new(timers: &Timers<Job>, quarters: Option<u8>) -> Self {
-        let shard = usize::from(timers.shard_id().number());
-        let on = timers.clone();
+        let (shard, on) = (shard_of(timers), timers.clone());
         let handler = move |expired: Expired<Job, u8>, _: &KeyedTimers<u8, Job>| {
-            let Some(world) = world() else { return };
-            world.ledger.fired(expired.value.id, shard, Some(expired.deadline));
-            let temper = expired.value.temper;
-            expired.value.disarm();
-            match temper {
-                Temper::Reentrant => world.act(&on),
-                Temper::PanicsWhenFired => panic!("on purpose"),
-                Temper::Calm | Temper::PanicsWhenDropped => {}
-            }
+            deliver(expired.value, shard, Some(expired.deadline), &on);
         };
         Self {
+            shard,
             queue: Rc::new(DelayQueue::new(timers)),
             takers: Rc::default(),
             takers_of_all: Rc::default(),
@@ -75,52 +68,58 @@ impl Containers {
         }
     }
 
-    pub(crate) fn execute(&self, world: &World, shard: usize, command: ContainerCommand) {
+    pub(crate) fn execute(&self, world: &World, command: ContainerCommand) {
+        use ContainerCommand as Is;
+        let ledger = &world.ledger;
         match command {
-            ContainerCommand::QueueInsert { due, temper } => {
-                self.insert_waiting(world, shard, due, temper);
+            Is::QueueInsert(due, temper) => self.insert_waiting(world, due, temper),
+            Is::QueueTake(max) => self.take(world, max),
+            Is::QueueRemove(value) => {
+                let removed = self.key(value).and_then(|(_, key)| self.queue.remove(key));
+                ledger.taken_out(removed.map(|removed| removed.value));
             }
-            ContainerCommand::QueueTake { max } => self.take(world, shard, max),
-            ContainerCommand::QueueRemove { value } => self.remove_waiting(world, value),
-            ContainerCommand::QueueReset { value, due } => self.reset_waiting(world, value, due),
-            ContainerCommand::QueueClear => self.clear_waiting(world),
-            ContainerCommand::KeyedInsert { key, due, temper } => {
-                self.insert_keyed(world, shard, key, due, temper);
+            Is::QueueReset(value, due) => self.reset_waiting(world, value, due),
+            Is::QueueClear => {
+                self.may_drop_waiting(world);
+                self.queue.drain().into_iter().for_each(|expired| drop_contained(expired.value));
             }
-            ContainerCommand::KeyedReset { key, due } => self.reset_keyed(world, shard, key, due),
-            ContainerCommand::KeyedRemove { key } => self.remove_keyed(world, key),
-            ContainerCommand::KeyedClear => self.clear_keyed(world),
-            ContainerCommand::ScaledStart { temper } => self.scaled.start(world, temper),
-            ContainerCommand::ScaledReset { timeout } => self.scaled.reset(world, timeout),
-            ContainerCommand::ScaledCancel { timeout } => self.scaled.cancel(world, timeout),
-            ContainerCommand::ScaledClear => self.scaled.clear(world),
-            ContainerCommand::SetScale { quarters, is_remote } => {
-                self.scaled.set_scale(world, quarters, is_remote);
+            Is::KeyedInsert(key, due, temper) => self.insert_keyed(world, key, due, temper),
+            Is::KeyedReset(key, due) => self.reset_keyed(world, key, due),
+            Is::KeyedRemove(key) => {
+                let removed = self.keyed.remove(&key);
+                ledger.taken_out(removed.map(|removed| removed.value));
             }
-            ContainerCommand::Watch { due, temper, keys, times } => {
+            Is::KeyedClear => {
+                ledger.may_drop(&self.ids.borrow());
+                self.keyed.drain().into_iter().for_each(|expired| drop_contained(expired.value));
+            }
+            Is::ScaledStart(temper) => self.scaled.start(world, temper),
+            Is::ScaledReset(timeout) => self.scaled.reset(world, timeout),
+            Is::ScaledCancel(timeout) => self.scaled.cancel(world, timeout),
+            Is::ScaledClear => self.scaled.clear(world),
+            Is::SetScale(quarters, is_remote) => self.scaled.set_scale(world, quarters, is_remote),
+            Is::Watch(due, temper, keys, times) => {
                 self.operations.watch(world, due, temper, keys, times);
             }
-            ContainerCommand::Check { key } => self.operations.check(world, key),
-            ContainerCommand::CancelForKey { key } => self.operations.cancel_for_key(world, key),
-            ContainerCommand::ClearOperations => self.operations.clear(world),
+            Is::Check(key) => self.operations.check(world, key),
+            Is::CancelForKey(key) => self.operations.cancel_for_key(world, key),
+            Is::ClearOperations => self.operations.clear(world),
         }
     }
 
-    fn insert_waiting(&self, world: &World, shard: usize, due: Due, temper: Temper) {
-        let job = world.ledger.value_to_take(shard, due, temper, &self.takers);
+    fn insert_waiting(&self, world: &World, due: Due, temper: Temper) {
+        let job = world.ledger.value(self.shard, due, temper);
         let id = job.id;
+        world.ledger.waits_for(id, &self.takers);
         let inserted = by_due!(world, due, |when| self.queue.insert(job, when));
         match inserted {
             Ok(key) => self.keys.borrow_mut().push((id, key)),
-            Err(refused) => {
-                world.ledger.refused(id, false);
-                refused.into_value().disarm();
-            }
+            Err(refused) => world.ledger.refuse(refused.into_value()),
         }
     }
 
     /// Takes values that are due. None is due before the one that `peek` names.
-    fn take(&self, world: &World, shard: usize, max: u8) {
+    fn take(&self, world: &World, max: u8) {
         for _ in 0..max {
             let soonest = self.queue.peek().and_then(|key| self.queue.due(key));
             let Some(expired) = self.queue.try_next() else { return };
@@ -128,21 +127,14 @@ impl Containers {
                 let (id, due) = (expired.value.id, expired.deadline);
                 world.ledger.violate(format!("peek names {soonest:?}, and {id} of {due:?} comes"));
             }
-            world.ledger.fired(expired.value.id, shard, Some(expired.deadline));
+            world.ledger.fired(expired.value.id, self.shard, Some(expired.deadline));
             expired.value.disarm();
-        }
-    }
-
-    fn remove_waiting(&self, world: &World, value: u8) {
-        let Some((_, key)) = self.key(value) else { return };
-        if let Some(removed) = self.queue.remove(key) {
-            world.ledger.taken_out(removed.value);
         }
     }
 
     fn reset_waiting(&self, world: &World, value: u8, due: Due) {
         let Some((id, key)) = self.key(value) else { return };
-        let was_live = world.ledger.get(id).state == State::Live;
+        let was_live = world.ledger.is_live(id);
         let was_reset = by_due!(world, due, |when| self.queue.reset(key, when));
         if was_reset {
             world.ledger.value_reset(id, due);
@@ -157,11 +149,6 @@ impl Containers {
         keys.get(usize::from(value) % keys.len().max(1)).copied()
     }
 
-    fn clear_waiting(&self, world: &World) {
-        self.may_drop_waiting(world);
-        self.queue.drain().into_iter().for_each(|expired| drop_contained(expired.value));
-    }
-
     fn may_drop_waiting(&self, world: &World) {
         self.keys.borrow().iter().for_each(|(id, _)| world.ledger.may_drop(&[*id]));
     }
@@ -170,12 +157,11 @@ impl Containers {
     /// empty.
     pub(crate) fn taker(
         &self,
-        world: Rc<World>,
-        shard: usize,
+        world: &Rc<World>,
         count: u8,
         all: bool,
     ) -> impl Future<Output = ()> + use<> {
-        let queue = Rc::clone(&self.queue);
+        let (world, shard, queue) = (Rc::clone(world), self.shard, Rc::clone(&self.queue));
         let mut counted = vec![Taker::new(&self.takers)];
         counted.extend(all.then(|| Taker::new(&self.takers_of_all)));
         async move {
@@ -205,55 +191,35 @@ impl Containers {
         self.operations.may_drop(world);
     }
 
-    fn insert_keyed(&self, world: &World, shard: usize, key: u8, due: Due, temper: Temper) {
-        let job = world.ledger.value(shard, due, temper);
+    fn insert_keyed(&self, world: &World, key: u8, due: Due, temper: Temper) {
+        let job = world.ledger.value(self.shard, due, temper);
         let id = job.id;
         let inserted = by_due!(world, due, |when| self.keyed.insert(key, job, when));
         match inserted {
             Ok(replaced) => {
                 self.ids.borrow_mut().push(id);
-                if let Some(replaced) = replaced {
-                    world.ledger.taken_out(replaced.value);
-                }
+                world.ledger.taken_out(replaced.map(|replaced| replaced.value));
             }
-            Err(refused) => {
-                world.ledger.refused(id, false);
-                refused.into_value().1.disarm();
-            }
+            Err(refused) => world.ledger.refuse(refused.into_value().1),
         }
     }
 
-    fn reset_keyed(&self, world: &World, shard: usize, key: u8, due: Due) {
+    fn reset_keyed(&self, world: &World, key: u8, due: Due) {
         let id = self.keyed.with(&key, |job| job.id);
         let was_reset = by_due!(world, due, |when| self.keyed.reset(&key, when));
         match id {
             Some(id) if was_reset => world.ledger.value_reset(id, due),
             None if !was_reset => {}
             // Nothing of a shard that has ended is due at another time.
-            Some(_) if world.ledger.ended.borrow()[shard] => {}
+            Some(_) if world.ledger.ended.borrow()[self.shard] => {}
             _ => world.ledger.violate(format!("a reset of {id:?} says {was_reset}")),
         }
     }
 
-    fn remove_keyed(&self, world: &World, key: u8) {
-        if let Some(removed) = self.keyed.remove(&key) {
-            world.ledger.taken_out(removed.value);
-        }
-    }
-
-    fn clear_keyed(&self, world: &World) {
-        world.ledger.may_drop(&self.ids.borrow());
-        self.keyed.drain().into_iter().for_each(|expired| drop_contained(expired.value));
-    }
-
     /// The shard has ended: what it has not delivered can be taken out.
     pub(crate) fn end(self, ledger: &Ledger) {
-        for expired in self.queue.drain() {
-            ledger.taken_out(expired.value);
-        }
-        for expired in self.keyed.drain() {
-            ledger.taken_out(expired.value);
-        }
+        ledger.taken_out(self.queue.drain().into_iter().map(|expired| expired.value));
+        ledger.taken_out(self.keyed.drain().into_iter().map(|expired| expired.value));
         self.scaled.end(ledger);
         self.operations.end(ledger);
     }

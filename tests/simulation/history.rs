@@ -1,6 +1,7 @@
 //! Executes the commands of a history, on a simulated service whose settings come from the seed.
 
 use std::cell::{Cell, RefCell};
+use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use corewheel::{
 };
 use fastrand::Rng;
 
-use crate::commands::{Command, Due, Temper};
+use crate::commands::{Command, Due, Temper, What};
 use crate::containers::Containers;
+use crate::judge::so_far;
 use crate::ledger::{Job, Ledger};
 use crate::shared::Shared;
-use crate::world::{Sender, WORLD, World, deliver};
+use crate::world::{Sender, Via, WORLD, World, deliver};
 
 /// The time in which a shard that takes turns takes back the keys of clients that are idle or
 /// forgotten: it looks once a minute for clients that were idle for a minute.
@@ -63,10 +65,7 @@ pub(crate) fn run(seed: u64, commands: &[Command]) -> u64 {
 pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
     let mut record = Vec::new();
     run_and(seed, commands, |History { sim, world, .. }| {
-        let (elapsed, steps) = (sim.elapsed(), world.time.steps());
-        let shards = sim.service().stats().shards;
-        let counts: Vec<_> = shards.iter().map(|shard| shard.counts).collect();
-        record.push(format!("{elapsed:?} {steps} {counts:?}"));
+        record.push(so_far(sim, world.time.steps()));
     });
     record
 }
@@ -99,6 +98,7 @@ impl History {
         let shards: Vec<_> =
             sim.service().shards().map(|shard| sim.timers(shard).clone()).collect();
         let (held, keeps) = (vec![false; shards.len()], rng.bool());
+        let containers = shards.iter().map(|on| Containers::new(on, Some(4)));
         let ledger = Ledger::begin(sim.time(), tick, shards.len());
         let world = Rc::new(World {
             ledger,
@@ -106,9 +106,7 @@ impl History {
             shut_down: Cell::new(false),
             time: sim.time(),
             rng: RefCell::new(rng),
-            containers: RefCell::new(
-                shards.iter().map(|on| Containers::new(on, Some(4))).collect(),
-            ),
+            containers: RefCell::new(containers.collect()),
             capacity: timers_max(&sim, 0),
             kept: shards.iter().map(|on| keeps.then(|| on.keep(()).ok()).flatten()).collect(),
             shards: RefCell::new(shards),
@@ -124,8 +122,8 @@ impl History {
         let attachment = other.attach(ShardId::new(0)).unwrap();
         let foreign = attachment.into_loop((|_, _| ()) as fn(Fired<u32>, &Timers<u32>)).unwrap();
         let handle = foreign.timers().schedule(Duration::MAX, 1).unwrap();
-        let mut this = Self { sim, world, held, other: (other, foreign, handle) };
-        this.execute(&Command::NewClient);
+        let this = Self { sim, world, held, other: (other, foreign, handle) };
+        this.new_client();
         this
     }
 
@@ -178,145 +176,112 @@ impl History {
         }
     }
 
-    #[allow(clippy::too_many_lines, reason = "a table of the commands")]
     fn execute(&mut self, command: &Command) {
         let world = Rc::clone(&self.world);
-        match *command {
-            Command::NewClient => {
-                let number = world.senders_made.replace(world.senders_made.get() + 1);
-                let sender = Sender { client: self.sim.thread(), number, sent: Cell::new(0) };
-                world.senders.borrow_mut().push(Rc::new(sender));
-            }
-            Command::DropClient(client) => drop(world.take_sender(client)),
-            Command::ForgetClient(client) => {
+        let Command { client, shard: number, timer, what } = *command;
+        let (shard, timers) = (self.shard(number), self.local(number));
+        match (what, world.sender(client), world.timer(timer), timers) {
+            (What::NewClient, ..) => self.new_client(),
+            (What::DropClient, ..) => drop(world.take_sender(client)),
+            (What::ForgetClient, ..) => {
                 world.forgotten.borrow_mut().extend(world.take_sender(client));
             }
-            Command::Schedule { client, shard, due, temper, is_call } => {
-                let Some(sender) = world.sender(client) else { return };
-                world.schedule(&sender, self.shard(shard), due, temper, is_call);
+            (What::Schedule(planned), Some(sender), ..) => {
+                world.schedule(Via::Client(&sender, shard), planned);
             }
-            Command::ScheduleMany { client, shard, count, due } => {
-                let Some(sender) = world.sender(client) else { return };
-                world.schedule_many(&sender, self.shard(shard), count, due);
+            (What::ScheduleMany(count, due), Some(sender), ..) => {
+                world.schedule_many(Via::Client(&sender, shard), count, due);
             }
-            Command::Cancel { client, timer, mode } => {
-                let Some(sender) = world.sender(client) else { return };
-                let Some((id, handle)) = world.timer(timer) else { return };
-                self.cancel(&sender, id, handle, mode);
+            (What::Cancel(mode), Some(sender), Some(timer), _) => {
+                self.cancel(&sender, timer, mode);
             }
-            Command::Reset { client, timer, due, mode } => {
-                let Some(sender) = world.sender(client) else { return };
-                let Some((id, handle)) = world.timer(timer) else { return };
-                self.reset(&sender, id, handle, due, mode);
+            (What::Reset(due, mode), Some(sender), Some(timer), _) => {
+                self.reset(&sender, timer, due, mode);
             }
-            Command::CancelMany { client, timer, count, mode } => {
-                let Some(sender) = world.sender(client) else { return };
+            (What::CancelMany(count, mode), Some(sender), ..) => {
                 self.cancel_many(&sender, &world.some_timers(timer, count), mode);
             }
-            Command::Remaining { client, timer } => {
-                let Some(sender) = world.sender(client) else { return };
-                let Some((_, handle)) = world.timer(timer) else { return };
+            (What::Remaining, Some(sender), Some((_, handle)), _) => {
                 sender.next();
-                let reply = sender.client.remaining(handle);
-                self.wait_for_shard(handle.shard(), reply, |_| {});
+                let shard = usize::from(handle.shard().number());
+                self.wait_for_shard(shard, sender.client.remaining(handle), |_| {});
             }
-            Command::Timeout { client, shard, due, work } => {
-                let Some(sender) = world.sender(client) else { return };
-                self.timeout(sender, self.shard(shard), due, work);
+            (What::Timeout(due, work), Some(sender), ..) => {
+                self.timeout(&sender, shard, due, work);
             }
-            Command::LocalSchedule { shard, due, temper, is_call } => {
-                let Some(timers) = self.local(shard) else { return };
-                world.schedule_here(&timers, due, temper, is_call);
+            (What::LocalSchedule(planned), .., Some(timers)) => {
+                world.schedule(Via::Core(&timers), planned);
             }
-            Command::LocalMany { shard, count, due } => {
-                let Some(timers) = self.local(shard) else { return };
-                world.schedule_many_here(&timers, count, due);
+            (What::LocalMany(count, due), .., Some(timers)) => {
+                world.schedule_many(Via::Core(&timers), count, due);
             }
-            Command::LocalCancel { shard, timer } => {
-                let (Some(timers), Some(timer)) = (self.local(shard), world.timer(timer)) else {
-                    return;
-                };
-                world.cancel_here(&timers, timer);
+            (What::LocalCancel, _, Some(timer), Some(timers)) => world.cancel_here(&timers, timer),
+            (What::LocalCancelMany(count), .., Some(timers)) => {
+                world.cancel_many_here(&timers, timer, count);
             }
-            Command::LocalCancelMany { shard, timer, count } => {
-                let Some(timers) = self.local(shard) else { return };
-                world.cancel_many_here(&timers, &world.some_timers(timer, count));
-            }
-            Command::LocalReset { shard, timer, due } => {
-                let (Some(timers), Some(timer)) = (self.local(shard), world.timer(timer)) else {
-                    return;
-                };
+            (What::LocalReset(due), _, Some(timer), Some(timers)) => {
                 world.reset_here(&timers, timer, due);
             }
-            Command::Contain { shard, command } => {
-                if self.local(shard).is_some() {
-                    let shard = self.shard(shard);
-                    world.containers.borrow()[shard].execute(&world, shard, command);
-                }
+            (What::Contain(command), .., Some(_)) => {
+                world.containers.borrow()[shard].execute(&world, command);
             }
-            Command::ReplaceContainers { shard } => self.replace_containers(shard),
-            Command::Tangle { shard, due, count, panics } => {
-                let Some(timers) = self.local(shard) else { return };
+            (What::ReplaceContainers, .., Some(timers)) => {
+                let quarters = {
+                    let containers = &world.containers.borrow()[shard];
+                    containers.may_drop(&world);
+                    containers.scaled.quarters.get()
+                };
+                let others = Containers::new(&timers, quarters);
+                drop(mem::replace(&mut world.containers.borrow_mut()[shard], others));
+            }
+            (What::Tangle(due, count, panics), .., Some(timers)) => {
                 world.tangle(&timers, due, count, panics);
             }
-            Command::Spawn { shard, work } => self.spawn(self.shard(shard), work),
-            Command::SharedSleep(plan) => self.share_sleep(plan),
-            Command::SharedTimeout { shard, due, work } => self.share_timeout(shard, due, work),
-            Command::Foreign { client, shard, detached } => {
-                let Some(sender) = world.sender(client) else { return };
-                self.use_foreign(&sender, shard, detached);
+            (What::Spawn(work), ..) => self.spawn(shard, work),
+            (What::SharedSleep(plan), ..) => self.share_sleep(plan),
+            (What::SharedTimeout(shard, due, work), ..) => self.share_timeout(shard, due, work),
+            (What::Foreign(detached), Some(sender), _, timers) => {
+                self.use_foreign(&sender, timers.as_ref(), detached);
             }
-            Command::Steps(count) => {
-                for _ in 0..count {
-                    if !self.step() {
-                        break;
-                    }
-                }
+            (What::Steps(count), ..) => {
+                // Until no task can run any more.
+                let _is_over = (0..count).any(|_| !self.step());
             }
-            Command::Run(time) => self.run_for(time),
-            Command::Stall { shard, stall } => {
-                self.sim.stall(ShardId::new(self.shard(shard) as u16), stall);
-            }
-            Command::Leap(by) => self.sim.leap(by),
-            Command::Hold { shard, holds } => {
-                let shard = self.shard(shard);
-                self.held[shard] = holds;
-                self.sim.hold_lanes(ShardId::new(shard as u16), holds);
-            }
-            Command::Kill(shard) => {
-                let shard = self.shard(shard);
+            (What::Run(time), ..) => self.run_for(time),
+            (What::Stall(stall), ..) => self.sim.stall(ShardId::new(shard as u16), stall),
+            (What::Leap(by), ..) => self.sim.leap(by),
+            (What::Hold(holds), ..) => self.hold(shard, holds),
+            (What::Kill, ..) => {
                 world.ledger.shard_ends(shard);
                 self.sim.kill(ShardId::new(shard as u16));
             }
-            Command::Shutdown { policy, waits } => self.shut_down(policy, waits),
+            (What::Shutdown(policy, waits), ..) => self.shut_down(policy, waits),
+            // There is no client, no timer that has a handle, or the shard is stalled.
+            _ => {}
         }
     }
 
-    fn replace_containers(&self, shard: u8) {
-        let Some(timers) = self.local(shard) else { return };
-        let shard = self.shard(shard);
-        let quarters = {
-            let containers = &self.world.containers.borrow()[shard];
-            containers.may_drop(&self.world);
-            containers.scaled.quarters()
-        };
-        let others = Containers::new(&timers, quarters);
-        let before = std::mem::replace(&mut self.world.containers.borrow_mut()[shard], others);
-        drop(before);
+    fn new_client(&self) {
+        let world = &self.world;
+        let number = world.senders_made.replace(world.senders_made.get() + 1);
+        let sender = Sender { client: self.sim.thread(), number, sent: Cell::new(0) };
+        world.senders.borrow_mut().push(Rc::new(sender));
+    }
+
+    fn hold(&mut self, shard: usize, holds: bool) {
+        self.held[shard] = holds;
+        self.sim.hold_lanes(ShardId::new(shard as u16), holds);
     }
 
     /// The timers of a shard whose thread runs.
-    pub(crate) fn local(&self, shard: u8) -> Option<Timers<Job>> {
+    fn local(&self, shard: u8) -> Option<Timers<Job>> {
         let shard = self.shard(shard);
-        let is_stalled = self.is_stalled(shard);
-        (!is_stalled).then(|| self.world.shards.borrow()[shard].clone())
+        (!self.is_stalled(shard)).then(|| self.world.shards.borrow()[shard].clone())
     }
 
     /// Ends the history: every timer gets an outcome, and every reply comes.
     fn finish(mut self) -> u64 {
-        for shard in 0..self.held.len() {
-            self.execute(&Command::Hold { shard: shard as u8, holds: false });
-        }
+        (0..self.held.len()).for_each(|shard| self.hold(shard, false));
         let stalls =
             (0..self.held.len()).filter_map(|shard| self.sim.stall_end(ShardId::new(shard as u16)));
         let last = stalls.max().unwrap_or_default();
@@ -325,31 +290,23 @@ impl History {
         self.check_ended_sleeps();
         self.shut_down(ShutdownPolicy::Return, true);
         // Clients that are gone leave nothing behind.
-        let senders = self.world.senders.take();
-        drop(senders);
+        drop(self.world.senders.take());
         self.run_for(Duration::from_secs(10));
+        let (ledger, steps) = (Rc::clone(&self.world.ledger), self.world.time.steps());
         for stats in self.sim.service().stats().shards {
-            check_law(&self.world.ledger, &stats.counts);
+            check_law(&ledger, &stats.counts);
         }
         let spawned = Rc::strong_count(&self.world.spawned) - 1;
-        if spawned > 0 {
-            self.world.ledger.violate(format!("{spawned} futures outlive their shards"));
-        }
+        ledger.require(spawned == 0, || format!("{spawned} futures outlive their shards"));
         // A task that waits for a sleep has a waker.
         let wakers = self.world.shared.wakers();
-        if wakers > 0 {
-            self.world.ledger.violate(format!("{wakers} wakers of sleeps outlive the service"));
-        }
-        if self.other.1.timers().len() != 1 {
-            self.world.ledger.violate("a timer of another service is gone".to_owned());
-        }
+        ledger.require(wakers == 0, || format!("{wakers} wakers of sleeps outlive the service"));
+        let others = self.other.1.timers().len();
+        ledger.require(others == 1, || format!("another service has {others} timers, and not 1"));
         for containers in self.world.containers.take() {
-            containers.end(&self.world.ledger);
+            containers.end(&ledger);
         }
-        let tangles = self.world.tangles.take();
-        drop(tangles);
-        let steps = self.world.time.steps();
-        let ledger = Rc::clone(&self.world.ledger);
+        drop(self.world.tangles.take());
         ledger.check();
         WORLD.take();
         // Tasks that wait for something that never comes are dropped with the simulation; a task
@@ -389,21 +346,19 @@ impl History {
                 continue;
             }
             let client = self.sim.thread();
-            let mut refused = None;
+            let (mut refused, ledger) = (None, Rc::clone(&self.world.ledger));
             for attempt in 0..10 {
-                let job =
-                    self.world.ledger.job(shard, Due::Never, Temper::Calm, Some((u32::MAX, 0)));
+                let job = ledger.job(shard, Due::Never, Temper::Calm, Some((u32::MAX, 0)));
                 let id = job.id;
                 match client.on(ShardId::new(shard as u16)).schedule(Duration::MAX, job) {
                     Ok(handle) => {
-                        self.world.ledger.scheduled(id, handle);
+                        ledger.scheduled(id, handle);
                         refused = None;
                         break;
                     }
                     Err(error) => {
                         refused = Some(error.kind());
-                        self.world.ledger.refused(id, false);
-                        error.into_value().disarm();
+                        ledger.refuse(error.into_value());
                         // The first attempt may have been what woke the shard, so that it looks
                         // for idle lanes from now on.
                         let pause = if attempt == 4 { IDLE } else { Duration::from_secs(1) };
@@ -413,7 +368,7 @@ impl History {
             }
             if refused.is_some() {
                 let counts = self.sim.service().stats().shards[shard].counts;
-                self.world.ledger.violate(format!(
+                ledger.violate(format!(
                     "shard {shard} has {} timers and refuses a client: {refused:?}, {counts:?}",
                     timers.len(),
                 ));
@@ -429,7 +384,6 @@ fn timers_max(sim: &Simulation<Job>, shard: usize) -> usize {
 pub(crate) fn check_law(ledger: &Ledger, counts: &ShardCounts) {
     let scheduled = counts.scheduled_local + counts.scheduled_remote;
     let ended = counts.fired + counts.cancelled + counts.returned + counts.dropped;
-    if Some(counts.pending) != scheduled.checked_sub(ended) {
-        ledger.violate(format!("the counts of a shard contradict each other: {counts:?}"));
-    }
+    let is_sum = Some(counts.pending) == scheduled.checked_sub(ended);
+    ledger.require(is_sum, || format!("the counts of a shard contradict each other: {counts:?}"));
 }

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use corewheel::kept::Kept;
 use corewheel::sim::Simulation;
-use corewheel::{Fired, ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
+use corewheel::{ReplyError, ShardId, ShutdownPolicy, TimerService, Timers};
 use corewheel_kit::keyed::KeyedTimers;
 use fastrand::Rng;
+
+use crate::judge::{given, start};
 
 const SHARD: ShardId = ShardId::new(0);
 const TASKS: u32 = 12;
@@ -58,8 +60,7 @@ async fn work(
 
 fn run(seed: u64) -> (bool, u32) {
     let builder = TimerService::builder().shards(2).capacity(100).lane_capacity(3);
-    let mut sim = Simulation::<()>::start(seed, builder, |_| |_: Fired<()>, _: &Timers<()>| {});
-    let sim = sim.as_mut().expect("the settings are within their limits");
+    let mut sim: Simulation<()> = start(seed, builder);
     let mut rng = sim.rng();
     let make = |timers: &Timers<()>| KeyedTimers::<u32, u32>::new(timers, |_, _| {});
     let reply = sim.service().handle().on(SHARD).keep(make).expect("the shard is open");
@@ -107,9 +108,7 @@ fn run(seed: u64) -> (bool, u32) {
 #[test]
 fn command_of_a_closure_that_makes_a_future_is_not_lost_to_sleep() {
     for seed in 0..50 {
-        let builder = TimerService::builder().shards(1).capacity(100);
-        let mut sim = Simulation::<()>::start(seed, builder, |_| |_: Fired<()>, _: &Timers<()>| {})
-            .expect("the settings are within their limits");
+        let mut sim = given(seed);
         let reply =
             sim.service().handle().on(SHARD).keep(|_| Cell::new(7)).expect("the shard is open");
         let kept = sim.run(reply).expect("it is made");

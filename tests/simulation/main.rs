@@ -130,39 +130,39 @@ fn random_histories_of_connections_agree_with_their_model() {
 
 #[test]
 fn random_histories_of_sockets_obey_the_laws() {
-    explore_for(4, sockets::plan, sockets::run);
+    explore_for(4, sockets::plan, judge::run::<sockets::Known>);
 }
 
 #[test]
 fn random_histories_of_waits_for_another_task_end_none_whose_byte_had_come() {
-    explore_for(1, proofs::plan, proofs::run);
+    explore_for(1, proofs::plan, judge::run::<proofs::Known>);
 }
 
 #[test]
 fn random_histories_of_reads_by_completion_lose_no_byte() {
-    explore_for(1, completion::plan, completion::run);
+    explore_for(1, completion::plan, judge::run::<completion::Known>);
 }
 
 #[test]
 fn random_histories_of_tunnels_and_uploads_obey_the_laws() {
-    explore_for(1, http::tunnels::plan, http::tunnels::run);
+    explore_for(1, http::tunnels::plan, judge::run::<http::tunnels::Known>);
 }
 
 #[test]
 fn random_histories_of_responses_through_small_windows_obey_the_laws() {
-    explore_for(1, http::responses::plan, http::responses::run);
+    explore_for(1, http::responses::plan, judge::run::<http::responses::Known>);
 }
 
 #[test]
 fn random_histories_of_http_servers_obey_the_laws() {
-    explore_for(4, http::plan, http::run);
+    explore_for(4, http::plan, judge::run::<http::Known>);
 }
 
 #[test]
 fn history_of_sockets_of_a_seed_is_the_same_in_every_run() {
     for seed in 0..REPEATED / 4 {
         let list = sockets::plan(&mut Rng::with_seed(seed));
-        check_same(seed, || sockets::record(seed, &list));
+        check_same(seed, || judge::record::<sockets::Known>(seed, &list));
     }
 }
 

@@ -14,8 +14,7 @@ use corewheel_kit::purgatory::{Operation, Purgatory};
 
 use crate::commands::{Due, Temper};
 use crate::ledger::{Id, Job, Ledger, State, drop_contained};
-use crate::world::world;
-use crate::world::{World, by_due};
+use crate::world::{World, by_due, deliver, shard_of, world};
 
 /// How many keys there are.
 pub(crate) const KEYS: u8 = 6;
@@ -93,29 +92,13 @@ fn count(checks: &Checks, keys: u8) -> u32 {
     numbers(keys).map(|key| checks[usize::from(key)].get()).sum()
 }
 
-impl Op {
-    fn end(self) {
-        let temper = self.job.temper;
-        self.job.disarm();
-        match temper {
-            Temper::Reentrant => {
-                if let Some(world) = world() {
-                    world.act(&self.on);
-                }
-            }
-            Temper::PanicsWhenFired => panic!("on purpose"),
-            Temper::Calm | Temper::PanicsWhenDropped => {}
-        }
-    }
-}
-
 impl Operation for Op {
     fn try_complete(&mut self) -> bool {
         let is_met = self.needed.is_met(&self.checks);
         if self.job.temper == Temper::Reentrant && !std::mem::replace(&mut self.has_checked, true) {
             let Some(world) = world() else { return is_met };
             let containers = world.containers.borrow();
-            let on = &containers[usize::from(self.on.shard_id().number())];
+            let on = &containers[shard_of(&self.on)];
             // A key that it watches, if it watches any: then it must be tried again.
             on.operations.check(&world, numbers(self.needed.keys).next().unwrap_or(0));
         }
@@ -123,14 +106,14 @@ impl Operation for Op {
     }
 
     fn completed(self) {
-        Ledger::with(|ledger| ledger.completed(self.job.id));
-        self.end();
+        let Some(world) = world() else { return };
+        // Before its deadline.
+        world.ledger.finish(self.job.id, State::Fired);
+        self.job.act(&world, &self.on);
     }
 
     fn expired(self) {
-        let shard = usize::from(self.on.shard_id().number());
-        Ledger::with(|ledger| ledger.fired(self.job.id, shard, None));
-        self.end();
+        deliver(self.job, shard_of(&self.on), None, &self.on);
     }
 }
 
@@ -156,17 +139,11 @@ impl Operations {
     }
 
     pub(crate) fn watch(&self, world: &World, due: Due, temper: Temper, keys: u8, times: u32) {
-        let shard = usize::from(self.on.shard_id().number());
-        let job = world.ledger.value(shard, due, temper);
+        let job = world.ledger.value(shard_of(&self.on), due, temper);
         let id = job.id;
         let needed = Needed { keys, checks: count(&self.checks, keys) + times };
-        let operation = Op {
-            job,
-            needed,
-            checks: Rc::clone(&self.checks),
-            on: self.on.clone(),
-            has_checked: false,
-        };
+        let (checks, on) = (Rc::clone(&self.checks), self.on.clone());
+        let operation = Op { job, needed, checks, on, has_checked: false };
         let panics = temper == Temper::PanicsWhenDropped;
         let keys = numbers(keys).map(|number| Key { number, panics });
         self.running.set(self.running.get() + 1);
@@ -177,10 +154,7 @@ impl Operations {
         match watched {
             Ok(true) => {}
             Ok(false) => self.known.borrow_mut().push((id, needed)),
-            Err(refused) => {
-                world.ledger.refused(id, false);
-                refused.into_value().job.disarm();
-            }
+            Err(refused) => world.ledger.refuse(refused.into_value().job),
         }
         self.find_complete(world);
     }
@@ -201,18 +175,16 @@ impl Operations {
             return;
         }
         let known = self.known.borrow();
-        let is_left = |(id, needed): &&(Id, Needed)| {
-            needed.is_met(&self.checks) && world.ledger.get(*id).state == State::Live
-        };
+        let is_left =
+            |(id, needed): &&(Id, Needed)| needed.is_met(&self.checks) && world.ledger.is_live(*id);
         if let Some((id, ..)) = known.iter().find(is_left) {
             world.ledger.violate(format!("operation {id} is complete, and waits"));
         }
     }
 
     pub(crate) fn cancel_for_key(&self, world: &World, key: u8) {
-        for Op { job, .. } in self.purgatory.cancel_for_key(&key) {
-            world.ledger.taken_out(job);
-        }
+        let cancelled = self.purgatory.cancel_for_key(&key);
+        world.ledger.taken_out(cancelled.into_iter().map(|operation| operation.job));
     }
 
     pub(crate) fn clear(&self, world: &World) {
@@ -227,8 +199,6 @@ impl Operations {
 
     /// The shard has ended: the operations that wait can be taken out.
     pub(crate) fn end(&self, ledger: &Ledger) {
-        for Op { job, .. } in self.purgatory.drain() {
-            ledger.taken_out(job);
-        }
+        ledger.taken_out(self.purgatory.drain().into_iter().map(|operation| operation.job));
     }
 }

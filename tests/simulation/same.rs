@@ -18,24 +18,28 @@ use corewheel::conn::PeerSocket;
 use corewheel::sim::net::Stream;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read as _, Write as _};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::judge::given;
+use crate::judge::{given, poll_read};
 
 /// How many connections the script needs.
 const CONNECTIONS: usize = 11;
 
 /// The other side of a connection, which no runtime keeps from its socket.
-trait Peer {
+trait Peer: PeerSocket {
     fn send(&mut self, bytes: &[u8]);
     /// Takes as many bytes as there is room for.
     fn take(&mut self, room: &mut [u8]);
     fn end(&mut self);
+    fn take_rest(&mut self, taken: &mut Vec<u8>) -> io::Result<usize>;
+
     /// How many bytes come until the end, or the error.
-    fn take_all(&mut self) -> String;
-    /// How many of its bytes were acknowledged.
-    fn acknowledged(&self) -> u64;
+    fn take_all(&mut self) -> String {
+        let mut taken = Vec::new();
+        let read = self.take_rest(&mut taken);
+        format!("{} {}", taken.len(), shown(&read))
+    }
 }
 
 impl Peer for std::net::TcpStream {
@@ -51,14 +55,8 @@ impl Peer for std::net::TcpStream {
         self.shutdown(Shutdown::Write).unwrap();
     }
 
-    fn take_all(&mut self) -> String {
-        let mut taken = Vec::new();
-        let read = self.read_to_end(&mut taken);
-        format!("{} {}", taken.len(), shown(&read))
-    }
-
-    fn acknowledged(&self) -> u64 {
-        PeerSocket::acknowledged(self).unwrap()
+    fn take_rest(&mut self, taken: &mut Vec<u8>) -> io::Result<usize> {
+        self.read_to_end(taken)
     }
 }
 
@@ -84,14 +82,8 @@ impl Peer for Stream {
         at_once(self.shutdown()).unwrap();
     }
 
-    fn take_all(&mut self) -> String {
-        let mut taken = Vec::new();
-        let read = at_once(self.read_to_end(&mut taken));
-        format!("{} {}", taken.len(), shown(&read))
-    }
-
-    fn acknowledged(&self) -> u64 {
-        PeerSocket::acknowledged(self).unwrap()
+    fn take_rest(&mut self, taken: &mut Vec<u8>) -> io::Result<usize> {
+        at_once(self.read_to_end(taken))
     }
 }
 
@@ -105,9 +97,8 @@ fn shown(done: &io::Result<usize>) -> String {
 /// What one poll of a read says.
 fn polled(stream: &mut (impl AsyncRead + Unpin), room: usize, cx: &mut Context<'_>) -> String {
     let mut buffer = [0; 256];
-    let mut part = ReadBuf::new(&mut buffer[..room]);
-    match Pin::new(stream).poll_read(cx, &mut part) {
-        Poll::Ready(done) => shown(&done.map(|()| part.filled().len())),
+    match poll_read(stream, cx, &mut buffer[..room]) {
+        Poll::Ready(done) => shown(&done),
         Poll::Pending => "pending".to_owned(),
     }
 }
@@ -127,6 +118,19 @@ async fn yields() {
     .await;
 }
 
+/// Writes until the socket takes no more. Returns how many bytes it has taken.
+async fn fill(stream: &mut (impl AsyncWrite + Unpin)) -> usize {
+    let (mut sent, part) = (0, [7; 4_096]);
+    // More may fit where the system has moved bytes to the peer meanwhile.
+    while let Poll::Ready(count) =
+        poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_write(cx, &part))).await
+    {
+        sent += count.unwrap();
+        yields().await;
+    }
+    sent
+}
+
 /// Does the same with any sockets. Returns a line for each result.
 async fn script<S, P>(sockets: Vec<(S, P)>) -> Vec<String>
 where
@@ -143,9 +147,8 @@ where
     say("a read before any byte", poll_once(&mut stream, 10).await);
     peer.send(b"abc");
     for poll in 1..4 {
-        let result = poll_fn(|cx| Poll::Ready(polled(&mut stream, 10, cx)));
         // These polls follow without a look at the sockets.
-        say(&format!("poll {poll} before the look"), at_once(result));
+        say(&format!("poll {poll} before the look"), at_once(poll_once(&mut stream, 10)));
     }
     say("the read that waits", shown(&stream.read(&mut buffer[..10]).await));
     peer.send(b"defg");
@@ -191,17 +194,7 @@ where
 
     // A socket that takes no more is ready when its peer has taken all.
     let (mut stream, mut peer) = next();
-    let mut sent = 0_usize;
-    let part = [7; 4_096];
-    loop {
-        let write = poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &part)));
-        match write.await {
-            Poll::Ready(count) => sent += count.unwrap(),
-            // More may fit where the system has moved bytes to the peer meanwhile.
-            Poll::Pending => break,
-        }
-        yields().await;
-    }
+    let sent = fill(&mut stream).await;
     say("a write to a full socket waits", (sent > 0).to_string());
     peer.take(&mut vec![0; sent]);
     say("a write when the peer has taken all", shown(&stream.write(b"x").await));
@@ -243,7 +236,6 @@ where
     let mut say = |what: &str, result: String| lines.push(format!("{what}: {result}"));
     let mut next = || sockets.next().expect("there are enough");
     let mut buffer = [0; 256];
-    let part = [7; 4_096];
 
     // A peer's system acknowledges what its buffers take, though the peer reads nothing.
     let (mut stream, mut peer) = next();
@@ -256,21 +248,16 @@ where
     say("acknowledged before a read", acknowledged(&stream).to_string());
     peer.take(&mut [0; 200]);
     say("acknowledged after a read", acknowledged(&stream).to_string());
-    let of_peer = peer.acknowledged();
+    let of_peer = |peer: &P| PeerSocket::acknowledged(peer).unwrap();
+    let before = of_peer(&peer);
     peer.send(b"hello");
-    while peer.acknowledged() < of_peer + 5 {
+    while of_peer(&peer) < before + 5 {
         yields().await;
     }
-    say("acknowledged of the peer", (peer.acknowledged() - of_peer).to_string());
+    say("acknowledged of the peer", (of_peer(&peer) - before).to_string());
 
     // A peer that reads nothing has less acknowledged than was accepted, and takes all later.
-    let mut sent = 300_usize;
-    while let Poll::Ready(count) =
-        poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &part))).await
-    {
-        sent += count.unwrap();
-        yields().await;
-    }
+    let sent = 300 + fill(&mut stream).await;
     say("a full socket", (acknowledged(&stream) < sent as u64).to_string());
     let now = acknowledged(&stream);
     yields().await;
@@ -305,12 +292,7 @@ where
 
     // A close that resets takes back what the peer has no room for.
     let (mut stream, mut peer) = next();
-    while let Poll::Ready(count) =
-        poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &part))).await
-    {
-        count.unwrap();
-        yields().await;
-    }
+    fill(&mut stream).await;
     PeerSocket::reset_at_close(&stream);
     drop(stream);
     yields().await;

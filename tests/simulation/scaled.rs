@@ -11,9 +11,9 @@ use corewheel::Timers;
 use corewheel::settings::Scale;
 use corewheel_kit::scaled::{ScaledTimeout, ScaledTimeouts};
 
-use crate::commands::Temper;
-use crate::ledger::{Id, Job, Ledger, State, drop_contained};
-use crate::world::{World, world};
+use crate::commands::{Due, Temper};
+use crate::ledger::{Id, Job, Ledger, drop_contained};
+use crate::world::{World, deliver, shard_of};
 
 /// The shortest and the longest timeout, in nanoseconds. The difference can be divided by four.
 const MIN: u64 = 3_000_003;
@@ -26,25 +26,14 @@ pub(crate) struct Scaled {
     /// Each timeout with its start, in nanoseconds.
     known: RefCell<Vec<(Id, ScaledTimeout, u64)>>,
     /// The scale of the shard, in quarters. `None` after another thread has set it.
-    quarters: Cell<Option<u8>>,
+    pub(crate) quarters: Cell<Option<u8>>,
 }
 
 impl Scaled {
     /// Scaled timeouts on a shard with this scale.
     pub(crate) fn new(timers: &Timers<Job>, quarters: Option<u8>) -> Self {
-        let on = timers.clone();
-        let shard = usize::from(timers.shard_id().number());
-        let handler = move |job: Job, _: &ScaledTimeouts<Job>| {
-            let Some(world) = world() else { return };
-            world.ledger.fired(job.id, shard, None);
-            let temper = job.temper;
-            job.disarm();
-            match temper {
-                Temper::Reentrant => world.act(&on),
-                Temper::PanicsWhenFired => panic!("on purpose"),
-                Temper::Calm | Temper::PanicsWhenDropped => {}
-            }
-        };
+        let (shard, on) = (shard_of(timers), timers.clone());
+        let handler = move |job: Job, _: &ScaledTimeouts<Job>| deliver(job, shard, None, &on);
         let (min, max) = (Duration::from_nanos(MIN), Duration::from_nanos(MAX));
         let timeouts = ScaledTimeouts::new(timers, min, max, handler);
         Self {
@@ -53,10 +42,6 @@ impl Scaled {
             known: RefCell::default(),
             quarters: Cell::new(quarters),
         }
-    }
-
-    pub(crate) fn quarters(&self) -> Option<u8> {
-        self.quarters.get()
     }
 
     /// When a timeout is due at the earliest and at the latest that started at `start`.
@@ -70,52 +55,42 @@ impl Scaled {
         }
     }
 
+    fn place(&self, number: u8) -> Option<usize> {
+        usize::from(number).checked_rem(self.known.borrow().len())
+    }
+
     pub(crate) fn start(&self, world: &World, temper: Temper) {
-        let shard = usize::from(self.on.shard_id().number());
         let start = world.ledger.now();
-        let job = world.ledger.value_between(shard, self.due(start), temper);
+        let job = world.ledger.value(shard_of(&self.on), Due::Never, temper);
         let id = job.id;
+        world.ledger.is_due_between(id, self.due(start));
         match self.timeouts.start(job) {
             Ok(timeout) => self.known.borrow_mut().push((id, timeout, start)),
-            Err(refused) => {
-                world.ledger.refused(id, false);
-                refused.into_value().disarm();
-            }
+            Err(refused) => world.ledger.refuse(refused.into_value()),
         }
     }
 
     pub(crate) fn reset(&self, world: &World, number: u8) {
-        let (id, timeout) = {
-            let mut known = self.known.borrow_mut();
-            let len = known.len().max(1);
-            let Some((id, timeout, start)) = known.get_mut(usize::from(number) % len) else {
-                return;
-            };
-            *start = world.ledger.now();
-            world.ledger.is_due_between(*id, self.due(*start));
-            (*id, *timeout)
-        };
-        let was_live = world.ledger.get(id).state == State::Live;
-        let was_reset = self.timeouts.reset(timeout);
+        let Some(place) = self.place(number) else { return };
+        let (id, timeout, start) = &mut self.known.borrow_mut()[place];
+        *start = world.ledger.now();
+        world.ledger.is_due_between(*id, self.due(*start));
+        let was_live = world.ledger.is_live(*id);
+        let was_reset = self.timeouts.reset(*timeout);
         if was_reset != was_live {
             world.ledger.violate(format!("a reset of timeout {id} says {was_reset}"));
         }
     }
 
     pub(crate) fn cancel(&self, world: &World, number: u8) {
-        let picked = {
-            let known = self.known.borrow();
-            known.get(usize::from(number) % known.len().max(1)).copied()
-        };
-        let Some((id, timeout, _)) = picked else { return };
-        let was_live = world.ledger.get(id).state == State::Live;
+        let Some(place) = self.place(number) else { return };
+        let (id, timeout, _) = self.known.borrow()[place];
+        let was_live = world.ledger.is_live(id);
         let cancelled = self.timeouts.cancel(timeout);
         if cancelled.is_some() != was_live {
             world.ledger.violate(format!("the cancel of timeout {id} says {was_live}"));
         }
-        if let Some(job) = cancelled {
-            world.ledger.taken_out(job);
-        }
+        world.ledger.taken_out(cancelled);
     }
 
     /// Sets the scale on the shard's own thread, or as another thread does.
@@ -145,8 +120,6 @@ impl Scaled {
 
     /// The shard has ended: the values that wait can be taken out.
     pub(crate) fn end(&self, ledger: &Ledger) {
-        for job in self.timeouts.drain() {
-            ledger.taken_out(job);
-        }
+        ledger.taken_out(self.timeouts.drain());
     }
 }

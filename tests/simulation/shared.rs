@@ -4,7 +4,7 @@
 //! A deadline is computed here from the clock of the simulation and rounded up to a tick, which is
 //! a promise. The code reads a near clock of its own.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -75,9 +75,8 @@ impl Shared {
         let Some(sleeping) = place.sleeping.as_ref().filter(|_| place.owner == 0) else { return };
         let (now, due) = (ledger.now(), sleeping.expected.due);
         let is_early = due < u64::MAX && now < due;
-        if is_early && world.has_room() && !ledger.may_be_closed(None) {
-            ledger.violate(format!("a sleep of a handle until {due} ns is woken at {now} ns"));
-        }
+        let is_right = !is_early || !world.has_room() || ledger.may_be_closed(None);
+        ledger.require(is_right, || format!("a sleep until {due} ns is woken at {now} ns"));
     }
 
     /// How many wakers are not dropped, and how many timeouts wait.
@@ -113,7 +112,7 @@ struct Expected {
 
 impl Expected {
     fn new(ledger: &Rc<Ledger>, shard: Option<usize>, works_on: Option<usize>, due: u64) -> Self {
-        let timeout = ledger.timeout_on(works_on, due);
+        let timeout = ledger.timeout(works_on, due);
         Self { ledger: Rc::clone(ledger), timeout, shard, due }
     }
 
@@ -130,9 +129,7 @@ impl Expected {
     fn check_elapsed(&self) {
         let (now, due) = (self.ledger.now(), self.due);
         // A shutdown that fires all timers does not end a sleep of a handle either.
-        if now < due {
-            self.ledger.violate(format!("a sleep of a handle until {due} ns ends at {now} ns"));
-        }
+        self.ledger.require(now >= due, || format!("a sleep until {due} ns ends at {now} ns"));
     }
 
     fn check_refused(&self, kind: RefusedKind) {
@@ -141,10 +138,8 @@ impl Expected {
             RefusedKind::Closed => self.ledger.may_be_closed(self.shard),
             _ => false,
         };
-        if !is_true {
-            let shard = self.shard;
-            self.ledger.violate(format!("a sleep of a handle on {shard:?} is refused as {kind:?}"));
-        }
+        let shard = self.shard;
+        self.ledger.require(is_true, || format!("a sleep on {shard:?} is refused as {kind:?}"));
     }
 }
 
@@ -181,6 +176,8 @@ enum Event {
     Lost,
 }
 
+type Pause = Pin<Box<dyn Future<Output = ()>>>;
+
 /// A task that polls the sleep of a place.
 struct Sleeper {
     world: Rc<World>,
@@ -199,15 +196,14 @@ impl Sleeper {
         Duration::from_nanos(self.rng.u64(..=self.pause_max.as_nanos() as u64))
     }
 
+    fn place(&self) -> RefMut<'_, Place> {
+        RefMut::map(self.world.shared.sleeps.borrow_mut(), |sleeps| &mut sleeps[self.place])
+    }
+
     /// Polls the sleep if its waker was woken.
-    fn poll(
-        &mut self,
-        pause: &mut Option<Pin<Box<dyn Future<Output = ()>>>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Event> {
-        let shared = &self.world.shared;
+    fn poll(&mut self, pause: &mut Option<Pause>, cx: &mut Context<'_>) -> Poll<Event> {
         let mut sleeping = {
-            let place = &mut shared.sleeps.borrow_mut()[self.place];
+            let mut place = self.place();
             if place.owner != self.number {
                 return Poll::Ready(Event::Lost);
             }
@@ -215,6 +211,7 @@ impl Sleeper {
             let Some(sleeping) = place.sleeping.take() else { return Poll::Ready(Event::Lost) };
             sleeping
         };
+        let shared = &self.world.shared;
         let relay = self.relay.get_or_insert_with(|| {
             let task = cx.waker().clone();
             let of_place = &shared.sleeps.borrow()[self.place].wakers;
@@ -235,12 +232,11 @@ impl Sleeper {
                 Ok(()) => sleeping.expected.check_elapsed(),
                 Err(kind) => sleeping.expected.check_refused(*kind),
             }
-            if sleeping.sleep.is_elapsed() != result.is_ok() {
-                self.world.ledger.violate("a sleep is done, and is not".to_owned());
-            }
+            let is_done = sleeping.sleep.is_elapsed() == result.is_ok();
+            self.world.ledger.require(is_done, || "a sleep is done, and is not".to_owned());
             sleeping.expected.rest();
         }
-        shared.sleeps.borrow_mut()[self.place].sleeping = Some(sleeping);
+        self.place().sleeping = Some(sleeping);
         match (slept, pause) {
             (Poll::Ready(result), _) => Poll::Ready(Event::Slept(result)),
             (Poll::Pending, Some(pause)) => pause.as_mut().poll(cx).map(|()| Event::Paused),
@@ -257,7 +253,7 @@ impl Sleeper {
             3..5 => Due::After(self.pause() / 16),
             _ => Due::In(self.pause()),
         };
-        let taken = self.world.shared.sleeps.borrow_mut()[self.place].sleeping.take();
+        let taken = self.place().sleeping.take();
         let Some(mut sleeping) = taken else { return };
         let due = if let Due::After(by) = due {
             let at = Duration::from_nanos(sleeping.expected.due).saturating_add(by);
@@ -267,31 +263,25 @@ impl Sleeper {
         };
         sleeping.expected.reset(self.world.ledger.nanos_at(due));
         by_due!(self.world, due, |when| sleeping.sleep.reset(when));
-        self.world.shared.sleeps.borrow_mut()[self.place].sleeping = Some(sleeping);
+        self.place().sleeping = Some(sleeping);
         self.polls = !waits || self.rng.bool();
     }
 
     /// Drops the sleep.
     fn end(&self) {
-        let sleeping = self.world.shared.sleeps.borrow_mut()[self.place].sleeping.take();
+        let sleeping = self.place().sleeping.take();
         drop(sleeping);
     }
 
     /// Takes the sleep over. False if it has ended.
-    fn take_over(&mut self) -> bool {
-        let waker = {
-            let place = &mut self.world.shared.sleeps.borrow_mut()[self.place];
-            place.owner = self.number;
-            let waker = place.waker.take();
-            if place.sleeping.is_none() {
-                return false;
-            }
-            waker
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        true
+    fn take_over(&self) -> bool {
+        let mut place = self.place();
+        place.owner = self.number;
+        let waker = place.waker.take();
+        let has_sleep = place.sleeping.is_some();
+        drop(place);
+        waker.filter(|_| has_sleep).into_iter().for_each(Waker::wake);
+        has_sleep
     }
 
     async fn run(mut self) {
@@ -308,7 +298,7 @@ impl Sleeper {
             }
         }
         for action in 0.. {
-            let mut pause: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
+            let mut pause: Option<Pause> = None;
             if action < ACTIONS_MAX && self.rng.u8(..4) > 0 {
                 let time = self.pause();
                 pause = Some(Box::pin(self.world.time.sleep(time)));
@@ -323,8 +313,7 @@ impl Sleeper {
                     self.relay = None;
                     let pause = self.pause();
                     self.world.time.sleep(pause).await;
-                    let owner = self.world.shared.sleeps.borrow()[self.place].owner;
-                    if owner == self.number {
+                    if self.place().owner == self.number {
                         self.reset(false);
                     }
                 }
@@ -359,17 +348,11 @@ impl History {
         let expected = Expected::new(&world.ledger, shard, works_on, due);
         let place = world.shared.sleeps.borrow().len();
         let sleeping = Some(Sleeping { sleep, expected });
-        world.shared.sleeps.borrow_mut().push(Place {
-            sleeping,
-            owner: 0,
-            waker: None,
-            wakers: Arc::default(),
-        });
+        let of_place = Place { sleeping, owner: 0, waker: None, wakers: Arc::default() };
+        world.shared.sleeps.borrow_mut().push(of_place);
         let mut seeds = Rng::with_seed(plan.seed);
-        for (number, on) in plan.tasks.into_iter().enumerate() {
-            if number > 0 && !plan.is_taken_over {
-                break;
-            }
+        let tasks = plan.tasks.into_iter().take(if plan.is_taken_over { 2 } else { 1 });
+        for (number, on) in tasks.enumerate() {
             let (seed, pause_max) = (seeds.u64(..), plan.pause_max);
             let make = move |world: Rc<World>| Sleeper {
                 world,
@@ -381,8 +364,7 @@ impl History {
                 polls: true,
             };
             let Some(on) = on else {
-                let sleeper = make(Rc::clone(world));
-                drop(self.sim.spawn(sleeper.run()));
+                drop(self.sim.spawn(make(Rc::clone(world)).run()));
                 continue;
             };
             let start = move |_| async move {
@@ -402,16 +384,7 @@ impl History {
     pub(crate) fn share_timeout(&self, shard: Option<u8>, due: Due, work: Due) {
         let world = Rc::clone(&self.world);
         let (handle, shard) = self.handle_on(shard);
-        let wait = {
-            let time = world.time.clone();
-            async move {
-                match work {
-                    Due::In(delay) => time.sleep(delay).await,
-                    Due::Ago(_) | Due::After(_) => {}
-                    Due::Never => std::future::pending().await,
-                }
-            }
-        };
+        let wait = world.wait(work);
         let timeout = async move {
             // A delay counts from here on.
             let due_ns = world.ledger.nanos_at(due);

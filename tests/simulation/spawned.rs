@@ -5,21 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use corewheel::TimerService;
-use corewheel::sim::Simulation;
 use futures_util::FutureExt as _;
 
-const SECOND: Duration = Duration::from_secs(1);
+use crate::judge::given;
 
-fn start(seed: u64) -> Simulation {
-    let builder = TimerService::builder().shards(2).capacity(100);
-    Simulation::start(seed, builder, |_| |_, _| ()).unwrap()
-}
+const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn spawned_future_gives_its_output_to_the_test_and_to_other_futures() {
     for seed in 0..20 {
-        let mut sim = start(seed);
+        let mut sim = given(seed);
         let timers = sim.service().handle();
         let numbers: Vec<_> = (0..10_u32)
             .map(|number| {
@@ -46,7 +41,7 @@ fn spawned_future_gives_its_output_to_the_test_and_to_other_futures() {
 
 #[test]
 fn spawned_future_runs_to_its_end_after_its_handle_was_dropped() {
-    let mut sim = start(1);
+    let mut sim = given(1);
     let (time, has_ended) = (sim.time(), Rc::new(Cell::new(false)));
     let ended = Rc::clone(&has_ended);
     drop(sim.spawn(async move {
@@ -59,7 +54,7 @@ fn spawned_future_runs_to_its_end_after_its_handle_was_dropped() {
 
 #[test]
 fn returned_future_is_ready_when_the_output_is_there() {
-    let mut sim = start(1);
+    let mut sim = given(1);
     let time = sim.time();
     let mut task = sim.spawn(async move { time.sleep(SECOND).await });
     sim.run_for(SECOND / 2);
@@ -70,10 +65,10 @@ fn returned_future_is_ready_when_the_output_is_there() {
 
 #[test]
 fn output_that_never_comes_is_a_panic_that_says_so() {
-    let sim = start(1);
+    let sim = given(1);
     let task = sim.spawn(std::future::pending::<u8>());
     drop(sim);
-    let mut other = start(2);
+    let mut other = given(2);
     let panic = catch_unwind(AssertUnwindSafe(|| other.run(task))).unwrap_err();
     let message = panic.downcast_ref::<String>().unwrap();
     assert!(message.contains("the simulation runs until the future is done"), "{message}");

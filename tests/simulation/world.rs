@@ -16,7 +16,7 @@ use corewheel::{
 };
 use fastrand::Rng;
 
-use crate::commands::{Due, Temper, Work};
+use crate::commands::{Due, Planned, Temper, Work};
 use crate::containers::Containers;
 use crate::ledger::{Id, Job, Ledger, drop_contained};
 use crate::operations::KEYS;
@@ -76,6 +76,42 @@ macro_rules! by_due {
 }
 pub(crate) use by_due;
 
+/// Where a timer is scheduled from.
+#[derive(Clone, Copy)]
+pub(crate) enum Via<'a> {
+    /// The core of the shard.
+    Core(&'a Timers<Job>),
+    /// A client, to this shard.
+    Client(&'a Sender, usize),
+}
+
+impl Via<'_> {
+    /// The shard, and the place of the next request in the order of what the client sends.
+    fn shard_and_place(self) -> (usize, Option<(u32, u64)>) {
+        match self {
+            Self::Core(timers) => (shard_of(timers), None),
+            Self::Client(sender, shard) => (shard, Some((sender.number, sender.next()))),
+        }
+    }
+}
+
+/// Evaluates an expression with the timers of a core or with the handle of a client.
+macro_rules! with_timers {
+    ($from:expr, |$timers:ident| $run:expr) => {
+        match $from {
+            Via::Core($timers) => $run,
+            Via::Client(sender, shard) => {
+                let $timers = sender.client.on(ShardId::new(shard as u16));
+                $run
+            }
+        }
+    };
+}
+
+pub(crate) fn shard_of(timers: &Timers<Job>) -> usize {
+    usize::from(timers.shard_id().number())
+}
+
 thread_local! {
     pub(crate) static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
@@ -86,16 +122,6 @@ pub(crate) fn world() -> Option<Rc<World>> {
 
 /// A future that runs on a shard.
 pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work) {
-    let wait = |due: Due| {
-        let time = world.time.clone();
-        async move {
-            match due {
-                Due::In(delay) => time.sleep(delay).await,
-                Due::Ago(_) | Due::After(_) => {}
-                Due::Never => std::future::pending().await,
-            }
-        }
-    };
     match work {
         Work::Sleeps(due) => {
             let end = world.ledger.nanos_at(due);
@@ -110,18 +136,14 @@ pub(crate) async fn work_on(world: &Rc<World>, timers: &Timers<Job>, work: Work)
                 }
             }
         }
-        Work::Waits(due) => wait(due).await,
+        Work::Waits(due) => world.wait(due).await,
         Work::TimesOut(due, work) => {
             let end = world.ledger.nanos_at(due);
-            let result = by_due!(world, due, |when| timers.timeout(when, wait(work)).await);
+            let result = by_due!(world, due, |when| timers.timeout(when, world.wait(work)).await);
             world.check_slept(result.is_err_and(|error| error.is_elapsed()), end);
         }
-        Work::Takes { count, all } => {
-            let shard = usize::from(timers.shard_id().number());
-            let taker = {
-                let containers = &world.containers.borrow()[shard];
-                containers.taker(Rc::clone(world), shard, count, all)
-            };
+        Work::Takes(count, all) => {
+            let taker = world.containers.borrow()[shard_of(timers)].taker(world, count, all);
             taker.await;
         }
         Work::Panics => panic!("on purpose"),
@@ -147,16 +169,23 @@ impl Wake for Untangle {
     }
 }
 
-/// A timer is delivered on a shard.
+/// A timer is delivered on a shard; `deadline` is `None` for a callback.
 pub(crate) fn deliver(job: Job, shard: usize, deadline: Option<Instant>, timers: &Timers<Job>) {
     let Some(world) = world() else { return };
     world.ledger.fired(job.id, shard, deadline);
-    let temper = job.temper;
-    job.disarm();
-    match temper {
-        Temper::Reentrant => world.act(timers),
-        Temper::PanicsWhenFired => panic!("on purpose"),
-        Temper::Calm | Temper::PanicsWhenDropped => {}
+    job.act(&world, timers);
+}
+
+impl Job {
+    /// Its owner has it. Does what its temper says.
+    pub(crate) fn act(self, world: &World, timers: &Timers<Job>) {
+        let temper = self.temper;
+        self.disarm();
+        match temper {
+            Temper::Reentrant => world.act(timers),
+            Temper::PanicsWhenFired => panic!("on purpose"),
+            Temper::Calm | Temper::PanicsWhenDropped => {}
+        }
     }
 }
 
@@ -196,6 +225,18 @@ impl World {
         }
     }
 
+    /// Waits so long, without a timer of the service.
+    pub(crate) fn wait(&self, due: Due) -> impl Future<Output = ()> + use<> {
+        let time = self.time.clone();
+        async move {
+            match due {
+                Due::In(delay) => time.sleep(delay).await,
+                Due::Ago(_) | Due::After(_) => {}
+                Due::Never => std::future::pending().await,
+            }
+        }
+    }
+
     pub(crate) fn check_slept(&self, has_elapsed: bool, end: u64) {
         let now = self.ledger.now();
         if has_elapsed && now < end && !self.ledger.fires_all.get() {
@@ -203,119 +244,65 @@ impl World {
         }
     }
 
-    pub(crate) fn schedule(
-        &self,
-        sender: &Sender,
-        shard: usize,
-        due: Due,
-        temper: Temper,
-        is_call: bool,
-    ) {
-        let job = self.ledger.job(shard, due, temper, Some((sender.number, sender.next())));
+    pub(crate) fn schedule(&self, from: Via<'_>, planned: Planned) {
+        let (due, (shard, place)) = (planned.due, from.shard_and_place());
+        let job = self.ledger.job(shard, due, planned.temper, place);
         let id = job.id;
-        let timers = sender.client.on(ShardId::new(shard as u16));
-        if is_call {
-            let call = move |timers: &Timers<Job>| {
-                deliver(job, usize::from(timers.shard_id().number()), None, timers);
-            };
-            let scheduled = by_due!(self, due, |when| timers.schedule_fn(when, call));
-            self.note_call(id, scheduled);
+        if planned.is_call {
+            let call = move |timers: &Timers<Job>| deliver(job, shard_of(timers), None, timers);
+            with_timers!(from, |timers| {
+                let scheduled = by_due!(self, due, |when| timers.schedule_fn(when, call));
+                self.note(id, scheduled, drop_contained);
+            });
         } else {
-            let scheduled = by_due!(self, due, |when| timers.schedule(when, job));
-            self.note_value(id, scheduled);
+            let scheduled =
+                with_timers!(from, |timers| by_due!(self, due, |when| timers.schedule(when, job)));
+            self.note(id, scheduled, |refused| refused.into_value().disarm());
         }
     }
 
-    pub(crate) fn note_value(&self, id: Id, scheduled: Result<TimerId, Refused<Job>>) {
-        match scheduled {
-            Ok(handle) => self.ledger.scheduled(id, handle),
-            Err(refused) => {
-                self.ledger.refused(id, matches!(refused, Refused::Closed(_)));
-                refused.into_value().disarm();
-            }
-        }
-    }
-
-    pub(crate) fn note_call<C>(&self, id: Id, scheduled: Result<TimerId, Refused<C>>) {
+    fn note<R>(
+        &self,
+        id: Id,
+        scheduled: Result<TimerId, Refused<R>>,
+        end: impl FnOnce(Refused<R>),
+    ) {
         match scheduled {
             Ok(handle) => self.ledger.scheduled(id, handle),
             Err(refused) => {
                 self.ledger.refused(id, refused.kind() == RefusedKind::Closed);
-                drop_contained(refused);
+                end(refused);
             }
         }
     }
 
-    /// Values with several delays, the longest not always last.
-    fn many(
-        &self,
-        shard: usize,
-        count: u8,
-        due: Due,
-        sent: Option<(u32, u64)>,
-    ) -> Vec<(Duration, Job)> {
-        let Due::In(first) = due else { return Vec::new() };
-        let one = |number: u8| {
-            let parts = 1 + u32::from(number) * 7 % 5;
-            let delay = first / parts;
-            (delay, self.ledger.job(shard, Due::In(delay), Temper::Calm, sent))
-        };
-        (0..count).map(one).collect()
-    }
-
-    pub(crate) fn schedule_many(&self, sender: &Sender, shard: usize, count: u8, due: Due) {
-        let sent = Some((sender.number, sender.next()));
-        let there = sender.client.on(ShardId::new(shard as u16));
-        for (delay, job) in self.many(shard, count, due, sent) {
-            self.note_value(job.id, there.schedule(delay, job));
-        }
-    }
-
-    pub(crate) fn schedule_here(
-        &self,
-        timers: &Timers<Job>,
-        due: Due,
-        temper: Temper,
-        is_call: bool,
-    ) {
-        let shard = usize::from(timers.shard_id().number());
-        let job = self.ledger.job(shard, due, temper, None);
-        let id = job.id;
-        if is_call {
-            let call = move |timers: &Timers<Job>| {
-                deliver(job, usize::from(timers.shard_id().number()), None, timers);
-            };
-            let scheduled = by_due!(self, due, |when| timers.schedule_fn(when, call));
-            self.note_call(id, scheduled);
-        } else {
-            let scheduled = by_due!(self, due, |when| timers.schedule(when, job));
-            self.note_value(id, scheduled);
-        }
-    }
-
-    pub(crate) fn schedule_many_here(&self, timers: &Timers<Job>, count: u8, due: Due) {
-        let shard = usize::from(timers.shard_id().number());
-        for (delay, job) in self.many(shard, count, due, None) {
-            self.note_value(job.id, timers.schedule(delay, job));
+    /// Schedules values with several delays, the longest not always last.
+    pub(crate) fn schedule_many(&self, from: Via<'_>, count: u8, due: Due) {
+        let (shard, place) = from.shard_and_place();
+        let Due::In(first) = due else { return };
+        for number in 0..count {
+            let delay = first / (1 + u32::from(number) * 7 % 5);
+            let job = self.ledger.job(shard, Due::In(delay), Temper::Calm, place);
+            let id = job.id;
+            let scheduled = with_timers!(from, |timers| timers.schedule(delay, job));
+            self.note(id, scheduled, |refused| refused.into_value().disarm());
         }
     }
 
     pub(crate) fn cancel_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId)) {
-        let shard = usize::from(timers.shard_id().number());
-        self.ledger.cancelled_here(id, timers.cancel(handle), shard);
+        self.ledger.cancelled_here(id, timers.cancel(handle), shard_of(timers));
     }
 
-    pub(crate) fn cancel_many_here(&self, timers: &Timers<Job>, picked: &[(Id, TimerId)]) {
-        for timer in picked {
-            self.cancel_here(timers, *timer);
+    pub(crate) fn cancel_many_here(&self, timers: &Timers<Job>, number: u16, count: u8) {
+        for timer in self.some_timers(number, count) {
+            self.cancel_here(timers, timer);
         }
     }
 
     pub(crate) fn reset_here(&self, timers: &Timers<Job>, (id, handle): (Id, TimerId), due: Due) {
-        let shard = usize::from(timers.shard_id().number());
         let due = self.ledger.due_of_reset(id, due);
         let outcome = by_due!(self, due, |when| timers.reset(handle, when));
-        self.ledger.reset_here(id, due, outcome, shard);
+        self.ledger.reset_here(id, due, outcome, shard_of(timers));
     }
 
     /// Whether all timers that there were, and the keys of all clients, fit into any shard at once.
@@ -335,12 +322,11 @@ impl World {
 
     /// Polls sleeps of a shard, each with a waker that drops all of them.
     pub(crate) fn tangle(&self, timers: &Timers<Job>, due: Due, count: u8, panics: bool) {
-        let shard = usize::from(timers.shard_id().number());
         let number = self.tangles.borrow().len();
         self.tangles.borrow_mut().push(Vec::new());
         let waker = Waker::from(Arc::new(Untangle { number, panics }));
         for _ in 0..count {
-            let timeout = self.ledger.timeout(shard, self.ledger.nanos_at(due));
+            let timeout = self.ledger.timeout(Some(shard_of(timers)), self.ledger.nanos_at(due));
             let mut sleep = by_due!(self, due, |when| timers.sleep(when));
             if Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending() {
                 self.tangles.borrow_mut()[number].push((sleep, timeout));
@@ -380,28 +366,28 @@ impl World {
             let mut rng = self.rng.borrow_mut();
             (rng.u8(..12), rng.u16(..), Duration::from_micros(rng.u64(..50_000)))
         };
-        let (due, timer) = (Due::In(delay), self.timer(number));
+        let (due, timer, here) = (Due::In(delay), self.timer(number), Via::Core(timers));
+        let planned = |due, is_call| Planned { due, temper: Temper::Calm, is_call };
         match (what, timer) {
-            (0, _) => self.schedule_here(timers, Due::In(Duration::ZERO), Temper::Calm, true),
-            (1..3, _) => self.schedule_here(timers, due, Temper::Calm, what == 1),
+            (0, _) => self.schedule(here, planned(Due::In(Duration::ZERO), true)),
+            (1..3, _) => self.schedule(here, planned(due, what == 1)),
             (3, Some(timer)) => self.cancel_here(timers, timer),
             (4, Some(timer)) => self.reset_here(timers, timer, due),
-            (5, _) => self.cancel_many_here(timers, &self.some_timers(number, 9)),
-            (6, _) => self.schedule_many_here(timers, 5, due),
+            (5, _) => self.cancel_many_here(timers, number, 9),
+            (6, _) => self.schedule_many(here, 5, due),
             (7, Some((id, handle))) => {
                 self.ledger.send_cancel(id);
                 timers.handle().cancel_detached(handle);
             }
             (8, _) => {
-                let containers = self.containers.borrow();
-                let on = &containers[usize::from(timers.shard_id().number())];
+                let on = &self.containers.borrow()[shard_of(timers)];
                 on.operations.check(self, number as u8 % KEYS);
             }
             (9, _) => self.tangle(timers, due, 2, false),
             (10.., _) => {
-                let shards = self.shards.borrow().len();
+                let shard = usize::from(number) % self.shards.borrow().len();
                 let Some(sender) = self.sender(number as u8) else { return };
-                self.schedule(&sender, usize::from(number) % shards, due, Temper::Calm, true);
+                self.schedule(Via::Client(&sender, shard), planned(due, true));
             }
             _ => {}
         }

@@ -55,33 +55,35 @@ impl Body for Parts {
 }
 
 /// A client's way to send a request.
-enum Sender {
-    Http1(http1::SendRequest<Parts>),
-    Http2(http2::SendRequest<Parts>),
+pub(super) enum Sender<B> {
+    Http1(http1::SendRequest<B>),
+    Http2(http2::SendRequest<B>),
 }
 
-impl Sender {
-    async fn new(
+impl<B> Sender<B>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Unpin + 'static,
+{
+    /// `window` is that of the streams of HTTP/2, `None` for a connection of HTTP/1.
+    pub(super) async fn new(
         stream: Stream,
-        is_http2: bool,
+        window: Option<u32>,
         runtime: &Runtime,
-        rng: &mut Rng,
     ) -> hyper::Result<Self> {
         let io = TokioIo::new(stream);
-        if is_http2 {
+        if let Some(window) = window {
             let mut client = http2::Builder::new(InRuntime(runtime.clone()));
-            let window = one_of(rng, &[1_000, 65_535]);
             let (sender, conn) = client.initial_stream_window_size(window).handshake(io).await?;
             drop(runtime.spawn(conn));
             Ok(Self::Http2(sender))
         } else {
             let (sender, conn) = http1::handshake(io).await?;
-            drop(runtime.spawn(conn));
+            drop(runtime.spawn(conn.with_upgrades()));
             Ok(Self::Http1(sender))
         }
     }
 
-    async fn send(&mut self, request: Request<Parts>) -> hyper::Result<Response<Incoming>> {
+    pub(super) async fn send(&mut self, request: Request<B>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::Http1(sender) => {
                 sender.ready().await?;
@@ -103,7 +105,8 @@ pub(crate) async fn honest(
     runtime: &Runtime,
     mut rng: Rng,
 ) {
-    let mut sender = match Sender::new(stream, seen.is_http2, runtime, &mut rng).await {
+    let window = seen.is_http2.then(|| one_of(&mut rng, &[1_000, 65_535]));
+    let mut sender = match Sender::new(stream, window, runtime).await {
         Ok(sender) => sender,
         Err(error) => return seen.is_cut(world, 0, &error),
     };
@@ -116,7 +119,12 @@ pub(crate) async fn honest(
     }
 }
 
-async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> hyper::Result<()> {
+async fn ask(
+    world: &World,
+    seen: &Seen,
+    sender: &mut Sender<Parts>,
+    rng: &mut Rng,
+) -> hyper::Result<()> {
     let limit = seen.limits.limit;
     // Most requests are short, so that there are many of them.
     let length = match rng.u8(..24) {
@@ -156,7 +164,6 @@ async fn ask(world: &World, seen: &Seen, sender: &mut Sender, rng: &mut Rng) -> 
     if received != length && !is_late {
         world.violate(format!("{received} bytes of {length} came"));
     }
-    world.answered.set(world.answered.get() + 1);
     // Before the idle time is over, which begins when the server's socket has accepted all. What a
     // slow client takes from there is idle time already.
     let longest = limit.saturating_sub(Duration::from_millis(1));

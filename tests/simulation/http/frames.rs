@@ -142,7 +142,7 @@ impl Client {
                     self.seen.reset_at.set(self.world.now());
                     if let Some(asked) = self.seen.responses.borrow_mut().get_mut(&stream) {
                         // The server knows of it when it is not held up.
-                        asked.over_at = Some(self.world.now().max(self.world.held_until.get()));
+                        asked.over_at = Some(self.world.now().max(self.world.held_until()));
                     }
                     self.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())).await;
                 }
@@ -178,7 +178,7 @@ impl Client {
         // The responses come, or the server cuts the client.
         let (world, seen, given) = (&self.world, &self.seen, self.world.now());
         let is_done = || seen.responses.borrow().values().all(Asked::is_over);
-        let is_late = || world.now() > given.max(world.held_until.get()) + 4 * stall;
+        let is_late = || world.now() > given.max(world.held_until()) + 4 * stall;
         while !is_done() && !seen.is_over() && !is_late() {
             time.sleep(stall).await;
         }

@@ -13,11 +13,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use corewheel::ShardId;
-use corewheel::conn::Side;
-use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, Runtime, Stream};
-use corewheel::stream::{StreamLimits, TimedIo};
+use corewheel::sim::net::{Runtime, Stream};
+use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::TimedHttp;
 use fastrand::Rng;
 use hyper::body::{Body, Bytes, Frame};
@@ -28,43 +25,34 @@ use hyper_util::rt::TokioIo;
 
 use super::frames::{Client, receive};
 use super::servers::{Failed, InRuntime};
-use crate::judge::{Done, Fault, Judge, check_ended, end, one_of, pair, run_for, start};
+use crate::judge::{Command, Fault, History, Judge, Kind, Place, at_place, one_of, pair, start};
 use crate::sockets::{runtimes, settings};
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Command {
-    Open { on: u8, seed: u64 },
-    Run(Duration),
-    Fault(Fault),
-}
 
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     let has_faults = rng.bool();
     let command = |rng: &mut Rng| {
         let (time, on) = (FAULT_MAX.mul_f64(rng.f64()), rng.u8(..));
         match rng.u8(..8) {
-            0..=2 => Command::Open { on, seed: rng.u64(..) },
+            0..=2 => Command::Open(on, rng.u64(..)),
             3 if has_faults => Command::Fault(Fault::HoldDriver(time)),
-            4 if has_faults => Command::Fault(Fault::Stall { on, time }),
-            5 if has_faults => Command::Fault(Fault::StallShard { shard: on, time }),
-            6 => Command::Fault(Fault::WakeSome { on }),
+            4 if has_faults => Command::Fault(Fault::Stall(on, time)),
+            5 if has_faults => Command::Fault(Fault::StallShard(on, time)),
+            6 => Command::Fault(Fault::WakeSome(on)),
             _ => Command::Run(time),
         }
     };
     (0..rng.usize(4..20)).map(|_| command(rng)).collect()
 }
 
-pub(super) struct Known {
+pub(crate) struct Known {
     /// How much later than its time a deadline may come, while nothing is held up.
     slack: Duration,
-    /// When the last fault ends.
-    pub(super) held_until: Cell<Duration>,
 }
 
-pub(super) type World = Judge<Known>;
+pub(crate) type World = Judge<Known>;
 
 /// A response, as its client knows it.
 #[derive(Default, Debug)]
@@ -83,9 +71,9 @@ impl Asked {
         self.over_at.is_some()
     }
 
-    /// Whether the server had it at a time, and the client had not all of it.
-    fn waits_at(&self, time: Duration) -> bool {
-        self.answered_at.is_some_and(|at| at <= time) && self.over_at.is_none_or(|at| at >= time)
+    /// Whether at a time between these two the server had it, and the client had not all of it.
+    fn waits_within(&self, begin: Duration, end: Duration) -> bool {
+        self.answered_at.is_some_and(|at| at <= end) && self.over_at.is_none_or(|at| at >= begin)
     }
 
     /// Whether the server has taken a frame of which the client has a part.
@@ -101,8 +89,9 @@ impl Asked {
 }
 
 /// A connection, as its client knows it.
-#[derive(Default)]
-pub(super) struct Seen {
+#[derive(Default, Debug)]
+pub(crate) struct Seen {
+    #[expect(dead_code, reason = "it is printed")]
     number: u16,
     pub(super) stall: Duration,
     asks: bool,
@@ -112,9 +101,9 @@ pub(super) struct Seen {
     gave_at: Cell<Duration>,
     /// When it has last received bytes of a response.
     took_at: Cell<Duration>,
-    /// Until when the server was held up when the client has last given or taken after a stall
-    /// without either: it may find the deadline before it finds that.
-    excused_until: Cell<Option<Duration>>,
+    /// When a stall without either was over, and until when the server was held up when the client
+    /// gave or took after that: it may find the deadline before it finds that.
+    excused: Cell<Option<(Duration, Duration)>>,
     /// When it has reset a stream.
     pub(super) reset_at: Cell<Duration>,
     pub(super) is_closed: Cell<bool>,
@@ -144,9 +133,9 @@ impl Seen {
     }
 
     fn moves(&self, world: &World) {
-        let (due, held_until) = (self.moved_at() + self.stall, world.held_until.get());
+        let (due, held_until) = (self.moved_at() + self.stall, world.held_until());
         if due <= world.now() && due < held_until {
-            self.excused_until.set(Some(held_until));
+            self.excused.set(Some((due, held_until)));
         }
     }
 
@@ -158,15 +147,18 @@ impl Seen {
             return;
         }
         world.count("cut", 1);
-        let is_excused = self.excused_until.get().is_some_and(|until| now <= until + world.slack);
-        if now < self.moved_at() + self.stall && !is_excused {
+        let excused = self.excused.get().filter(|(_, until)| now <= *until + world.slack);
+        if now < self.moved_at() + self.stall && excused.is_none() {
             world.violate(format!("a client is cut at {now:?} that has given or taken: {self:?}"));
         }
         // Another response may have waited first.
         let responses = self.responses.borrow();
-        let waits_at = |time| responses.values().any(|asked| asked.waits_at(time));
-        let begin = now.checked_sub(self.stall);
-        if !is_excused && (!waits_at(now) || !begin.is_some_and(waits_at)) {
+        let waits_within =
+            |begin, end| responses.values().any(|asked| asked.waits_within(begin, end));
+        let due = excused.map_or(now, |(due, _)| due);
+        let begun = now.checked_sub(self.stall);
+        let has_begun = begun.is_some_and(|end| waits_within(due.saturating_sub(self.stall), end));
+        if !waits_within(due, now) || !has_begun {
             world.violate(format!("a client is cut at {now:?}, and no response waits: {self:?}"));
         }
     }
@@ -176,25 +168,10 @@ impl Seen {
         let (now, responses) = (world.now(), self.responses.borrow());
         let since = self.moved_at().max(self.reset_at.get());
         let bound = self.stall + world.slack;
-        let is_late = now > since.max(world.held_until.get()) + bound;
+        let is_late = now > since.max(world.held_until()) + bound;
         if is_late && !self.is_over() && responses.values().any(Asked::is_in_frame) {
             world.violate(format!("a client that gives nothing is open at {now:?}: {self:?}"));
         }
-    }
-}
-
-impl std::fmt::Debug for Seen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen")
-            .field("number", &self.number)
-            .field("stall", &self.stall)
-            .field("asks", &self.asks)
-            .field("gave_at", &self.gave_at.get())
-            .field("took_at", &self.took_at.get())
-            .field("excused_until", &self.excused_until.get())
-            .field("reset_at", &self.reset_at.get())
-            .field("responses", &self.responses.borrow())
-            .finish_non_exhaustive()
     }
 }
 
@@ -232,13 +209,15 @@ async fn answer<B>(
     Ok(Response::new(Frames(asked.frames.iter().copied().collect())))
 }
 
-async fn serve<M: Side>(
+async fn serve(
     world: Rc<World>,
     seen: Rc<Seen>,
     runtime: Runtime,
-    stream: TimedIo<Stream, M>,
+    stream: Stream,
+    place: impl Place,
 ) {
-    let stream = if seen.asks { stream.with_simulated_socket() } else { stream };
+    let limits = StreamLimits::default().write_stall(seen.stall);
+    let stream = place.stream(stream, limits, seen.asks);
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
     let inner = service_fn(move |request| answer(Rc::clone(&shared), Rc::clone(&known), request));
     let service = TimedHttp::new(inner, stream.control());
@@ -247,58 +226,24 @@ async fn serve<M: Side>(
     seen.end(&world);
 }
 
-struct History {
-    sim: Simulation<u8>,
-    net: Net,
-    world: Rc<World>,
-    /// That of any thread comes first, then those of the shards.
-    servers: Vec<Runtime>,
-    clients: Runtime,
-    seen: Vec<Rc<Seen>>,
-}
+impl Kind for Known {
+    type Seen = Seen;
 
-/// Runs the history of a seed.
-pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
-    let mut history = History::new(seed);
-    for command in commands {
-        history.execute(*command);
-    }
-    history.finish()
-}
-
-impl History {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> History<Self> {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
         let sim = start(seed, builder);
         let net = sim.net().send_buffer(one_of(&mut rng, &[1_024, 65_536]));
         let net = net.segment(one_of(&mut rng, &[1_448, 65_483]));
-        let (servers, clients) = (runtimes(&sim, &net, &mut rng), net.runtime(2));
-        let slack = 3 * tick + Duration::from_millis(20);
-        let world = Rc::new(Judge::new(&sim, Known { slack, held_until: Cell::default() }));
-        Self { sim, net, world, servers, clients, seen: Vec::new() }
+        let runtimes = runtimes(&sim, &net, &mut rng);
+        let known = Self { slack: 3 * tick + Duration::from_millis(20) };
+        History::of(sim, net, runtimes, known)
     }
 
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Open { on, seed } => {
-                self.open(usize::from(on) % self.servers.len(), Rng::with_seed(seed));
-            }
-            Command::Run(time) => self.run_for(time),
-            Command::Fault(fault) => {
-                if let Some(time) = fault.holds_for() {
-                    let held = &self.world.held_until;
-                    held.set(held.get().max(self.world.now() + time));
-                }
-                fault.execute(&mut self.sim, &self.servers);
-            }
-        }
-    }
-
-    fn open(&mut self, place: usize, mut rng: Rng) {
-        let number = self.seen.len() as u16;
-        let (listener, stream) = pair(&self.net, number);
-        let now = self.world.now();
+    fn open(history: &mut History<Self>, on: usize, mut rng: Rng) {
+        let number = history.seen.len() as u16;
+        let (listener, stream) = pair(&history.net, number);
+        let now = history.world.now();
         let seen = Rc::new(Seen {
             number,
             stall: Duration::from_millis(rng.u64(50..200)),
@@ -308,47 +253,30 @@ impl History {
             reset_at: Cell::new(now),
             ..Seen::default()
         });
-        self.seen.push(Rc::clone(&seen));
-        self.world.count("connections", 1);
-        let limits = StreamLimits::default().write_stall(seen.stall);
-        let handle = self.sim.service().handle().untyped();
-        let timers = (place > 0).then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
-        let (world, known, on) = (Rc::clone(&self.world), Rc::clone(&seen), &self.servers[place]);
-        let runtime = on.clone();
-        drop(on.spawn(async move {
+        history.seen.push(Rc::clone(&seen));
+        let (world, known) = (Rc::clone(&history.world), Rc::clone(&seen));
+        let (timers, runtime) = (history.timers(on), history.runtimes[on].clone());
+        drop(history.runtimes[on].spawn(async move {
             let stream = listener.accept().await;
-            if let Some(timers) = timers {
-                let stream = TimedIo::on_shard(stream, &timers, limits).expect("there is room");
-                serve(world, known, runtime, stream).await;
-            } else {
-                serve(world, known, runtime, TimedIo::new(stream, handle, limits)).await;
-            }
+            at_place!(timers, |place| serve(world, known, runtime, stream, place).await);
         }));
         let (read, write) = tokio::io::split(stream);
-        let world = Rc::clone(&self.world);
-        drop(self.clients.spawn(receive(Rc::clone(&world), Rc::clone(&seen), read)));
-        drop(self.clients.spawn(Client::new(world, seen, write, rng).run()));
+        let world = Rc::clone(&history.world);
+        drop(history.clients.spawn(receive(Rc::clone(&world), Rc::clone(&seen), read)));
+        drop(history.clients.spawn(Client::new(world, seen, write, rng).run()));
     }
 
-    fn run_for(&mut self, time: Duration) {
-        run_for(&mut self.sim, time, |sim| {
-            if !sim.step() {
-                self.seen.iter().for_each(|seen| seen.check(&self.world));
-            }
-            self.world.check();
-        });
+    fn check(history: &History<Self>, rests: bool) {
+        history.seen.iter().filter(|_| rests).for_each(|seen| seen.check(&history.world));
     }
 
-    fn finish(mut self) -> Done {
-        self.run_for(Duration::from_secs(60));
-        for seen in &self.seen {
+    fn finish(history: &mut History<Self>) {
+        history.run_for(Duration::from_secs(60));
+        for seen in &history.seen {
             assert!(seen.is_over(), "it has not ended: {seen:?}");
         }
-        let done = self.world.done();
-        let (ended, cut) = (check_ended(&self.sim, done.get("connections")), done.get("cut"));
+        let (ended, cut) = (history.check_ended(), history.world.done().get("cut"));
         // A server that is held up may find a deadline before it finds that its client has left.
         assert!(ended >= cut, "{ended} were cut by a limit, and {cut} were cut");
-        end(self.sim, &self.net);
-        done
     }
 }

@@ -4,6 +4,7 @@
 //! what the client's socket has read, and from the size of the buffers.
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
@@ -24,7 +25,7 @@ pub(crate) struct Limits {
 }
 
 /// What the handler of a connection does.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) enum Phase {
     /// It waits for the body of its request. Then it works for a while, or answers at once.
     Body {
@@ -33,6 +34,7 @@ pub(crate) enum Phase {
     Works {
         until: Duration,
     },
+    #[default]
     Answered,
 }
 
@@ -48,15 +50,23 @@ struct Begun {
     is_quiet: bool,
 }
 
+#[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) number: u64,
     pub(crate) is_http2: bool,
+    pub(crate) is_on_shard: bool,
     pub(crate) limits: Limits,
     /// Whether its socket is asked what the client has acknowledged.
-    pub(crate) asks: Cell<bool>,
+    pub(crate) asks: bool,
     /// The client's side.
     pub(crate) client: Socket,
     pub(crate) runtime: Runtime,
+    pub(crate) marks: Marks,
+}
+
+/// What has happened to a connection.
+#[derive(Default, Debug)]
+pub(crate) struct Marks {
     began: Cell<Option<Duration>>,
     begun: Cell<Option<Begun>>,
     /// When the client has sent the request that is not at its handler; `None` if there is none.
@@ -76,35 +86,15 @@ pub(crate) struct Seen {
     pub(crate) phase: Cell<Phase>,
 }
 
-impl Seen {
-    pub(crate) fn new(
-        number: u64,
-        is_http2: bool,
-        limits: Limits,
-        client: Socket,
-        runtime: Runtime,
-    ) -> Self {
-        Self {
-            number,
-            is_http2,
-            limits,
-            asks: Cell::new(false),
-            client,
-            runtime,
-            began: Cell::new(None),
-            begun: Cell::new(None),
-            asked_at: Cell::new(None),
-            pauses: Cell::new(false),
-            answered_at: Cell::new(None),
-            told_at: Cell::new(None),
-            silent_since: Cell::new(None),
-            is_slow: Cell::new(false),
-            ended_at: Cell::new(None),
-            called_at: Cell::new(None),
-            phase: Cell::new(Phase::Answered),
-        }
-    }
+impl Deref for Seen {
+    type Target = Marks;
 
+    fn deref(&self) -> &Marks {
+        &self.marks
+    }
+}
+
+impl Seen {
     pub(crate) fn begin(&self, world: &World) {
         self.began.set(Some(world.now()));
     }
@@ -160,10 +150,9 @@ impl Seen {
         let number = self.begun.get().map_or(0, |begun| begun.number + 1);
         self.begun.set(Some(Begun {
             number,
-
             length: length as u64,
             read_before: self.client.known().read,
-            is_quiet: !world.is_ordered(),
+            is_quiet: !world.is_ordered.get(),
         }));
         self.answered_at.set(None);
         self.asked_at.set(None);
@@ -190,7 +179,7 @@ impl Seen {
         let Some(begun) = self.begun.get() else { return false };
         let taken = self.client.known().read - begun.read_before;
         // A socket that is asked says what has come to the client's.
-        let held = if self.asks.get() { world.buffers / 2 } else { world.buffers };
+        let held = if self.asks { world.buffers / 2 } else { world.buffers };
         self.answered_at.get().is_none() || begun.length > taken + held
     }
 
@@ -209,7 +198,7 @@ impl Seen {
         if !world.drains() && !is_aged && is_quiet && self.is_on_its_way(world) {
             world.violate(format!("{self:?} counts as idle, and its response is on its way"));
         }
-        if !world.drains() && !is_aged && !world.was_ordered() {
+        if !world.drains() && !is_aged && world.ordered_at.get().is_none() {
             world.violate(format!("{self:?} is told at {now:?} to end, for no reason"));
         }
     }
@@ -273,24 +262,5 @@ impl Seen {
         if now > since + bound && now > held_until + bound {
             world.violate(format!("{self:?} is not cut at {now:?}"));
         }
-    }
-}
-
-impl std::fmt::Debug for Seen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen")
-            .field("number", &self.number)
-            .field("is_http2", &self.is_http2)
-            .field("limits", &self.limits)
-            .field("began", &self.began.get())
-            .field("begun", &self.begun.get())
-            .field("asked_at", &self.asked_at.get())
-            .field("answered_at", &self.answered_at.get())
-            .field("told_at", &self.told_at.get())
-            .field("called_at", &self.called_at.get())
-            .field("phase", &self.phase.get())
-            .field("silent_since", &self.silent_since.get())
-            .field("client_read", &self.client.known().read)
-            .finish_non_exhaustive()
     }
 }

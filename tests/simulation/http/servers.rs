@@ -1,19 +1,17 @@
 //! The servers: hyper with the adapters' services, on any thread and on a shard.
 
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use corewheel::AnyHandle;
 use corewheel::conn::{DataRate, Side};
 use corewheel::sim::net::{Runtime, Stream};
-use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
-use corewheel::{AnyHandle, Timers};
+use corewheel::stream::{StreamControl, StreamLimits};
 use corewheel_http::hyper::{BodyLimits, HyperTimer, TimedHttp};
 use corewheel_http::tower::TimeoutLayer;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes};
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -21,6 +19,7 @@ use tower::Layer;
 
 use super::seen::{Phase, Seen};
 use super::{WRITE_RATE, World};
+use crate::judge::Place;
 
 /// hyper's tasks run in a runtime of the simulation.
 #[derive(Clone)]
@@ -77,48 +76,33 @@ where
     Ok(Response::new(Full::new(vec![b'b'; length].into())))
 }
 
-/// Waits until the connection is to end.
-async fn is_told<M: Side>(world: &World, seen: &Seen, control: &StreamControl<M>) {
+/// Waits until a connection is to end. Returns whether that is since no request has come.
+pub(super) async fn is_told<M: Side>(control: &StreamControl<M>) -> bool {
     tokio::select! {
         biased;
-        Ok(()) = control.max_age_reached() => seen.tell(world),
-        Ok(()) = control.request_idle() => seen.is_without_request(world),
+        Ok(()) = control.max_age_reached() => false,
+        Ok(()) = control.request_idle() => true,
         else => std::future::pending().await,
     }
 }
 
-/// Drives a connection of hyper until it ends, and lets it end when it is told to.
+/// Drives a connection of hyper until it ends, and lets it end when its owner is told to.
 macro_rules! drive {
-    ($world:expr, $seen:expr, $control:expr, $serving:expr) => {{
-        let mut serving = pin!($serving);
-        let is_told = pin!(is_told($world, $seen, $control));
-        let ended = tokio::select! {
+    ($serving:expr, $told:expr) => {{
+        let mut serving = std::pin::pin!($serving);
+        let told = std::pin::pin!($told);
+        let has_ended = tokio::select! {
             biased;
-            ended = &mut serving => Some(ended),
-            () = is_told => None,
+            _ = &mut serving => true,
+            () = told => false,
         };
-        match ended {
-            Some(ended) => drop(ended),
-            None => {
-                serving.as_mut().graceful_shutdown();
-                drop(serving.await);
-            }
+        if !has_ended {
+            serving.as_mut().graceful_shutdown();
+            drop(serving.await);
         }
     }};
 }
-
-macro_rules! serve_by {
-    ($world:expr, $seen:expr, $control:expr, $timers:expr, $io:expr, $service:expr) => {
-        if $seen.is_http2 {
-            let server = http2::Builder::new(InRuntime($seen.runtime.clone()));
-            drive!($world, $seen, $control, server.serve_connection($io, $service));
-        } else {
-            let mut server = http1::Builder::new();
-            let serving = server.timer(HyperTimer::new($timers)).serve_connection($io, $service);
-            drive!($world, $seen, $control, serving);
-        }
-    };
-}
+pub(super) use drive;
 
 fn limits_of(world: &World, seen: &Seen) -> StreamLimits {
     let limit = seen.limits.limit;
@@ -141,15 +125,16 @@ fn limits_of(world: &World, seen: &Seen) -> StreamLimits {
     }
 }
 
-/// The stream, which asks its socket what the client has acknowledged if the connection does.
-fn judged<M: Side>(stream: TimedIo<Stream, M>, seen: &Seen) -> TimedIo<Stream, M> {
-    if seen.asks.get() { stream.with_simulated_socket() } else { stream }
-}
-
-/// Serves a connection of any thread.
-pub(crate) async fn serve(world: Rc<World>, seen: Rc<Seen>, stream: Stream, timers: AnyHandle) {
+/// Serves a connection. On a shard, idle times bound the bodies of its requests.
+pub(crate) async fn serve(
+    world: Rc<World>,
+    seen: Rc<Seen>,
+    stream: Stream,
+    place: impl Place,
+    timers: AnyHandle,
+) {
     seen.begin(&world);
-    let stream = judged(TimedIo::new(stream, timers, limits_of(&world, &seen)), &seen);
+    let stream = place.stream(stream, limits_of(&world, &seen), seen.asks);
     let control = stream.control();
     let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
     let inner = tower::service_fn(move |request| {
@@ -172,33 +157,27 @@ pub(crate) async fn serve(world: Rc<World>, seen: Rc<Seen>, stream: Stream, time
     };
     let layer = TimeoutLayer::with_response(timers, seen.limits.request, late);
     let inner = TowerToHyperService::new(layer.layer(inner));
-    let body_limits = BodyLimits::default().next_frame(seen.limits.frame);
-    let body_limits =
-        if seen.is_patient() { body_limits } else { body_limits.min_frame_rate(seen.body_rate()) };
+    let mut body_limits = BodyLimits::default();
+    if !seen.is_on_shard {
+        body_limits = body_limits.next_frame(seen.limits.frame);
+    }
+    if !seen.is_on_shard && !seen.is_patient() {
+        body_limits = body_limits.min_frame_rate(seen.body_rate());
+    }
     let service = TimedHttp::new(inner, control.clone()).request(body_limits);
-    serve_by!(&world, &seen, &control, timers, TokioIo::new(stream), service);
-}
-
-/// Serves a connection of a shard. Idle times bound the bodies of its requests.
-pub(crate) async fn serve_on_shard(
-    world: Rc<World>,
-    seen: Rc<Seen>,
-    stream: Stream,
-    (timers, handle): (Timers<u8>, AnyHandle),
-) {
-    seen.begin(&world);
-    let limits = limits_of(&world, &seen);
-    let stream = TimedIo::on_shard(stream, &timers, limits).expect("there is room");
-    let stream = judged(stream, &seen);
-    let control = stream.control();
-    let (shared, known) = (Rc::clone(&world), Rc::clone(&seen));
-    let inner = service_fn(move |request| {
-        let (world, seen) = (Rc::clone(&shared), Rc::clone(&known));
-        async move {
-            let _handled = Handled::new(&world);
-            answer(world, seen, request).await
+    let told = async {
+        if is_told(&control).await {
+            seen.is_without_request(&world);
+        } else {
+            seen.tell(&world);
         }
-    });
-    let service = TimedHttp::new(inner, control.clone());
-    serve_by!(&world, &seen, &control, handle, TokioIo::new(stream), service);
+    };
+    let io = TokioIo::new(stream);
+    if seen.is_http2 {
+        let server = http2::Builder::new(InRuntime(seen.runtime.clone()));
+        drive!(server.serve_connection(io, service), told);
+    } else {
+        let mut server = http1::Builder::new();
+        drive!(server.timer(HyperTimer::new(timers)).serve_connection(io, service), told);
+    }
 }

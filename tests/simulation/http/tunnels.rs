@@ -5,56 +5,44 @@
 //! window. A client that waits for the server's window gets its answer.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::rc::Rc;
-use std::slice;
 use std::time::Duration;
 
 use corewheel::AnyHandle;
-use corewheel::sim::Simulation;
-use corewheel::sim::net::{Net, Runtime, Stream};
-use corewheel::stream::{StreamControl, StreamLimits, TimedIo};
+use corewheel::sim::net::{Runtime, Stream};
+use corewheel::stream::StreamLimits;
 use corewheel_http::hyper::{BodyLimits, TimedBody, TimedHttp};
 use fastrand::Rng;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::{http1, http2};
 use hyper::server::conn::{http1 as server1, http2 as server2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::servers::{Failed, InRuntime};
-use crate::judge::{Done, Fault, Judge, end, one_of, pair, run_for, start};
+use super::clients::Sender;
+use super::servers::{Failed, InRuntime, drive, is_told};
+use crate::judge::{Command, Fault, History, Judge, Kind, Place, one_of, pair, start};
 use crate::sockets::settings;
 
 /// No fault lasts longer.
 const FAULT_MAX: Duration = Duration::from_millis(400);
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Command {
-    Open { seed: u64 },
-    Run(Duration),
-    Fault(Fault),
-    CloseIdlest,
-    Drain(Duration),
-}
 
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     let has_faults = rng.bool();
     let command = |rng: &mut Rng| {
         let time = FAULT_MAX.mul_f64(rng.f64());
         match rng.u8(..10) {
-            0..=2 => Command::Open { seed: rng.u64(..) },
+            0..=2 => Command::Open(0, rng.u64(..)),
             3..=5 => Command::Run(time),
-            6 => Command::CloseIdlest,
+            6 => Command::CloseIdlest(1),
             7 => Command::Fault(Fault::HoldDriver(time)),
             8 if has_faults => {
-                let faults = [Fault::Stall { on: 0, time }, Fault::StallWorker { on: 0, time }];
+                let faults = [Fault::Stall(0, time), Fault::StallWorker(0, time)];
                 Command::Fault(one_of(rng, &faults))
             }
-            _ => Command::Fault(Fault::WakeSome { on: 0 }),
+            _ => Command::Fault(Fault::WakeSome(0)),
         }
     };
     let mut commands: Vec<_> = (0..rng.usize(4..30)).map(|_| command(rng)).collect();
@@ -64,15 +52,8 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     commands
 }
 
-#[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     slack: Duration,
-    /// When threads of the server were last kept from running, until when.
-    stalled_until: Cell<Duration>,
-    /// When the last fault ends.
-    held_until: Cell<Duration>,
-    ordered_at: Cell<Option<Duration>>,
-    drained_at: Cell<Option<Duration>>,
     conns: RefCell<Vec<Rc<Seen>>>,
 }
 
@@ -89,7 +70,7 @@ enum Traffic {
 
 /// A connection, as its client knows it.
 #[derive(Default, Debug)]
-struct Seen {
+pub(crate) struct Seen {
     #[expect(dead_code, reason = "it is printed")]
     number: u16,
     is_http2: bool,
@@ -146,7 +127,7 @@ impl Seen {
         let Some(at) = world.ordered_at.get() else { return };
         let Some(own) = self.last_at_order.get() else { return };
         // What comes while the server is held up comes for it when that is over.
-        let held_until = world.held_until.get();
+        let held_until = world.held_until();
         let conns = world.conns.borrow();
         let idler = conns.iter().find(|other| {
             let last = other.last_at_order.get();
@@ -169,8 +150,7 @@ impl Seen {
     /// The client finds a tunnel or a request broken off.
     fn is_cut(&self, world: &World, what: &str, error: &dyn std::fmt::Debug) {
         let now = world.now();
-        let is_drained = world.drained_at.get().is_some_and(|end| now >= end);
-        if !is_drained && !self.may_be_idle(world) {
+        if !world.is_drained() && !self.may_be_idle(world) {
             world.violate(format!("{what} is cut at {now:?} by {error:?}: {self:?}"));
         }
     }
@@ -228,16 +208,6 @@ async fn handle(
     Ok(Response::new(Full::new(Bytes::from(body.len().to_string()))))
 }
 
-/// Drives a connection of hyper until it ends, and lets it end when it is told to.
-async fn is_told(world: &World, seen: &Seen, control: &StreamControl) {
-    tokio::select! {
-        biased;
-        Ok(()) = control.max_age_reached() => seen.is_ordered(world),
-        Ok(()) = control.request_idle() => seen.is_idle(world),
-        else => std::future::pending().await,
-    }
-}
-
 async fn serve(
     world: Rc<World>,
     seen: Rc<Seen>,
@@ -251,8 +221,7 @@ async fn serve(
     let limits = StreamLimits::default().first_byte(limit).head(limit).write_stall(limit);
     let limits = limits.max_age_grace(Duration::from_hours(1));
     let limits = if rng.bool() { limits.request_idle(limit) } else { limits.idle(limit) };
-    let stream = TimedIo::new(stream, timers, limits);
-    let stream = if seen.asks { stream.with_simulated_socket() } else { stream };
+    let stream = timers.stream(stream, limits, seen.asks);
     let control = stream.control();
     let (shared, known, on) = (Rc::clone(&world), Rc::clone(&seen), runtime.clone());
     let service = service_fn(move |request| {
@@ -261,64 +230,27 @@ async fn serve(
     let service =
         TimedHttp::new(service, control.clone()).request(BodyLimits::default().next_frame(limit));
     let io = TokioIo::new(stream);
-    macro_rules! drive {
-        ($serving:expr) => {{
-            let mut serving = pin!($serving);
-            let told = pin!(is_told(&world, &seen, &control));
-            let ended = tokio::select! {
-                biased;
-                _ = &mut serving => true,
-                () = told => false,
-            };
-            if !ended {
-                serving.as_mut().graceful_shutdown();
-                drop(serving.await);
-            }
-        }};
-    }
+    let told = async {
+        if is_told(&control).await {
+            seen.is_idle(&world);
+        } else {
+            seen.is_ordered(&world);
+        }
+    };
     if seen.is_http2 {
         let mut server = server2::Builder::new(InRuntime(runtime));
         let stream_window = one_of(&mut rng, &[65_535, 1 << 20]);
         server.initial_connection_window_size(65_535).initial_stream_window_size(stream_window);
-        drive!(server.serve_connection(io, service));
+        drive!(server.serve_connection(io, service), told);
     } else {
-        drive!(server1::Builder::new().serve_connection(io, service).with_upgrades());
+        let serving = server1::Builder::new().serve_connection(io, service);
+        drive!(serving.with_upgrades(), told);
     }
     seen.ended_at.set(Some(world.now()));
 }
 
-/// A client's way to send a request.
-enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
-}
-
-impl Sender {
-    async fn new(stream: Stream, is_http2: bool, runtime: &Runtime) -> hyper::Result<Self> {
-        let io = TokioIo::new(stream);
-        if is_http2 {
-            let (sender, conn) = http2::handshake(InRuntime(runtime.clone()), io).await?;
-            drop(runtime.spawn(conn));
-            return Ok(Self::Http2(sender));
-        }
-        let (sender, conn) = http1::handshake(io).await?;
-        drop(runtime.spawn(conn.with_upgrades()));
-        Ok(Self::Http1(sender))
-    }
-
-    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
-        match self {
-            Self::Http1(sender) => sender.send_request(request).await,
-            Self::Http2(sender) => {
-                sender.ready().await?;
-                sender.send_request(request).await
-            }
-        }
-    }
-}
-
 /// Opens a tunnel and uses it for a while.
-async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender, mut rng: Rng) {
+async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender<Full<Bytes>>, mut rng: Rng) {
     let traffic = one_of(&mut rng, &[Traffic::Echo, Traffic::FromClient, Traffic::FromServer]);
     // Shorter than the limit, which a turn of the shard may let end a tick earlier or later.
     let longest = (seen.limit.as_micros() as u64).saturating_sub(11_000);
@@ -364,7 +296,8 @@ async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender, mut rng: Rng) {
         }
         if let Err(error) = moved {
             // A server that is kept from running sends late.
-            let is_late = traffic != Traffic::FromClient && world.stalled_until.get() >= seen.began;
+            let was_stalled = world.stalls.borrow().iter().any(|(_, end)| *end >= seen.began);
+            let is_late = traffic != Traffic::FromClient && was_stalled;
             if !is_late {
                 seen.is_cut(world, &format!("a tunnel {traffic:?}"), &error);
             }
@@ -378,7 +311,7 @@ async fn tunnel(world: &World, seen: &Seen, sender: &mut Sender, mut rng: Rng) {
 }
 
 /// Sends a body as fast as the server's windows let it.
-async fn upload(world: &World, seen: &Seen, mut sender: Sender, mut rng: Rng) {
+async fn upload(world: &World, seen: &Seen, mut sender: Sender<Full<Bytes>>, mut rng: Rng) {
     let length = one_of(&mut rng, &[1, 20_000, 70_000, 150_000]);
     let longest = 4 * seen.limit.as_micros() as u64;
     let random = rng.u64(..longest);
@@ -407,7 +340,8 @@ async fn upload(world: &World, seen: &Seen, mut sender: Sender, mut rng: Rng) {
 }
 
 async fn client(world: Rc<World>, seen: Rc<Seen>, runtime: Runtime, stream: Stream, mut rng: Rng) {
-    let mut sender = match Sender::new(stream, seen.is_http2, &runtime).await {
+    let window = seen.is_http2.then_some(1 << 21);
+    let mut sender = match Sender::new(stream, window, &runtime).await {
         Ok(sender) => sender,
         Err(error) => return seen.is_cut(&world, "a connection", &error),
     };
@@ -439,25 +373,10 @@ async fn client(world: Rc<World>, seen: Rc<Seen>, runtime: Runtime, stream: Stre
     }
 }
 
-struct History {
-    sim: Simulation<u8>,
-    net: Net,
-    world: Rc<World>,
-    server: Runtime,
-    clients: Runtime,
-}
+impl Kind for Known {
+    type Seen = Seen;
 
-/// Runs the history of a seed.
-pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
-    let mut history = History::new(seed);
-    for command in commands {
-        history.execute(*command);
-    }
-    history.finish()
-}
-
-impl History {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> History<Self> {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
         // The idlest of each shard are told to end.
@@ -466,47 +385,25 @@ impl History {
         let net = sim.net().segment(one_of(&mut rng, &[1_448, 65_483]));
         let net = net.ack_delay(Duration::from_millis(one_of(&mut rng, &[0, 40])));
         let server = net.runtime(rng.usize(1..=3)).events_max(one_of(&mut rng, &[1, 2, 1_024]));
-        let (server, clients) = (server.reads_long(rng.bool()), net.runtime(2));
-        let known = Known { slack: 2 * tick, ..Known::default() };
-        let world = Rc::new(Judge::new(&sim, known));
-        Self { sim, net, world, server, clients }
+        let server = server.reads_long(rng.bool());
+        let known = Self { slack: 2 * tick, conns: RefCell::default() };
+        History::of(sim, net, vec![server], known)
     }
 
-    fn execute(&mut self, command: Command) {
-        let world = &self.world;
-        match command {
-            Command::Open { seed } => self.open(Rng::with_seed(seed)),
-            Command::Run(time) => self.run_for(time),
-            Command::Fault(fault) => {
-                let lasts = |until: &Cell<Duration>, time| {
-                    until.set(until.get().max(world.now() + time));
-                };
-                fault.stalls_for().into_iter().for_each(|time| lasts(&world.stalled_until, time));
-                fault.holds_for().into_iter().for_each(|time| lasts(&world.held_until, time));
-                fault.execute(&mut self.sim, slice::from_ref(&self.server));
-            }
-            Command::CloseIdlest => {
-                world.ordered_at.set(Some(world.now()));
-                for seen in world.conns.borrow().iter() {
-                    let is_free = seen.requests.get() == 0;
-                    seen.last_at_order.set(is_free.then_some(seen.last.get()));
-                }
-                self.sim.service().close_idlest(1);
-                // The shards carry it out before the next.
-                self.run_for(Duration::from_millis(40));
-            }
-            Command::Drain(window) => {
-                world.drained_at.set(Some(world.now() + window));
-                self.sim.service().drain(window);
-            }
+    fn close_idlest(history: &mut History<Self>, count: usize) {
+        for seen in &history.seen {
+            let is_free = seen.requests.get() == 0;
+            seen.last_at_order.set(is_free.then_some(seen.last.get()));
         }
+        history.close_idlest(count);
+        // The shards carry it out before the next.
+        history.run_for(Duration::from_millis(40));
     }
 
-    fn open(&mut self, mut rng: Rng) {
-        let world = &self.world;
-        let number = world.conns.borrow().len() as u16;
-        let (listener, stream) = pair(&self.net, number);
-        let now = world.now();
+    fn open(history: &mut History<Self>, on: usize, mut rng: Rng) {
+        let (world, now) = (&history.world, history.world.now());
+        let number = history.seen.len() as u16;
+        let (listener, stream) = pair(&history.net, number);
         let seen = Rc::new(Seen {
             number,
             is_http2: rng.u8(..4) > 0,
@@ -516,32 +413,25 @@ impl History {
             asks: rng.bool(),
             ..Seen::default()
         });
+        history.seen.push(Rc::clone(&seen));
         world.conns.borrow_mut().push(Rc::clone(&seen));
-        world.count("connections", 1);
-        let timers = self.sim.service().handle().untyped();
-        let (shared, known, runtime) = (Rc::clone(world), Rc::clone(&seen), self.server.clone());
+        let (timers, server) = (history.sim.service().handle().untyped(), &history.runtimes[on]);
+        let (shared, known, runtime) = (Rc::clone(world), Rc::clone(&seen), server.clone());
         let of_server = rng.fork();
-        drop(self.server.spawn(async move {
+        drop(server.spawn(async move {
             let stream = listener.accept().await;
             serve(shared, known, runtime, (stream, timers), of_server).await;
         }));
-        let (shared, runtime) = (Rc::clone(world), self.clients.clone());
-        drop(self.clients.spawn(client(shared, seen, runtime, stream, rng)));
+        let (shared, runtime) = (Rc::clone(world), history.clients.clone());
+        drop(history.clients.spawn(client(shared, seen, runtime, stream, rng)));
     }
 
-    fn run_for(&mut self, time: Duration) {
-        run_for(&mut self.sim, time, |sim| {
-            sim.step();
-            self.world.check();
-        });
-    }
+    fn check(_: &History<Self>, _: bool) {}
 
-    fn finish(mut self) -> Done {
-        self.run_for(Duration::from_secs(60));
-        for seen in self.world.conns.borrow().iter() {
+    fn finish(history: &mut History<Self>) {
+        history.run_for(Duration::from_secs(60));
+        for seen in &history.seen {
             assert!(seen.ended_at.get().is_some(), "it has not ended: {seen:?}");
         }
-        end(self.sim, &self.net);
-        self.world.done()
     }
 }

@@ -44,24 +44,18 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
                 let count = rng.usize(1..=longest);
                 let sent = vec![b'a'; count];
                 // The server may not read.
-                let wait = world.time.sleep(pause(&mut rng, seen.limit));
-                let done = tokio::select! {
-                    biased;
-                    written = stream.write_all(&sent) => written.is_ok(),
-                    () = wait => true,
-                };
+                let pause = pause(&mut rng, seen.limit);
+                let written = world.within(pause, stream.write_all(&sent)).await;
+                let done = written.is_none_or(|written| written.is_ok());
                 if !done {
                     break;
                 }
             }
             6 => {
                 let room = rng.usize(1..buffer.len());
-                let wait = world.time.sleep(pause(&mut rng, seen.limit));
-                let read = tokio::select! {
-                    biased;
-                    read = stream.read(&mut buffer[..room]) => read.is_ok_and(|count| count > 0),
-                    () = wait => true,
-                };
+                let pause = pause(&mut rng, seen.limit);
+                let read = world.within(pause, stream.read(&mut buffer[..room])).await;
+                let read = read.is_none_or(|read| read.is_ok_and(|count| count > 0));
                 if !read {
                     break;
                 }
@@ -69,12 +63,7 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
             _ => {
                 // It takes all that comes, at a steady rate.
                 for _ in 0..rng.u8(..20) {
-                    let wait = world.time.sleep(seen.limit / 3);
-                    tokio::select! {
-                        biased;
-                        _ = stream.read(&mut buffer) => {}
-                        () = wait => {}
-                    }
+                    let _read = world.within(seen.limit / 3, stream.read(&mut buffer)).await;
                     world.time.sleep(seen.limit / rng.u32(2..10)).await;
                 }
             }
@@ -96,11 +85,8 @@ pub(crate) async fn client(world: Rc<World>, seen: Rc<Seen>, mut stream: Stream,
     }
     let reads = async { while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
     // A server that sends heartbeats does not cut a client that takes each of them slowly.
-    let leaves = world.time.sleep(12 * LIFE_MAX);
-    tokio::select! {
-        biased;
-        () = reads => seen.client_is_told(&world),
-        () = leaves => {}
+    if world.within(12 * LIFE_MAX, reads).await.is_some() {
+        seen.client_is_told(&world);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::Duration;
 
 use corewheel::conn::DataRate;
@@ -14,7 +15,7 @@ use corewheel::stats::ServiceStats;
 
 use super::World;
 use super::rates::{Measured, READ, WRITE};
-use super::servers::Guard;
+use super::servers::{Guard, Waits};
 
 /// In what parts the system counts for how long it has had something to send.
 const SYSTEM_TICK: Duration = Duration::from_millis(8);
@@ -42,6 +43,7 @@ pub(crate) enum End {
 }
 
 /// A connection, as the network and the server's own code see it.
+#[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) guard: Guard,
     /// Whether its socket is asked what the peer has acknowledged.
@@ -52,9 +54,14 @@ pub(crate) struct Seen {
     pub(crate) stall: Duration,
     pub(crate) witness: Socket,
     /// The socket of the client.
-    client: Socket,
+    pub(crate) client: Socket,
     pub(crate) runtime: Runtime,
-    pub(crate) opened: Cell<Option<Duration>>,
+    pub(crate) marks: Marks,
+}
+
+/// What has happened to a connection.
+#[derive(Default, Debug)]
+pub(crate) struct Marks {
     /// When its limits began; the age counts from there.
     pub(crate) began: Cell<Option<Duration>>,
     pub(crate) max_age: Cell<Option<Duration>>,
@@ -75,42 +82,17 @@ pub(crate) struct Seen {
     /// When a byte was last written, or a heartbeat has last come; `None` without heartbeats.
     pub(crate) beats_from: Cell<Option<Duration>>,
     ended: Cell<Option<(End, Duration)>>,
-    told: Cell<Option<Duration>>,
+}
+
+impl Deref for Seen {
+    type Target = Marks;
+
+    fn deref(&self) -> &Marks {
+        &self.marks
+    }
 }
 
 impl Seen {
-    pub(crate) fn new(
-        guard: Guard,
-        asks: bool,
-        [limit, stall]: [Duration; 2],
-        [witness, client]: [Socket; 2],
-        runtime: Runtime,
-    ) -> Self {
-        Self {
-            guard,
-            asks,
-            limit,
-            stall,
-            witness,
-            client,
-            runtime,
-            opened: Cell::new(None),
-            began: Cell::new(None),
-            max_age: Cell::new(None),
-            reads: Cell::new(None),
-            writes: Cell::new(None),
-            wrote_at: Cell::default(),
-            rate: Cell::new(DataRate::OFF),
-            measured: [Cell::new(None), Cell::new(None)],
-            waits_from: Cell::new(None),
-            waited_at: Cell::default(),
-            has_waited: Cell::new(false),
-            beats_from: Cell::new(None),
-            ended: Cell::new(None),
-            told: Cell::new(None),
-        }
-    }
-
     pub(crate) fn is_over(&self) -> bool {
         self.ended.get().is_some()
     }
@@ -211,10 +193,8 @@ impl Seen {
         };
         // The entry of the first byte that is left, or of the last that was acknowledged.
         if now < last.at + self.stall {
-            return Err(format!(
-                "stalled at {now:?}, and its peer has taken bytes at {:?}",
-                last.at
-            ));
+            let at = last.at;
+            return Err(format!("stalled at {now:?}, and its peer has taken bytes at {at:?}"));
         }
         Ok(())
     }
@@ -297,7 +277,7 @@ impl Seen {
     /// Until when the stamp of a touch counts. On a shard that is later by up to 10 ms and a tick,
     /// and by the time for which the thread is held up before it reads the clock.
     fn stamp_of(&self, world: &World, touched: Duration) -> Duration {
-        if !self.guard.is_on_shard() || !self.guard.has_connection() {
+        if !self.guard.is_on_shard || !self.guard.has_connection() {
             return touched;
         }
         let reading = Duration::from_millis(10) + world.tick;
@@ -310,7 +290,7 @@ impl Seen {
     pub(crate) fn check(&self, world: &World, held_until: impl Fn() -> Duration) {
         let now = world.now();
         let slack = 3 * world.tick
-            + if self.guard.is_on_shard() { Duration::from_millis(20) } else { Duration::ZERO };
+            + if self.guard.is_on_shard { Duration::from_millis(20) } else { Duration::ZERO };
         let late_by = |at: Duration, due: Duration| at > due + slack && at > held_until() + slack;
         let late = |due: Duration| late_by(now, due);
         let taken_at = self.witness.known().progress.last().map(|last| last.at);
@@ -359,7 +339,6 @@ impl Seen {
 
     /// The client has seen the end of the connection.
     pub(crate) fn client_is_told(&self, world: &World) {
-        self.told.set(Some(world.now()));
         if !self.is_over() && self.witness.known().end_came_at.is_none() {
             world.violate(format!("{:?}: its client sees an end before the server", self.guard));
         }
@@ -389,25 +368,6 @@ impl Seen {
     }
 }
 
-impl std::fmt::Debug for Seen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen")
-            .field("asks", &self.asks)
-            .field("limit", &self.limit)
-            .field("stall", &self.stall)
-            .field("opened", &self.opened.get())
-            .field("reads", &self.reads.get())
-            .field("writes", &self.writes.get())
-            .field("wrote_at", &self.wrote_at.get())
-            .field("measured", &self.measured)
-            .field("beats_from", &self.beats_from.get())
-            .field("ended", &self.ended.get())
-            .field("client", &self.client)
-            .field("witness", &self.witness)
-            .finish_non_exhaustive()
-    }
-}
-
 /// How many connections the deadlines of each kind have ended.
 #[derive(Default)]
 pub(crate) struct Counted {
@@ -419,7 +379,7 @@ impl Counted {
     pub(crate) fn add(&mut self, seen: &Seen) {
         let Some((end, _)) = seen.ended.get() else { return };
         if !seen.guard.has_connection() {
-            self.closed += u64::from(seen.guard == Guard::ControlTimeout);
+            self.closed += u64::from(seen.guard.waits == Waits::ControlTimeout);
             return;
         }
         match end {

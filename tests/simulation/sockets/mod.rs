@@ -10,9 +10,9 @@ pub(crate) mod laws;
 pub(crate) mod rates;
 pub(crate) mod servers;
 
-use std::cell::RefCell;
 use std::iter;
 use std::rc::Rc;
+use std::slice;
 use std::time::Duration;
 
 use corewheel::sim::Simulation;
@@ -21,46 +21,30 @@ use corewheel::{ShardId, TimerService};
 use fastrand::Rng;
 
 use self::laws::Seen;
-use self::servers::{GUARDS, Guard};
-use crate::judge::{Done, Fault, Judge, check_no_timers, end, one_of, pair, start};
+use self::servers::Guard;
+use crate::judge::{Command, Fault, History, Judge, Kind, at_place, one_of, pair, start};
 
 /// No command stalls or holds anything for longer.
 const FAULT_MAX: u64 = 400;
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Command {
-    /// A client connects. It does what its seed says.
-    Open {
-        guard: Guard,
-        on: u8,
-        seed: u64,
-    },
-    Run(Duration),
-    Fault(Fault),
-}
-
 /// The commands of a seed. Some kinds of faults are switched off.
 pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
     let faults = rng.u8(..);
-    let guards: Vec<_> = GUARDS.into_iter().filter(|_| rng.bool()).collect();
-    let guards = if guards.is_empty() { GUARDS.to_vec() } else { guards };
     let command = |rng: &mut Rng| {
         let time = Duration::from_micros(rng.u64(..FAULT_MAX * 1_000));
         let on = rng.u8(..);
         let fault = rng.u8(..6);
         match rng.u8(..10) {
-            0..=3 => {
-                Command::Open { guard: guards[rng.usize(..guards.len())], on, seed: rng.u64(..) }
-            }
+            0..=3 => Command::Open(on, rng.u64(..)),
             4..=6 => Command::Run(time),
             _ if faults & 1 << fault == 0 => Command::Run(time / 4),
             _ => Command::Fault(match fault {
                 0 => Fault::HoldDriver(time),
-                1 => Fault::Stall { on, time },
-                2 => Fault::StallWorker { on, time },
-                3 => Fault::StallShard { shard: on, time },
+                1 => Fault::Stall(on, time),
+                2 => Fault::StallWorker(on, time),
+                3 => Fault::StallShard(on, time),
                 4 => Fault::Stop(time),
-                _ => Fault::WakeSome { on },
+                _ => Fault::WakeSome(on),
             }),
         }
     };
@@ -71,13 +55,13 @@ pub(crate) fn plan(rng: &mut Rng) -> Vec<Command> {
 pub(crate) type World = Judge<Known>;
 
 pub(crate) struct Known {
+    /// Those of the servers. Some are switched off.
+    guards: Vec<Guard>,
     pub(crate) tick: Duration,
     /// The longest answer of a server.
     pub(crate) answer_max: usize,
     /// The most bytes that a client sends in a row.
     pub(crate) send_max: usize,
-    /// When shards were held up, from when to when, in order.
-    pub(crate) stalls: RefCell<Vec<(Duration, Duration)>>,
 }
 
 impl World {
@@ -92,39 +76,6 @@ impl World {
         let stalls = self.stalls.borrow();
         stalls.iter().map(|(begin, end)| end.saturating_sub(since.max(*begin))).sum()
     }
-}
-
-struct History {
-    sim: Simulation<u8>,
-    net: Net,
-    world: Rc<World>,
-    /// That of any thread comes first, then those of the shards.
-    runtimes: Vec<Runtime>,
-    seen: Vec<Rc<Seen>>,
-}
-
-/// Runs the history of a seed.
-pub(crate) fn run(seed: u64, commands: &[Command]) -> Done {
-    let mut history = History::new(seed);
-    for command in commands {
-        history.execute(command);
-    }
-    history.finish()
-}
-
-/// Runs the history of a seed. Returns a line for each command, of what was done so far.
-pub(crate) fn record(seed: u64, commands: &[Command]) -> Vec<String> {
-    let mut history = History::new(seed);
-    let execute = |command| {
-        history.execute(command);
-        let (elapsed, steps) = (history.sim.elapsed(), history.world.time.steps());
-        let shards = history.sim.service().stats().shards;
-        let counts: Vec<_> = shards.iter().map(|shard| shard.counts).collect();
-        format!("{elapsed:?} {steps} {counts:?}")
-    };
-    let record = commands.iter().map(execute).collect();
-    history.finish();
-    record
 }
 
 /// Settings with a random part of each.
@@ -154,8 +105,10 @@ pub(crate) fn runtimes<T: Send + 'static>(
     iter::once(None).chain(shards).map(runtime).collect()
 }
 
-impl History {
-    fn new(seed: u64) -> Self {
+impl Kind for Known {
+    type Seen = Seen;
+
+    fn new(seed: u64) -> History<Self> {
         let mut rng = Rng::with_seed(!seed);
         let (builder, tick) = settings(&mut rng);
         let mut sim = start(seed, builder);
@@ -177,112 +130,77 @@ impl History {
         let lowat = if not_sent_lowat == 0 { portion } else { not_sent_lowat };
         let portion = portion.min(send_buffer).min(receive_buffer).min(segment).min(lowat);
         let runtimes = runtimes(&sim, &net, &mut rng);
-        let known = Known {
+        let mut guards: Vec<_> = Guard::all().filter(|_| rng.bool()).collect();
+        if guards.is_empty() {
+            guards.extend(Guard::all());
+        }
+        let known = Self {
+            guards,
             tick,
             answer_max: (2 * (send_buffer + receive_buffer)).min(100 * portion),
             send_max: (20 * receive_buffer).min(300),
-            stalls: RefCell::default(),
         };
-        let world = Rc::new(Judge::new(&sim, known));
-        Self { sim, net, world, runtimes, seen: Vec::new() }
+        History::of(sim, net, runtimes, known)
     }
 
-    fn execute(&mut self, command: &Command) {
-        match *command {
-            Command::Open { guard, on, seed } => self.open(guard, on, seed),
-            Command::Run(time) => self.run_for(time),
-            Command::Fault(fault) => {
-                if let Some(time) = fault.stalls_for() {
-                    let now = self.world.now();
-                    self.world.stalls.borrow_mut().push((now, now + time));
-                }
-                fault.execute(&mut self.sim, &self.runtimes);
-            }
-        }
-    }
-
-    fn open(&mut self, guard: Guard, on: u8, seed: u64) {
-        let mut rng = Rng::with_seed(seed);
-        let number = self.seen.len() as u16;
-        let (listener, stream) = pair(&self.net, number);
+    fn open(history: &mut History<Self>, on: usize, mut rng: Rng) {
+        let world = Rc::clone(&history.world);
+        let guard = world.guards[rng.usize(..world.guards.len())];
+        let place = if guard.is_on_shard { 1 + on % (history.runtimes.len() - 1) } else { 0 };
+        let runtime = history.runtimes[place].clone();
+        let (listener, stream) = pair(&history.net, history.seen.len() as u16);
+        let witness = stream.peer_socket().expect("it is in the listener's queue");
         let limit = Duration::from_millis(rng.u64(5..300));
         let other = Duration::from_millis(rng.u64(5..300));
-        let limits = [limit, one_of(&mut rng, &[limit, other])];
-        let witness = stream.peer_socket().expect("it is in the listener's queue");
-        let asks = guard.may_ask() && rng.bool();
-        let shards = self.sim.service().shards().count();
-        let place = if guard.is_on_shard() { 1 + usize::from(on) % shards } else { 0 };
-        let runtime = self.runtimes[place].clone();
-        let witnesses = [witness, stream.socket()];
-        let known = Rc::new(Seen::new(guard, asks, limits, witnesses, runtime.clone()));
-        self.seen.push(Rc::clone(&known));
-        let client = clients::client(Rc::clone(&self.world), Rc::clone(&known), stream, rng.fork());
-        drop(self.sim.spawn(client));
-        let world = Rc::clone(&self.world);
-        let handle = self.sim.service().handle();
-        let timers =
-            guard.is_on_shard().then(|| self.sim.timers(ShardId::new(place as u16 - 1)).clone());
+        let seen = Rc::new(Seen {
+            guard,
+            asks: guard.may_ask() && rng.bool(),
+            limit,
+            stall: one_of(&mut rng, &[limit, other]),
+            witness,
+            client: stream.socket(),
+            runtime: runtime.clone(),
+            marks: laws::Marks::default(),
+        });
+        history.seen.push(Rc::clone(&seen));
+        let client = clients::client(Rc::clone(&world), Rc::clone(&seen), stream, rng.fork());
+        drop(history.sim.spawn(client));
+        let on = history.timers(place);
         drop(runtime.spawn(async move {
             let stream = listener.accept().await;
-            known.opened.set(Some(world.now()));
-            let end = servers::serve(&world, &known, stream, handle, timers, rng).await;
-            known.end(&world, end);
+            let end =
+                at_place!(on, |place| servers::serve(&world, &seen, stream, place, rng).await);
+            seen.end(&world, end);
         }));
     }
 
-    /// When the last stall or hold of any shard or runtime ends.
-    fn held_until(&self, runtime: &Runtime) -> Duration {
-        let shards = self.sim.service().shards();
-        let stalls = shards.filter_map(|shard| self.sim.stall_end(shard));
-        stalls.max().unwrap_or_default().max(runtime.held_until())
-    }
-
-    fn step(&mut self) {
-        if !self.sim.step() {
-            for seen in &self.seen {
-                if seen.is_over() {
-                    seen.check_gone(&self.world);
-                } else {
-                    seen.check(&self.world, || self.held_until(&seen.runtime));
-                }
+    fn check(history: &History<Self>, rests: bool) {
+        for seen in history.seen.iter().filter(|_| rests) {
+            if seen.is_over() {
+                seen.check_gone(&history.world);
+            } else {
+                let runtimes = slice::from_ref(&seen.runtime);
+                seen.check(&history.world, || history.held_until(runtimes));
             }
         }
-        self.world.check();
     }
 
-    fn run_for(&mut self, time: Duration) {
-        let end = self.sim.elapsed().saturating_add(time);
-        while self.sim.next_at().is_some_and(|at| at <= end) {
-            self.step();
-        }
-        self.sim.leap(end.saturating_sub(self.sim.elapsed()));
-        while self.sim.next_at().is_some_and(|at| at <= end) {
-            self.step();
-        }
-    }
-
-    /// Lets all connections end, and checks what they leave.
-    fn finish(mut self) -> Done {
+    fn finish(history: &mut History<Self>) {
         // A client falls silent after so long, each limit is shorter than a second, and at the
         // least rate the longest answer takes less than the rest. So no connection is left that has
         // moved no byte for as long as this.
         let left = Duration::from_millis(FAULT_MAX) + clients::LIFE_MAX + Duration::from_mins(5);
         let mut transfers = None;
-        while transfers != Some(self.net.transfers()) {
-            transfers = Some(self.net.transfers());
-            self.run_for(left);
-        }
-        for seen in &self.seen {
-            seen.check_end();
+        while transfers != Some(history.net.transfers()) {
+            transfers = Some(history.net.transfers());
+            history.run_for(left);
         }
         let mut counted = laws::Counted::default();
-        self.seen.iter().for_each(|seen| counted.add(seen));
-        counted.check(&self.sim.service().stats());
-        check_no_timers(&self.sim);
-        let mut done = self.world.done();
-        done.count("transfers", self.net.transfers());
-        done.count("steps", self.world.time.steps());
-        end(self.sim, &self.net);
-        done
+        for seen in &history.seen {
+            seen.check_end();
+            counted.add(seen);
+        }
+        counted.check(&history.sim.service().stats());
+        history.world.count("transfers", history.net.transfers());
     }
 }

@@ -12,16 +12,24 @@ use corewheel::sim::net::Stream;
 use corewheel::stream::{StreamLimits, StreamTimeout, TimedIo};
 use corewheel::{ConnEvent, ConnLimits, DeadlineKind, Handle, TimeoutError, Timers};
 use fastrand::Rng;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::World;
 use super::laws::{End, Seen};
 use super::rates::{Noted, READ, WRITE, random_rate};
+use crate::judge::{Place, poll_read};
 
-/// What ends the waits of a server.
+/// What ends the waits of a server, and whether it is on a shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guard {
+    pub(crate) waits: Waits,
+    pub(crate) is_on_shard: bool,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Guard {
-    HandleTimeout,
+pub(crate) enum Waits {
+    Timeout,
+    ControlTimeout,
     Race,
     /// `next` beside a read, in any order.
     Select,
@@ -31,98 +39,60 @@ pub(crate) enum Guard {
     StreamIdle,
     /// Two halves of a `TimedIo`, which read and write at the same time.
     Halves,
-    ControlTimeout,
-    ShardTimeout,
-    ShardRace,
-    ShardSelect,
-    ShardStream,
-    ShardHalves,
     /// Measured reads and writes, by which the server says when it waits.
     Rated,
-    ShardRated,
     /// `TimedIo` with least rates.
     StreamRated,
-    ShardStreamRated,
     /// A byte is sent at each heartbeat.
     Beats,
-    ShardBeats,
 }
 
-pub(crate) const GUARDS: [Guard; 18] = [
-    Guard::HandleTimeout,
-    Guard::Race,
-    Guard::Select,
-    Guard::Stream,
-    Guard::StreamIdle,
-    Guard::Halves,
-    Guard::ControlTimeout,
-    Guard::ShardTimeout,
-    Guard::ShardRace,
-    Guard::ShardSelect,
-    Guard::ShardStream,
-    Guard::ShardHalves,
-    Guard::Rated,
-    Guard::ShardRated,
-    Guard::StreamRated,
-    Guard::ShardStreamRated,
-    Guard::Beats,
-    Guard::ShardBeats,
-];
-
 impl Guard {
-    pub(crate) fn is_on_shard(self) -> bool {
-        use Guard::{ShardBeats, ShardHalves, ShardRace, ShardRated, ShardSelect};
-        use Guard::{ShardStream, ShardStreamRated, ShardTimeout};
-        matches!(self, ShardTimeout | ShardRace | ShardSelect | ShardStream | ShardHalves)
-            || matches!(self, ShardRated | ShardStreamRated | ShardBeats)
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        use Waits::{Beats, ControlTimeout, Halves, Race, Rated};
+        use Waits::{Select, Stream, StreamIdle, StreamRated, Timeout};
+        let streams = [Stream, StreamIdle, Halves, StreamRated];
+        let all = [Timeout, ControlTimeout, Race, Select, Rated, Beats].into_iter().chain(streams);
+        all.flat_map(|waits| [false, true].map(|is_on_shard| Self { waits, is_on_shard }))
     }
 
     pub(crate) fn beats(self) -> bool {
-        matches!(self, Self::Beats | Self::ShardBeats)
+        self.waits == Waits::Beats
     }
 
     /// Whether the service knows the connection and counts its end by the reason.
     pub(crate) fn has_connection(self) -> bool {
-        !matches!(self, Self::HandleTimeout | Self::ShardTimeout | Self::ControlTimeout)
+        !matches!(self.waits, Waits::Timeout | Waits::ControlTimeout)
     }
 
     /// Whether it may ask the socket what the peer has acknowledged.
     pub(crate) fn may_ask(self) -> bool {
-        self.asks_by_stream() || self.asks_by_race()
+        self.asks_by_stream() || matches!(self.waits, Waits::Race | Waits::Rated)
     }
 
     /// Whether a stream asks the socket. Bytes that are left are a write that waits then.
     pub(crate) fn asks_by_stream(self) -> bool {
-        use Guard::{Halves, ShardHalves, ShardStream, ShardStreamRated};
-        use Guard::{Stream, StreamIdle, StreamRated};
-        matches!(self, Stream | StreamIdle | Halves | ShardStream | ShardHalves)
-            || matches!(self, StreamRated | ShardStreamRated)
-    }
-
-    fn asks_by_race(self) -> bool {
-        use Guard::{Race, Rated, ShardRace, ShardRated};
-        matches!(self, Race | ShardRace | Rated | ShardRated)
+        use Waits::{Halves, Stream, StreamIdle, StreamRated};
+        matches!(self.waits, Stream | StreamIdle | Halves | StreamRated)
     }
 
     /// Whether a least rate bounds its writes, and no time without progress.
     pub(crate) fn is_rated(self) -> bool {
-        use Guard::{Rated, ShardRated, ShardStreamRated, StreamRated};
-        matches!(self, Rated | ShardRated | StreamRated | ShardStreamRated)
+        matches!(self.waits, Waits::Rated | Waits::StreamRated)
     }
 
     /// The name of its idle deadline in the statistics.
     pub(crate) fn idle_name(self) -> &'static str {
-        if self == Self::StreamIdle { "all idle" } else { "read idle" }
+        if self.waits == Waits::StreamIdle { "all idle" } else { "read idle" }
     }
 }
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve(
+pub(crate) async fn serve<P: Place<Side: Events>>(
     world: &World,
     seen: &Rc<Seen>,
     stream: Stream,
-    handle: Handle<u8>,
-    timers: Option<Timers<u8>>,
+    place: P,
     mut rng: Rng,
 ) -> End {
     let age = rng.bool().then(|| Duration::from_millis(rng.u64(50..1_500)));
@@ -142,52 +112,26 @@ pub(crate) async fn serve(
     let beats = limits.heartbeat(seen.beat());
     seen.began.set(Some(world.now()));
     let served = Served { world, seen, rng };
-    let shard = || timers.as_ref().expect("it is on a shard");
-    let on_shard = |limits| shard().connection(limits).expect("there is room");
-    match seen.guard {
-        Guard::HandleTimeout => served.within_handle(stream, handle).await,
-        Guard::ShardTimeout => served.within_shard(stream, shard().clone()).await,
-        Guard::ControlTimeout => {
-            let stream = TimedIo::new(stream, handle, StreamLimits::default());
-            served.within_control(stream).await
+    match seen.guard.waits {
+        Waits::Timeout => served.within(stream, place).await,
+        Waits::ControlTimeout => {
+            served.within_control(place.limited(stream, StreamLimits::default())).await
         }
-        Guard::Race => served.race(stream, handle.connection(limits)).await,
-        Guard::ShardRace => served.race(stream, on_shard(limits)).await,
-        Guard::Select => served.select(stream, handle.connection(limits)).await,
-        Guard::ShardSelect => served.select(stream, on_shard(limits)).await,
-        Guard::Rated => served.rated(stream, handle.connection(rates)).await,
-        Guard::ShardRated => served.rated(stream, on_shard(rates)).await,
-        Guard::Beats => served.beats(stream, handle.connection(beats)).await,
-        Guard::ShardBeats => served.beats(stream, on_shard(beats)).await,
-        Guard::Stream => served.stream(judged(TimedIo::new(stream, handle, by_read), seen)).await,
-        Guard::StreamIdle => {
+        Waits::Race => served.race(stream, place.connection(limits)).await,
+        Waits::Select => served.select(stream, place.connection(limits)).await,
+        Waits::Rated => served.rated(stream, place.connection(rates)).await,
+        Waits::Beats => served.beats(stream, place.connection(beats)).await,
+        Waits::Stream => served.stream(place.stream(stream, by_read, seen.asks)).await,
+        Waits::StreamIdle => {
             let limits = stream_limits.idle(seen.limit);
-            served.stream(judged(TimedIo::new(stream, handle, limits), seen)).await
+            served.stream(place.stream(stream, limits, seen.asks)).await
         }
-        Guard::Halves => served.halves(judged(TimedIo::new(stream, handle, by_read), seen)).await,
-        Guard::StreamRated => {
+        Waits::Halves => served.halves(place.stream(stream, by_read, seen.asks)).await,
+        Waits::StreamRated => {
             let stream = Noted { stream, world, seen };
-            served.stream_rated(judged(TimedIo::new(stream, handle, stream_rates), seen)).await
-        }
-        Guard::ShardStream => {
-            let stream = TimedIo::on_shard(stream, shard(), by_read).expect("there is room");
-            served.stream(judged(stream, seen)).await
-        }
-        Guard::ShardHalves => {
-            let stream = TimedIo::on_shard(stream, shard(), by_read).expect("there is room");
-            served.halves(judged(stream, seen)).await
-        }
-        Guard::ShardStreamRated => {
-            let stream = Noted { stream, world, seen };
-            let stream = TimedIo::on_shard(stream, shard(), stream_rates);
-            served.stream_rated(judged(stream.expect("there is room"), seen)).await
+            served.stream_rated(place.stream(stream, stream_rates, seen.asks)).await
         }
     }
-}
-
-/// The stream, which asks its socket what the peer has acknowledged if the connection does.
-fn judged<S: AsRef<Stream>, M: Side>(stream: TimedIo<S, M>, seen: &Seen) -> TimedIo<S, M> {
-    if seen.asks { stream.with_simulated_socket() } else { stream }
 }
 
 /// The end of a wait: how many bytes, or the end of the connection.
@@ -272,21 +216,22 @@ impl Events for Timers {
 
 /// Reads and answers, by waits that a guard makes.
 macro_rules! talk {
-    ($self:ident, $stream:ident, $read:expr, $write:expr) => {{
+    ($self:ident, |$buffer:ident| $read:expr, |$part:ident| $write:expr) => {{
         let mut buffer = [0; 64];
         loop {
             let room = $self.rng.usize(1..=buffer.len());
             $self.begin_read();
-            match $read(&mut $self, &mut $stream, &mut buffer[..room]).await {
+            let $buffer = &mut buffer[..room];
+            match $read {
                 Ok(0) => return End::ByPeer,
                 Ok(_) => $self.seen.reads.set(None),
                 Err(end) => return end,
             }
             let mut left = $self.answer();
             while left > 0 {
-                let part = vec![b'b'; left];
+                let $part = &vec![b'b'; left];
                 $self.begin_write();
-                match $write(&mut $self, &mut $stream, &part).await {
+                match $write {
                     Ok(count) => left -= count,
                     Err(end) => return end,
                 }
@@ -320,65 +265,34 @@ impl Served<'_> {
         }
     }
 
-    async fn within_handle(mut self, mut stream: Stream, handle: Handle<u8>) -> End {
+    async fn within(mut self, mut stream: Stream, place: impl Place) -> End {
         let (limit, stall) = (self.seen.limit, self.seen.stall);
         talk!(
             self,
-            stream,
-            async |_: &mut Self, stream: &mut Stream, buffer: &mut [u8]| of_timeout(
-                handle.timeout(limit, stream.read(buffer)).await,
-                End::Idle
-            ),
-            async |_: &mut Self, stream: &mut Stream, part: &[u8]| of_timeout(
-                handle.timeout(stall, stream.write(part)).await,
-                End::Stalled
-            )
+            |buffer| of_timeout(place.timeout(limit, stream.read(buffer)).await, End::Idle),
+            |part| of_timeout(place.timeout(stall, stream.write(part)).await, End::Stalled)
         )
     }
 
-    async fn within_shard(mut self, mut stream: Stream, timers: Timers<u8>) -> End {
-        let (limit, stall) = (self.seen.limit, self.seen.stall);
-        talk!(
-            self,
-            stream,
-            async |_: &mut Self, stream: &mut Stream, buffer: &mut [u8]| of_timeout(
-                timers.timeout(limit, stream.read(buffer)).await,
-                End::Idle
-            ),
-            async |_: &mut Self, stream: &mut Stream, part: &[u8]| of_timeout(
-                timers.timeout(stall, stream.write(part)).await,
-                End::Stalled
-            )
-        )
-    }
-
-    async fn within_control(mut self, mut stream: TimedIo<Stream>) -> End {
+    async fn within_control<M: Side>(mut self, mut stream: TimedIo<Stream, M>) -> End {
         let (limit, stall, control) = (self.seen.limit, self.seen.stall, stream.control());
         talk!(
             self,
-            stream,
-            async |_: &mut Self, stream: &mut TimedIo<Stream>, buffer: &mut [u8]| of_timeout(
-                control.timeout(limit, stream.read(buffer)).await,
-                End::Idle
-            ),
-            async |_: &mut Self, stream: &mut TimedIo<Stream>, part: &[u8]| of_timeout(
-                control.timeout(stall, stream.write(part)).await,
-                End::Stalled
-            )
+            |buffer| of_timeout(control.timeout(limit, stream.read(buffer)).await, End::Idle),
+            |part| of_timeout(control.timeout(stall, stream.write(part)).await, End::Stalled)
         )
     }
 
     async fn race<M: Events>(mut self, mut stream: Stream, conn: ConnTimers<M>) -> End {
         talk!(
             self,
-            stream,
-            async |_: &mut Self, stream: &mut Stream, buffer: &mut [u8]| {
+            |buffer| {
                 conn.touch_read();
                 M::raced(conn.race(pin!(stream.read(buffer))).await)
             },
-            async |this: &mut Self, stream: &mut Stream, part: &[u8]| {
+            |part| {
                 let _writing = conn.begin_write();
-                this.race_write(stream, &conn, part).await
+                self.race_write(&mut stream, &conn, part).await
             }
         )
     }
@@ -408,14 +322,13 @@ impl Served<'_> {
     async fn select<M: Events>(mut self, mut stream: Stream, conn: ConnTimers<M>) -> End {
         talk!(
             self,
-            stream,
-            async |this: &mut Self, stream: &mut Stream, buffer: &mut [u8]| {
+            |buffer| {
                 conn.touch_read();
-                this.either(stream.read(buffer), &conn).await
+                self.either(stream.read(buffer), &conn).await
             },
-            async |this: &mut Self, stream: &mut Stream, part: &[u8]| {
+            |part| {
                 let _writing = conn.begin_write();
-                this.either(stream.write(part), &conn).await
+                self.either(stream.write(part), &conn).await
             }
         )
     }
@@ -444,16 +357,9 @@ impl Served<'_> {
     }
 
     async fn stream<M: Side>(mut self, mut stream: TimedIo<Stream, M>) -> End {
-        talk!(
-            self,
-            stream,
-            async |_: &mut Self, stream: &mut TimedIo<Stream, M>, buffer: &mut [u8]| of_io(
-                stream.read(buffer).await
-            ),
-            async |_: &mut Self, stream: &mut TimedIo<Stream, M>, part: &[u8]| of_io(
-                stream.write(part).await
-            )
-        )
+        talk!(self, |buffer| of_io(stream.read(buffer).await), |part| of_io(
+            stream.write(part).await
+        ))
     }
 
     /// Reads all the time, and answers beside that.
@@ -469,9 +375,7 @@ impl Served<'_> {
                 goes_on = false;
                 for is_read in [is_first, !is_first] {
                     if is_read {
-                        let mut part = tokio::io::ReadBuf::new(&mut buffer);
-                        let read = pin!(&mut reads).poll_read(cx, &mut part);
-                        match read.map_ok(|()| part.filled().len()).map(of_io) {
+                        match poll_read(&mut reads, cx, &mut buffer).map(of_io) {
                             Poll::Ready(Ok(0)) => return Poll::Ready(End::ByPeer),
                             Poll::Ready(Ok(_)) => {
                                 goes_on = true;

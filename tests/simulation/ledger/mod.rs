@@ -4,23 +4,27 @@
 //! A violation is noted here and not raised at once, since most of the code that finds one runs in
 //! a callback, where the shard contains panics.
 
+mod jobs;
+mod waits;
+
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use corewheel::sim::Time;
 use corewheel::{CancelOutcome, Payload, ResetOutcome, TimerId};
 
+pub(crate) use self::jobs::{Job, drop_contained};
+use self::waits::Waiting;
 use crate::commands::{Due, Temper};
 
 /// The number of a timer of a history.
 pub(crate) type Id = usize;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum State {
+    #[default]
     Live,
     Fired,
     Cancelled,
@@ -29,8 +33,10 @@ pub(crate) enum State {
     Dropped,
 }
 
+type Cancelled<C> = CancelOutcome<Payload<Job, C>>;
+
 /// A timer, as its owner knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an uncertainty of its own")]
 pub(crate) struct Timer {
     pub(crate) state: State,
@@ -59,9 +65,8 @@ pub(crate) struct Timer {
     /// The time of that step, in nanoseconds. A timer whose deadline had passed by then is due
     /// then.
     since_ns: u64,
-    /// Requests on their way whose arrival no reply tells, the schedule included: the client and
-    /// the shard, and the place of each in the order of what that client sends there.
-    sent: Vec<(u32, usize, u64)>,
+    /// Requests on their way whose arrival no reply tells, the schedule included.
+    sent: Vec<Sent>,
     /// The client that has sent all requests on their way, which arrive in the order in which they
     /// were sent; `None` if several have, or if none is on its way.
     sender: Option<u32>,
@@ -70,6 +75,10 @@ pub(crate) struct Timer {
     /// For a value that is delivered when a task takes it: how many tasks wait for one.
     takers: Option<Rc<Cell<u32>>>,
 }
+
+/// A request on its way: the client and the shard, and its place in the order of what that client
+/// sends there.
+type Sent = (u32, usize, u64);
 
 impl Timer {
     /// The deadline of the last reset, if nothing comes after it and it comes after all others.
@@ -91,57 +100,10 @@ pub(crate) struct Ledger {
     pub(crate) fires_all: Cell<bool>,
     /// How many tasks wait for a reply or for a timeout.
     pub(crate) waiting: Cell<u32>,
-    /// What shards were asked for that does not wait for a time, and whether it is done.
-    asked: RefCell<Vec<(usize, Arc<AtomicBool>)>>,
+    /// What shards were asked for that does not wait for a time. Dropped when it is done.
+    asked: RefCell<Vec<(usize, Weak<()>)>>,
     /// Timeouts of tasks; `None` when the task is done.
     timeouts: RefCell<Vec<Option<Waiting>>>,
-}
-
-/// What a task waits for: the shard, `None` if it may be any, and the deadline.
-type Waiting = (Option<usize>, u64);
-
-/// A payload: a value, or what a callback captures.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) id: Id,
-    pub(crate) temper: Temper,
-    is_armed: bool,
-}
-
-impl Job {
-    /// The payload has come back, or was delivered: its drop means nothing.
-    pub(crate) fn disarm(mut self) {
-        self.is_armed = false;
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if !self.is_armed {
-            return;
-        }
-        Ledger::with(|ledger| ledger.dropped(self.id));
-        if std::thread::panicking() {
-            Ledger::violate_unwinding("a value");
-        } else {
-            assert!(self.temper != Temper::PanicsWhenDropped, "on purpose");
-        }
-    }
-}
-
-/// Drops a value that may panic on purpose.
-pub(crate) fn drop_contained<V>(value: V) {
-    // The panic's message is of no interest.
-    drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
-}
-
-/// What a shard was asked for.
-pub(crate) struct Asked(Arc<AtomicBool>);
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 thread_local! {
@@ -189,7 +151,7 @@ impl Ledger {
         self.violation.borrow_mut().get_or_insert(what);
     }
 
-    fn require(&self, holds: bool, what: impl FnOnce() -> String) {
+    pub(crate) fn require(&self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.violate(what());
         }
@@ -241,8 +203,18 @@ impl Ledger {
         self.timers.borrow()[id].clone()
     }
 
+    pub(crate) fn is_live(&self, id: Id) -> bool {
+        self.timers.borrow()[id].state == State::Live
+    }
+
     fn edit<R>(&self, id: Id, edit: impl FnOnce(&mut Timer) -> R) -> R {
         edit(&mut self.timers.borrow_mut()[id])
+    }
+
+    fn is_due_at(&self, timer: &mut Timer, due: u64) {
+        (timer.due_min, timer.due_max) = (due, due);
+        timer.is_due_at_once = due <= self.now();
+        timer.is_zero = false;
     }
 
     fn may_be_due_at(&self, timer: &mut Timer, due: u64) {
@@ -259,8 +231,13 @@ impl Ledger {
                 (timer.due_min, timer.due_max) = (due, due);
             }
             timer.sender = None;
-            (timer.since, timer.since_ns) = (self.time.steps(), self.now());
+            self.rests(timer);
         }
+    }
+
+    /// Nothing for the timer is on its way from now on.
+    fn rests(&self, timer: &mut Timer) {
+        (timer.since, timer.since_ns) = (self.time.steps(), self.now());
     }
 }
 
@@ -274,29 +251,20 @@ impl Ledger {
         temper: Temper,
         sent: Option<(u32, u64)>,
     ) -> Job {
-        let is_zero = due == Due::In(Duration::ZERO) && sent.is_none();
-        let due = self.nanos_at(due);
-        let mut timers = self.timers.borrow_mut();
-        timers.push(Timer {
-            state: State::Live,
-            handle: None,
+        let mut timer = Timer {
             shard,
-            due_min: due,
-            due_max: due,
-            is_due_at_once: due <= self.now(),
-            is_zero,
             in_flight: u32::from(sent.is_some()),
-            requests: 0,
-            cancels: 0,
             may_drop: self.ended.borrow()[shard],
-            since: self.time.steps(),
-            since_ns: self.now(),
             sent: sent.map(|(client, number)| (client, shard, number)).into_iter().collect(),
             sender: sent.map(|(client, _)| client),
-            reset_to: None,
-            takers: None,
-        });
-        Job { id: timers.len() - 1, temper, is_armed: true }
+            ..Timer::default()
+        };
+        self.is_due_at(&mut timer, self.nanos_at(due));
+        self.rests(&mut timer);
+        timer.is_zero = due == Due::In(Duration::ZERO) && sent.is_none();
+        let mut timers = self.timers.borrow_mut();
+        timers.push(timer);
+        Job::new(timers.len() - 1, temper)
     }
 
     /// A value of a container of the shard, whose timers are the container's own.
@@ -306,48 +274,28 @@ impl Ledger {
         job
     }
 
-    /// A value that is delivered only when one of so many tasks takes it.
-    pub(crate) fn value_to_take(
-        &self,
-        shard: usize,
-        due: Due,
-        temper: Temper,
-        takers: &Rc<Cell<u32>>,
-    ) -> Job {
-        let job = self.value(shard, due, temper);
-        self.edit(job.id, |timer| timer.takers = Some(Rc::clone(takers)));
-        job
+    /// A value is delivered only when one of so many tasks takes it.
+    pub(crate) fn waits_for(&self, id: Id, takers: &Rc<Cell<u32>>) {
+        self.edit(id, |timer| timer.takers = Some(Rc::clone(takers)));
     }
 
-    /// A value that is due between two times, in nanoseconds, which depends on the scale.
-    pub(crate) fn value_between(&self, shard: usize, due: (u64, u64), temper: Temper) -> Job {
-        let job = self.value(shard, Due::Never, temper);
-        self.is_due_between(job.id, due);
-        job
-    }
-
+    /// A value is due between two times, in nanoseconds, which depends on the scale.
     pub(crate) fn is_due_between(&self, id: Id, (min, max): (u64, u64)) {
         self.edit(id, |timer| (timer.due_min, timer.due_max) = (min, max));
-    }
-
-    /// An operation is complete before its deadline.
-    pub(crate) fn completed(&self, id: Id) {
-        self.finish(id, State::Fired);
     }
 
     /// A value of a container has another deadline.
     pub(crate) fn value_reset(&self, id: Id, due: Due) {
         let due = self.nanos_at(due);
-        self.edit(id, |timer| {
-            (timer.due_min, timer.due_max) = (due, due);
-            timer.is_due_at_once = due <= self.now();
-        });
+        self.edit(id, |timer| self.is_due_at(timer, due));
     }
 
-    /// A container gives a value back undelivered.
-    pub(crate) fn taken_out(&self, job: Job) {
-        self.finish(job.id, State::Cancelled);
-        job.disarm();
+    /// A container gives values back undelivered.
+    pub(crate) fn taken_out(&self, jobs: impl IntoIterator<Item = Job>) {
+        for job in jobs {
+            self.finish(job.id, State::Cancelled);
+            job.disarm();
+        }
     }
 
     /// A container is cleared.
@@ -366,6 +314,12 @@ impl Ledger {
         self.finish(id, State::Refused);
         let has_ended = self.ended.borrow()[shard];
         self.require(!is_closed || has_ended, || format!("{id} is refused as closed, and is not"));
+    }
+
+    /// A container refuses a value.
+    pub(crate) fn refuse(&self, job: Job) {
+        self.refused(job.id, false);
+        job.disarm();
     }
 
     /// A shard has received all that a client had sent to it up to its request `number`.
@@ -394,13 +348,7 @@ impl Ledger {
 
     /// A reset of a client goes to another thread; `sent` says which of its requests it is, and
     /// where it goes, if no reply will tell that it has arrived.
-    pub(crate) fn send_reset(
-        &self,
-        id: Id,
-        due: Due,
-        client: u32,
-        sent: Option<(u32, usize, u64)>,
-    ) {
+    pub(crate) fn send_reset(&self, id: Id, due: Due, client: u32, sent: Option<Sent>) {
         let due = self.nanos_at(due);
         self.edit(id, |timer| {
             if timer.in_flight == 0 {
@@ -417,20 +365,17 @@ impl Ledger {
 
     /// The reply to a reset.
     pub(crate) fn reset(&self, id: Id, outcome: ResetOutcome) {
-        self.edit(id, |timer| self.land(timer));
-        let (has_fired, is_stale) =
-            (outcome == ResetOutcome::AlreadyFired, outcome == ResetOutcome::Stale);
-        self.check_gone(id, has_fired, is_stale, 0);
+        self.landed(id);
+        match outcome {
+            ResetOutcome::AlreadyFired => self.check_fired(id),
+            ResetOutcome::Stale => self.check_stale(id, 0),
+            _ => {}
+        }
         self.require(outcome != ResetOutcome::Foreign, || format!("{id} is foreign to a reset"));
     }
 
-    /// The reply to a cancel, or its outcome on the core.
-    pub(crate) fn cancelled<C>(&self, id: Id, outcome: CancelOutcome<Payload<Job, C>>) {
-        self.cancel_ends(id, outcome, 1);
-    }
-
-    /// `sent` is how many of the cancels sent this one is.
-    fn cancel_ends<C>(&self, id: Id, outcome: CancelOutcome<Payload<Job, C>>, sent: u32) {
+    /// A cancel has this outcome; `sent` is how many of the cancels sent it is.
+    pub(crate) fn cancelled<C>(&self, id: Id, outcome: Cancelled<C>, sent: u32) {
         match outcome {
             CancelOutcome::Cancelled { payload: Payload::Value(job), .. } => {
                 self.require(job.id == id, || format!("the cancel of {id} returns {}", job.id));
@@ -444,12 +389,10 @@ impl Ledger {
             }
             CancelOutcome::Cancelled { payload: Payload::Local, .. } => {
                 let state = self.get(id).state;
-                self.require(state == State::Dropped, || {
-                    format!("{id} is cancelled, and {state:?}")
-                });
+                self.require(state == State::Dropped, || format!("{id} is cancelled: {state:?}"));
             }
-            CancelOutcome::AlreadyFired => self.check_gone(id, true, false, sent),
-            CancelOutcome::Stale => self.check_gone(id, false, true, sent),
+            CancelOutcome::AlreadyFired => self.check_fired(id),
+            CancelOutcome::Stale => self.check_stale(id, sent),
             CancelOutcome::Overtook | CancelOutcome::Elsewhere(_) => {}
             CancelOutcome::Foreign => self.violate(format!("{id} is foreign to a cancel")),
         }
@@ -460,18 +403,19 @@ impl Ledger {
         self.edit(id, |timer| self.land(timer));
     }
 
-    /// An outcome says that the timer has fired, or that it is stale.
-    fn check_gone(&self, id: Id, has_fired: bool, is_stale: bool, sent: u32) {
+    /// An outcome says that the timer has fired.
+    fn check_fired(&self, id: Id) {
+        let state = self.get(id).state;
+        self.require(state == State::Fired, || format!("{id} is said to have fired: {state:?}"));
+    }
+
+    /// An outcome says that the timer is stale; `sent` is how many of the cancels sent it replies
+    /// to.
+    fn check_stale(&self, id: Id, sent: u32) {
         let Timer { state, shard, cancels, .. } = self.get(id);
         // A shutdown that returns its timers may have them already.
-        let has_ended = self.ended.borrow()[shard];
-        self.require(!has_fired || state == State::Fired, || {
-            format!("an outcome says that {id} has fired, but it is {state:?}")
-        });
-        let may_be_stale = has_ended || cancels > sent || state != State::Live;
-        self.require(!is_stale || may_be_stale, || {
-            format!("an outcome says that {id} is stale, but it is live")
-        });
+        let may_be_stale = self.ended.borrow()[shard] || cancels > sent || state != State::Live;
+        self.require(may_be_stale, || format!("{id} is said to be stale, and is live"));
     }
 
     /// A request for a timer gets no reply, as a shard has ended.
@@ -487,17 +431,15 @@ impl Ledger {
         match outcome {
             ResetOutcome::Reset => self.edit(id, |timer| {
                 timer.requests += 1;
-                (timer.since, timer.since_ns) = (self.time.steps(), self.now());
+                self.rests(timer);
                 if timer.in_flight == 0 {
-                    (timer.due_min, timer.due_max) = (nanos, nanos);
-                    timer.is_due_at_once = nanos <= self.now();
-                    timer.is_zero = false;
+                    self.is_due_at(timer, nanos);
                 } else {
                     self.may_be_due_at(timer, nanos);
                 }
             }),
-            ResetOutcome::AlreadyFired => self.check_gone(id, true, false, 0),
-            ResetOutcome::Stale => self.check_gone(id, false, true, 0),
+            ResetOutcome::AlreadyFired => self.check_fired(id),
+            ResetOutcome::Stale => self.check_stale(id, 0),
             // The request still comes.
             ResetOutcome::Overtook => self.edit(id, |timer| self.may_be_due_at(timer, nanos)),
             ResetOutcome::Elsewhere(_) => {}
@@ -510,12 +452,7 @@ impl Ledger {
     }
 
     /// The outcome of a cancel on the core.
-    pub(crate) fn cancelled_here<C>(
-        &self,
-        id: Id,
-        outcome: CancelOutcome<Payload<Job, C>>,
-        shard: usize,
-    ) {
+    pub(crate) fn cancelled_here<C>(&self, id: Id, outcome: Cancelled<C>, shard: usize) {
         let won = outcome.won();
         self.require(won || !self.must_be_here(&self.get(id), shard), || {
             format!("{id} is on this core, but a cancel does not win")
@@ -526,7 +463,7 @@ impl Ledger {
                 timer.cancels += 1;
             });
         }
-        self.cancel_ends(id, outcome, 0);
+        self.cancelled(id, outcome, 0);
     }
 
     fn must_be_here(&self, timer: &Timer, shard: usize) -> bool {
@@ -544,48 +481,17 @@ impl Ledger {
         }
     }
 
-    /// A shard that works does it before the clock moves. The result is dropped when it is done.
-    pub(crate) fn ask(&self, shard: usize) -> Asked {
-        let is_done = Arc::default();
-        self.asked.borrow_mut().push((shard, Arc::clone(&is_done)));
-        Asked(is_done)
-    }
-
-    pub(crate) fn timeout(&self, shard: usize, due: u64) -> usize {
-        self.timeout_on(Some(shard), due)
-    }
-
-    /// A timeout on a shard, or on any if `shard` is `None`.
-    pub(crate) fn timeout_on(&self, shard: Option<usize>, due: u64) -> usize {
-        let mut timeouts = self.timeouts.borrow_mut();
-        timeouts.push(Some((shard, due)));
-        timeouts.len() - 1
-    }
-
-    pub(crate) fn timeout_reset(&self, index: usize, due: u64) {
-        if let Some((_, before)) = &mut self.timeouts.borrow_mut()[index] {
-            *before = due;
-        }
-    }
-
     /// Whether a timer of a handle may be refused as closed: its shard has ended, or any has if
     /// `shard` is `None`.
     pub(crate) fn may_be_closed(&self, shard: Option<usize>) -> bool {
         let ended = self.ended.borrow();
         shard.map_or_else(|| ended.contains(&true), |shard| ended[shard])
     }
-
-    pub(crate) fn timeout_done(&self, index: usize, is_elapsed: bool) {
-        let timeout = self.timeouts.borrow_mut()[index].take();
-        let (now, (_, due)) = (self.now(), timeout.expect("a timeout ends once"));
-        let is_early = is_elapsed && now < due && !self.fires_all.get();
-        self.require(!is_early, || format!("a timeout of {due} ns has elapsed at {now} ns"));
-    }
 }
 
 /// What the service does.
 impl Ledger {
-    fn finish(&self, id: Id, state: State) {
+    pub(crate) fn finish(&self, id: Id, state: State) {
         let before = self.edit(id, |timer| std::mem::replace(&mut timer.state, state));
         self.require(before == State::Live, || format!("{id} is {state:?}, and was {before:?}"));
     }
@@ -603,13 +509,9 @@ impl Ledger {
         self.require(now >= due, || format!("{id} of {due} ns fires at {now} ns"));
         let is_early = !is_due_at_once && now < self.tick_of(due);
         self.require(!is_early, || format!("{id} of {due} ns fires at {now} ns, before its tick"));
-        if let Some(deadline) = deadline {
-            let deadline = self.nanos_of(deadline);
-            let is_its_own = min <= deadline && deadline <= max;
-            self.require(is_its_own, || {
-                format!("{id} of {min} to {max} ns fires as of {deadline}")
-            });
-        }
+        let deadline = deadline.map(|deadline| self.nanos_of(deadline));
+        let is_its_own = deadline.is_none_or(|deadline| min <= deadline && deadline <= max);
+        self.require(is_its_own, || format!("{id} of {min} to {max} ns fires as of {deadline:?}"));
         if timer.in_flight == 0 && timer.due_min == timer.due_max {
             self.check_order(id, shard, if is_due_at_once { min } else { max });
         }
@@ -653,14 +555,9 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn returned(&self, id: Id) {
-        self.finish(id, State::Returned);
-    }
-
     /// Nothing can run, and the clock has moved: no timer of a shard that works was due before.
     pub(crate) fn check_rest(&self, works: impl Fn(usize) -> bool) {
         let now = self.now();
-        let all_work = (0..self.ended.borrow().len()).all(&works);
         let is_late = |timer: &Timer| {
             timer.state == State::Live
                 && !timer.may_drop
@@ -674,27 +571,14 @@ impl Ledger {
             let timer = late.map(|id| (id, self.tick_of(timers[id].due_max), &timers[id]));
             format!("nothing runs until {now} ns, but a timer is due: {timer:?}")
         });
-        let asked = &mut self.asked.borrow_mut();
-        asked.retain(|(_, is_done)| !is_done.load(Ordering::Relaxed));
-        let left = asked.iter().find(|(shard, _)| works(*shard));
-        self.require(left.is_none(), || {
-            format!("nothing runs until {now} ns, and {left:?} was asked for before")
-        });
-        let is_late = |timeout: &Option<(Option<usize>, u64)>| {
-            let works = |shard: Option<usize>| shard.map_or(all_work, &works);
-            timeout.is_some_and(|(shard, due)| works(shard) && self.tick_of(due) < now)
-        };
-        let late = self.timeouts.borrow().iter().position(is_late);
-        self.require(late.is_none(), || {
-            format!("nothing runs until {now} ns, but timeout {late:?} is due")
-        });
+        drop(timers);
+        self.check_waits(works);
     }
 
     /// The history is over and all shards have ended: every timer has ended, too.
     pub(crate) fn check_end(&self) {
         let timers = self.timers.borrow();
-        let is_lost = |timer: &Timer| timer.state == State::Live;
-        let lost = timers.iter().position(is_lost);
+        let lost = timers.iter().position(|timer| timer.state == State::Live);
         self.require(lost.is_none(), || {
             format!("{lost:?} is lost: {:?}", lost.map(|id| &timers[id]))
         });
