@@ -11,6 +11,7 @@
 mod client;
 mod edges;
 mod on_shard;
+mod pool;
 mod rows;
 mod server;
 
