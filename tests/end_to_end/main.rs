@@ -22,7 +22,9 @@ mod proxy_hostile;
 mod proxy_upgrades;
 mod restart;
 mod server;
+mod shared_connections;
 mod start_and_stop;
+mod stopped_process;
 mod watchdog;
 
 use std::fmt::Debug;
