@@ -28,9 +28,10 @@ fn timer_of_a_handle_without_a_shard_is_on_that_of_its_thread_or_a_given_one() {
 
 #[test]
 fn handle_is_used_by_the_last_destructors_of_a_thread() {
+    type Last = OnDrop<Box<dyn FnMut()>>;
     thread_local! {
         // Made before the table of services of its thread, so it is dropped after that.
-        static LAST: RefCell<Option<OnDrop<Box<dyn FnMut()>>>> = const { RefCell::new(None) };
+        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
     }
     for (host, running) in Running::each(Host::all(), 1) {
         let (handle, (told, what)) = (running.service.handle(), mpsc::channel());
