@@ -259,12 +259,13 @@ fn open_alone(history: &History<Known>, runtime: &Runtime, number: u16, mut rng:
     }));
 }
 
-/// A task that has used up its budget finds a socket not ready that has more for it.
+/// A task that has used up its budget finds a socket not ready that has more for it. That happens
+/// in these histories, which fail where such a read counts as one that has found nothing.
 #[test]
 fn read_without_a_budget_proves_nothing_of_what_it_has_not_read() {
     let commands = [48_863, 62_253].map(Duration::from_micros);
     let commands = [Command::Run(commands[0]), Command::Fault(Fault::HoldDriver(commands[1]))];
-    for seed in 190..200 {
+    for seed in [17, 486, 773, 1235, 1744, 2053] {
         run::<Known>(seed, &commands);
     }
 }
