@@ -266,7 +266,7 @@ impl Measured {
         is_true
     }
 
-    /// The timer does not regard the transfer, if it is paused or `always`.
+    /// Has the timer disregard the transfer: if it is paused, or in any case if `always` is set.
     fn unwatch(&self, always: bool) {
         let is_it = |state| always || state & RUNNING != RUNNING;
         self.progress.exchange(|state| if is_it(state) { state | UNWATCHED } else { state });

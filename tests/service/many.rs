@@ -24,7 +24,7 @@ fn cancel_many_sends_a_request_per_timer_and_returns_outcomes_in_order() {
     client.cancel_detached(stale);
     lab.settle();
     let before = lab.service.stats();
-    // Of no timers, no shard is asked.
+    // A cancel of no timers asks no shard.
     assert!(look(&mut client.cancel_many(&[]).into_future()).unwrap().unwrap().is_empty());
     client.cancel_many(&[]).detach();
     let mut replies = client.cancel_many(&[b, a, c, stale, d]).into_future();

@@ -127,7 +127,7 @@ fn check_all(wheel: WheelKind, slots: u32, alphabet: &Alphabet) {
             shard.compare();
         }));
         assert!(checked.is_ok(), "in the history {past:?} with COREWHEEL_SEED={seed}");
-        // On to the next history.
+        // The next history: the last choice that has another operation left takes it.
         while choices.pop_if(|(choice, count)| *choice + 1 == *count).is_some() {}
         let Some((choice, _)) = choices.last_mut() else { return };
         *choice += 1;

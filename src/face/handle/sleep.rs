@@ -198,7 +198,7 @@ impl Sleep {
     }
 
     /// Whether the runtime of the calling thread has looked at its sockets since a deadline, within
-    /// the first `looks` of all runtimes, or has not to. If it has not, what this thread guards
+    /// the first `looks` of all runtimes, or need not do so. If it has not, what this thread guards
     /// later is handed over to the runtime when its timer fires, which wakes its task after a look.
     #[cold]
     pub(crate) fn is_proven(&self, looks: u64, deadline: u64) -> bool {

@@ -55,7 +55,7 @@ pub(crate) const HUGE: usize = 24 << 20;
 /// `:status` in the static table, for a whole block of a head.
 pub(crate) const OK: u8 = 0x88;
 
-/// How a server is set.
+/// The limits and times of a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) limits: StreamLimits,
@@ -67,7 +67,7 @@ pub(crate) struct Settings {
     pub(crate) send_buffer: Option<usize>,
 }
 
-/// Without limits. A long response is on its way for a while.
+/// No limits, and a send buffer that holds a small part of a long response.
 pub(crate) const UNLIMITED: Settings = Settings {
     limits: OFF,
     request: BodyLimits::NONE,
@@ -84,7 +84,7 @@ pub(crate) struct Server {
     begun: Receiver<()>,
     /// The handlers that never end and the bodies that rest or have no end, when they were dropped.
     dropped: Receiver<Instant>,
-    /// The controls of the connections, one for each request for much.
+    /// The control of the connection of each request for `/held`, `/large` or `/huge`.
     controls: Receiver<StreamControl>,
     permits: &'static Semaphore,
     stop: oneshot::Sender<()>,
@@ -178,7 +178,7 @@ impl Server {
         self.dropped.recv_timeout(PATIENCE).expect("it stays")
     }
 
-    /// The control of the connection whose request for much has come next.
+    /// The control of the connection of the next such request; see the field `controls`.
     pub(crate) fn control(&self) -> StreamControl {
         self.controls.recv_timeout(PATIENCE).unwrap()
     }
@@ -208,7 +208,7 @@ impl Server {
     }
 }
 
-/// All but the responses that name the control of their connection.
+/// The routes whose responses tell no control.
 fn routes(
     timers: Handle,
     permits: &'static Semaphore,
