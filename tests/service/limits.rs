@@ -1,4 +1,5 @@
-//! Starts of a service in a process with low limits of open files, threads or address space.
+//! Starts of a service in a process with low limits of open files, threads, address space or locked
+//! memory.
 //!
 //! The limits hold for a whole process, so each start runs in a child process: this test program,
 //! with an environment variable that contains the limit.
@@ -31,6 +32,8 @@ enum Limit {
     Threads,
     /// Address space beyond that of the process before the start, in MiB.
     Memory,
+    /// Memory that the kernel keeps resident for the process, in KiB.
+    Locked,
 }
 
 /// How a start ended: `started` and the runtime, or `refused` and the error.
@@ -62,8 +65,8 @@ fn start_with_capacity(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    if limit == Limit::Threads {
-        // The limit counts the processes of a user, and does not hold for root.
+    if matches!(limit, Limit::Threads | Limit::Locked) {
+        // The limit is one of a user, and does not hold for root.
         command.uid(user_without_processes());
     }
     let child = command.spawn().unwrap();
@@ -94,6 +97,7 @@ fn child_with_low_limits_starts_a_service() {
     let (resource, value) = match limit[0] {
         "Files" => (Resource::Nofile, value),
         "Threads" => (Resource::Nproc, value),
+        "Locked" => (Resource::Memlock, value << 10),
         _ => (Resource::As, address_space() + value * MIB),
     };
     let named = |runtime: &Runtime| format!("{runtime:?}") == limit[2];
@@ -104,7 +108,7 @@ fn child_with_low_limits_starts_a_service() {
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).unwrap();
     match builder.runtime(runtime).start() {
         Err(error) => {
-            if let StartError::Shard { source, .. } = &error {
+            if let (StartError::Shard { source, .. }, false) = (&error, limit[0] == "Locked") {
                 let names_memory = error.to_string().contains("memory");
                 assert_eq!(source.kind() == ErrorKind::OutOfMemory, names_memory, "{error}");
             }
@@ -266,4 +270,19 @@ fn start_without_address_space_for_its_capacity_names_that_limit_and_no_other() 
             assert_eq!(named, [true, false], "{runtime:?}, {mib} MiB: {end:?}");
         }
     }
+}
+
+#[test]
+fn start_with_little_locked_memory_works_or_names_the_limit() {
+    if !can_be_another_user() || !glommio_works() {
+        return;
+    }
+    assert!(start(Limit::Locked, 1_024, Runtime::Glommio, 1).started.is_some());
+    // Only some kernels count what rings take.
+    let [glommio, auto] =
+        [Runtime::Glommio, Runtime::Auto].map(|runtime| start(Limit::Locked, 1_024, runtime, 32));
+    let names_limit = |end: &End| end.text.contains("ulimit -l") && end.text.contains("1048576");
+    assert!(glommio.started.is_some() || names_limit(&glommio), "{glommio:?}");
+    assert!(auto.started.as_deref() == Some("glommio") || names_limit(&auto), "{auto:?}");
+    assert!(auto.started.is_some(), "{auto:?}");
 }

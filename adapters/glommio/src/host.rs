@@ -22,6 +22,7 @@
 
 use std::cell::{Cell, OnceCell};
 use std::future::{Future, poll_fn};
+use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use corewheel::host::{Host, Needs, Shard};
 use glommio::net::UnixDatagram;
 use glommio::timer::Timer;
-use glommio::{Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
+use glommio::{GlommioError, Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle};
 use io_uring::{IoUring, Probe, opcode};
 use rustix::process::{Resource, getrlimit};
 
@@ -273,7 +274,10 @@ const IO_MEMORY: usize = 256 << 10;
 pub(crate) fn make(thread: &str) -> Result<Box<dyn FnOnce(Shard)>, String> {
     let builder = LocalExecutorBuilder::new(Placement::Unbound).name(thread);
     let made = builder.preempt_timer(PREEMPT).io_memory(IO_MEMORY).make();
-    let executor = made.map_err(|error| error.to_string())?;
+    let executor = made.map_err(|error| match &error {
+        GlommioError::IoError(source) if source.kind() == ErrorKind::OutOfMemory => locked(source),
+        _ => error.to_string(),
+    })?;
     Ok(Box::new(move |shard| {
         executor.run(async move {
             start(shard.drive(GlommioHost::new())).await;
@@ -339,6 +343,17 @@ pub(crate) const NEEDS: Needs = Needs {
     memory: IO_MEMORY + (2 << 20),
 };
 
+/// What to do about memory that the kernel refuses to rings.
+fn locked(error: &io::Error) -> String {
+    let limit = getrlimit(Resource::Memlock).current;
+    let limit = limit.map_or("unlimited".to_owned(), |limit| format!("{limit} bytes"));
+    format!(
+        "io_uring got no memory ({error}); the memlock limit, {limit}, is for the rings of all \
+         processes of this user, and for rings that ended a moment ago; raise it with `ulimit -l` \
+         or in limits.conf, or start fewer shards"
+    )
+}
+
 /// Whether glommio can work here, found out without an executor, which starts a thread: before any
 /// shard starts, so that another runtime can be chosen, and with the remedy in the error.
 pub(crate) fn probe() -> Result<String, String> {
@@ -349,11 +364,12 @@ pub(crate) fn probe() -> Result<String, String> {
              with `ulimit -l` or in limits.conf"
         ));
     }
-    let ring = IoUring::new(RING_ENTRIES).map_err(|error| {
-        format!(
+    let ring = IoUring::new(RING_ENTRIES).map_err(|error| match error.kind() {
+        ErrorKind::OutOfMemory => locked(&error),
+        _ => format!(
             "io_uring cannot be set up ({error}); a container's seccomp profile, the sysctl \
              kernel.io_uring_disabled or a kernel before 5.8 may be in the way"
-        )
+        ),
     })?;
     // Each of its system calls can be forbidden by itself.
     ring.submit().map_err(|error| {
