@@ -280,8 +280,9 @@ impl Seen {
         if !self.guard.is_on_shard || !self.guard.has_connection() {
             return touched;
         }
+        let reading = Duration::from_millis(10) + world.tick;
         world.stalls.borrow().iter().fold(touched, |stamp, (begin, end)| {
-            if *begin <= stamp + reading(world) { stamp.max(*end) } else { stamp }
+            if *begin <= stamp + reading { stamp.max(*end) } else { stamp }
         })
     }
 
@@ -302,12 +303,7 @@ impl Seen {
             (!self.guard.is_rated() && late(since + self.stall + self.stall / 2))
                 .then(|| format!("the peer takes nothing since {taken_at:?}"))
         } else if let Some(since) = self.writes.get() {
-            // A stamp on a shard may be later than so short a limit. Then bytes seem to have moved
-            // since, and the timeout waits for a read, which does not come, for a second at most.
-            let is_short = self.guard.is_on_shard && self.stall <= reading(world);
-            let is_patient = is_short && self.guard.waits == Waits::ControlTimeout;
-            let patience = Duration::from_secs(u64::from(is_patient));
-            late(since + self.stall + patience).then(|| format!("a write waits since {since:?}"))
+            late(since + self.stall).then(|| format!("a write waits since {since:?}"))
         } else if let Some(since) = self.silent_since() {
             let heard_at = heard_at.filter(|_| asks_stream).map(|at| at + SYSTEM_TICK);
             let since = since.max(heard_at.unwrap_or_default()).max(self.waited_at.get());
@@ -406,9 +402,4 @@ impl Counted {
         assert!(self.by_kind.keys().all(|kind| found(*kind)), "{:?}", self.by_kind);
         assert_eq!(stats.connections_closed, self.closed, "closed without a deadline");
     }
-}
-
-/// How much later a stamp of a touch on a shard is at most, while the thread is not held up.
-fn reading(world: &World) -> Duration {
-    Duration::from_millis(10) + world.tick
 }
