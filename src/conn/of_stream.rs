@@ -13,6 +13,11 @@ use super::timers::ConnTimers;
 use crate::values::refused::RefusedKind;
 
 impl<S: Side> ConnTimers<S> {
+    /// Whether one thread polls all tasks that have the timers.
+    pub(crate) fn is_on_shard(&self) -> bool {
+        self.conn().budget().is_some()
+    }
+
     /// Whether the connection goes on for a while after it was told to end.
     pub(crate) fn has_grace(&self) -> bool {
         self.conn().look(|facts| facts.span(AGE_GRACE) != NEVER || facts.terms.is_draining())

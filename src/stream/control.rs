@@ -51,6 +51,8 @@ pub(super) struct Shared {
     pub(super) looks: Looks,
     /// Of a connection of HTTP/2.
     pub(super) streams: Streams,
+    /// Whether one thread polls all tasks of the stream.
+    pub(super) is_on_shard: bool,
     /// The limit for the head of a message; zero if it is off.
     pub(super) head: Duration,
     /// The limit that has ended the stream.
@@ -58,8 +60,9 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(handle: AnyHandle, head: Duration) -> Self {
+    pub(super) fn new(handle: AnyHandle, head: Duration, is_on_shard: bool) -> Self {
         Self {
+            is_on_shard,
             waiting: Default::default(),
             heartbeat: Waiter::new(),
             request_idle: Waiter::new(),
@@ -440,7 +443,8 @@ mod loom_tests {
     #[test]
     fn read_that_waits_sees_that_the_timer_has_expired_or_is_woken() {
         check(|| {
-            let shared = Arc::new(Shared::new(Handle::new(ServiceId::next()), Duration::ZERO));
+            let shared =
+                Arc::new(Shared::new(Handle::new(ServiceId::next()), Duration::ZERO, false));
             shared.set_woken(false);
             let timer = Arc::clone(&shared);
             let thread = thread::spawn(move || timer.wake_by_ref());

@@ -237,7 +237,7 @@ pub(super) struct Deadlines<M: Side> {
 impl<M: Side> Deadlines<M> {
     /// `handle` is for timers beside that of the connection, and `head` the limit of a head.
     pub(super) fn new(timers: ConnTimers<M>, handle: AnyHandle, head: Duration) -> Self {
-        let shared = Arc::new(Shared::new(handle, head));
+        let shared = Arc::new(Shared::new(handle, head, timers.is_on_shard()));
         Self {
             timers,
             waker: Waker::from(Arc::clone(&shared)),

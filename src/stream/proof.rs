@@ -9,7 +9,8 @@
 //!
 //! A read that has just brought something waits no more, and its task may not have looked at that
 //! yet: its worker may be without a processor. So where bytes have moved since the deadline, the
-//! next read that waits is waited for as well.
+//! next read that waits is waited for as well. On a shard no task is polled meanwhile, and those that
+//! were woken have their turns.
 //!
 //! A timeout of the owner's future is a sleep of its own. Why not one timer for all timeouts of a
 //! connection: a sleep that ends young takes no request to a shard, and less than the bookkeeping
@@ -60,7 +61,8 @@ impl Proof {
     /// What follows the pass. A read of the task that asks is polled in its turns.
     fn ask(&self, waker: &Waker) -> Read {
         let (stream, reads) = (&self.stream, &self.stream.reads);
-        let may_read = reads.waits() || !stream.has_ended() && stream.has_moved_since(self.due);
+        let may_look = || !stream.is_on_shard && stream.has_moved_since(self.due);
+        let may_read = reads.waits() || !stream.has_ended() && may_look();
         if !may_read || stream.waiting(Direction::Read).is_of(waker) {
             return Read::Over;
         }
