@@ -9,8 +9,8 @@
 //!
 //! A read that has just brought something waits no more, and its task may not have looked at that
 //! yet: its worker may be without a processor. So where bytes have moved since the deadline, the
-//! next read that waits is waited for as well. On a shard no task is polled meanwhile, and those that
-//! were woken have their turns.
+//! next read that waits is waited for as well. On a shard no task is polled meanwhile, and those
+//! that were woken have their turns.
 //!
 //! A timeout of the owner's future is a sleep of its own. Why not one timer for all timeouts of a
 //! connection: a sleep that ends young takes no request to a shard, and less than the bookkeeping
